@@ -1,8 +1,8 @@
-"""``make bench``: this log against the plainest tool that moves the same bytes.
+"""``make bench``: compares this log with the plainest tool that moves the same bytes.
 
-Each benchmark takes a ``Bench``, does ours and the peer's work twice in turn (A B A B, for a machine has
-moods), and gives lines of the table; the best of two counts. Preparing is never in the time, nor is the
-start of the session.
+Each benchmark takes a ``Bench``, does the same work with this log and with its peer twice in turn (A B A B,
+because the speed of a machine varies), and returns lines of the table; the better of two turns counts. The times
+include neither preparation nor the start of the session.
 
     options         what to measure, from the environment
     table           lines, limits, and the table of them

@@ -106,8 +106,8 @@ _BENCHMARKS: dict[str, tuple[Callable[[Bench], Sequence[Row]], ...]] = {
 
 
 def main() -> int:
-    """Measure, and print the table. Returns the exit status; a ratio below its limit is no failure. A benchmark
-    that fails is named at the end, and stops no other.
+    """Measure, and print the table. Returns the exit status; a ratio below its limit is no failure. A failed
+    benchmark does not stop the others, and is named at the end.
     """
     if len(sys.argv) > 1:
         print(__doc__, file=sys.stderr)
@@ -142,7 +142,7 @@ def _settings(options: BenchOptions) -> dict[str, str]:
 
 
 def _measure(options: BenchOptions, failed: list[str]) -> dict[str, list[Row]]:
-    """The lines of each benchmark; those of one that did not fail are on the page as soon as it ends."""
+    """The lines of each benchmark. The lines of a successful benchmark are on the page as soon as it ends."""
     if {"idle", "tier", "remote_log", "restore", "quorum", "costs"} & set(options.only):
         uploading.reach_servers()
     bench = _begun(options)
@@ -180,7 +180,7 @@ def _begun(options: BenchOptions) -> Bench:
     print(
         f"{options.records:,} records of 1 KiB, {size_text(options.bytes)}, {options.partitions} partitions, in "
         f"{options.folder}\n{page.machine(sessions[0].version)}; zstd at level 1 on both sides; {TURNS} turns of "
-        "each, one beside the other: their medians, in brackets from where to where\nthe session started in "
+        "each, side by side: their medians, with the range in brackets\nthe session started in "
         f"{started:.1f} s, apart from everything below\n",
         flush=True,
     )

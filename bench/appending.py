@@ -1,6 +1,7 @@
-"""Append (acks=leader, one replica) against ``repartition + write.parquet`` with the same codec and level, the
-peak memory of the Python worker that appends everything to one partition, and what it costs to remember the
-records of a producer that was named: its append against one without, and the digest's part of processor time."""
+"""Append (acks=leader, one replica) compared with ``repartition + write.parquet`` with the same codec and level,
+and the peak memory of the Python worker that appends everything to one partition. Also the cost of remembering the
+records of a named producer: its append compared with one without a name, and the share of the digest in the
+processor time."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ class Bench:
     """A session, the options, and a folder to work in."""
 
     def __init__(self, session: SparkSession | None, options: BenchOptions) -> None:
-        """``session`` is None where no benchmark asks for one."""
-        # The figures are of the operations themselves: an event costs what an append of a record costs.
+        """``session`` is None if no benchmark needs one."""
+        # The figures are those of the operations alone: an event would cost as much as an append of a record.
         os.environ.setdefault("STRATALOG_HISTORY", "off")
         self.session = session
         self.options = options
@@ -54,7 +54,7 @@ class Bench:
     def spark(self) -> SparkSession:
         """The session.
 
-        Raises: InvalidCallError where there is none.
+        Raises: InvalidCallError without a session.
         """
         if self.session is None:
             raise InvalidCallError("this benchmark needs Spark, and no session was started for it")
@@ -70,8 +70,8 @@ class Bench:
         print(f"bench: {text}", file=sys.stderr, flush=True)
 
     def records(self, slices: Sequence[int] = range(SOURCE_FILES)) -> DataFrame:
-        """The records, ``key`` and ``value``, all of them or some sixteenths, from plain Parquet files
-        without a codec, which are written at first use: reading them costs both sides the same.
+        """The records, ``key`` and ``value``, all of them or some sixteenths, from plain Parquet files without a
+        codec, which are written at first use. Both sides pay the same for reading them.
         """
         source = self.folder / "source"
         if not source.exists():
@@ -177,7 +177,7 @@ class BenchCluster:
         return found
 
     def remove(self) -> None:
-        """Free the disk, once no driver keeps a log short any more."""
+        """Free the disk, once no driver merges a log in the background."""
         for driver in (self.cluster, *self.drivers):
             driver.close()
         shutil.rmtree(self.folder)
@@ -186,7 +186,7 @@ class BenchCluster:
 def cluster_file(
     folder: Path, name: str, brokers: int, remote: str, s3: Mapping[str, str | bool] | None = None
 ) -> Path:
-    """Write the cluster file of a folder. With options of S3 it is another file beside that without."""
+    """Write the cluster file of a folder. A file with options of S3 has another name, so that both can exist."""
     lines = ["[cluster]", f'id = "{name}"', f'remote = "{remote}"', "voters = [1]"]
     for broker in range(1, brokers + 1):
         log_dir = folder / f"broker-{broker}"
@@ -229,7 +229,7 @@ def stages_of(spark: SparkSession) -> Iterator[list[Any]]:
 
 @contextmanager
 def in_memory(size_bytes: int) -> Iterator[Path]:
-    """A folder in memory, which is removed afterwards.
+    """A folder in memory, which exists for the block.
 
     Raises: InvalidCallError without such a file system, or without ``size_bytes`` bytes of room.
     """
@@ -253,7 +253,7 @@ def data_files(folders: Iterable[Path]) -> list[Path]:
 
 
 def copy_durably(files: Mapping[Path, Sequence[Path]]) -> None:
-    """Copy files into folders by ``cp``, then fsync each copy: the peer of ``replicate``."""
+    """Copy files into folders with ``cp``, then fsync each copy: the peer of ``replicate``."""
     for folder, sources in files.items():
         subprocess.run(["cp", "--", *map(str, sources), str(folder)], check=True)
     for folder, sources in files.items():
@@ -276,7 +276,8 @@ TYPED = ", ".join(f"c{i:02d} STRING" for i in range(COLUMNS))
 
 
 def slice_of_records(first: int, rows: int, seed: int) -> Iterator[pa.RecordBatch]:
-    """Keys are numbers; values are random text of 64 letters, which a codec shortens to three quarters."""
+    """Records whose keys are numbers, and whose values are random text of 64 letters, which a codec shortens to
+    three quarters."""
     random = np.random.default_rng(seed)
     for start in range(first, first + rows, _BATCH_ROWS):
         count = min(_BATCH_ROWS, first + rows - start)

@@ -1,4 +1,4 @@
-"""A thousand small partitions that a broker gets at once: the cost of a bootstrap besides the bytes."""
+"""A thousand small partitions that a broker gets at once: the cost of a bootstrap apart from the bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ NOTE = (
 
 
 def bootstrap_many(bench: Bench) -> list[Line]:
-    """Seconds and calls, from the earliest pending upload offset on, compared with copying everything."""
+    """The seconds and calls of a bootstrap from the earliest pending upload offset, compared with copying
+    everything."""
     with in_memory(PARTITIONS * PARTITION_BYTES) as folder:
         made = bench.cluster("bootstrap-many", brokers=REPLICAS, within=folder)
         made.create_topic(PARTITIONS, replicas=REPLICAS)

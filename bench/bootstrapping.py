@@ -1,5 +1,5 @@
-"""A broker that lost its disk: bootstrapped from the earliest pending upload offset on (KIP-1023), against
-copying everything, while the tiered part of the log grows and the rest stays the same."""
+"""Bootstraps a broker that lost its disk from the earliest pending upload offset (KIP-1023), compared with copying
+everything, while the tiered part of the log grows and the rest stays the same."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from bench.options import size_text
 from bench.table import Limit, Line
 
 SCALES = (1, 4, 16)
-"""Tiered data, in sixteenths of all records; the tail that is not tiered is one sixteenth."""
+"""The tiered data, in sixteenths of all records; the part that is not tiered is one sixteenth."""
 
 BYTES_RATIO = Limit(1.0, at_most=True)
 GROWTH = Limit(1.5, at_most=True)
-"""How much longer the bootstrap may take with sixteen times as much data in the tier."""
+"""The greatest allowed ratio of seconds for sixteen times as much data in the tier."""
 LOST = 2
 
 
 def bootstrap(bench: Bench) -> list[Line]:
-    """Bytes against what is not tiered yet, seconds against a full copy, seconds at 16x against 1x."""
+    """The bytes compared with those that are not tiered yet, the seconds compared with a full copy, and the
+    seconds at 16x compared with 1x."""
     made = bench.cluster("bootstrap", brokers=2)
     made.create_topic(bench.options.partitions, replicas=2)
     made.tiered()

@@ -1,8 +1,8 @@
 """The number of storage calls of the protocol's operations, compared with the least possible.
 
-Counted with the product's own code on stores in memory, for a driver that has opened the cluster and read the
-metadata, but knows no partition yet, like a job that has just started. Locally a listing is scanned at least
-twice, as no file system lists a folder atomically; on object stores every call is one request.
+The product's own code runs on stores in memory, for a driver that has opened the cluster and read the metadata,
+but knows no partition yet, like a job that has just started. On a file system a listing is scanned at least twice,
+as no file system lists a folder atomically; on object stores every call is one request.
 
 Running at several sizes separates the cost of a run from the cost per partition and per file.
 """
@@ -41,7 +41,7 @@ RUN, PARTITION, FILE = PER = ("a run", "a partition", "a file")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Calls that an operation makes per run, partition or file; ``least`` if it could do with fewer."""
+    """The calls of an operation per run, partition or file; ``least`` is the number that would suffice."""
 
     per: str
     kind: str
@@ -124,11 +124,11 @@ class CountedCluster:
         return Cluster(ports)
 
     def append(self, partitions: int, acks: Acks = "all") -> None:
-        """One file of one record to each partition."""
+        """Append one file of one record to each partition."""
         append_one(self.cluster, range(partitions), acks).raise_for_failures()
 
     def calls_of(self, run: Callable[[], object]) -> Counter[str]:
-        """The kinds of the calls that something makes."""
+        """The kinds of the calls that ``run`` makes."""
         noted = self._noted = list[str]()
         run()
         self._noted = None
@@ -148,13 +148,13 @@ class CountedCluster:
 
 
 def append_one(cluster: Cluster, partitions: Iterable[int], acks: Acks = "all", topic: str = TOPIC) -> Report:
-    """One file of one record to each of the partitions."""
+    """Append one file of one record to each of the partitions."""
     record = record_batch(pa.array([b"one"], pa.binary()))
     return cluster.append_batches(topic, {partition: [record] for partition in partitions}, acks=acks)
 
 
 def transact_one(cluster: Cluster, partitions: Iterable[int]) -> Report:
-    """Like ``append_one``, in a transaction."""
+    """Append like ``append_one``, in a transaction."""
     record = record_batch(pa.array([b"one"], pa.binary()))
     with cluster.transactions.begin("calls") as transaction:
         transaction.append_batches(TOPIC, {partition: [record] for partition in partitions})
@@ -163,21 +163,21 @@ def transact_one(cluster: Cluster, partitions: Iterable[int]) -> Report:
 
 
 def _filled(made: CountedCluster, partitions: int, files: int = 1) -> None:
-    """All replicas hold the same one file, and the metadata records it."""
+    """Let all replicas hold the same single file, and record it in the metadata."""
     made.cluster.topics.create(TOPIC, partitions=partitions, replication_factor=BROKERS)
     made.append(partitions)
     made.cluster.replicate().raise_for_failures()
 
 
 def _behind(made: CountedCluster, partitions: int, files: int) -> None:
-    """The leaders hold this number of files more than their followers."""
+    """Let the leaders hold this number of files more than their followers."""
     _filled(made, partitions)
     for _ in range(files):
         made.append(partitions, acks="leader")
 
 
 def _one_out(made: CountedCluster, partitions: int, files: int) -> None:
-    """A follower of every partition is out of the ISR, and lacks nothing."""
+    """Take one follower of every partition, which lacks nothing, out of the ISR."""
     _filled(made, partitions)
     follower = BROKERS
     assert all(view.leader != follower for view in made.cluster.image.views(TOPIC))
@@ -186,7 +186,7 @@ def _one_out(made: CountedCluster, partitions: int, files: int) -> None:
 
 
 def _tiered(made: CountedCluster, partitions: int, files: int) -> None:
-    """All sealed segments are in the remote tier, and the list of due partitions says so."""
+    """Tier all sealed segments, and store the list of due partitions."""
     made.cluster.topics.create(
         TOPIC,
         partitions=partitions,
@@ -199,7 +199,7 @@ def _tiered(made: CountedCluster, partitions: int, files: int) -> None:
 
 
 def _transacted(made: CountedCluster, partitions: int, files: int) -> None:
-    """Like ``_filled``, with a small ``__transaction_state``."""
+    """Prepare like ``_filled``, with a small ``__transaction_state``."""
     made.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     _filled(made, partitions)
 
@@ -211,7 +211,7 @@ def _difference(more: Counter[str], less: Counter[str]) -> Counter[str]:
 
 
 def _metadata(because: str) -> tuple[Call, ...]:
-    """The metadata is read, by a driver that is up to date."""
+    """Let a driver that is up to date read the metadata."""
     return (
         Call(RUN, LIST, 1, f"the metadata: {because}"),
         Call(RUN, READ, 1, "the root of the voter whose folder was listed: is it still the voter's?"),
@@ -237,7 +237,7 @@ _CLAIM = (
     Call(RUN, CREATE, 1, "the claim"),
 )
 _SYNC_LISTS = (
-    Call(PARTITION, LIST, BROKERS, "the followers, then the leader, which so is behind none of them"),
+    Call(PARTITION, LIST, BROKERS, "the followers, then the leader, which is therefore behind none of them"),
     Call(PARTITION, STAT, BROKERS, "a root after each listing: it was the registered one that was listed"),
     Call(PARTITION, READ, 1, "the leader's .epoch: its lineage"),
     Call(PARTITION, READ, 1, "the footer of the leader's last file: where the log ends"),
@@ -320,7 +320,7 @@ SCENARIOS = (
         lambda cluster, partitions: transact_one(cluster, range(partitions)),
         (
             *_metadata("begin: who leads the id's partition of __transaction_state?"),
-            Call(RUN, LIST, 1, "its leader: has somebody taken the id over?"),
+            Call(RUN, LIST, 1, "its leader: has another producer taken over the id?"),
             Call(RUN, STAT, 1, "its root after that"),
             *_times(1, _BEGIN, RUN, "records: "),
             *_times(3, _APPEND_AGAIN, RUN, "the changes of state, partitions, end and completion: "),

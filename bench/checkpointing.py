@@ -1,7 +1,7 @@
 """Generating and loading a snapshot of the metadata, at three sizes: time, bytes, memory; and the codec alone.
 
-The peer of loading is the least that must be done: reading the file, and decoding each record of it, which are
-kept. Every size has a process of its own for each of the two, so that the peak memory is that of the work.
+The peer of loading is the minimum: reading the file, and decoding each record and keeping it. Each of the two runs
+in a separate process per size, so that its peak memory is that of the work.
 """
 
 from __future__ import annotations

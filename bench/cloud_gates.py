@@ -1,11 +1,11 @@
-"""Gates before servers that speak as the clouds do, for what these leave out.
+"""Gates in front of the emulators of cloud storage, for requests that the emulators do not implement.
 
     Azurite           a listing looks at no ``startFrom``, with which delta-rs asks for newer versions
     fake-gcs-server   *compose* looks at no ``ifGenerationMatch``; the XML interface, which delta-rs speaks, takes
                       no objects, and its listing looks at no ``start-after``
 
-All other requests go through as they are. Requests that make objects of Google's pass one by one, so that nobody
-comes between the look at a name and its creation.
+All other requests are forwarded unchanged. Requests that create objects in Google's emulator are forwarded one by
+one, so that no other request comes between the check of a name and its creation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OF_ONE_CONNECTION = {"connection", "transfer-encoding", "keep-alive", "content-
 
 
 class Gate(BaseHTTPRequestHandler):
-    """One connection of a client of the server behind."""
+    """One connection of a client to the server behind the gate."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -75,11 +75,11 @@ class Gate(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Silence."""
+        """Log nothing."""
 
 
 class AzureGate(Gate):
-    """Before Azurite."""
+    """The gate in front of Azurite."""
 
     def pass_on(self) -> None:
         answer, body = self.forwarded(self.command, self.path, self.body())
@@ -90,7 +90,7 @@ class AzureGate(Gate):
 
 
 class GcsGate(Gate):
-    """Before fake-gcs-server."""
+    """The gate in front of fake-gcs-server."""
 
     def pass_on(self) -> None:
         body = self.body()

@@ -1,5 +1,5 @@
-"""Servers that speak as Azure's and Google's object storage do, for tests: Azurite and fake-gcs-server on free
-ports of 127.0.0.1. ``make servers`` brings them, where there are Node and Go."""
+"""Emulators of Azure's and Google's object storage for tests: Azurite and fake-gcs-server on free ports of
+127.0.0.1. ``make servers`` installs them if Node and Go are available."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CloudEndpoint:
     """``azure`` or ``gcs``."""
     url: str
     environment: Mapping[str, str]
-    """Where its clients find it, and its credentials."""
+    """The environment variables with the endpoint and the credentials for clients."""
 
     @property
     def root(self) -> str:
@@ -48,12 +48,12 @@ OTHER_SETTINGS = (
     *("AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"),
     *("AZURE_STORAGE_SAS_TOKEN", "GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST"),
 )
-"""Variables that would lead clients elsewhere: take them out of the environment."""
+"""Variables that would redirect clients: remove them from the environment."""
 
 
 @contextmanager
 def running_azure() -> Iterator[CloudEndpoint]:
-    """Azurite, empty at the start; its content is removed afterwards.
+    """Run Azurite, empty at the start; its content is removed afterwards.
 
     Raises: EnvironmentUnusableError when it is not installed, or does not start.
     """
@@ -79,7 +79,7 @@ def running_azure() -> Iterator[CloudEndpoint]:
 
 @contextmanager
 def running_gcs() -> Iterator[CloudEndpoint]:
-    """fake-gcs-server, empty at the start; its content is removed afterwards.
+    """Run fake-gcs-server, empty at the start; its content is removed afterwards.
 
     Raises: EnvironmentUnusableError when it is not installed, or does not start.
     """
@@ -107,7 +107,7 @@ def running_gcs() -> Iterator[CloudEndpoint]:
 
 @contextmanager
 def serving(command: Sequence[str], environment: Mapping[str, str], url: str) -> Iterator[None]:
-    """A process that answers at ``url``, until the end of the block."""
+    """Run a process that answers at ``url``, for the block."""
     program = Path(command[0])
     if not program.exists():
         raise EnvironmentUnusableError(f"no {program.name}: make servers brings it, where there are Node and Go")

@@ -1,12 +1,12 @@
-"""The cost of a compaction: by its dirty part, and the memory and time for many keys.
+"""The cost of a compaction: by the size of its dirty part, and the memory and time for many keys.
 
     python -m bench.compaction                     1, 5 and 20 million keys; then dirty parts of three sizes
     python -m bench.compaction --keys 1000000      others
     python -m bench.compaction --keys 100000000 --dirty     100 million keys: 12 GB of disk in TMPDIR
 
-One partition on one broker. Each compaction is a process of its own, so its memory is that of nothing else. Keys
-are random and 16 bytes long, values 20; a tenth of the keys comes twice. Records are made as they are appended.
-Without Spark; no part of ``make bench``.
+One partition on one broker. Each compaction runs in a separate process, so the measured memory is its own. Keys
+are random and 16 bytes long, values 20; a tenth of the keys comes twice. Records are generated as they are
+appended. The benchmark needs no Spark, and is not part of ``make bench``.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from stratalog.partitions.records import physical_schema
 TOPIC = "t"
 KEYS = 1_000_000, 5_000_000, 20_000_000
 DIRTY = 500_000, 1_000_000, 2_000_000
-"""Records of the dirty part, behind as many clean ones: the default of min.cleanable.dirty.ratio."""
+"""The numbers of records in the dirty part, after as many clean ones: the default of min.cleanable.dirty.ratio."""
 AN_APPEND = 500_000
 KEY_BYTES, VALUE_BYTES = 16, 20
 DISK_BYTES_A_KEY = 120
-"""An upper bound: 1.1 records a key, of 32 bytes before and 29 after the compaction (20 million keys), and for its
-time 28 bytes in files of keys, 5 at most while these are split again, and a mark."""
+"""An upper bound: 1.1 records per key, of 32 bytes before and 29 after the compaction (20 million keys), and
+temporarily 28 bytes in files of keys, at most 5 while these are split again, and a mark."""
 _CONFIGS = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.4",
@@ -87,12 +87,12 @@ class Compacted:
 
 
 def disk_bytes(keys: int) -> int:
-    """The disk that ``many_keys`` needs at most."""
+    """The maximum disk space that ``many_keys`` needs."""
     return keys * DISK_BYTES_A_KEY + 10_000_000
 
 
 def check_disk(keys: int) -> None:
-    """Raises: SystemExit when the folder for temporary files has not enough room."""
+    """Raises: SystemExit when the folder for temporary files has not enough space."""
     folder = tempfile.gettempdir()
     free, needed = shutil.disk_usage(folder).free, disk_bytes(keys)
     if free < needed:
@@ -114,7 +114,7 @@ def many_keys(keys: int) -> Compacted:
 
 
 def dirty_part(records: int) -> Compacted:
-    """A compaction of this number of records behind as many clean ones. Half of the records are new keys."""
+    """A compaction of this number of records after as many clean ones. Half of the records have new keys."""
     with tempfile.TemporaryDirectory(prefix="stratalog-bench-") as folder:
         cluster = _cluster(Path(folder))
         _fill(cluster, range(records))

@@ -30,8 +30,8 @@ CHECKS = (
 
 
 def replicate(bench: Bench) -> list[Line]:
-    """All partitions in parallel, then one: to members of the ISR that have nothing yet, and to members that have
-    lost everything."""
+    """Copy all partitions in parallel, then one: to members of the ISR that have nothing yet, and to members that
+    have lost everything."""
     lines = []
     for partitions in dict.fromkeys((bench.options.partitions, 1)):
         made = bench.filled(partitions)
@@ -60,7 +60,7 @@ def replicate(bench: Bench) -> list[Line]:
 
 
 def tier(bench: Bench) -> list[Line]:
-    """All partitions, to a remote tier that holds nothing yet."""
+    """Tier all partitions to a remote tier that holds nothing yet."""
     made = bench.filled(bench.options.partitions)
     made.tiered()
     bench.say("tier to a folder")
@@ -77,7 +77,7 @@ def tier(bench: Bench) -> list[Line]:
 
 
 def _copied(bench: Bench, made: BenchCluster) -> float:
-    """Seconds of the peer, with the files of all leaders."""
+    """The seconds of the peer, with the files of all leaders."""
     folder = bench.folder / "copy"
     files: dict[Path, list[Path]] = {}
     for number, replica in enumerate(made.replicas(leading=True)):
@@ -91,8 +91,8 @@ def _copied(bench: Bench, made: BenchCluster) -> float:
 
 
 def _checks(bench: Bench, made: BenchCluster, size: int) -> Line:
-    """The copies of ``replicate`` alone, in as many threads, compared with those of the kernel, which sees no
-    byte.
+    """The copies of ``replicate`` alone, in as many threads, compared with copies by the kernel, which does not
+    inspect the bytes.
     """
     files = data_files(made.replicas(leading=True))
     folder = bench.folder / "checks"
@@ -124,7 +124,7 @@ def _copy_unseen(source: int, target: int, size_bytes: int) -> None:
 
 
 def _checked(operation: Callable[[], Report], total: str, expected: int) -> float:
-    """Seconds of an operation that moved all of the bytes."""
+    """The seconds of an operation, which must have moved all of the bytes."""
     reports: list[Report] = []
     os.sync()  # do not wait for earlier writes of other programs
     seconds = seconds_of(lambda: reports.append(operation()))

@@ -1,6 +1,6 @@
 """The cost of a cluster per day: requests, bytes and machines times a list of prices. Pure.
 
-The formulas are on the page ``docs/costs.md``; the requests of our operations are measured (``bench/costs.py``).
+The formulas are on the page ``docs/costs.md``; ``bench/costs.py`` measures the requests of our operations.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Disk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A machine, and what it does in a second."""
+    """A machine, and its throughput per second."""
 
     hour: float
     kafka_mib_s: float
@@ -52,7 +52,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Diskless(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When a broker of diskless topics writes an object."""
+    """The conditions under which a broker of diskless topics writes an object."""
 
     interval_ms: float
     object_mib: float
@@ -91,7 +91,7 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Requests by price: those at the price of a PUT, and those at that of a GET."""
+    """Numbers of requests by price: at the price of a PUT, and at the price of a GET."""
 
     puts: float = 0.0
     gets: float = 0.0
@@ -100,7 +100,7 @@ class Requests:
         return Requests(self.puts + other.puts, self.gets + other.gets)
 
     def times(self, number: float) -> Requests:
-        """These requests, a number of times."""
+        """These requests, multiplied by a number."""
         return Requests(self.puts * number, self.gets * number)
 
     def dollars(self, bucket: Bucket) -> float:
@@ -110,7 +110,7 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """The requests of one operation: each run, and each of its partitions."""
+    """The requests of one operation: per run, and per partition of the run."""
 
     run: Requests
     partition: Requests
@@ -125,7 +125,7 @@ class Measured:
     """The measured requests."""
 
     appends: Mapping[float, Operation]
-    """Appends, by their MiB per partition."""
+    """Appends, keyed by their MiB per partition."""
     merged: Requests
     """The requests of a merge, per merged append."""
     replicated: Operation
@@ -136,8 +136,7 @@ class Measured:
     """The requests of tiering a segment."""
 
     def append(self, mib: float) -> Operation:
-        """An append of that size per partition: taken from the next larger measured one, or from the largest,
-        repeated."""
+        """An append of that size per partition: the next larger measured append, or the largest one, repeated."""
         larger = [size for size in sorted(self.appends) if size >= mib]
         if larger:
             return self.appends[larger[0]]
@@ -148,7 +147,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Dollars a day."""
+    """Dollars per day."""
 
     requests: float = 0.0
     storage: float = 0.0
@@ -157,12 +156,12 @@ class Costs:
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """The sum of all costs."""
         return self.requests + self.storage + self.network + self.machines
 
 
 def in_buckets(prices: Prices, shape: Shape, measured: Measured) -> Costs:
-    """Ours, with brokers that are buckets."""
+    """Our costs, with brokers that are buckets."""
     use, bucket = prices.use, prices.bucket
     runs = DAY_S / use.append_s
     each_mib = shape.mib_s * use.append_s / shape.partitions
@@ -184,7 +183,7 @@ def in_buckets(prices: Prices, shape: Shape, measured: Measured) -> Costs:
 
 
 def on_disks(prices: Prices, shape: Shape, measured: Measured) -> Costs:
-    """Ours, with brokers that are disks of three machines in three zones; the remote tier is a bucket."""
+    """Our costs, with brokers on the disks of three machines in three zones; the remote tier is a bucket."""
     use = prices.use
     segments = max(shape.mib_s * DAY_S / use.segment_mib, shape.partitions)
     return Costs(
@@ -207,8 +206,8 @@ def kafka(prices: Prices, shape: Shape) -> Costs:
 
 
 def diskless(prices: Prices, shape: Shape) -> Costs:
-    """Diskless topics (KIP-1150): an object a broker and interval, each read once by each of three zones' caches;
-    one merged copy is held.
+    """Diskless topics (KIP-1150): one object per broker and interval, read once by the cache of each of three
+    zones; one merged copy is kept.
     """
     machines = _diskless_machines(prices, shape)
     return Costs(
@@ -220,17 +219,18 @@ def diskless(prices: Prices, shape: Shape) -> Costs:
 
 
 def copies_per_gib(prices: Prices) -> float:
-    """Dollars of Kafka's traffic between zones, for a GiB that is produced."""
+    """Dollars of Kafka's traffic between zones, per produced GiB."""
     return (2 + 2 / 3) * GB_PER_GIB * prices.network.cross_zone_gb
 
 
 def objects_per_gib(prices: Prices) -> float:
-    """Dollars of the requests of diskless topics, for a GiB in objects that are as large as they may be."""
+    """Dollars of the requests of diskless topics, per GiB in objects of the maximum size."""
     return Requests(puts=1, gets=3).dollars(prices.bucket) / (prices.diskless.object_mib * GIB_PER_MIB)
 
 
 def break_even_mib(prices: Prices, measured: Measured, dollars_a_gib: float) -> float | None:
-    """The size per partition from which on appends cost no more in requests; None if no measured one does."""
+    """The size per partition from which on appends cost no more in requests; None if no measured size is large
+    enough."""
     below = 0.0
     for size, operation in sorted(measured.appends.items()):
         each = per_gib(prices, operation, 1, MANY) / dollars_a_gib
@@ -241,7 +241,7 @@ def break_even_mib(prices: Prices, measured: Measured, dollars_a_gib: float) -> 
 
 
 def diskless_requests(prices: Prices, shape: Shape) -> Requests:
-    """The requests of a day of diskless topics, without merging."""
+    """The requests of diskless topics per day, without merging."""
     by_time = _diskless_machines(prices, shape) * 1000 / prices.diskless.interval_ms
     objects = max(by_time, shape.mib_s / prices.diskless.object_mib) * DAY_S
     return Requests(puts=objects, gets=3 * objects)
@@ -252,7 +252,7 @@ def _diskless_machines(prices: Prices, shape: Shape) -> int:
 
 
 def per_gib(prices: Prices, operation: Operation, mib: float, partitions: int) -> float:
-    """Dollars of requests for a GiB that is appended in pieces of ``mib`` a partition."""
+    """Dollars of requests per GiB that is appended in pieces of ``mib`` per partition."""
     return operation.of(partitions).dollars(prices.bucket) / (partitions * mib * GIB_PER_MIB)
 
 
@@ -299,7 +299,7 @@ class RequestLine:
 
 @dataclass(frozen=True, slots=True)
 class AppendLine:
-    """Requests of appends, by the GiB and by the day."""
+    """Requests of appends, per GiB and per day."""
 
     headings: ClassVar[tuple[str, ...]] = (
         *("MiB per append and partition", "dollars per GiB", "per partition and day", "per topic and day"),
@@ -319,7 +319,7 @@ class AppendLine:
 
 @dataclass(frozen=True, slots=True)
 class BreakEvenLine:
-    """The size from which on appends cost no more than another system's, per GiB."""
+    """The size from which on appends cost no more per GiB than those of another system."""
 
     headings: ClassVar[tuple[str, ...]] = (
         "compared with",
@@ -342,7 +342,7 @@ class BreakEvenLine:
 
 @dataclass(frozen=True, slots=True)
 class ClusterLine:
-    """A cluster of some shape, as one system."""
+    """A cluster of some shape, run by one system."""
 
     headings: ClassVar[tuple[str, ...]] = (
         *("cluster", "requests", "storage", "between zones", "machines", "dollars per day", "per TB"),

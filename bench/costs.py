@@ -1,7 +1,7 @@
 """The cost of a cluster in buckets: the requests of its operations, counted on a real S3 server, and the prices of
 ``bench/prices.toml``. Written into docs/costs.md.
 
-The calls of the S3 client are counted, without retries, as a bucket's operator bills them. Three brokers are
+The calls of the S3 client are counted without retries, as the operator of a bucket bills them. Three brokers are
 prefixes of one bucket; multipart uploads are completed exclusively, as on Amazon's S3.
 """
 
@@ -48,10 +48,10 @@ from stratalog import Cluster, Report
 
 REPLICAS = 3
 FEW, MORE = 1, 3
-"""Partitions: the difference between runs over them is the cost of a partition."""
+"""Numbers of partitions: the difference between runs over them is the cost of a partition."""
 SIZES_MIB = (1, 8, 64)
 MERGED = 16
-"""Appends, by the default of segment.merge.min.files."""
+"""The number of appends in a merge, the default of segment.merge.min.files."""
 RECORD_BYTES = 64 * 1024
 _ALWAYS_DUE = {"log.retention.check.interval.ms": "1", "remote.log.manager.task.interval.ms": "1"}
 AS_PUTS = {
@@ -125,7 +125,7 @@ def _operation(
     prepare: Callable[[Cluster, int], None],
     run: Callable[[Cluster, int], None],
 ) -> Operation:
-    """The requests of a run, and of each of its partitions: of a driver that has done it once before."""
+    """The requests of a run, and of each of its partitions, by a driver that has run the operation once before."""
     found: dict[int, Requests] = {}
     for partitions in (FEW, MORE):
         file = s3_cluster_file(bench.folder / f"{name}-{partitions}", endpoint, f"{name}-{partitions}")
@@ -145,7 +145,7 @@ def _operation(
 
 
 def s3_cluster_file(folder: Path, endpoint: S3Endpoint, name: str) -> Path:
-    """The file of a cluster whose brokers and remote are prefixes of the server's bucket."""
+    """The cluster file of a cluster whose brokers and remote tier are prefixes of the server's bucket."""
     folder.mkdir(parents=True)
     root = f"s3://{endpoint.bucket}/{name}"
     lines = ["[cluster]", f'id = "{name}"', f'remote = "{root}/remote"', "voters = [1]"]
@@ -158,8 +158,8 @@ def s3_cluster_file(folder: Path, endpoint: S3Endpoint, name: str) -> Path:
 
 
 def _complete_at_once(file: Path) -> None:
-    """Large objects are made with the requests that AWS takes. The server here does so only while nobody races,
-    and ``format`` finds that out: the option comes after it."""
+    """Create large objects with the requests that AWS accepts. The emulator accepts them only without concurrent
+    requests, which ``format`` detects; so the option is set afterwards."""
     with file.open("a", encoding="utf-8") as options:
         options.write("exclusive_multipart = true\n")
 
@@ -170,7 +170,7 @@ def _filled(cluster: Cluster, partitions: int) -> None:
 
 
 def _appended(cluster: Cluster, partitions: int) -> None:
-    """An append to each partition since the last round of maintain, in which everything was due."""
+    """Append to each partition since the last round of maintain, in which everything was due."""
     cluster.topics.alter_configs(None, _ALWAYS_DUE)
     _create(cluster, partitions, {"remote.storage.enable": "true"})
     _appending(1)(cluster, partitions)
@@ -180,7 +180,7 @@ def _appended(cluster: Cluster, partitions: int) -> None:
 
 
 def _sealed(cluster: Cluster, partitions: int) -> None:
-    """One segment of each partition waits to be tiered."""
+    """Leave one segment of each partition to be tiered."""
     _create(cluster, partitions, {"remote.storage.enable": "true", "segment.bytes": "1"})
     _appending(64)(cluster, partitions)
 
@@ -201,7 +201,7 @@ def _appending(mib: int) -> Callable[[Cluster, int], None]:
 
 
 def _small_appends(cluster: Cluster, partitions: int) -> None:
-    """As many as a merge takes in at least."""
+    """Make the minimum number of appends for a merge."""
     _create(cluster, partitions, {})
     for _ in range(MERGED):
         _appending(1)(cluster, partitions)
@@ -217,7 +217,7 @@ def _done(report: Report) -> None:
 
 @contextmanager
 def counted() -> Iterator[Counter[str]]:
-    """The operations that S3 clients of this process call meanwhile, by name."""
+    """The calls that S3 clients of this process make during the block, by name."""
     calls: Counter[str] = Counter()
     plain = botocore.client.BaseClient._make_api_call
 
@@ -233,7 +233,7 @@ def counted() -> Iterator[Counter[str]]:
 
 
 def _billed(calls: Counter[str]) -> Requests:
-    """Raises: AssertionError for a call whose price is not known here."""
+    """Raises: AssertionError for a call without a known price."""
     unknown = calls.keys() - AS_PUTS - AS_GETS - FREE
     if unknown:
         raise AssertionError(f"calls without a price: {', '.join(sorted(unknown))}")

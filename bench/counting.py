@@ -8,14 +8,15 @@ from typing import BinaryIO, cast
 from stratalog.partitions.store import StagedCopy, StagedWriter, Store, StoreCounts, StoredObject
 
 LIST, STAT, READ, COPY, CREATE, DELETE = KINDS = ("list", "stat", "read", "copy", "create", "delete")
-"""The kinds of calls. Reading a file's footer is a read; giving staged bytes their name is a create."""
+"""The kinds of calls. Reading a file's footer is a read; naming staged bytes is a create."""
 
 OnCall = Callable[[str, str], None]
-"""Called with the kind of a call, and the name that it is about."""
+"""Called with the kind of a call and the name of its object."""
 
 
 class CountingStore:
-    """Tells ``on_call`` of each call before it is made. A copy from another such store is one call."""
+    """A store that reports each call to ``on_call`` before it makes the call. A copy from another such store is
+    one call."""
 
     def __init__(self, inner: Store, on_call: OnCall) -> None:
         self.inner = inner
@@ -24,27 +25,23 @@ class CountingStore:
         self._on_call = on_call
 
     def create(self, name: str, data: bytes) -> bool:
-        """See ``Store.create``."""
         self._on_call(CREATE, name)
         return self.inner.create(name, data)
 
     def stage_writer(self, name: str) -> StagedWriter:
-        """See ``Store.stage_writer``. The bytes travel with the call that names them."""
+        """See ``Store.stage_writer``. The bytes are sent with the call that names them."""
         return _Staged(self.inner.stage_writer(name), lambda: self._on_call(CREATE, name))
 
     def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
-        """See ``Store.stage_copy``."""
         self._on_call(COPY, name)
         plain = source.inner if isinstance(source, CountingStore) else source
         return _Staged(self.inner.stage_copy(plain, source_object, name), lambda: self._on_call(CREATE, name))
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """See ``Store.read``."""
         self._on_call(READ, name)
         return self.inner.read(name, start, end)
 
     def stat(self, name: str) -> StoredObject:
-        """See ``Store.stat``."""
         self._on_call(STAT, name)
         return self.inner.stat(name)
 
@@ -56,50 +53,41 @@ class CountingStore:
     def list(
         self, prefix: str, after: str = "", known: Sequence[StoredObject] | None = None
     ) -> Sequence[StoredObject]:
-        """See ``Store.list``."""
         self._on_call(LIST, prefix)
         return self.inner.list(prefix, after, known)
 
     def walk(self, prefix: str) -> Sequence[StoredObject]:
-        """See ``Store.walk``."""
         self._on_call(LIST, prefix)
         return self.inner.walk(prefix)
 
     def now_ms(self) -> int | None:
-        """See ``Store.now_ms``."""
         return self.inner.now_ms()
 
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
-        """See ``Store.sweep_staging``."""
         return self.inner.sweep_staging(older_than_ms, dry_run=dry_run)
 
     def staged(self) -> frozenset[str]:
-        """See ``Store.staged``."""
         return self.inner.staged()
 
     def names(self, prefix: str) -> frozenset[str]:
-        """See ``Store.names``."""
         self._on_call(LIST, prefix)
         return self.inner.names(prefix)
 
     def delete(self, names: Iterable[str]) -> None:
-        """See ``Store.delete``."""
         doomed = [*names]
         for name in doomed:
             self._on_call(DELETE, name)
         self.inner.delete(doomed)
 
     def uri_of(self, name: str) -> str:
-        """See ``Store.uri_of``."""
         return self.inner.uri_of(name)
 
     def check(self) -> None:
-        """See ``Store.check``."""
         self.inner.check()
 
 
 class _Staged:
-    """Staged bytes; giving them a name is reported."""
+    """Staged bytes, which report when they are named."""
 
     def __init__(self, inner: StagedCopy | StagedWriter, named: Callable[[], None]) -> None:
         self._inner = inner

@@ -1,4 +1,4 @@
-"""Ten thousand segments that the log start has passed, in a bucket: out of the table, their objects deleted."""
+"""Ten thousand segments below the log start, in a bucket: removed from the table, and their objects deleted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOTE = (
 
 
 def expiring(bench: Bench) -> list[Line]:
-    """Retain, once their delay is over, compared with plain bulk deletions; each once."""
+    """Retain, after the delay, compared with plain bulk deletions; each runs once."""
     bench.say(f"remote log, {SEGMENTS:,} expired segments on an S3 server")
     with fresh_server(bench.folder / "s3-expiring") as endpoint:
         options = StoreOptions(endpoint_url=endpoint.url)

@@ -2,8 +2,8 @@
 three replicas, on a file system in memory where there is one.
 
 The appends, group commits and metadata commits are real ones. Long logs of merged segments, backlogs of appends,
-and footers with many producers are laid out as files: the same bytes as an append writes, each with a footer of
-its own, in the folders of all replicas. ``verify`` checks these files, and finds nothing.
+and footers with many producers are written directly as files: the same bytes as an append writes, each with its
+own footer, in the folders of all replicas. ``verify`` checks these files, and finds nothing.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ SECONDS, SECONDS_EACH = 60, 0.05
 """Limits of repeated work: total seconds, and seconds on average."""
 NEW_PROCESSES = 3
 WARM = "warm"
-"""A topic for a first run in each process, as imports are not part of the cost."""
+"""A topic for a first run in each process, so that imports are not part of the cost."""
 _TIERED = {"remote.storage.enable": "true", "segment.bytes": "1"}
 _BYTES_BY_SIZE = 256 * 1024
 
 Costs = dict[str, dict[int, Cost]]
-"""By operation and size."""
+"""Costs, keyed by operation and size."""
 
 
 def growth(bench: Bench) -> list[GrowthLine]:
@@ -86,7 +86,7 @@ def _at_each(law: Callable[[Bench, Path, int], dict[str, Cost]]) -> Callable[[Be
 
 
 def appends(bench: Bench, folder: Path, sizes: Sequence[int]) -> Costs:
-    """Real appends to one partition, one after the other; nothing else is run meanwhile."""
+    """Measure real appends to one partition, one after the other; nothing else runs meanwhile."""
     with _cluster(bench, folder) as made:
         append(made.cluster)  # imports come first
         taken = _one_after_the_other(made.cluster, lambda: append(made.cluster), sizes[-1])
@@ -98,7 +98,7 @@ def appends(bench: Bench, folder: Path, sizes: Sequence[int]) -> Costs:
 
 
 def segments(bench: Bench, folder: Path, size: int) -> dict[str, Cost]:
-    """A partition of n merged segments, all sealed: a merge finds nothing to do."""
+    """Measure a partition of n merged segments, all sealed: a merge finds nothing to do."""
     with _cluster(bench, folder, {"segment.bytes": "1"}) as made:
         made.cluster.topics.create(WARM, partitions=1, replication_factor=REPLICAS, configs=_TIERED)
         append(made.cluster, WARM)
@@ -127,7 +127,7 @@ def segments(bench: Bench, folder: Path, size: int) -> dict[str, Cost]:
 
 
 def backlogs(bench: Bench, folder: Path, size: int) -> dict[str, Cost]:
-    """Operations that move n files: at best linear."""
+    """Measure operations that move n files: at best linear."""
     with _cluster(bench, folder) as made:
         lay_out(made, size, merged=False, followers=False)
         behind = made.cluster
@@ -143,14 +143,14 @@ def backlogs(bench: Bench, folder: Path, size: int) -> dict[str, Cost]:
 
 
 def partitions(bench: Bench, folder: Path, size: int) -> dict[str, Cost]:
-    """Appends to one partition of a topic that has n."""
+    """Measure appends to one partition of a topic that has n."""
     with _cluster(bench, folder, partitions=size) as made:
         append(made.cluster)
         return {"append to one of n partitions": _cost(made.cluster, lambda: append(made.cluster))}
 
 
 def producers(bench: Bench, folder: Path, size: int) -> dict[str, Cost]:
-    """Appends to a partition to which n producers have appended today."""
+    """Measure appends to a partition to which n producers have appended today."""
     with _cluster(bench, folder) as made:
         lay_out(made, 1, merged=True, producers=size)
         cluster = made.driver()
@@ -160,7 +160,7 @@ def producers(bench: Bench, folder: Path, size: int) -> dict[str, Cost]:
 
 
 def group_commits(bench: Bench, folder: Path, sizes: Sequence[int]) -> Costs:
-    """Real commits of one group, one after the other."""
+    """Measure real commits of one group, one after the other."""
     with _cluster(bench, folder) as made:
         append(made.cluster)
         groups = made.cluster.groups
@@ -176,7 +176,8 @@ def group_commits(bench: Bench, folder: Path, sizes: Sequence[int]) -> Costs:
 
 
 def metadata_commits(bench: Bench, folder: Path, sizes: Sequence[int]) -> Costs:
-    """Real commits of metadata, one after the other; a cluster that is opened anew after some of them."""
+    """Measure real commits of metadata, one after the other, and a cluster that is opened again after some of
+    them."""
     costs: Costs = {}
     taken: list[Cost] = []
     numbers = itertools.count(1000)
@@ -200,7 +201,8 @@ def metadata_commits(bench: Bench, folder: Path, sizes: Sequence[int]) -> Costs:
 
 
 def _cost(cluster: Cluster, work: Callable[[], object], turns: int = TURNS) -> Cost:
-    """The median of some turns. With several, a turn before them is not counted: it is a driver that lives."""
+    """The median of some turns. If there are several, an additional first turn is not counted, as for a
+    long-running driver."""
     if turns > 1:
         work()
     taken = []
@@ -214,8 +216,8 @@ def _cost(cluster: Cluster, work: Callable[[], object], turns: int = TURNS) -> C
 
 
 def _one_after_the_other(cluster: Cluster, work: Callable[[], object], times: int) -> list[Cost]:
-    """Run the work a number of times, or as often as there is time for: operations whose cost grows would take
-    hours at the largest sizes."""
+    """Run the work a number of times, or as often as time allows: operations whose cost grows would take hours at
+    the largest sizes."""
     end = time.perf_counter() + max(SECONDS, times * SECONDS_EACH)
     taken: list[Cost] = []
     while len(taken) < times and (time.perf_counter() < end or len(taken) < LEAST_SIZE):
@@ -253,7 +255,7 @@ def _note(costs: Costs, size: int, found: Mapping[str, Cost]) -> None:
 
 
 def retain_of_a_new_driver(file: str) -> Cost:
-    """In a process of its own, which remembers no footer of the topic."""
+    """Run retain in a separate process, which remembers no footer of the topic."""
     cluster = Cluster.open(file)
     cluster.retain(WARM).raise_for_failures()
     return _cost(cluster, lambda: cluster.retain(TOPIC).raise_for_failures(), turns=1)
@@ -297,12 +299,12 @@ def _cluster(
 
 
 def append(cluster: Cluster, topic: str = TOPIC, partition: int = 0) -> None:
-    """One small append, acknowledged by all."""
+    """Make one small append, acknowledged by all."""
     cluster.append_batches(topic, {partition: [_batch()]}).raise_for_failures()
 
 
 def _batch() -> pa.RecordBatch:
-    """Records of now, which no retention deletes."""
+    """Recent records, which no retention deletes."""
     schema = physical_schema()
     columns = {
         "timestamp": constant(SystemClock().now_ms() * 1000, schema.field("timestamp").type, RECORDS),
@@ -314,8 +316,8 @@ def _batch() -> pa.RecordBatch:
 
 
 def lay_out(made: BenchCluster, files: int, *, merged: bool, followers: bool = True, producers: int = 0) -> int:
-    """Lay out a number of files after a real append: merged segments or appends, on the followers, too, or only on
-    the leader. ``producers`` are in the footer of each. Returns the log end offset."""
+    """Write a number of files after a real append: merged segments or appends, on the leader alone or also on the
+    followers. ``producers`` are in the footer of each. Returns the log end offset."""
     append(made.cluster)
     [view] = made.cluster.image.views(TOPIC)
     [leader] = made.replicas(leading=True)

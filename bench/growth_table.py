@@ -10,9 +10,9 @@ from typing import ClassVar
 from bench.options import size_text
 
 FLAT = 0.15
-"""Up to this exponent of the last two sizes a cost is called flat: 1.4 times for ten times the size."""
+"""Up to this exponent between the last two sizes, a cost is called flat: 1.4 times for ten times the size."""
 LINEAR = 1.2
-"""Up to this exponent it is called linear, from ``SLOWER`` on."""
+"""Up to this exponent a cost is called linear, from ``SLOWER`` on slower."""
 SLOWER = 0.8
 NOTE = (
     "Three replicas on a file system in memory, no Spark. CPU: process CPU time per operation. Requests: calls "
@@ -31,12 +31,12 @@ class Cost:
     cpu_s: float
     requests: int
     bytes: int
-    """Read and written by this process."""
+    """Bytes read and written by this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class GrowthLine:
-    """The costs of one operation by the size of the existing data, or of the data that it moves."""
+    """The costs of one operation, by the size of the existing data or of the moved data."""
 
     headings: ClassVar[tuple[str, ...]] = (
         *("operation", "size", "CPU", "k", "requests", "k", "bytes", "k", "times", "growth"),
@@ -44,7 +44,7 @@ class GrowthLine:
 
     what: str
     costs: Mapping[int, Cost]
-    """By size; at least two, ascending."""
+    """Costs, keyed by size; at least two, ascending."""
     note: str = ""
 
     @property

@@ -1,4 +1,4 @@
-"""One hot partition, in memory: how much faster its files are copied with all cores than with one."""
+"""One hot partition, in memory: the speed of copying its files with all cores compared with one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from stratalog.engine.replication.sync import SyncOptions, sync_followers
 from stratalog.partitions.runner import Runner, SerialRunner, ThreadRunner, values
 
 SIZE_RATIO = 2
-"""Bytes of the partition, as a multiple of ``BYTES``."""
+"""The bytes of the partition, as a multiple of ``BYTES``."""
 FILES = 16
 BATCHES = 16
 AT_LEAST = Limit(1.6)
@@ -38,7 +38,7 @@ _SEED = 406
 
 
 def hot(bench: Bench) -> list[Line]:
-    """A follower that holds nothing yet, served by the sync of one task; in memory no disk is waited for."""
+    """One task syncs a follower that holds nothing yet; in memory, nothing waits for a disk."""
     size = SIZE_RATIO * bench.options.bytes
     with in_memory(size * 3 + size // 4) as folder:
         made = bench.cluster("hot", brokers=2, within=folder)

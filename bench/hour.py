@@ -1,14 +1,14 @@
-"""A producer for an hour, with nothing beside it but ``maintain``: does a log that keeps itself stay as it began?
+"""A producer for an hour, with only ``maintain`` beside it: does the cluster stay as fast as at the beginning?
 
     python -m bench.hour                              an hour: a line per minute, then the end against the
     beginning python -m bench.hour --seconds 300                shorter
     python -m bench.hour --file-delete-delay 10000    ms; other topic configs stay as they are by default
 
-``--rate`` small appends a second (5), each to one of ``--partitions`` partitions (20) in turn, with three replicas
-and acks=all, on a file system in memory where there is one; a consumer group commits every ``--commit-every``
-seconds (5; 0: never). ``maintain --every 30s`` runs in a process of its own. A late append is made at once; the
-number of appends per minute shows whether the rate was reached. At the end a deep ``verify`` checks everything,
-and records are counted. Without Spark; no part of ``make bench``.
+``--rate`` small appends per second (5), each to one of ``--partitions`` partitions (20) in turn, with three
+replicas and acks=all, on a file system in memory if there is one; a consumer group commits every
+``--commit-every`` seconds (5; 0: never). ``maintain --every 30s`` runs in a separate process. A late append is
+made immediately; the number of appends per minute shows whether the rate was reached. At the end a deep ``verify``
+checks everything, and the records are counted. The benchmark needs no Spark, and is not part of ``make bench``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from stratalog.partitions.paths import METADATA_TOPIC
 
 MINUTE_S = 60
 ENDS = 5
-"""Minutes of the beginning, and of the end, that are compared; of a shorter run a third."""
+"""The number of minutes to compare at the beginning and at the end; a third of a shorter run."""
 WARM_UP = 3
 """Turns over all partitions before the measurement, as the first work of a process is not part of an append."""
 
@@ -95,7 +95,7 @@ class Minute:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One figure of the first minutes, and of the last ones."""
+    """One figure of the first minutes and of the last minutes."""
 
     headings: ClassVar[tuple[str, ...]] = ("what", "first minutes", "last minutes", "times")
     note: ClassVar[str] = ""
@@ -107,7 +107,7 @@ class Change:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """As texts, one for each of ``headings``."""
+        """The figure as texts, one for each of ``headings``."""
         ratio = ratio_text(self.last / self.first) if self.first else ""
         first, last = (f"{value:.1f} {self.unit}".strip() for value in (self.first, self.last))
         return self.what, first, last, ratio
@@ -124,7 +124,8 @@ def p99(values: Sequence[float]) -> float:
 
 
 def against(minutes: Sequence[Minute]) -> list[Change]:
-    """The first minutes and the last: appends and commits of all of them together, of the others the largest."""
+    """The first minutes compared with the last: appends and commits of all of them together, the maximum of the
+    other figures."""
     ends = max(1, min(ENDS, len(minutes) // 3))
     first, last = minutes[:ends], minutes[-ends:]
 
@@ -160,7 +161,7 @@ def _commit_ms(minutes: Sequence[Minute]) -> list[float]:
 
 
 def run(made: BenchCluster, given: argparse.Namespace, maintain: subprocess.Popen[bytes]) -> Iterator[Minute]:
-    """The minutes, each when it is over."""
+    """Run the benchmark, and yield each minute when it is over."""
     cluster, partitions = made.cluster, given.partitions
     for done in range(partitions * WARM_UP):
         append(cluster, partition=done % partitions)
@@ -216,7 +217,8 @@ def _resident_mb(process: int) -> float:
 
 @contextmanager
 def _maintaining(made: BenchCluster, every: str) -> Iterator[subprocess.Popen[bytes]]:
-    """``maintain`` as a user runs it; interrupted at the end. Only its last line and its failures are printed."""
+    """Run ``maintain`` as a user runs it, and interrupt it at the end. Only its last line and its failures are
+    printed."""
     file = str(made.folder / "cluster.toml")
     log = made.folder / "maintain.log"
     command = [sys.executable, "-m", "stratalog.jobs.maintain", "--cluster", file, "--every", every]
@@ -250,7 +252,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run it, print it. Returns the exit status; no ratio is a failure."""
+    """Run the benchmark and print its results. Returns the exit status; no ratio is a failure."""
     given = _arguments()
     minutes: list[Minute] = []
     configs = {} if given.file_delete_delay is None else {"file.delete.delay.ms": str(given.file_delete_delay)}

@@ -1,14 +1,15 @@
-"""Many partitions in which nothing happens: a run of everything (``maintain``) over them, and one after a hundred
-of them got a record; the single jobs beside it.
+"""Many idle partitions: a run of everything (``maintain``) over them, a run after a hundred of them got a record,
+and single jobs.
 
-Each run is a process of its own, so its memory is that of nothing else. On folders in memory, for a disk would be
-asked for nothing else than names; and on a real S3 server. The partitions hold a record each, laid out as an
-append leaves it, on all replicas.
+Each run is a separate process, so the measured memory is its own. The storage is folders in memory, because a disk
+would only be asked for names, and a real S3 server. Each partition holds one record on all replicas, with the
+files that an append leaves.
 
-On folders all are tiered, by rounds of ``maintain``. In buckets that would be half a million requests before the
-run that counts. So there a few partitions of another topic are tiered, and maintained until nothing is due; the
-others have no tier, and are put past S3. For these, ``maintain`` gets the state that it has stored for those few
-(``settle``): if that were wrong, it would have something to do, and the benchmark would fail.
+On folders, rounds of ``maintain`` tier all partitions. In buckets that would take half a million requests before
+the measured run. So a few partitions of another topic are tiered there, and maintained until nothing is due; the
+others are not tiered, and their files are written past S3. For these, ``maintain`` gets the state that it has
+stored for those few (``settle``): if that state were wrong, ``maintain`` would have something to do, and the
+benchmark would fail.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ REMOTE_BYTES = 8 * 1024
 """The size of a partition's one segment in the remote tier, with its folder."""
 CHANGED = 100
 SEEN, SEEN_PARTITIONS = "seen", 5
-"""The topic whose partitions are maintained before the others are there."""
+"""The topic whose partitions are maintained before the others exist."""
 ROUNDS = 10
-"""Rounds of ``maintain`` after which nothing may be due any more."""
+"""The number of rounds of ``maintain`` after which nothing may be due."""
 THREADS = 16
 _CONFIGS = {
     "remote.storage.enable": "true",
@@ -116,7 +117,7 @@ class IdleLine:
 
 
 def idle(bench: Bench) -> list[IdleLine]:
-    """On folders, then on an S3 server."""
+    """Measure on folders, then on an S3 server."""
     return [*_in_folders(bench, bench.options.idle_partitions), *in_buckets(bench, bench.options.idle_partitions)]
 
 
@@ -170,7 +171,7 @@ def _put(store: Store, path: str, content: bytes) -> None:
 
 
 def put_below(folder: Path, store: Store, path: str, content: bytes) -> None:
-    """A file below a folder, under the object's path in its bucket."""
+    """Write a file below a folder, under the object's path in its bucket."""
     file = folder / store.uri_of(path).split("/", 3)[3]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(content)
@@ -183,8 +184,8 @@ def lay_out(
     configs: Mapping[str, str] = _CONFIGS,
     put: Callable[[Store, str, bytes], None] = _put,
 ) -> None:
-    """Create ``topic``, and let each partition hold a record on all replicas, all in the ISR, and below the high
-    watermark: the files that an append leaves. ``put`` gives all but those of the first their names.
+    """Create ``topic``, and give each partition one record on all replicas, all in the ISR, and below the high
+    watermark: the files that an append leaves. ``put`` names all files except those of the first partition.
     """
     cluster.topics.alter_configs(None, _ALWAYS_DUE)
     cluster.topics.create(topic, partitions=partitions, replication_factor=REPLICAS, configs=configs)
@@ -207,7 +208,7 @@ def lay_out(
 
 
 def _segment(view: PartitionView) -> bytes:
-    """One record of now."""
+    """A segment of one recent record."""
     sink, now_ms = io.BytesIO(), SystemClock().now_ms()
     writer = SegmentWriter(
         sink, physical_schema(), topic_id=view.topic_id, partition=view.partition, base_offset=0
@@ -248,22 +249,22 @@ def until_idle(cluster: Cluster) -> int:
 
 
 def items_of(report: Report) -> int:
-    """Partitions that the steps of a round were for."""
+    """The numbers of partitions for which the steps of a round were due."""
     return sum(int(row["items"] or 0) for row in report.rows)
 
 
 def maintain(file: Path) -> Run:
-    """A run of maintain by a driver that knows nothing."""
+    """Run maintain by a driver that knows nothing."""
     return _measured(file, _maintain)
 
 
 def replicate(file: Path) -> Run:
-    """A run of replicate by such a driver."""
+    """Run replicate by such a driver."""
     return _measured(file, lambda cluster: cluster.replicate())
 
 
 def tier(file: Path) -> Run:
-    """A run of tier by such a driver."""
+    """Run tier by such a driver."""
     return _measured(file, lambda cluster: cluster.tier())
 
 
@@ -291,7 +292,8 @@ def _peak_mb() -> float:
 
 @contextmanager
 def _on_s3(bench: Bench) -> Iterator[tuple[Path, S3Endpoint]]:
-    """The file of a cluster whose brokers and remote are in a bucket of a server that nobody else uses."""
+    """The cluster file of a cluster whose brokers and remote tier are in a bucket of a server without other
+    users."""
     folder = bench.folder / "idle-server"
     with fresh_server(folder) as endpoint:
         yield s3_cluster_file(folder / "cluster", endpoint, "idle"), endpoint

@@ -1,12 +1,12 @@
-"""Appends to one partition, as fast as they go one after the other: what one takes at the end, and the files.
+"""Appends to one partition, one directly after the other: the time of the last ones, and the number of files.
 
     python -m bench.in_a_row                                  10,000 appends
     python -m bench.in_a_row --appends 2000
     python -m bench.in_a_row --file-delete-delay 10000        ms; other topic configs stay as they are by default
 
-Three replicas and acks=all, on a file system in memory where there is one, by one process, with nothing beside it.
+Three replicas and acks=all, on a file system in memory if there is one, by one process, with nothing beside it.
 The last line compares the processor time of an append with that of one to a new partition, in turns. At the end a
-deep ``verify`` goes over everything. Without Spark; no part of ``make bench``.
+deep ``verify`` checks everything. The benchmark needs no Spark, and is not part of ``make bench``.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from bench.measuring import seconds_of
 from bench.options import bench_options
 
 LAST = 500
-"""Appends of a median."""
+"""The number of appends in a median."""
 FIRST, TURNS = 10, 200
-"""How many appends the compared partition has had before, and how many paired turns there are."""
+"""The number of earlier appends to the compared partition, and the number of paired turns."""
 
 
 def run(made: BenchCluster, appends: int, every: int) -> list[str]:
-    """A line after each ``every`` appends."""
+    """Print a line after each ``every`` appends."""
     lines: list[str] = []
     taken: list[float] = []
     began_s = time.monotonic()
@@ -60,12 +60,12 @@ def compared(made: BenchCluster, turns: int) -> str:
 
 
 def files(made: BenchCluster) -> int:
-    """In the folder of a replica, at most."""
+    """The maximum number of files in the folder of a replica."""
     return max(len([*folder.iterdir()]) for folder in made.folder.glob(f"broker-*/*/{TOPIC}-*/*"))
 
 
 def main() -> int:
-    """Run it, print it."""
+    """Run the benchmark and print its results."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.in_a_row", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

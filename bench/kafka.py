@@ -1,8 +1,8 @@
 """The same records through Spark's Kafka connector: ``make bench KAFKA=host:port``, or ``KAFKA=own`` for a broker
-that is started for this on this machine.
+that the benchmark starts on this machine.
 
-A broker of our own has as many partitions as our topic, and Kafka's defaults for the rest, so no codec. The scan
-is ``count`` and the sum of the values' lengths.
+Our own broker has as many partitions as our topic, and Kafka's defaults for the rest, so no codec. The scan is
+``count`` and the sum of the values' lengths.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.identity import random_id
 
 AT_LEAST = 4.0
-"""The least ratio for the scan."""
+"""The minimum ratio of the scan."""
 
 
 def kafka(bench: Bench) -> list[Line]:
-    """The same records appended to one replica, ``acks=leader`` as ours and ``acks=1`` as Kafka's, and scanned."""
+    """Append the same records to one replica, ``acks=leader`` here and ``acks=1`` on Kafka, and scan them."""
     if bench.options.kafka is None:
         bench.say("kafka: left out; KAFKA=own starts a broker for it, KAFKA=host:port uses one that runs")
         return []

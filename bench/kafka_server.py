@@ -1,7 +1,7 @@
 """A real Kafka broker on this machine, for comparisons: Kafka from Maven Central, on free ports of 127.0.0.1.
 
-One process is broker and controller (KRaft), as Kafka's quick start has it; all settings that are not needed for
-that are Kafka's defaults. It has a JVM of its own, and 1 GiB of heap like Kafka's start script gives it.
+One process is broker and controller (KRaft), as in Kafka's quick start; all other settings are Kafka's defaults.
+It has its own JVM with a heap of 1 GiB, like that of Kafka's start script.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOG_SETTINGS = """<Configuration>
 
 
 def connector_class_path() -> str:
-    """The jars of Spark's own Kafka connector, for the class path of a driver; fetched at first use.
+    """The jars of Spark's Kafka connector, for the class path of a driver; fetched at first use.
 
     Raises: EnvironmentUnusableError.
     """
@@ -40,7 +40,7 @@ def connector_class_path() -> str:
 
 
 class KafkaNode:
-    """One process of Kafka, with its data and its settings in ``folder``; made, and not started yet."""
+    """One process of Kafka, with its data and its settings in ``folder``; not started yet."""
 
     def __init__(
         self,
@@ -51,7 +51,8 @@ class KafkaNode:
         heap: str = "1g",
         options: Sequence[str] = (),
     ) -> None:
-        """``of_jars``: the sets of ``conf/kafka.xml`` in its class path; ``options`` are more of its JVM.
+        """``of_jars``: the sets of ``conf/kafka.xml`` in its class path; ``options`` are additional options of its
+        JVM.
 
         Raises: EnvironmentUnusableError when its storage cannot be formatted.
         """
@@ -66,13 +67,13 @@ class KafkaNode:
             raise EnvironmentUnusableError(f"Kafka does not format its storage: {_end_of(self._log)}")
 
     def start(self) -> None:
-        """Returns when it serves. Raises: EnvironmentUnusableError."""
+        """Start the process, and return when it serves. Raises: EnvironmentUnusableError."""
         self._log.unlink()
         self._process = self._run("kafka.Kafka", self._properties)
         _wait_for(self._process, self._log)
 
     def stop(self) -> None:
-        """A controlled shutdown."""
+        """Shut the process down in a controlled way."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait()
@@ -114,7 +115,7 @@ def running_kafka(
 
 
 def broker_properties(node_id: int, port: int, controller_port: int, partitions: int = 1) -> str:
-    """Settings of a broker; the first one is the controller too."""
+    """The settings of a broker; the first broker is also the controller."""
     controls = node_id == 1
     listeners = f"PLAINTEXT://{HOST}:{port}" + (f",CONTROLLER://{HOST}:{controller_port}" if controls else "")
     return f"""process.roles=broker{",controller" if controls else ""}

@@ -3,11 +3,11 @@
     python -m bench.kafka_tier --bytes 1GB --partitions 8 --topics 3
 
 It starts a broker with ``LocalTieredStorage``, fills the topics, and waits until the broker has uploaded all but
-the active segments, and deleted them from its own disk. It prints records a second of both mirrors, the bytes that
-the broker sent for the second one, the bytes that a read of 1 % by time touches, and the memory of a task. The
-second mirror reaches the broker through a proxy of this process that counts. With ``--mirror-maker``, Kafka's
-MirrorMaker then copies the first topic into another broker, as in ``bench.mirroring``: the time of the second half
-of its records counts, as if all had gone so fast.
+the active segments, and deleted them from its own disk. It prints the records per second of both mirrors, the
+bytes that the broker sent for the second one, the bytes that a read of 1 % by time reads, and a task's memory.
+The second mirror reaches the broker through a counting proxy in this process. With ``--mirror-maker``, Kafka's
+MirrorMaker then copies the first topic into another broker, as in ``bench.mirroring``: its rate is that of the
+second half of its records.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def tiered_broker(folder: Path) -> Iterator[tuple[str, str, Counted]]:
 
 
 def fill(server: str, topics: Sequence[str], partitions: int, records: int) -> None:
-    """Each topic gets this number of records, in batches of 16 KiB, as Java's producer makes them, and one more in
-    each partition, which begins another segment."""
+    """Write this number of records to each topic, in batches of 16 KiB, as Java's producer makes them, and one
+    more to each partition, which begins another segment."""
     admin = AdminClient({"bootstrap.servers": server})
     for made in admin.create_topics(
         [NewTopic(topic, partitions, 1, config=_CONFIGS) for topic in topics]
@@ -169,7 +169,7 @@ def wait_for_tier(open_tier: str, server: str, ends: list[int]) -> KafkaTier:
 
 
 def mirrored(folder: Path, server: str, topics: Sequence[str], tier: str | None) -> tuple[float, float, int, int]:
-    """Seconds, seconds of a core, records, and how many of them came from the tier."""
+    """The seconds, the seconds of a core, the records, and the number of records that came from the tier."""
     (folder / "remote").mkdir(parents=True)
     (folder / "broker-1").mkdir()
     with closing(Cluster.format(cluster_file(folder, folder.name, 1, str(folder / "remote")))) as cluster:
@@ -187,10 +187,11 @@ def mirrored(folder: Path, server: str, topics: Sequence[str], tier: str | None)
 
 
 def by_mirror_maker(folder: Path, server: str, topic: str, partitions: int, records: int) -> tuple[float, float]:
-    """Seconds, and seconds of a core of MirrorMaker's process, which copies from the broker into another one."""
+    """The seconds, and the seconds of a core, of MirrorMaker's process, which copies from the broker into another
+    one."""
     folder.mkdir()
     with running_kafka(folder) as target:
-        # The target has no tier, and refuses the configs of one.
+        # The target has no tier, and refuses the configs of a tier.
         maker = MirrorMaker(folder / "maker", server, target, "source", topic, "config.properties.exclude = .*\n")
         maker.start()
         try:

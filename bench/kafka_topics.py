@@ -1,4 +1,4 @@
-"""Topics of a Kafka broker for comparisons: filled, and read back. By ``confluent-kafka``."""
+"""Topics of a Kafka broker for comparisons: written and read with ``confluent-kafka``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 WAIT_S = 60.0
 _ASKED_S = 5.0
 Places = dict[bytes, list[tuple[int, int]]]
-"""Partition and offset of each record with a key; one record with a key is as it should be."""
+"""The partition and offset of each record with a key. Each key must occur once."""
 
 
 def _client(server: str) -> dict[str, Any]:
-    """A client that logs nothing, as brokers come and go."""
+    """A client that logs nothing, because brokers stop and start."""
     return {"bootstrap.servers": server, "log_level": 0}
 
 
@@ -29,19 +29,19 @@ def _admin(server: str) -> AdminClient:
 
 
 def create(server: str, topic: str, partitions: int) -> None:
-    """A topic of one replica."""
+    """Create a topic with one replica."""
     (made,) = _admin(server).create_topics([NewTopic(topic, partitions, 1)]).values()
     made.result(WAIT_S)
 
 
 def delete(server: str, topic: str) -> None:
-    """Its disk is free some time later."""
+    """Delete a topic; the broker frees its disk some time later."""
     (gone,) = _admin(server).delete_topics([topic]).values()
     gone.result(WAIT_S)
 
 
 def fill(server: str, topic: str, partitions: int, records: Iterable[tuple[bytes, bytes]]) -> None:
-    """Keys and values, a partition after the other in turn."""
+    """Write keys and values, to one partition after the other in turn."""
     producer = Producer({**_client(server), "linger.ms": 50, "queue.buffering.max.kbytes": 256 * 1024})
     for number, (key, value) in enumerate(records):
         while True:
@@ -86,7 +86,7 @@ def log_ends(server: str, topic: str, partitions: int) -> list[int]:
 
 
 def places(server: str, topic: str, partitions: int) -> Places:
-    """All committed records of a topic."""
+    """The places of all committed records of a topic."""
     found: Places = defaultdict(list)
     consumer = Consumer(
         {

@@ -1,4 +1,4 @@
-"""KIP-630's own example: 100 brokers, topics of ten partitions with three replicas; 1,000,000 partitions of them.
+"""KIP-630's own example: 100 brokers and 1,000,000 partitions, in topics of ten partitions with three replicas.
 
 The effect of one small record on such a cluster: its bytes, compared with one record per partition (KIP-630,
 "Motivation"), its replay, the reads after it, and the cost of an ordinary commit.
@@ -60,7 +60,7 @@ def metadata(bench: Bench) -> list[Line]:
 
 @dataclass(frozen=True, slots=True)
 class Fencing:
-    """The measurements on an image with this number of partitions; in bytes and seconds."""
+    """The measurements on an image with this number of partitions, in bytes and seconds."""
 
     partitions: int
     changed: int
@@ -78,8 +78,8 @@ class Fencing:
 
 
 def example_records(partitions: int, brokers: int = BROKERS) -> Iterator[MetadataRecord]:
-    """The records of such a cluster, but for the first one of a log; ``brokers`` from 1 on are registered by them
-    unless they are 0.
+    """The records of such a cluster, without the first record of a log. They register ``brokers`` brokers, with
+    ids from 1 on; 0 means none.
     """
     rng = random.Random(_SEED)
     for broker_id in range(1, brokers + 1):
@@ -106,14 +106,14 @@ def topic_records(partitions: int, brokers: range) -> Iterator[MetadataRecord]:
 
 
 def folded(image: ClusterImage, records: Iterator[MetadataRecord]) -> ClusterImage:
-    """The image after these records, with a few of them in memory at a time."""
+    """The image after these records; only a few records are in memory at a time."""
     while some := list(islice(records, _RECORDS_AT_ONCE)):
         image = apply(image, image.next_offset, some)
     return image
 
 
 def measure_fencing(partitions: int) -> Fencing:
-    """Fence a broker, look, and change single partitions."""
+    """Measure the fencing of a broker, the reads after it, and changes of single partitions."""
     image = folded(ClusterImage(), example_records(partitions))
     record = FenceBrokerRecord(broker_id=FENCED)
     after = [image]
@@ -156,7 +156,7 @@ def partitions_led(image: ClusterImage, broker_id: int) -> list[tuple[str, int]]
 
 def commit_each(image: ClusterImage, commits: int) -> ClusterImage:
     """Run a number of commands, each on the result of the previous one: one takes the last member out of an ISR,
-    the next one adds it, a third one makes it a member again, and so on."""
+    the next adds it, a third makes it a member again, and so on."""
     topic = image.topic("topic-000000")
     for number in range(commits):
         partition = image.partition(topic.topic_id, number % len(topic.partitions))

@@ -1,8 +1,9 @@
-"""How long an append, a fetch and a commit wait for storage: in round trips, and behind storage that answers late.
+"""The time that an append, a fetch and a commit wait for storage: in round trips, and with storage that answers
+late.
 
-A round trip is a request that can begin only after another one has ended; requests made side by side are one. The
-number of an operation is that of its longest chain, and does not depend on the machine. The seconds come from the
-same storage in memory, whose every answer takes 30 ms, or for some requests ten times as long.
+A round trip is a request that can begin only after another one has ended; concurrent requests are one round trip.
+The number of an operation is that of its longest chain, and does not depend on the machine. The seconds come from
+the same storage in memory with a delay of 30 ms per answer, or ten times as long for some requests.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ R = TypeVar("R")
 
 ANSWER_S = 0.030
 LATE, LATE_IN = 10, 50
-"""With a long tail, one answer of ``LATE_IN`` takes this many times as long."""
+"""With a long tail, one of ``LATE_IN`` answers takes this many times as long."""
 WARM_UP, TURNS = 3, 100
 GROUP = "latency"
 NOTE = (
@@ -40,8 +41,8 @@ NOTE = (
 
 
 class Depth:
-    """The length of the longest chain of requests so far. Runs what is independent one after the other, and counts
-    it as if it ran side by side."""
+    """The length of the longest chain of requests so far. Independent work runs one after the other, and is
+    counted as if it ran concurrently."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -49,11 +50,9 @@ class Depth:
     def run(
         self, function: Callable[[T], R], items: Iterable[T], weigh: Callable[[T], int] | None = None
     ) -> Iterator[Outcome[T, R]]:
-        """See ``Runner.run``."""
         yield from self.probe(function, [*items], 0)
 
     def probe(self, question: Callable[[T], R], items: Sequence[T], deadline_s: float) -> list[Outcome[T, R]]:
-        """See ``Prober.probe``."""
         begin, ends, outcomes = self.now, [self.now], []
         for item in items:
             self.now = begin
@@ -64,7 +63,7 @@ class Depth:
 
 
 class WaitingCluster(CountedCluster):
-    """A cluster whose requests wait, or count as a round trip each."""
+    """A cluster whose requests wait, or count as one round trip each."""
 
     def __init__(self, folder: Path) -> None:
         self.wait: Callable[[], None] = lambda: None
@@ -103,13 +102,13 @@ def _commit(cluster: Cluster) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """An operation: how it is made, its number of replicas, and its targets."""
+    """An operation: the function that runs it, its number of replicas, and its targets."""
 
     what: str
     run: Callable[[Cluster], None]
     replicas: int
     p50: int | None = None
-    """The target in round trips, at most."""
+    """The target: the maximum number of round trips."""
 
 
 OPERATIONS = (
@@ -141,7 +140,7 @@ class LatencyLine:
 
 
 def rounds_of(folder: Path, operation: Measured) -> int:
-    """The round trips of an operation by a driver that has made it before."""
+    """The round trips of an operation by a driver that has run it before."""
     made, depth = WaitingCluster(folder), Depth()
     made.cluster.topics.create(TOPIC, partitions=1, replication_factor=operation.replicas)
     made.append(1)
@@ -158,7 +157,7 @@ def rounds_of(folder: Path, operation: Measured) -> int:
 
 
 def times_of(folder: Path, operation: Measured, late_in: int | None, turns: int = TURNS) -> list[float]:
-    """The seconds of some turns, behind storage that answers late."""
+    """The seconds of some turns, with storage that answers late."""
     made, rng, lock = WaitingCluster(folder), random.Random(42), threading.Lock()
     made.cluster.topics.create(TOPIC, partitions=1, replication_factor=operation.replicas)
     made.append(1)

@@ -1,4 +1,4 @@
-"""Turns and clocks. Of several turns, the median and the range are reported."""
+"""Turns and clocks. The result of several turns is their median and range."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Timed = Callable[[], float]
-"""Prepares, does its work, and returns the seconds that the work took."""
+"""Prepares, does its work, and returns the seconds of the work."""
 
 
 class Spread(float):
@@ -77,9 +77,9 @@ def thread_seconds_of(work: Callable[[], object]) -> float:
 
 
 def cpu_seconds_of(work: Callable[[], object], besides: str = "") -> float:
-    """The processor seconds that a piece of work uses in this process and all processes below, including the
+    """The processor seconds that a piece of work uses in this process and all its descendants, including the
     session's JVM and its workers, except processes of the program ``besides``, such as a server. Processes that
-    end before the work are not counted, so of several measurements the longest is right."""
+    end before the work are not counted, so the longest of several measurements is right."""
     before = _ticks(besides)
     work()
     after = _ticks(besides)

@@ -16,7 +16,7 @@ _PROC = Path("/proc")
 
 @dataclass(slots=True)
 class Peak:
-    """The largest resident set of any one worker; None where the system does not tell."""
+    """The largest resident set of any single worker; None if the system does not report it."""
 
     bytes: int | None = None
 

@@ -1,7 +1,9 @@
-"""Kafka's own MirrorMaker, a process of its own from one broker to another, as its documentation starts it.
+"""Kafka's own MirrorMaker, in a separate process, from one broker to another, started as its documentation
+describes.
 
 Its settings are the defaults, except: one replica of all topics, as each cluster has one broker; no heartbeats and
-ACLs, which are not compared; a task for each of two cores; and reading only committed records, as ours does.
+ACLs, which are not compared; one task for each of two cores; and reading only committed records, as the mirror
+here does.
 """
 
 from __future__ import annotations
@@ -31,15 +33,16 @@ class MirrorMaker:
     """A MirrorMaker for one topic; not started yet."""
 
     def __init__(self, folder: Path, source: str, target: str, alias: str, topic: str, more: str = "") -> None:
-        """``source`` and ``target`` are ``host:port``. Under another ``alias`` of the source it begins anew: what
-        it knows lies in topics of the target that are named by it. ``more`` are lines of its properties.
+        """``source`` and ``target`` are ``host:port``. With another ``alias`` of the source it begins again,
+        because it stores its progress in topics of the target that are named by the alias. ``more`` are additional
+        lines of its properties.
 
         Raises: EnvironmentUnusableError when its jars cannot be fetched.
         """
         fetch_jars(jar_folder(), PINS)
         folder.mkdir(parents=True)
         self.topic = f"{alias}.{topic}"
-        """Its name in the target."""
+        """The topic's name in the target."""
         self._folder = folder
         self._properties = folder / "mm2.properties"
         self._properties.write_text(properties(source, target, alias, topic) + more)
@@ -47,7 +50,7 @@ class MirrorMaker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, without waiting; it works after some seconds."""
+        """Start the process without waiting; it works after some seconds."""
         command: list[str | Path] = [find_java(os.environ).executable, "-Xms256m", "-Xmx2g"]
         command += [
             "-cp",

@@ -2,12 +2,12 @@
 ``make bench ONLY=mirror KAFKA=own``, which starts a broker as the source and one as MirrorMaker's target.
 
 Speed
-    The same records, ours and MirrorMaker's in turn. Ours is a whole run, from nothing to the last record
-    appended, fsynced and acknowledged. MirrorMaker's is the time between the half of its records and the last one,
-    as if all went so fast: its start, and the warming up of its JVM, are not counted.
+    Both mirrors copy the same records in turn. The time here is that of a whole run, until the last record is
+    appended, fsynced and acknowledged. The time of MirrorMaker is extrapolated from the second half of its
+    records: its start and the warming up of its JVM are not counted.
 
 Kills
-    A topic written by transactions, some of them aborted. ``kill -9`` ends the copy in the middle, and another
+    A topic is written by transactions, some of them aborted. ``kill -9`` ends the copy in the middle, and another
     process continues it. Then the benchmark counts the records at their offset, at another one, found twice, and
     missing.
 """
@@ -36,12 +36,12 @@ from stratalog.bridges.mirror.compare import records_of
 from stratalog.partitions.errors import CorruptionError, EnvironmentUnusableError, UnknownTopicOrPartitionError
 
 AT_LEAST = 3.0
-"""The least ratio to MirrorMaker's rate."""
+"""The minimum ratio to MirrorMaker's rate."""
 KILLED = "killed"
 KILLED_PARTITIONS = 4
 _TRANSACTION, _TRANSACTIONS = 1000, 400
 _SLOW = "4MB"
-"""The throttle per second, of about 8 MB in a partition, while the first process lives."""
+"""The throttle per second, of about 8 MB in a partition, during the first process."""
 _WITHIN_S = 900.0
 _QUIET_S = 15.0
 """After this number of seconds without records, none are expected any more."""
@@ -53,7 +53,7 @@ _SEED = 382
 
 
 def mirror(bench: Bench) -> list[Line]:
-    """Speed, offsets, and the state after a kill."""
+    """Measure speed, offsets, and the state after a kill."""
     if bench.options.kafka != OWN_KAFKA:
         bench.say("mirror: left out; KAFKA=own starts the brokers that it needs")
         return []
@@ -71,7 +71,7 @@ class Copy:
 
     records: int
     kept: int
-    """The number at the partition and offset of the source."""
+    """The number of records at the partition and offset of the source."""
     repeated: int
     lost: int
     killed_at: float
@@ -128,7 +128,7 @@ class _Both:
         return seconds
 
     def _mirror_maker(self) -> float:
-        """The second half, as if all records had gone so fast."""
+        """The time for all records, extrapolated from the second half."""
         options = self._bench.options
         maker = self._maker(TOPIC)
         maker.start()

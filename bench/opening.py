@@ -1,8 +1,8 @@
 """Opening a cluster that a driver remembers (``cache`` in the cluster file), compared with opening one without
 topics.
 
-Both have three voters and the same tail: commits that came after what is remembered. Opening ends with the
-metadata read, linearizably, and the partitions of one topic looked up.
+Both have three voters and the same tail: commits after the cached state. Opening ends when the metadata is read,
+linearizably, and the partitions of one topic are known.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def opening(bench: Bench) -> list[Line]:
 
 
 def measure_opening(folder: Path, partitions: int) -> Opening:
-    """Open both, in turn."""
+    """Open both clusters in turn."""
     empty, _ = _made(folder / "empty", 0)
     full, forgotten_s = _made(folder / "full", partitions)
     remembered_s, empty_s = in_turn(lambda: _seconds(full, partitions), lambda: _seconds(empty, 0))
@@ -74,7 +74,7 @@ def measure_opening(folder: Path, partitions: int) -> Opening:
 
 
 def _made(folder: Path, partitions: int) -> tuple[Path, float]:
-    """The file of a cluster that is cached up to its tail, and the seconds of opening it before."""
+    """The cluster file of a cluster that is cached up to its tail, and the seconds of opening it before."""
     file = _format(folder)
     if partitions > 0:
         _fill(file.parent.name, {broker: LocalStore(str(folder / str(broker))) for broker in VOTERS}, partitions)

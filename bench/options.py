@@ -29,7 +29,7 @@ class BenchOptions:
     """The bytes of the records' values, which are 1 KiB each."""
     partitions: int
     folder: Path
-    """The folder, which is made for the run and removed after it; it must not exist before."""
+    """The folder that is created for the run and removed afterwards; it must not exist before."""
     only: tuple[str, ...]
     idle_partitions: int = 10_000
     restore_partitions: int = 10_000
@@ -41,7 +41,8 @@ class BenchOptions:
     growth: int = 1_000
     """The largest size for measuring how the cost of operations grows."""
     kafka: str | None = None
-    """``host:port`` of a broker to compare with; ``OWN_KAFKA``: one that is started for it; None: none at all."""
+    """``host:port`` of a broker to compare with; ``OWN_KAFKA``: a broker that the benchmark starts; None: no
+    broker."""
 
     @property
     def records(self) -> int:
@@ -50,7 +51,7 @@ class BenchOptions:
 
 
 def bench_options(environ: Mapping[str, str], default_folder: Path) -> BenchOptions:
-    """The options that the environment says, with defaults.
+    """The options of the environment, with defaults.
 
     Raises: InvalidCallError naming the variable.
     """
@@ -84,7 +85,7 @@ def bench_options(environ: Mapping[str, str], default_folder: Path) -> BenchOpti
 
 
 def size_text(size_bytes: float) -> str:
-    """A size for people: ``1.53 GB``."""
+    """A size as readable text: ``1.53 GB``."""
     for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if size_bytes >= factor:
             return f"{size_bytes / factor:.3g} {unit}"

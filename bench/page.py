@@ -1,5 +1,5 @@
-"""The figures on the pages of ``docs``, most of them on ``performance.md``: a run fills the places of what it
-measured. Every other figure stays.
+"""The figures on the pages of ``docs``, most of them on ``performance.md``: a run replaces the figures that it
+measured. All other figures stay.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stratalog.partitions.errors import InvalidCallError
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
 ELSEWHERE = {"costs": PAGE.with_name("costs.md"), "restore": PAGE.with_name("operations.md")}
-"""By benchmark."""
+"""The page, keyed by benchmark."""
 END = "\n<!-- end -->\n"
 _SETTINGS = (
     *("BYTES", "PARTITIONS", "IDLE_PARTITIONS", "RESTORE_PARTITIONS", "METADATA_PARTITIONS", "COMMITS", "GROWTH"),
@@ -33,22 +33,22 @@ def begin(name: str) -> str:
 
 
 def command(name: str, environ: Mapping[str, str]) -> str:
-    """The command that measures one benchmark as it was measured."""
+    """The command that measures one benchmark in the same way."""
     settings = [f"{setting}={environ[setting]}" for setting in _SETTINGS if environ.get(setting)]
     return " ".join(["make bench", f"ONLY={name}", *settings])
 
 
 def machine(spark: str | None) -> str:
-    """The machine and the versions that figures depend on; None: they were taken without Spark."""
+    """The machine and the versions on which figures depend; None for figures without Spark."""
     python = platform.python_version()
     text = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {python}"
     return text if spark is None else f"{text}, Spark {spark}"
 
 
 def filled(page: str, name: str, heading: str, lines: Sequence[Row]) -> str:
-    """The page with the figures of one benchmark. ``heading`` stands above them.
+    """The page with the figures of one benchmark below ``heading``.
 
-    Raises: InvalidCallError where the page has no place for them.
+    Raises: InvalidCallError if the page has no place for them.
     """
     before, found, rest = page.partition(begin(name))
     _, ended, after = rest.partition(END)

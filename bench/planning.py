@@ -1,4 +1,4 @@
-"""Planning a read of many files: ten thousand partitions of ten files each, on folders, by a driver that knows
+"""Plans a read of many files: ten thousand partitions of ten files each, on folders, by a driver that knows
 nothing yet. No record is read."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stratalog.partitions.records import physical_schema
 from stratalog.partitions.segment_writer import SegmentWriter
 
 SEGMENTS = 9
-"""The number of merged segments of each partition; an append follows them."""
+"""The number of merged segments of each partition, before one append."""
 RECORDS = 10
 """The number of records of each file."""
 SECONDS = 10.0
@@ -32,7 +32,7 @@ NOTE = (
 
 
 def planning(bench: Bench) -> list[Line]:
-    """From nothing known: the metadata, a listing of every leader, and the footers of the last files."""
+    """Plan without any cache: the metadata, a listing of every leader, and the footers of the last files."""
     made = _filled(bench, bench.options.idle_partitions)
     wanted = bench.options.idle_partitions * (SEGMENTS + 1)
 
@@ -54,7 +54,7 @@ def planning(bench: Bench) -> list[Line]:
 
 
 def _filled(bench: Bench, partitions: int) -> BenchCluster:
-    """A topic whose partitions hold the same files, as links: no disk is filled for it."""
+    """A topic whose partitions hold the same files, as links, which take no disk space."""
     made = bench.cluster("planning")
     made.create_topic(partitions)
     bench.say(f"laying out {partitions:,} partitions of {SEGMENTS + 1} files")

@@ -1,9 +1,9 @@
 """Commits of metadata: one driver against plain files, and many concurrent drivers, on folders and on S3.
 
-Drivers are processes of their own, as Spark drivers are; they know of each other only what storage tells. The peer
-of a commit with three voters is the least that could do the same: a file on each of three roots, written,
-fsynced and linked under its name. The peer of several drivers that are in each other's way is a driver that has to
-claim for each of its commands: two that take turns.
+Each driver is a separate process, like a Spark driver, and knows the others only through storage. The peer of a
+commit with three voters is the minimum: a file on each of three roots, written, fsynced and linked under its name.
+The peer of several competing drivers is a driver that has to claim for each of its commands: two drivers take
+turns.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ VOTERS = 3
 DRIVERS = (1, 4, 16)
 COMMITS = 100
 SECONDS = 5.0
-"""How long many drivers commit as fast as they can."""
+"""The time for which many drivers commit as fast as they can."""
 READY_WITHIN_S = 120.0
 
 _CLUSTER = "bench"
@@ -51,7 +51,7 @@ Root = tuple[str, StoreOptions]
 
 
 def quorum(bench: Bench) -> list[Line]:
-    """Time per commit of one driver, and commands per second of several."""
+    """The time per commit of one driver, and the commands per second of several."""
     folders = [bench.folder / "quorum" / str(broker) for broker in range(1, VOTERS + 1)]
     for folder in folders:
         folder.mkdir(parents=True)
@@ -104,7 +104,7 @@ def commit_line(roots: Sequence[Root]) -> Line:
 
 
 def drivers_lines(roots: Sequence[Root], where: str) -> list[Line]:
-    """The joint rate of several drivers."""
+    """The combined rate of several drivers."""
     lines = []
     claiming = claims_per_second(roots)
     for drivers in DRIVERS:

@@ -1,4 +1,5 @@
-"""Reading a small range of offsets against all of them; and one hot partition on all cores against one."""
+"""Reads a small range of offsets compared with all of them, and one hot partition on all cores compared with
+one."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from bench.scanning import bytes_read
 from bench.table import Limit, Line
 
 PART = 100
-"""One in this number of offsets is read."""
+"""The inverse of the fraction of offsets that is read."""
 COST = Limit(0.03, at_most=True)
 CORES = os.cpu_count() or 1
 HOT_AT_LEAST = Limit(1.6)
@@ -50,7 +51,7 @@ def ranges(bench: Bench) -> list[Line]:
 
 
 def hot_scan(bench: Bench) -> list[Line]:
-    """Spark splits the partition's file at row groups; with one split, one task reads all of it."""
+    """Scan one hot partition. Spark splits its file at row groups; with one split, one task reads all of it."""
     made = bench.filled(1)
     made.cluster.replicate().raise_for_failures()
     bench.say("a scan of one hot partition")

@@ -1,5 +1,5 @@
-"""Ingest and tiering per core, small appends, and the bytes that reach storage for each appended byte. Only the
-first line needs Spark."""
+"""Ingest and tiering per core, small appends, and the bytes written to storage per appended byte. Only the first
+line needs Spark."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from bench.table import Limit, Line
 from stratalog.partitions.columns import binaries
 
 INGEST_MB, TIER_MB, SMALL_RECORDS, WRITTEN = 60, 70, 5_000, 2.2
-"""To reach: MB a second of a core, records a second, bytes written for a byte appended."""
+"""The targets: MB per second of a core, records per second, and bytes written per appended byte."""
 MIB = 1024**2
 SEGMENT_BYTES = 1024 * MIB
 SMALL, SMALL_APPENDS, SMALL_REPLICAS = 10, 300, 3
 WARM_UP = 20
 """Small appends before the measurement, as the first work of a process is not part of an append."""
 ROUND, MOST_APPENDS = 64, 2_000
-"""Appends between two rounds of upkeep, and before the benchmark gives up."""
+"""The number of appends between two rounds of upkeep, and the number after which the benchmark gives up."""
 _ROOM = 8 * 1024 * MIB
 BY_DEFAULT: dict[str, str] = {}
 NOT_MERGED = {"segment.merge.min.files": "100000", "segment.merge.inline.bytes": "0"}
-"""Topic configs with which appends stay as they are until the remote tier has them as one segment."""
+"""Topic configs that keep appends unmerged until the remote tier has them as one segment."""
 
 
 def rates(bench: Bench) -> list[Line]:
@@ -37,7 +37,7 @@ def rates(bench: Bench) -> list[Line]:
 
 
 def _per_core(what: str, size_bytes: int, used: Sequence[float], least_mb: int) -> Line:
-    """``used``: processor seconds of each turn."""
+    """The rate per core; ``used`` are the processor seconds of each turn."""
     rate = Spread(size_bytes / seconds / 1e6 for seconds in used)
     return Line(what, f"{rate:.0f} MB/s", f"{least_mb} MB/s", rate / least_mb, Limit(1))
 
@@ -145,8 +145,8 @@ def _written(bench: Bench) -> list[Line]:
 
 
 def _amplification(made: BenchCluster, configs: dict[str, str]) -> float:
-    """Bytes that reach the broker and remote for each appended byte, until the first segment is tiered, with those
-    of the driver's thread that keeps the log short."""
+    """The bytes written to the broker and the remote tier per appended byte, until the first segment is tiered,
+    including those of the driver's background merges."""
     cluster = made.cluster
     cluster.topics.create(
         TOPIC,

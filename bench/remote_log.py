@@ -1,5 +1,5 @@
-"""Opening the remote table of a topic, and planning a read of all of it and the next uploads, over a thousand,
-ten thousand, and a hundred thousand segments; against Delta's own listing of the same table."""
+"""Opens the remote table of a topic, and plans a read of all of it and the next uploads, over a thousand, ten
+thousand, and a hundred thousand segments, compared with Delta's own listing of the same table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RECORDS = 10
 SECONDS = 10.0
 """The seconds within which the largest table must be opened and planned."""
 GROWTH = 12.0
-"""The greatest ratio of times for ten times the segments: ten, and the noise of two measurements."""
+"""The greatest allowed ratio of times for ten times the segments: ten, and the noise of two measurements."""
 NOTE = (
     "A new process reads the table's log, folds it, plans a read of all offsets, and finds expired segments. The "
     "peer is deltalake's list of the same files."
@@ -42,7 +42,7 @@ _DEFAULTS = StoreOptions()
 
 
 def remote_log(bench: Bench) -> list[Line]:
-    """On a folder: a bucket only adds a handful of requests."""
+    """Measure on a folder: a bucket only adds a handful of requests."""
     lines: list[Line] = []
     before: float | None = None
     for count in SIZES:
@@ -79,7 +79,7 @@ def _plan(table: DeltaTopicTable, count: int) -> None:
 
 
 def filled(store: Store, count: int, options: StoreOptions = _DEFAULTS) -> DeltaTopicTable:
-    """A table that lists a number of segments, after a checkpoint; there are no objects."""
+    """A table that lists a number of segments, after a checkpoint; the objects do not exist."""
     table = DeltaTopicTable(
         store,
         topic="t",

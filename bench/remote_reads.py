@@ -61,7 +61,7 @@ def _first(bench: Bench, made: BenchCluster) -> Line:
 
 
 def _again(made: BenchCluster) -> Line:
-    """Reading on, 1 MiB at a time: the row group is remembered."""
+    """Read on, 1 MiB at a time; the row group is cached."""
     fetched = made.cluster.fetch(TOPIC, 0, 0)
     sizes: list[int] = []
 

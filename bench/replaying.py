@@ -1,7 +1,7 @@
 """Replaying many small commits, compared with loading one snapshot of the resulting state (KIP-630, "Motivation").
 
-The commits are files as voters have them, made without waiting for the disk; each moves the log start of one
-partition. A driver that opens the cluster without a cache does one or the other.
+The commits are files as voters have them, written without waiting for the disk; each moves the log start of one
+partition. A driver that opens the cluster without a cache either replays them or loads the snapshot.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class Replaying:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A log of one voter, whose first batch made a cluster."""
+    """A log of one voter, whose first batch created a cluster."""
 
     folder: Path
-    """The folder of its files."""
+    """The folder of the log's files."""
     start: int
     """The offset of the first commit."""
     topic_ids: tuple[str, ...]
@@ -105,7 +105,7 @@ def _write(log: Log, offset: int, records: list[MetadataRecord]) -> None:
 
 
 def measure_replay(folder: Path, log: Log, commits: int) -> Replaying:
-    """Replay once, which is long enough to be measured; load a snapshot of the same state in turns."""
+    """Replay once, which takes long enough to be measured; load a snapshot of the same state in turns."""
     states: list[LogState] = []
     replay_s = seconds_of(lambda: states.append(_found(folder / "log")))
     [replayed] = states

@@ -19,8 +19,8 @@ AT_MOST = Limit(1.3, at_most=True)
 
 
 def append3(bench: Bench) -> list[Line]:
-    """From a DataFrame to acknowledged offsets. The second peer lets ``cp`` make two of the three copies, and has
-    no limit."""
+    """Append from a DataFrame to acknowledged offsets. The second peer copies two of the three replicas with
+    ``cp``, and has no limit."""
     partitions = bench.options.partitions
     bench.records()
     bench.say(f"append3, {partitions} partitions")

@@ -1,9 +1,9 @@
-"""A cluster that lost all its brokers: how long its restore from the remote tier takes, without Spark.
+"""The time of restoring a cluster that lost all its brokers from the remote tier, without Spark.
 
-All partitions are tiered, a segment each; the bytes play no part, for a restore copies none. The brokers and the
-remote are folders in memory; and, up to a thousand partitions, prefixes of a bucket of an S3 server. From the
-command on another driver tries to append: it is acknowledged as soon as its partition has a leader. The restore
-itself ends when all replicas are in their ISR.
+All partitions are tiered, with one segment each; the size is irrelevant, because a restore copies no bytes. The
+brokers and the remote tier are folders in memory and, up to a thousand partitions, prefixes of a bucket of an S3
+server. From the start of the command, another driver tries to append: it is acknowledged as soon as its partition
+has a leader. The restore itself ends when all replicas are in their ISR.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from stratalog.partitions.store import Store, StoreCounts, StoreOptions, open_st
 
 REPLICAS = 3
 SIZES = (10, 1_000)
-"""Partitions; the last size is an option."""
+"""The numbers of partitions; the last one is an option."""
 PARTITION_BYTES = 256 * 1024
 """The size of a partition, in files of a few kilobytes."""
 AT_ONCE = 1_000
@@ -93,7 +93,7 @@ def restored(bench: Bench, partitions: int) -> RestoreLine:
 
 
 def restored_on_s3(bench: Bench, partitions: int) -> RestoreLine:
-    """The same in a bucket: the heir's brokers are other prefixes of it."""
+    """Measure the same in a bucket: the heir's brokers are other prefixes of it."""
     folder = bench.folder / f"restore-{partitions}"
     with fresh_server(folder) as endpoint:
         bench.say(f"restore on S3, laying out {partitions:,} partitions, and tiering them")
@@ -147,7 +147,7 @@ def _tiered(bench: Bench, folder: Path, partitions: int) -> BenchCluster:
 
 
 def _first_append(file: Path, partition: int, over: threading.Event) -> float:
-    """The time when an append to the partition was acknowledged, by a driver that tries again and again; the try
+    """The time when an append to the partition was acknowledged, by a driver that retries continuously; the try
     after the end of the restore must succeed."""
     while not over.wait(TRIED_EVERY_S):
         try:

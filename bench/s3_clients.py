@@ -1,10 +1,11 @@
-"""Three clients of S3 side by side on one server: the product's, on botocore, s3fs (aiobotocore) and obstore.
+"""Compares three clients of S3 on one server: the product's, on botocore, s3fs (aiobotocore) and obstore.
 
     python -m bench.s3_clients            # needs s3fs and obstore
 
-Each moves objects of 16 MiB and of 2 kB as the product does (``ChecksumCRC32`` up, ranges down), by one and four
-threads, in turns: the speed of each, and this process' milliseconds of CPU for a request, as the median of the
-turns with their range. s3fs is asked by its ``call_s3``, its own retries off. obstore takes no CRC-32 of a caller.
+Each client moves objects of 16 MiB and of 2 kB as the product does (``ChecksumCRC32`` up, ranges down), with one
+and four threads, in turns. The result is the speed of each, and the milliseconds of CPU of this process per
+request, as the median of the turns with their range. s3fs is called by its ``call_s3``, without its own retries.
+obstore takes no CRC-32 of a caller.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def obstore_calls(endpoint: S3Endpoint) -> tuple[Put, Get]:
 
 
 def measured(calls: int, threads: int, call: Callable[[int], object]) -> tuple[float, float]:
-    """Seconds of the clock and of this process' CPU."""
+    """The seconds of the clock and of this process' CPU."""
     began, used = time.perf_counter(), time.process_time()
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(call, range(calls)))

@@ -29,7 +29,7 @@ SERVER = "weed"
 """The server's program."""
 START_ATTEMPTS = 3
 _GRPC_ABOVE = 10_000
-"""From the port of a filer to that of its gRPC, as its clients reckon."""
+"""The distance from the port of a filer to its gRPC port, which its clients assume."""
 READY_WITHIN_S = 60.0
 
 _PORTS = (
@@ -52,7 +52,7 @@ class S3Endpoint:
     region: str = REGION
     buckets: tuple[str, ...] = BUCKETS
     filer_url: str = ""
-    """Where the server takes files past S3; a bucket is the folder ``buckets/<name>`` there."""
+    """The address for writing files past S3; a bucket is the folder ``buckets/<name>`` there."""
 
     @property
     def bucket(self) -> str:
@@ -62,11 +62,11 @@ class S3Endpoint:
 
 @contextmanager
 def running_server(folder: Path, users: Sequence[str] = ()) -> Iterator[S3Endpoint]:
-    """Start a server with its data in ``folder``, make the buckets, and end it afterwards. Another one may be
-    started there then, with the same content. ``users`` have their names as access keys, a common secret, and only
-    the rights that bucket policies give to ``principal``.
+    """Start a server with its data in ``folder``, make the buckets, and end it afterwards. A later server in the
+    same folder has the same content. ``users`` have their names as access keys, a common secret, and only the
+    rights that bucket policies give to ``principal``.
 
-    Raises: EnvironmentUnusableError when there is none, or it does not start.
+    Raises: EnvironmentUnusableError when the program is missing or does not start.
     """
     weed = _program()
     identities = folder / "identities.json"
@@ -95,7 +95,7 @@ def running_server(folder: Path, users: Sequence[str] = ()) -> Iterator[S3Endpoi
 
 
 def upload(endpoint: S3Endpoint, folder: Path) -> None:
-    """Put everything in ``folder`` into the first bucket, under its path there: faster than by S3.
+    """Put everything in ``folder`` into the first bucket, under its path there, which is faster than S3 requests.
 
     Raises: EnvironmentUnusableError when there is no server; CalledProcessError.
     """
@@ -142,7 +142,7 @@ def principal(user: str) -> str:
 
 
 def _identities(users: Sequence[str]) -> dict[str, object]:
-    """The users' rights; and keys for encryption, which are made at first use, and lost with the server."""
+    """The users' rights, and keys for encryption, which the server makes at first use and loses when it ends."""
     actions = {ACCESS_KEY: ["Admin", "Read", "Write", "List"]} | {user: list[str]() for user in users}
     return {
         "identities": [
@@ -180,7 +180,7 @@ def _arguments(data: Path, identities: Path, ports: dict[str, int]) -> list[str]
 
 
 def _ready(server: subprocess.Popen[bytes], endpoint: S3Endpoint) -> bool:
-    """Make the buckets as soon as the server lets us; False when it has ended, or takes too long."""
+    """Make the buckets as soon as the server accepts requests; False if it has ended or takes too long."""
     session = botocore.session.Session()
     session.set_credentials(ACCESS_KEY, SECRET_KEY)
     config = botocore.config.Config(
@@ -209,7 +209,7 @@ def _ready(server: subprocess.Popen[bytes], endpoint: S3Endpoint) -> bool:
 
 
 def _end(server: subprocess.Popen[bytes], ports: dict[str, int]) -> None:
-    """Kill it: its data is removed with the temporary folder, and a proper shutdown takes 15 s."""
+    """Kill the server: its data is removed with the temporary folder, and a proper shutdown takes 15 s."""
     server.kill()
     server.wait()
     for port in ports.values():

@@ -1,5 +1,5 @@
-"""Reading with Spark: this log's relation against the same files read as plain Parquet, and one column of
-twenty against all of them."""
+"""Reading with Spark: this log's relation compared with the same files read as plain Parquet, and one column of
+twenty compared with all of them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ VECTORED_READS = "parquet.hadoop.vectored.io.enabled"
 
 
 def scan(bench: Bench) -> list[Line]:
-    """``count`` and ``sum(length(value))``, planning included: our listings and footers, Spark's paths. The peer
-    compares the pages with their checksums as we do; and what that costs us, compared with a peer that does not.
+    """``count`` and ``sum(length(value))``, including planning: our listings and footers, Spark's paths. One peer
+    compares the pages with their checksums, as this log does; another peer does not, which shows the cost of the
+    checksums.
     """
     made = bench.filled(bench.options.partitions)
     made.cluster.replicate().raise_for_failures()  # only what is below the high watermark is read
@@ -65,7 +66,7 @@ def scan(bench: Bench) -> list[Line]:
 
 
 def plain_reader(spark: SparkSession, *, checks: bool) -> DataFrameReader:
-    """Spark's reader, which compares pages with their checksums or does not."""
+    """Spark's reader, with or without the check of page checksums."""
     return spark.read.option(PAGE_CHECKS, str(checks).lower())
 
 
@@ -105,7 +106,7 @@ def pruned(bench: Bench) -> list[Line]:
 
 
 def bytes_read(bench: Bench, run: Callable[[], None]) -> int:
-    """The bytes that the tasks of ``run`` read, as Spark counts them if it reads ranges one after the other."""
+    """The bytes that the tasks of ``run`` read, as Spark counts them when it reads ranges one after the other."""
     bench.spark.conf.set(VECTORED_READS, "false")
     try:
         with stages_of(bench.spark) as stages:

@@ -1,9 +1,10 @@
-"""How fast a client of Kafka reads through ``cluster.serve``, beside a fetch of the same records: paired turns.
+"""The speed at which a client of Kafka reads through ``cluster.serve``, compared with a fetch of the same records
+in paired turns.
 
     python -m bench.serving [RECORDS]
 
-One partition on a folder, records of 100 random bytes with a key. A fetch gives Arrow tables, in pieces of 4 MiB;
-so does it with each record as an object of Python. The client is librdkafka in a process of its own, which takes
+One partition on a folder, with records of 100 random bytes and a key. One fetch returns Arrow tables, in pieces of
+4 MiB; another also makes a Python object per record. The client is librdkafka in a separate process, which takes
 its first record before the time begins.
 """
 
@@ -77,7 +78,7 @@ def filled(folder: Path, records: int) -> Cluster:
 
 
 def fetch(cluster: Cluster, records: int, use: Callable[[pa.Table], object]) -> float:
-    """Records a second."""
+    """The records per second of a fetch."""
     begun, offset = time.perf_counter(), 0
     while offset < records:
         fetched = cluster.fetch("t", 0, offset, max_bytes=PIECE_BYTES)
@@ -87,13 +88,13 @@ def fetch(cluster: Cluster, records: int, use: Callable[[pa.Table], object]) -> 
 
 
 def client(server: str, records: int) -> float:
-    """Records a second of one in a process of its own."""
+    """The records per second of a client in a separate process."""
     command = [sys.executable, "-m", "bench.serving", "--client", server, str(records)]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def consume(server: str, records: int) -> float:
-    """Records a second, from the second poll on."""
+    """The records per second, from the second poll on."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer(

@@ -1,13 +1,14 @@
-"""A prototype for docs/shared-tail.md, no part of the product: ``python -m bench.shared_tail`` counts requests.
+"""A prototype for docs/shared-tail.md, not part of the product: ``python -m bench.shared_tail`` counts requests.
 
-One object a run and broker holds the appends of all partitions that the broker leads:
+One object per run and broker holds the appends of all partitions that the broker leads:
 
     <number>.tail     the partitions' bytes one after the other, then an index: partition, epoch, records, where
     <number>.hw       the high watermark of all these partitions: the ISR holds every object up to this number
 
-Numbers have no gaps: the exclusive create of the next one orders all runs of all drivers at this broker. Offsets
-stand in no object: the offset of a record is the number of the records of its partition before it, in the live
-entries of lower numbers, from where the last split ended. Calls are those of ``bench.calls``, on stores in memory.
+Numbers have no gaps: the exclusive create of the next one orders all runs of all drivers at this broker. No object
+contains offsets: the offset of a record is the number of the records of its partition before it, in the live
+entries of lower numbers, counted from the end of the last split. Calls are those of ``bench.calls``, on stores in
+memory.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ FOLDER = "shared"
 SPLIT = 20
 """Partitions whose split is counted."""
 KINDS = ("PUTs", "GETs")
-"""Requests at a PUT's price, and at a GET's."""
+"""Requests at the price of a PUT, and at that of a GET."""
 INDEX_BYTES = 8
 """The length of the index, at the end of an object."""
 INDEX_READ = 64 * 1024
 """The size of the first read from the end: an index of a thousand partitions."""
 Batches = Mapping[int, tuple[int, bytes]]
-"""By partition: the number of records, and their bytes, which contain no offsets."""
+"""The number of records and their bytes, which contain no offsets, keyed by partition."""
 
 
 class Entry(NamedTuple):
@@ -58,14 +59,14 @@ class Entry(NamedTuple):
 
 @dataclass(slots=True)
 class SharedTail:
-    """One driver's view of the shared tail of one broker, and of its copies."""
+    """One driver's view of the shared tail of one broker and of its copies."""
 
     leader: CountingStore
     followers: Sequence[CountingStore]
     epoch: int = 1
     number: int = 0
     ends: Counter[int] = field(default_factory=Counter)
-    """Log end offsets by partition, as of ``number``."""
+    """Log end offsets, keyed by partition, as of ``number``."""
 
     def append(self, batches: Batches) -> dict[int, int]:
         """One run: create, look, copy, look, acknowledge. Returns the base offset of each partition."""
@@ -86,7 +87,7 @@ class SharedTail:
         return bases
 
     def attempt(self, data: bytes) -> bool:
-        """Whether the next number was free. A lost race costs the bytes again, under the number after it."""
+        """Write one object. Returns False if the number was taken; the caller then writes the bytes again."""
         return self.leader.create(tail_name(self.number + 1), data)
 
     def catch_up(self) -> None:
@@ -147,7 +148,7 @@ def encode(batches: Batches, epoch: int) -> bytes:
 
 
 def entries(end: bytes) -> list[Entry]:
-    """The index, from the end of an object. Raises: ValueError when it takes more."""
+    """The index, from the end of an object. Raises: ValueError if the index is longer."""
     size = int.from_bytes(end[-INDEX_BYTES:]) + INDEX_BYTES
     if size > len(end):
         raise ValueError(f"the index has {size} bytes, and {len(end)} were read")
@@ -164,7 +165,7 @@ def index_of(store: CountingStore, name: str, size_bytes: int) -> list[Entry]:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A line of any of the tables."""
+    """One line of a table."""
 
     headings: tuple[str, ...]
     cells: tuple[str, ...]
@@ -172,13 +173,13 @@ class Figure:
 
 
 def requests_of(calls: Sequence[str]) -> Requests:
-    """By price: a copy is the GET of what its create writes."""
+    """Requests by price: a copy also is the GET of the object that its create writes."""
     kinds = Counter(calls)
     return Requests(kinds[LIST] + kinds[CREATE], kinds[STAT] + kinds[READ] + kinds[COPY])
 
 
 class Brokers:
-    """Buckets in memory, whose calls are noted."""
+    """Buckets in memory, whose calls are recorded."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -193,14 +194,14 @@ class Brokers:
         return SharedTail(self.stores[0], self.stores[1:])
 
     def counted(self, work: Callable[[], object]) -> Requests:
-        """The requests of some work."""
+        """The requests of a piece of work."""
         self.calls.clear()
         work()
         return requests_of(self.calls)
 
 
 def batches(partitions: int) -> Batches:
-    """A small part for each."""
+    """A small batch for each partition."""
     return dict.fromkeys(range(partitions), (1, b"x" * 100))
 
 
@@ -213,7 +214,7 @@ def shared_run(partitions: int) -> Requests:
 
 
 def raced(drivers: int) -> float:
-    """The number of written objects per acknowledged run: all drivers try the same numbers at once."""
+    """The number of objects written per acknowledged run if all drivers try the same numbers at once."""
     brokers = Brokers()
     pending, written = [brokers.driver() for _ in range(drivers)], 0
     data = encode(batches(1), 1)
@@ -227,8 +228,8 @@ def raced(drivers: int) -> float:
 
 
 def of_tail(runs: int, partitions: int) -> tuple[Requests, Requests]:
-    """A read of one partition from a tail of this number of runs, by a new reader; and a split, of all
-    partitions."""
+    """The requests of a read of one partition by a new reader, from a tail of this number of runs, and of a split
+    of all partitions."""
     brokers = Brokers()
     driver = brokers.driver()
     for _ in range(runs):
@@ -238,7 +239,7 @@ def of_tail(runs: int, partitions: int) -> tuple[Requests, Requests]:
 
 
 def today(replicas: int) -> tuple[Requests, Requests]:
-    """The product's append, for each partition, and besides; by a driver that has made one before."""
+    """The requests of the product's append, per partition and per run, by a driver that has made one before."""
     found: dict[int, Requests] = {}
     for partitions in (1, 3):
         with tempfile.TemporaryDirectory() as folder:
@@ -261,7 +262,7 @@ def parts(mib: float, replicas: int) -> Requests:
 
 
 def dollars(prices: Prices, shape: Shape, trigger_s: float, split_runs: int) -> list[str]:
-    """Dollars a day of appends, as text: today's, with one replica, shared, diskless."""
+    """Dollars of appends per day, as text: today's, with one replica, shared, diskless."""
     runs, mib = DAY_S / trigger_s, shape.mib_s * trigger_s
     three, besides = today(BROKERS)
     one, _ = today(1)

@@ -1,5 +1,5 @@
-"""Replicated state: a snapshot of a large partition against Spark's own aggregation of the same files; commits of
-offsets by one thread and by eight; the lag of a group of a thousand partitions."""
+"""Replicated state: a snapshot of a large partition compared with Spark's own aggregation of the same files;
+commits of offsets by one thread and by eight; the lag of a group with a thousand partitions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ONE_WRITER = (
 
 
 def snapshot(bench: Bench) -> list[Line]:
-    """One partition, a tenth of whose keys are written twice."""
+    """Snapshot one partition, a tenth of whose keys are written twice."""
     made = bench.cluster("state", brokers=1)
     made.cluster.topics.create(
         TOPIC, partitions=1, replication_factor=1, configs={"cleanup.policy": "snapshot", "retention.ms": "-1"}
@@ -80,7 +80,7 @@ def _aggregate(bench: Bench, made: BenchCluster) -> float:
 
 
 def commits(bench: Bench) -> list[Line]:
-    """Every thread commits for a group of its own."""
+    """Commit in several threads, each with its own group."""
     made = bench.cluster("commits", brokers=3)
     made.create_topic(1)
     bench.say("state, commits")
@@ -98,7 +98,7 @@ def commits(bench: Bench) -> list[Line]:
 
 
 def _commit(cluster: Cluster, groups: list[str]) -> float:
-    """``COMMITS`` commits, shared by a thread for each group."""
+    """Make ``COMMITS`` commits, divided among one thread per group."""
 
     def consume(group: str) -> None:
         for _ in range(COMMITS // len(groups)):
@@ -113,7 +113,7 @@ def _commit(cluster: Cluster, groups: list[str]) -> float:
 
 
 def lag(bench: Bench) -> list[Line]:
-    """Every partition has a commit, and is looked at."""
+    """Compute the lag of a group with a commit in every partition."""
     made = bench.cluster("lag", brokers=3)
     made.create_topic(LAG_PARTITIONS, replicas=3)
     made.cluster.groups.commit("group", {(TOPIC, partition): 0 for partition in range(LAG_PARTITIONS)})

@@ -33,7 +33,8 @@ NATIVE = (
 
 
 def stream(bench: Bench) -> list[Line]:
-    """From a topic of as many partitions as the options say; the peer is a batch read of the same records."""
+    """Stream from a topic with the number of partitions in the options; the peer is a batch read of the same
+    records."""
     made = bench.filled(bench.options.partitions)
     made.cluster.replicate().raise_for_failures()
     register_format(bench.spark)
@@ -42,7 +43,7 @@ def stream(bench: Bench) -> list[Line]:
 
 
 def _empty(bench: Bench, made: BenchCluster) -> list[Line]:
-    """A trigger's part in the driver's Python: the metadata and a listing of each leader."""
+    """The time of a trigger in the driver's Python: the metadata and a listing of each leader."""
     file = load_cluster_file(made.folder / "cluster.toml")
     ports = open_ports(file, clock=SystemClock(), new_id=random_id, opener=open_store, key=None)
     source = StreamSource(ports.metadata, ports.storage, ports.clock, ports.memory, source_options(_options(made)))
@@ -111,7 +112,7 @@ def _full(bench: Bench, made: BenchCluster) -> list[Line]:
 
 
 def _one_native_batch(bench: Bench, made: BenchCluster) -> float:
-    """Seconds of the trigger that hands everything to a function; the query's start does not count."""
+    """The seconds of the trigger that passes everything to a function; the query's start does not count."""
 
     def into_nothing(frame: DataFrame, batch_id: int) -> None:
         frame.write.format("noop").mode("overwrite").save()
@@ -125,7 +126,7 @@ def _one_native_batch(bench: Bench, made: BenchCluster) -> float:
 
 
 def _one_batch(bench: Bench, made: BenchCluster, records: int) -> float:
-    """Seconds of the trigger that reads everything; the query's start does not count."""
+    """The seconds of the trigger that reads everything; the query's start does not count."""
     checkpoint = bench.folder / f"checkpoint-{random_id()}"
     query = (
         bench.spark.readStream.format("stratalog")

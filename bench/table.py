@@ -11,11 +11,11 @@ from bench.options import size_text
 
 
 class Row(Protocol):
-    """A line of some table."""
+    """A line of a table."""
 
     @property
     def headings(self) -> tuple[str, ...]:
-        """The heads of the table that the line stands in."""
+        """The headings of the line's table."""
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -23,7 +23,7 @@ class Row(Protocol):
 
     @property
     def note(self) -> str:
-        """A note that a reader needs to judge the line; empty without one."""
+        """A note that a reader needs to judge the line; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Limit:
     at_most: bool = False
 
     def holds(self, ratio: float) -> bool:
-        """Whether the ratio, as it is shown, is good enough."""
+        """Whether the ratio, as it is shown, is within the limit."""
         shown = float(ratio_text(float(ratio)))
         return shown <= self.value if self.at_most else shown >= self.value
 
@@ -75,7 +75,7 @@ class Line:
 def speed_line(
     what: str, size_bytes: int, ours_s: float, peer_s: float, at_least: float | None = None, note: str = ""
 ) -> Line:
-    """Our speed as a part of the peer's, over the same bytes; of turns (``measuring.Spread``) the median's."""
+    """Our speed as a fraction of the peer's, over the same bytes; for turns (``measuring.Spread``) the median."""
 
     def rate_text(seconds: float) -> str:
         return f"{seconds:.2f} s, {size_bytes / float(seconds) / 1e6:.0f} MB/s"
@@ -86,12 +86,12 @@ def speed_line(
 
 
 def ratio_text(ratio: float) -> str:
-    """Two digits after the point, one above ten; of several turns also from where to where they went."""
+    """The ratio with two digits after the point, one if above ten; for several turns also the range."""
     return f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2f}"
 
 
 def render(lines: Sequence[Row]) -> str:
-    """The lines as Markdown tables, aligned; notes below each. Adjacent lines with the same headings are one
+    """Render the lines as aligned Markdown tables, with notes below. Adjacent lines with the same headings are one
     table."""
     return "\n\n".join(_table(headings, [*rows]) for headings, rows in groupby(lines, lambda line: line.headings))
 

@@ -1,6 +1,6 @@
-"""``python -m bench.tier_decoding``: records a second and core that the bridge ``kafka_tier`` decodes, and that
-aiokafka's decoder in C decodes from the same bytes. Both check checksums. Ours gives Arrow columns. aiokafka gives
-a Python object for each record; it is measured with these made columns, and without.
+"""``python -m bench.tier_decoding``: the records per second and core that the bridge ``kafka_tier`` decodes,
+compared with aiokafka's decoder in C on the same bytes. Both verify checksums. The bridge returns Arrow columns.
+aiokafka returns a Python object per record; it is measured with and without a conversion to columns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stratalog.bridges.kafka_tier.reading import GROUP_BYTES
 SEGMENT_BYTES = 32 * 1024 * 1024
 ROUNDS = 3
 CODECS = {"none": 0, "gzip": 1}
-"""Those that aiokafka decompresses without another package."""
+"""The codecs that aiokafka decompresses without another package."""
 
 
 def segment(batch_bytes: int, value_bytes: int, codec: int, headers: int) -> bytes:
@@ -72,7 +72,7 @@ def theirs(data: bytes) -> int:
 
 
 def their_columns(data: bytes) -> int:
-    """The number of records, decoded by aiokafka, and made columns of Arrow as ours are (without headers)."""
+    """The number of records, decoded by aiokafka and converted to Arrow columns like ours (without headers)."""
     columns: list[list[object]] = [[], [], [], []]
     offsets, timestamps, keys, values = columns
     source = MemoryRecords(data)
@@ -91,14 +91,14 @@ def their_columns(data: bytes) -> int:
 
 
 def seconds(function: Callable[[bytes], int], data: bytes) -> tuple[float, int]:
-    """Processor time of one call, and how many records it saw."""
+    """The processor time of one call, and the number of records."""
     began = time.process_time()
     records = function(data)
     return time.process_time() - began, records
 
 
 def main() -> None:
-    """Measure and print, each in turn, the best of ``ROUNDS``."""
+    """Measure in turns, and print the best of ``ROUNDS``."""
     print("records a second and core: ours, aiokafka to columns, aiokafka's objects alone; ratios to both")
     for batch_bytes, value_bytes, headers, codec in (
         (16_384, 100, 0, "none"),

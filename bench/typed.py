@@ -1,6 +1,6 @@
-"""Typed rows beside a lake table: the same rows appended to a topic and to a Delta table by one session, and both
-scanned. A row has a text of its own as its key, a text of 500, a double and a time; there are as many rows as
-records of 1 KiB in ``BYTES``.
+"""Typed rows compared with a lake table: one session appends the same rows to a topic and to a Delta table, and
+scans both. A row has a text as its key, a text of 500, a double and a time; there are as many rows as records of 1
+KiB in ``BYTES``.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from stratalog.partitions.identity import random_id
 FEW = 1000
 VALUE = "city STRING, distance DOUBLE, at TIMESTAMP"
 _WARM_UP = 5
-"""Small appends before those that are measured: the JVM has compiled by then."""
+"""The number of small appends before the measured ones, until the JVM has compiled the code."""
 _FILES = 4
 _UNIQUE = 6_000_000
 """Rows of a number, a text with this number, and a random double."""
 
 
 def typed(bench: Bench) -> list[Line]:
-    """Appends of few rows and of many, then scans of one column and of all."""
+    """Measure appends of few rows and of many, then scans of one column and of all."""
     return [
         *_few(bench, 1, Limit(1.0)),
         *_few(bench, 3, Limit(0.8)),
@@ -39,7 +39,7 @@ def typed(bench: Bench) -> list[Line]:
 
 
 def _rows(bench: Bench, count: int) -> DataFrame:
-    """Read from plain Parquet without a codec, written at first use."""
+    """The rows, read from plain Parquet without a codec, written at first use."""
     folder = bench.folder / f"typed-{count}"
     if not folder.exists():
         bench.say(f"writing {count:,} typed rows")
@@ -87,7 +87,8 @@ def _few(bench: Bench, replicas: int, limit: Limit) -> list[Line]:
 
 
 def _many(bench: Bench) -> list[Line]:
-    """The processor time too: it does not depend on what else the machine does."""
+    """Measure appends of many rows, with the processor time too, because it does not depend on the machine's other
+    work."""
     count, partitions = bench.options.records, bench.options.partitions
     used: dict[str, list[float]] = {"ours": [], "shuffled": []}
 
@@ -127,7 +128,7 @@ def _many(bench: Bench) -> list[Line]:
 
 
 def _bytes(bench: Bench) -> list[Line]:
-    """The files of rows whose values hardly repeat, in the same order and with the same codec."""
+    """The size of the files of rows whose values hardly repeat, in the same order and with the same codec."""
     number = F.col("id")
     rows = bench.spark.range(_UNIQUE).select(number, F.concat(F.lit("v"), number).alias("v"), F.rand(7).alias("r"))
     made = bench.cluster(f"typed-{random_id()}", brokers=1)
@@ -144,8 +145,8 @@ def _bytes(bench: Bench) -> list[Line]:
 
 
 def _one_partition(bench: Bench) -> list[Line]:
-    """The processor seconds that all cores spend on one partition, per second of time; the JVM's part of them,
-    before and after the shuffle. The rest is Python's."""
+    """The processor seconds that all cores spend on one partition, per second of time, and the JVM's share, before
+    and after the shuffle. The rest is Python's share."""
     count = bench.options.records
     times: list[float] = []
     tasks: list[tuple[float, float]] = []

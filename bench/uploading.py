@@ -24,23 +24,23 @@ from stratalog.engine.driver.report import Report
 
 AT_LEAST = 0.8
 CPU_SECONDS = Limit(0.6, at_most=True)
-"""Seconds of one core for ``CPU_BYTES``; the rest of the core is left for other work at 200 MB/s."""
+"""Seconds of one core for ``CPU_BYTES``, which leaves the rest of the core for other work at 200 MB/s."""
 CPU_BYTES = 200_000_000
 CPU = (
     "User and system time of the driver, the JVM and the workers, without the server's. Connections are not "
-    "encrypted, so both sides sign what they send by its SHA-256; by https that falls away."
+    "encrypted, so both sides sign requests with SHA-256, which https would not need."
 )
 PART_BYTES = 16 * 1024 * 1024
 THREADS = 8
 IN_ONE_PUT = (
-    "SeaweedFS completes a multipart upload exclusively only while nobody races (exclusive_multipart = false, the "
-    "default for servers other than Amazon's): a segment is one conditional PUT, and its bytes are read "
-    "more than once: first for their checksum."
+    "SeaweedFS completes a multipart upload exclusively only without concurrent requests (exclusive_multipart "
+    "= false, the default for servers other than Amazon's): a segment is one conditional PUT, and its bytes are "
+    "read more than once: first for their checksum."
 )
 
 
 def tier_to_s3(bench: Bench) -> list[Line]:
-    """All partitions, each time to a server that has just been started."""
+    """Tier all partitions, each time to a server that has just been started."""
     made = bench.filled(bench.options.partitions)
     made.tiered()
     bench.say("tier to an S3 server")
@@ -91,7 +91,7 @@ def tier_to_s3(bench: Bench) -> list[Line]:
 
 
 def reach_servers() -> None:
-    """Put the servers' credentials where this process' children find them: before the session starts."""
+    """Put the servers' credentials into the environment of this process, before the session starts."""
     for variable in OTHER_CREDENTIALS:
         os.environ.pop(variable, None)
     os.environ.update(credentials())
@@ -109,7 +109,7 @@ def fresh_server(folder: Path) -> Iterator[S3Endpoint]:
 
 
 def upload_files(endpoint: S3Endpoint, files: Sequence[Path]) -> None:
-    """Upload every file by a multipart upload, all parts of all files in a pool: the peer of tiering."""
+    """Upload every file by a multipart upload, with all parts of all files in a pool: the peer of tiering."""
     client = botocore.session.Session().create_client(
         "s3",
         endpoint_url=endpoint.url,

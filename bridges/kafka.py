@@ -139,9 +139,7 @@ class Kafka:
         Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic that is not a mirror.
         """
         return mirroring.end_mirror(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
-            names(topics) or (),
-            dry_run=dry_run,
+            self._ports.metadata, self._ports.execution, names(topics) or (), dry_run=dry_run
         )
 
     @operation("compare", leaves_event=False, redacted="configs")

@@ -43,7 +43,7 @@ PLACES = {
     "azure": Place(f"{_CONTAINER}/remote", f"{_CONTAINER}/broker-3", (BUCKET,)),
     "gcs": Place(f"gs://{BUCKET}/remote", f"gs://{BUCKET}/broker-3", (BUCKET,)),
 }
-"""By the name of the storage."""
+"""Keyed by the name of the storage."""
 
 
 @dataclass(frozen=True, slots=True)

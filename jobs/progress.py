@@ -112,20 +112,20 @@ class PlainProgress:
         self._every_s = every_s
         self._operation, self._unit = "", ""
         self._items = self._done = self._bytes = 0
-        self._began_s = self._said_s = 0.0
+        self._began_s = self._shown_s = 0.0
 
     def start(self, operation: str, items: int, unit: str) -> None:
         self._operation, self._items, self._unit = operation, items, unit
         self._done = self._bytes = 0
-        self._began_s = self._said_s = self._clock.monotonic_s()
+        self._began_s = self._shown_s = self._clock.monotonic_s()
 
     def advance(self, size_bytes: int = 0) -> None:
         self._done += 1
         self._bytes += size_bytes
         now_s = self._clock.monotonic_s()
-        if now_s - self._said_s < self._every_s or sys.stderr is None:
+        if now_s - self._shown_s < self._every_s or sys.stderr is None:
             return
-        self._said_s = now_s
+        self._shown_s = now_s
         moved = f", {self._bytes:,} bytes" if self._bytes else ""
         done = f"{self._done:,} of {self._items:,} {self._unit}{moved}"
         print(f"{self._operation}: {done}, {now_s - self._began_s:,.0f} s", file=sys.stderr, flush=True)

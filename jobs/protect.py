@@ -33,15 +33,8 @@ def protect(job: Job) -> Report:
     given, cluster = job.arguments, job.cluster()
     until = f"until {given.until}" if given.days is None else f"for {given.days:g} days"
     job.confirm(f"forbid the deletion of records of topic {given.topic!r} {until}")
-    with cluster.measured() as measure:
-        time = call(cluster.topics.protect, given)
-    return Report(
-        operation="protect",
-        rows=[{"topic": given.topic, "protected_until": time.isoformat(timespec="milliseconds")}],
-        dry_run=given.dry_run,
-        seconds=measure.seconds,
-        counts=measure.counts,
-    )
+    report: Report = call(cluster.topics.protect, given)
+    return report
 
 
 main = JobMain("protect", __doc__, arguments, protect, runs="driver")

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-import stratalog
 from stratalog import Report
 from stratalog.engine.driver.report import Value
-from stratalog.engine.metadata.image import ClusterImage
 from stratalog.jobs.arguments import add_yes, commands_of, count, pair
 from stratalog.jobs.declared import add_command, add_declared, call
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.errors import InvalidCallError
-from stratalog.partitions.paths import METADATA_TOPIC
 
 _TROUBLES = (
     ("unavailable", "list only partitions without a leader"),
@@ -83,28 +80,24 @@ def topics(job: Job) -> Report:
         return report if given.json else replace(report, rows=[_short(row) for row in report.rows])
     if given.command == "describe":
         return cluster.topics.describe(given.name)
-    with cluster.measured() as measure:
-        if given.command == "create":
-            rows = [_create(given, cluster)]
-        elif given.command == "alter":
-            rows = [{"topic": given.name, "added": name} for name in call(cluster.topics.alter, given)]
-        elif given.command == "create-partitions":
-            made = call(cluster.topics.create_partitions, given)
-            rows = [
-                {"topic": given.name, "added": f"partition {partition} on brokers {', '.join(map(str, replicas))}"}
-                for partition, replicas in made.added.items()
-            ]
-        else:
-            rows = _configs(job, cluster)
-    name = f"topics {given.command.replace('-', '_')}"
-    return Report(name, rows, dry_run=given.dry_run, seconds=measure.seconds, counts=measure.counts)
+    if given.command == "alter-configs":
+        return cluster.topics.alter_configs(given.topic, _changes(given), dry_run=given.dry_run)
+    changes: Mapping[str, Callable[..., Report]] = {
+        "create": cluster.topics.create,
+        "create-partitions": cluster.topics.create_partitions,
+        "alter": cluster.topics.alter,
+    }
+    changed: Report = call(changes[given.command], given)
+    return changed
 
 
 def _short(row: Mapping[str, Value]) -> Mapping[str, Value]:
     """The row of an internal topic with its long cells cut, because they would widen the columns for all
     topics.
     """
-    from stratalog.engine.state.internal_topics import INTERNAL_TOPICS  # imported here, as below
+    from stratalog.engine.state.internal_topics import (
+        INTERNAL_TOPICS,  # imported here, because ``--help`` does not need it
+    )
 
     if row["topic"] not in INTERNAL_TOPICS:
         return row
@@ -112,42 +105,12 @@ def _short(row: Mapping[str, Value]) -> Mapping[str, Value]:
     return {**row, **{name: f"{text[:_CELL]}..." for name, text in wide.items() if len(text) > _CELL + 3}}
 
 
-def _create(given: argparse.Namespace, cluster: stratalog.Cluster) -> dict[str, Value]:
-    made = call(cluster.topics.create, given)
-    return {
-        "topic": given.name,
-        "created": made.created,
-        "partitions": made.partitions,
-        "replication_factor": made.replication_factor,
-        "topic_id": None if given.dry_run else made.topic_id,
-    }
-
-
-def _configs(job: Job, cluster: stratalog.Cluster) -> list[dict[str, Value]]:
-    given = job.arguments
+def _changes(given: argparse.Namespace) -> dict[str, str | None]:
+    """The changes of ``--set`` and ``--unset``. Raises: InvalidCallError for a config that has both."""
     changes: dict[str, str | None] = dict(given.set)
     if both := changes.keys() & set(given.unset):
         raise InvalidCallError(f"{min(both)} is set and unset in one call")
-    changes |= dict.fromkeys(given.unset)
-    if changes:
-        cluster.topics.alter_configs(given.topic, changes, dry_run=given.dry_run)
-    present = _present(cluster.image, given.topic)
-    after = {**present, **changes}
-    return [
-        {"config": key, "value": "(default)" if value is None else value, "changed": key in changes}
-        for key, value in sorted(after.items())
-    ]
-
-
-def _present(image: ClusterImage, topic: str | None) -> Mapping[str, str]:
-    """The configs that are set on a topic, or on the cluster if ``topic`` is None."""
-    if topic == METADATA_TOPIC:
-        from stratalog.engine.state.internal_topics import (
-            METADATA_CONFIGS,  # imported here, because ``--help`` does not need it
-        )
-
-        return METADATA_CONFIGS
-    return image.configs if topic is None else image.topic(topic).configs
+    return changes | dict.fromkeys(given.unset)
 
 
 main = JobMain("topics", __doc__, arguments, topics, runs="driver")

@@ -84,12 +84,13 @@ def arrow_parts(kind: pa.DataType) -> Parts | None:
         return Parts(True, {field.name: field.type for field in kind})
     if pa.types.is_map(kind):
         return Parts(False, {"key": kind.key_type, "value": kind.item_type})
-    if _is_list(kind):
+    if is_list(kind):
         return Parts(False, {"element": kind.value_type})
     return None
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
+    """Whether the type is a list, in any layout."""
     is_a = pa.types
     tests = (is_a.is_list, is_a.is_large_list, is_a.is_fixed_size_list, is_a.is_list_view, is_a.is_large_list_view)
     return any(test(kind) for test in tests)

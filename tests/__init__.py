@@ -1,6 +1,6 @@
-"""The tests; also programs of their own, such as ``python -m tests.golden``."""
+"""The tests, and test programs such as ``python -m tests.golden``."""
 
 import os
 
-# Tests count topics, files and requests of what they do. The history has tests of its own, which switch it on.
+# Tests count the topics, files and requests of their own operations. The tests of the history switch it on.
 os.environ.setdefault("STRATALOG_HISTORY", "off")

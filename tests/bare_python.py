@@ -1,4 +1,5 @@
-"""Installations: a wheel in a Python that has what the wheel declares, in the versions of this one, no more."""
+"""Installations: a wheel in a Python that has only the packages that the wheel declares, in the versions of this
+one."""
 
 from __future__ import annotations
 
@@ -18,13 +19,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def wheel_of_checkout(folder: Path) -> Path:
-    """The wheel of this checkout, made from a copy in ``folder``: nothing is written into the checkout."""
+    """The wheel of this checkout, built from a copy in ``folder``, so that nothing is written into the
+    checkout."""
     return wheel_of(copy_of_checkout(folder / "source"), folder)
 
 
 def copy_of_checkout(folder: Path, *, links: bool = True) -> Path:
-    """The sources of this checkout, copied to ``folder``. Without links, each is a text file with its target: git
-    leaves these with ``core.symlinks=false``, and so do programs that unpack an archive and make no links.
+    """Copy the sources of this checkout to ``folder``. Without links, each link is a text file with its target, as
+    git writes it with ``core.symlinks=false``, and as programs do that unpack an archive without links.
     """
     skipped = shutil.ignore_patterns(".*", "tests", "__pycache__", "*.egg-info", "build", "dist")
     shutil.copytree(ROOT, folder, symlinks=True, ignore=skipped)
@@ -36,7 +38,7 @@ def copy_of_checkout(folder: Path, *, links: bool = True) -> Path:
 
 
 def product_files() -> set[str]:
-    """The files of this checkout that an installation has, by their names in a wheel."""
+    """The files of this checkout that an installation contains, by their names in a wheel."""
     files = [path for link in _links(ROOT) for path in link.resolve().rglob("*") if path.is_file()]
     parts = {path.relative_to(ROOT).as_posix() for path in files if path.suffix != ".pyc"}
     return {f"stratalog/{name}" for name in ("__init__.py", "errors.py", "py.typed", *parts)}
@@ -47,8 +49,8 @@ def _links(checkout: Path) -> list[Path]:
 
 
 def wheel_of(source: Path, folder: Path) -> Path:
-    """The wheel of a source tree, made from its sdist, as pip makes it where it finds no wheel. Both are left in
-    ``folder``; the tree is written to.
+    """The wheel of a source tree, built from its sdist, as pip does if there is no wheel. Both stay in ``folder``;
+    the tree is written to.
     """
     build = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
     subprocess.run([sys.executable, "-c", build, folder], cwd=source, check=True, capture_output=True)
@@ -57,7 +59,7 @@ def wheel_of(source: Path, folder: Path) -> Path:
 
 
 def installed(wheel: Path, folder: Path, extras: Sequence[str] = ()) -> Path:
-    """An environment in ``folder`` with the wheel and what it declares, for these extras too; its Python."""
+    """An environment in ``folder`` with the wheel, its requirements and these extras. Returns its Python."""
     python = bare_python(folder, requirements_of(wheel, extras))
     before = _names(python)
     _pip("--python", str(python), "install", "--no-compile", str(wheel))
@@ -66,7 +68,7 @@ def installed(wheel: Path, folder: Path, extras: Sequence[str] = ()) -> Path:
 
 
 def requirements_of(wheel: Path, extras: Sequence[str] = ()) -> list[str]:
-    """What a wheel declares, for these extras too."""
+    """The requirements of a wheel, including those of these extras."""
     with zipfile.ZipFile(wheel) as packed:
         metadata = next(name for name in packed.namelist() if name.endswith(".dist-info/METADATA"))
         declared = message_from_bytes(packed.read(metadata)).get_all("Requires-Dist", [])
@@ -80,9 +82,9 @@ def requirements_of(wheel: Path, extras: Sequence[str] = ()) -> list[str]:
 
 
 def run(*command: str | Path, folder: Path, status: int = 0) -> subprocess.CompletedProcess[str]:
-    """A command in a folder, which comes first where Python looks for modules.
+    """Run a command in a folder, which comes first in Python's search path.
 
-    Raises: AssertionError with what the command wrote, for another exit status.
+    Raises: AssertionError with the command's output if its exit status differs.
     """
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "STRATALOG_"))}
     environ["PYTHONPATH"] = str(folder)
@@ -92,7 +94,7 @@ def run(*command: str | Path, folder: Path, status: int = 0) -> subprocess.Compl
 
 
 def bare_python(folder: Path, requirements: Iterable[str]) -> Path:
-    """An environment in ``folder``; its Python. The packages are links to those of this one."""
+    """An environment in ``folder``, whose packages are links to those of this one. Returns its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     packages = next(folder.glob("lib/python*/site-packages"))
     for one in closure(requirements):
@@ -102,9 +104,10 @@ def bare_python(folder: Path, requirements: Iterable[str]) -> Path:
 
 
 def closure(requirements: Iterable[str]) -> list[Distribution]:
-    """What is installed here of that, and of what that requires. Extras that nobody asks for are none of it.
+    """The installed distributions that these requirements need, directly or not. Extras are included only if they
+    are requested.
 
-    Raises: PackageNotFoundError; AssertionError where another version is required.
+    Raises: PackageNotFoundError; AssertionError if another version is required.
     """
     wanted, found = [Requirement(one) for one in requirements], dict[str, Distribution]()
     while wanted:
@@ -126,7 +129,7 @@ def closure(requirements: Iterable[str]) -> list[Distribution]:
 
 
 def _pip(*argv: str) -> None:
-    """Without dependencies, and without a network."""
+    """Run pip without dependencies and without a network."""
     options = ["--no-deps", "--no-index", "--disable-pip-version-check", "--quiet"]
     command = [sys.executable, "-m", "pip", *argv, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -134,5 +137,5 @@ def _pip(*argv: str) -> None:
 
 
 def _names(python: Path) -> set[str]:
-    """The names at the top of the packages of an environment."""
+    """The top-level names of the packages of an environment."""
     return {path.name for path in next(python.parents[1].glob("lib/python*/site-packages")).iterdir()}

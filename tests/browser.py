@@ -1,5 +1,5 @@
-"""A real Chromium without a window, driven over HTTP as the WebDriver standard has it: Debian's packages
-``chromium`` and ``chromium-driver``, and no package of Python.
+"""A real headless Chromium, driven over HTTP by the WebDriver standard: Debian's packages ``chromium`` and
+``chromium-driver``, and no Python package.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Browser:
             raise AssertionError(error.read().decode()) from error
 
     def open(self, page: Path | str) -> None:
-        """Load a file, or an address; returns once it is drawn."""
+        """Load a file or an address, and return once it is drawn."""
         self._ask("POST", "/url", {"url": page if isinstance(page, str) else page.as_uri()})
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """The answer of a piece of JavaScript (``return ...``), or that of its promise."""
+        """The result of a piece of JavaScript (``return ...``), or of its promise."""
         return self._ask("POST", "/execute/sync", {"script": script, "args": list(arguments)})
 
     def devtools(self, command: str, **parameters: Any) -> Any:
@@ -57,7 +57,7 @@ class Browser:
         return self._ask("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
 
     def look(self, *, dark: bool = False, width: int = 1280, height: int = 900, scale: float = 1) -> None:
-        """The colours that the reader prefers, and the size of the window; a narrow one is a phone."""
+        """The preferred colours of the reader, and the size of the window; a narrow one is a phone."""
         prefers = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.devtools("Emulation.setEmulatedMedia", features=[prefers])
         size = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": width < 720}
@@ -69,33 +69,33 @@ class Browser:
         return found[_ELEMENT]
 
     def click(self, selector: str) -> None:
-        """As a person does: it has to be in sight."""
+        """Click on a visible element, like a user."""
         self._ask("POST", f"/element/{self.find(selector)}/click", {})
 
     def type(self, selector: str, text: str) -> None:
-        """Keys, to an element that takes them."""
+        """Type keys into an element."""
         self._ask("POST", f"/element/{self.find(selector)}/value", {"text": text})
 
     def press(self, *keys: str) -> None:
-        """Keys, to the element in focus."""
+        """Press keys in the focused element."""
         actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
         self._ask("POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": actions}]})
 
     def texts(self, selector: str) -> list[str]:
-        """The texts of all elements that a selector finds, as they are shown."""
+        """The visible texts of all elements that a selector finds."""
         script = "return [...document.querySelectorAll(arguments[0])].map((one) => one.innerText)"
         found: list[str] = self.run(script, selector)
         return found
 
     def violations(self) -> list[Any]:
-        """What axe-core finds wrong for readers with special needs: its rules, with the elements."""
+        """The accessibility rules of axe-core that the page violates, with the elements."""
         found = "violations.map((one) => [one.id, one.nodes.map((node) => node.html.slice(0, 200))])"
         script = f"{AXE.read_text(encoding='utf-8')}; return axe.run().then(({{ violations }}) => {found})"
         violations: list[Any] = self.run(script)
         return violations
 
     def complaints(self) -> list[str]:
-        """All that the console has said since it was last asked."""
+        """All console messages since the last call."""
         return [entry["message"] for entry in self._ask("POST", "/se/log", {"type": "browser"})]
 
     def screenshot(self) -> bytes:
@@ -105,7 +105,7 @@ class Browser:
 
 @contextmanager
 def browser() -> Iterator[Browser]:
-    """A window, which is closed in the end, and its driver with it."""
+    """A window that is closed at the end, together with its driver."""
     assert CHROMIUM is not None, MISSING
     assert DRIVER is not None, MISSING
     with socket.socket() as one:

@@ -1,4 +1,4 @@
-"""Clocks that a test moves: that of the storage, which goes by the test's, and those of drivers that are wrong."""
+"""Clocks that a test moves: the storage's clock, which follows the test's, and wrong clocks of drivers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stratalog.partitions.store.local import LocalStore
 
 
 class WrongClock:
-    """The clock of a machine that nobody looks after: so many milliseconds ahead of ``right``, or behind."""
+    """A clock that is a number of milliseconds ahead of ``right``, or behind it."""
 
     def __init__(self, right: Clock, ahead_ms: int) -> None:
         self._right, self._ahead_ms = right, ahead_ms
@@ -28,7 +28,7 @@ class WrongClock:
 
 class FolderByClock(LocalStore):
     """A folder of a file system whose clock is ``time``, or else the clock of the driver. Its files still have the
-    times of the machine, so such a clock begins there."""
+    times of the machine, so such a clock must start with the machine's time."""
 
     def __init__(self, root: str, clock: Clock, new_id: NewId = random_id, time: Clock | None = None) -> None:
         super().__init__(root, clock, new_id)
@@ -42,7 +42,7 @@ class FolderByClock(LocalStore):
 
 
 def open_by_clock(uri: str, options: StoreOptions, clock: Clock) -> Store:
-    """As ``open_store``; the storage's clock is the driver's."""
+    """Like ``open_store``, but with the driver's clock as the storage's clock."""
     store = open_store(uri, options, clock)
     if isinstance(store, LocalStore):
         return FolderByClock(store.root, clock)

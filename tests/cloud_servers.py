@@ -1,7 +1,7 @@
-"""Servers of Azure's and Google's kind for tests; without Node, or Go, the tests that ask for them are left out.
+"""Emulators of Azure's and Google's storage for tests; without Node, or Go, the tests that need them are skipped.
 
-``tests/conftest.py`` loads this module as a plugin; a test that asks for ``azure_endpoint`` or ``gcs_endpoint``
-gets the one server of the session, whose address and credentials are in the environment meanwhile.
+``tests/conftest.py`` loads this module as a plugin; the fixtures ``azure_endpoint`` and ``gcs_endpoint`` provide
+the single server of the session, and set its address and credentials in the environment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fixtures that several folders use, each in a module of its own, and how much of the tests a run takes."""
+"""Shared fixtures, each in its own module, and the selection of tests for a run."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.depth import DEPTH, LEFT_OUT, VARIABLE, selected
 pytest_plugins = ["tests.durations", "tests.cloud_servers", "tests.s3_server", "tests.spark_session"]
 
 collect_ignore = ["spark", "kafka"] if DEPTH == "check" else []
-"""Nothing there is quick."""
+"""No test in these folders is quick."""
 
-# Every run draws the same examples, however loaded the machine is; `make check` draws fewer.
+# Every run draws the same examples, whatever the load; `make check` draws fewer.
 settings.register_profile("test", derandomize=True, deadline=None)
 settings.register_profile("check", settings.get_profile("test"), max_examples=10)
 settings.register_profile("nightly", deadline=None, max_examples=1000, print_blob=True)
@@ -30,15 +30,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """``-n auto``: a worker for each core in ``make check``, which computes. The tests of ``make test`` wait for a
-    third of their time, for processes and time-outs: three workers for two cores."""
+    """``-n auto``: one worker per core in ``make check``, which is CPU-bound. The tests of ``make test`` wait a
+    third of their time, for processes and timeouts: three workers for two cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return cores if DEPTH == "check" else (3 * cores + 1) // 2
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Collects without the garbage collector, which would walk over all tests again and again."""
+    """Collect without the garbage collector, which would walk over all tests repeatedly."""
     gc.disable()
     try:
         return (yield)
@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Prints what the proofs have counted."""
+    """Print the counts of the proofs."""
     counted: dict[str, Counter[str]] = {}
     for report in terminalreporter.getreports("passed"):
         for name, counts in (

@@ -1,6 +1,6 @@
 """``python -m tests.core_alone [PYTEST ARGUMENTS]``: the core's unit tests in a checkout without the bridges.
 
-Tests that name a bridge stay behind, and their harnesses, and are printed.
+Tests that name a bridge, and their harnesses, are left out and printed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def without_bridges(folder: Path) -> list[str]:
     for name in LOOSE:
         shutil.copy2(ROOT / name, folder / name)
     tests, gone = {path.stem: path for path in (folder / "tests" / "unit").glob("*.py")}, set[str]()
-    while True:  # until no test is left that takes something from one that is gone
+    while True:  # until no remaining test imports a removed one
         bridged = re.compile("|".join((_BRIDGE, *(rf"tests\.unit\.{one}\b" for one in gone))), re.MULTILINE)
         if not (left_out := {name for name in tests.keys() - gone if bridged.search(tests[name].read_text())}):
             break

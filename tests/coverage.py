@@ -1,7 +1,7 @@
 """``python -m tests.coverage``: branch coverage of the product by what ``make test`` runs.
 
-Processes that tests start are measured, too, unless they are killed. The data is in ``.cache/coverage``, where
-``coverage html --rcfile=settings`` draws what no test reaches. The last line is the percentage.
+Processes that tests start are measured, too, unless they are killed. The data is in ``.cache/coverage``;
+``coverage html --rcfile=settings`` shows the uncovered lines there. The last line is the percentage.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ patch = subprocess
 data_file = {DATA}/data
 source =
 {"".join(f"    {ROOT / folder}{chr(10)}" for folder in PRODUCT)}"""
-"""Its paths are absolute: processes that tests start have folders of their own."""
+"""The file's paths are absolute, because processes that tests start have other working directories."""
 STAGES = (("-n", "2", "-m", "not spark and not s3"), ("-n", "2", "--dist", "loadfile", "-m", "spark or s3"))
 
 
 def main() -> int:
-    """Run the stages of ``make test`` under coverage. Exit status 1 where a test failed."""
+    """Run the stages of ``make test`` under coverage. Returns exit status 1 if a test failed."""
     shutil.rmtree(DATA, ignore_errors=True)
     DATA.mkdir(parents=True)
     settings = DATA / "settings"

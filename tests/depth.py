@@ -1,11 +1,11 @@
-"""How much a run of the tests proves: ``$STRATALOG_TEST_DEPTH`` is *check*, *test* (the default) or *nightly*.
+"""The depth of a test run: ``$STRATALOG_TEST_DEPTH`` is *check*, *test* (the default) or *nightly*.
 
-``make check`` takes what needs neither a JVM nor a server and is quick, and of each table of cases the first. It
-leaves out the tests of ``tests/slower.txt``, which take more than 70 ms of processor time; ``python -m
-tests.durations --slower`` writes that file from the last run of ``make test``. ``make test`` proves each guarantee
-once: it leaves out tests marked ``nightly`` and takes ``n`` cases of tables marked ``sample(n)``. ``make nightly``
-takes every case. Constants that say how long a test explores ask ``at_depth``, since processes that tests start
-inherit the variable.
+``make check`` runs the quick tests that need neither a JVM nor a server, with the first case of each table. It
+skips the tests of ``tests/slower.txt``, which take more than 70 ms of processor time; ``python -m tests.durations
+--slower`` writes that file from the last run of ``make test``. ``make test`` proves each guarantee once: it skips
+tests marked ``nightly`` and runs ``n`` cases of tables marked ``sample(n)``. ``make nightly`` runs every case.
+Constants for the length of an exploration use ``at_depth``, because processes that tests start inherit the
+variable.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ LEFT_OUT: Final = {
     "test": ("kafka", "nightly"),
     "nightly": (),
 }
-"""By depth, the marks of tests that do not run."""
+"""The marks of tests that do not run, keyed by depth."""
 SLOWER: Final = Path(__file__).with_name("slower.txt")
-"""Tests that ``make check`` leaves out for their processor time, one a line, without their cases."""
+"""Tests that ``make check`` skips for their processor time, one per line, without their cases."""
 
 
 def at_depth(*, test: int, nightly: int) -> int:
-    """The count for this run; ``make check`` takes that of ``make test``."""
+    """The count for this run; ``make check`` uses that of ``make test``."""
     return nightly if DEPTH == "nightly" else test
 
 
 def selected(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """The items that run at this depth, in their order."""
+    """The tests that run at this depth, in their order."""
     left_out = LEFT_OUT[DEPTH]
     slower = set(SLOWER.read_text(encoding="utf-8").splitlines()) if DEPTH == "check" else set[str]()
     tables: defaultdict[str, list[pytest.Item]] = defaultdict(list)
@@ -60,7 +60,7 @@ def _sample(table: Sequence[pytest.Item]) -> Sequence[pytest.Item]:
 
 
 def evenly(cases: Sequence[pytest.Item], most: int) -> Sequence[pytest.Item]:
-    """``most`` of the cases at even distances, the first and the last among them where it is two or more."""
+    """``most`` of the cases at equal distances, including the first and the last if there are at least two."""
     if len(cases) <= most or most == 1:
         return cases[:most]
     return [cases[round(nth * (len(cases) - 1) / (most - 1))] for nth in range(most)]

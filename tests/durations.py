@@ -1,10 +1,10 @@
-"""What a run of the tests takes: every phase of every test, every fixture, every collection.
+"""Measures the tests: every phase of every test, every fixture, every collection.
 
 ``tests/conftest.py`` loads this module as a plugin. Each process of a run writes its own file of JSON lines into
-``.cache/durations``, and ``make test`` empties the folder before its first run. A line has seconds on the wall and
-of processors; the latter include JVMs, servers and other processes that the tests started. ``make slowest`` prints
-the processor time by part of the run and kind, the tests, files and fixtures that took most of it, and tests of
-more than five seconds on the wall that no mark ``long`` explains:
+``.cache/durations``, and ``make test`` empties the folder before its first run. A line has seconds of the clock
+and of processors; the latter include JVMs, servers and other processes that the tests started. ``make slowest``
+prints the processor time by part of the run and kind, the tests, files and fixtures that took most of it, and
+tests of more than five seconds without a mark ``long``:
 
     python -m tests.durations --rows 30
     python -m tests.durations --slower      writes tests/slower.txt, the tests that make check leaves out
@@ -37,7 +37,7 @@ class Processors:
     """Seconds of processor time of this process, of those that it started, and of those that these started."""
 
     AGE_S = 0.05
-    """A look at the living ones, which takes milliseconds, counts for this long."""
+    """The time for which a look at the living descendants, which takes milliseconds, is reused."""
 
     def __init__(self) -> None:
         self._looked, self._living, self._ended = 0.0, 0.0, 0.0
@@ -80,7 +80,7 @@ def of_descendants(process: int) -> float:
 
 
 class Recorder:
-    """Writes a line for each thing that took time: seconds on the wall, and of processors."""
+    """Writes a line for each measured item: seconds of the clock, and of processors."""
 
     def __init__(self, out: TextIO, part: str) -> None:
         self._out, self._part, self._processors = out, part, Processors()
@@ -168,7 +168,7 @@ def kind_of(line: dict[str, Any]) -> str:
 
 
 def report(files: Sequence[Sequence[dict[str, Any]]], rows: int) -> Iterator[str]:
-    """The tables of the lines of these files, as text."""
+    """The tables of these files, as text."""
     parts: defaultdict[str, defaultdict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     tests: Counter[str] = Counter()
     of_files: Counter[str] = Counter()
@@ -206,8 +206,7 @@ def report(files: Sequence[Sequence[dict[str, Any]]], rows: int) -> Iterator[str
 
 
 def slower(files: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
-    """Of the tests whose marks make them quick, those whose cases take more than ``SLOWER_S`` of processor time on
-    average."""
+    """The quick tests whose cases take more than ``SLOWER_S`` of processor time on average."""
     took: Counter[str] = Counter()
     cases: Counter[str] = Counter()
     for line in (line for lines in files for line in lines):
@@ -220,7 +219,7 @@ def slower(files: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the report of the last ``make test``. Exit status 1 where there was none."""
+    """Print the report of the last ``make test``. Returns exit status 1 if there was none."""
     parser = argparse.ArgumentParser(prog="python -m tests.durations", description=__doc__)
     parser.add_argument("--rows", type=int, default=30)
     parser.add_argument("--folder", type=Path, default=FOLDER)

@@ -1,12 +1,12 @@
-"""``make matrix``: the Spark tests on the versions that a platform brings: its Python, Spark, pandas and Arrow.
+"""``make matrix``: the Spark tests on the versions of a platform: its Python, Spark, pandas and Arrow.
 
     python -m tests.matrix                all platforms, all tests that need Spark
     python -m tests.matrix 4.0            one of them
     python -m tests.matrix 4.0 --quick    a log's whole life, appends, reads and streams alone
 
-An environment is made below ``.cache/matrix``, and kept: first the packages of the platform, then this project
-with all that it declares. It must move none of those. A platform whose Python is not on this machine is left out,
-and named at the end.
+An environment is created below ``.cache/matrix``, and kept: first the packages of the platform, then this project
+with its requirements, which must change none of those packages. A platform without a matching Python on this
+machine is skipped, and named at the end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NONE_COLLECTED = 5
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """The versions that a platform has."""
+    """The versions of a platform."""
 
     name: str
     python: str
@@ -49,11 +49,11 @@ PLATFORMS = (
     Platform("4.2", "3.13", ("pyspark==4.2.1", "pandas==2.3.3", "pyarrow==26.0.1", "numpy==2.4.6")),
     Platform("4.3", "3.13", ("pyspark==4.3.0", "pandas==2.3.3", "pyarrow==26.0.1", "numpy==2.4.6")),
 )
-"""The first has the oldest that ``pyproject.toml`` allows, the last the newest."""
+"""The platforms. The first has the oldest versions that ``pyproject.toml`` allows, the last the newest."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tests on each platform. Exit status 1 where some failed, or one that was named was left out."""
+    """Run the tests on each platform. Returns exit status 1 if some failed, or if a named platform was skipped."""
     parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
     parser.add_argument("platform", nargs="*", help=f"of {', '.join(each.name for each in PLATFORMS)}")
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}")
@@ -85,7 +85,7 @@ def find_python(version: str) -> str | None:
 
 
 def run(platform: Platform, python: str, tests: Sequence[str]) -> str:
-    """How the tests ended: ``passed`` or ``failed``. Raises: CalledProcessError when there is no environment."""
+    """The result of the tests: ``passed`` or ``failed``. Raises: CalledProcessError without an environment."""
     bin_folder = environment(platform, python)
     environ = {**os.environ, "STRATALOG_JARS": str(bin_folder.parent / "jars")}
     environ["PYTHONPYCACHEPREFIX"] = str(bin_folder.parent / "pycache")
@@ -97,7 +97,7 @@ def run(platform: Platform, python: str, tests: Sequence[str]) -> str:
 
 
 def environment(platform: Platform, python: str) -> Path:
-    """The folder of the programs of a platform's environment, which is made where it is not there.
+    """The folder of the programs of a platform's environment, which is created if it is missing.
 
     Raises: CalledProcessError; SystemExit when the project has moved a package of the platform.
     """

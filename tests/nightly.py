@@ -1,11 +1,11 @@
-"""``make nightly``: everything that ``make test`` leaves out, step by step, to the end.
+"""``make nightly``: everything that ``make test`` skips, step by step, to the end.
 
     python -m tests.nightly                     all steps; then docs/proof.md is written
     python -m tests.nightly kafka matrix-4.0    some of them; their rows in docs/proof.md are replaced
     python -m tests.nightly --list              the steps, what each proves, its command
 
-A step that fails stops no other one. What a step prints is in ``.cache/nightly/<step>.log``. Exit status 1 where
-some step failed. Simulations, campaigns and fuzzers begin at a seed of the day, which is printed and kept.
+A failed step does not stop the others. The output of a step is in ``.cache/nightly/<step>.log``. Exit status 1 if
+a step failed. Simulations, campaigns and fuzzers begin at a seed of the day, which is printed and stored.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Step:
     environment: Mapping[str, str] = field(default_factory=dict)
     most_minutes: int = 60
     tidy: bool = False
-    """The step fails where a process or a temporary file is left."""
+    """Whether the step fails if a process or a temporary file is left."""
 
 
 def steps(seed: int) -> tuple[Step, ...]:
@@ -141,7 +141,7 @@ def steps(seed: int) -> tuple[Step, ...]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the steps and write the table. Exit status 1 where one failed."""
+    """Run the steps and write the table. Returns exit status 1 if one failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.nightly", description=__doc__)
     parser.add_argument("steps", nargs="*", metavar="step")
     parser.add_argument("--seed", type=int, default=int(time.strftime("%Y%m%d")) * 1000, help="of all campaigns")
@@ -173,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(step: Step, checked_out: str) -> Row:
-    """Run one step to its end, or to its limit of time, and say how it ended and what it left behind."""
+    """Run one step to its end, or to its time limit; returns its result and its leftovers."""
     LOGS.mkdir(parents=True, exist_ok=True)
     log = LOGS / f"{step.name}.log"
     began = time.monotonic()
@@ -185,7 +185,7 @@ def run(step: Step, checked_out: str) -> Row:
             stderr=out,
             stdin=subprocess.DEVNULL,
             env={**os.environ, **step.environment, "TMPDIR": temporary},
-            start_new_session=True,  # a group of its own, so that a step past its limit ends with what it started
+            start_new_session=True,  # a separate group, so that a step beyond its limit ends with its children
         )
         try:
             status = process.wait(timeout=step.most_minutes * 60)
@@ -201,7 +201,7 @@ def run(step: Step, checked_out: str) -> Row:
 
 
 def leftovers(temporary: Path) -> list[str]:
-    """Temporary files but pytest's own, and processes that still have this temporary folder (Linux)."""
+    """Temporary files except pytest's own, and processes that still use this temporary folder (Linux)."""
     found = [each.name for each in temporary.iterdir() if not each.name.startswith("pytest-of-")]
     for environ in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -224,7 +224,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def figures(log: Path) -> str:
-    """What a step has counted: pytest's closing line, else the last line that it printed."""
+    """The counts of a step: pytest's last line, otherwise the last printed line."""
     text = log.read_text(encoding="utf-8", errors="replace")
     counted = _COUNTS.findall(text)
     if counted:
@@ -234,8 +234,8 @@ def figures(log: Path) -> str:
 
 
 def commit() -> str:
-    """The commit that is checked out, with a mark where files differ from it: others than the page of the proof,
-    which the step before may have written."""
+    """The current commit, with a mark if other files than the page of the proof differ from it, which the previous
+    step may have written."""
     asked = ["git", "rev-parse", "--short=8", "HEAD"]
     head = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     differs = ["git", "diff", "--quiet", "HEAD", "--", ".", f":(exclude){PAGE.relative_to(ROOT)}"]

@@ -25,10 +25,11 @@ _SHOWN_FOLDER = "/data"
 
 
 def run(folder: Path, times: int = 1) -> Iterator[tuple[Path, Any]]:
-    """Run each notebook ``times`` times from top to bottom, in a folder of its own, all in one kernel. Yields the
-    path of each with its cells and their output, turn after turn.
+    """Run each notebook ``times`` times from top to bottom, in a separate folder, all in one kernel. Yields the
+    path of each with its cells and their output, turn by turn.
 
-    Raises: CellExecutionError for a cell that raises, and is not tagged so; AssertionError for one that should.
+    Raises: CellExecutionError for a cell that raises without the tag for it; AssertionError for a tagged cell that
+    does not raise.
     """
     cells, turns = [], []
     for path in NOTEBOOKS:
@@ -57,7 +58,7 @@ def run(folder: Path, times: int = 1) -> Iterator[tuple[Path, Any]]:
 
 
 def for_people(outputs: Iterable[Any], folder: Path, number: int) -> list[Any]:
-    """The outputs of cell ``number`` without standard error (Spark's log), progress that has gone, and names of
+    """The outputs of cell ``number`` without standard error (Spark's log), finished progress bars, and names of
     this machine.
     """
     kept = []

@@ -1,7 +1,7 @@
 """Code blocks of the README and of the documentation, for the tests that run them.
 
-The Python blocks of a page run one after another, with the same names, in a folder that holds the page's TOML
-block as ``cluster.toml``, and the folders that this names.
+The Python blocks of a page run one after another, with shared names, in a folder with the page's TOML block as
+``cluster.toml``, and with the folders that this file names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """The blocks of a page, named from the root, that are in a language."""
+    """The blocks of a page in a language; the page's path is relative to the root."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 

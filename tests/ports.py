@@ -1,4 +1,4 @@
-"""The ports behind the door of a cluster, for tests of the floors below. Nothing else reaches for them."""
+"""The ports of an open cluster, for tests of the lower layers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ports_of(cluster: Cluster) -> Ports:
 
 
 def in_turn(driver: Cluster) -> Cluster:
-    """The driver, which does one thing after the other from now on."""
+    """The driver, which works serially from now on."""
     ports = driver._ports
     ports.execution.tasks, ports.storage.threads, ports.storage.prober = (
         LocalTasks(1),
@@ -33,6 +33,6 @@ def in_turn(driver: Cluster) -> Cluster:
 
 
 def with_ports(operation: Callable[..., Any], ports: Ports) -> partial[Any]:
-    """The operation with those ports that its signature names first."""
+    """The operation, bound to the ports that its signature names first."""
     named = [name for name in inspect.signature(operation).parameters if name in _NAMES]
     return partial(operation, *(getattr(ports, name) for name in named))

@@ -12,7 +12,7 @@ _BEGIN, _END = "<!-- nightly -->\n", "<!-- end -->"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How a step ended: its counts, its minutes on the wall, the commit it ran on, the day."""
+    """The result of a step: its counts, its minutes, the commit, the day."""
 
     step: str
     proves: str
@@ -34,7 +34,7 @@ class Proof:
 
     @classmethod
     def read(cls) -> Proof:
-        """The rows that the page has."""
+        """The current rows of the page."""
         table = PAGE.read_text(encoding="utf-8").partition(_BEGIN)[2].partition(_END)[0]
         cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in table.splitlines()[2:]]
         rows = []
@@ -43,7 +43,7 @@ class Proof:
         return cls(tuple(rows))
 
     def with_row(self, row: Row, order: Sequence[str]) -> Proof:
-        """These rows with that one in place of the one of its step; rows of steps that are gone are dropped."""
+        """The rows with a new one for its step; rows of removed steps are dropped."""
         rows = {each.step: each for each in (*self.rows, row)}
         return replace(self, rows=tuple(rows[step] for step in order if step in rows))
 

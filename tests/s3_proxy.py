@@ -1,8 +1,8 @@
-"""A proxy on 127.0.0.1 in front of a real S3 server, which spoils requests as a test says.
+"""A proxy on 127.0.0.1 in front of a real S3 server, which spoils requests as a test requires.
 
-What is spoiled is decided by the method and the key of a request, and by how often that very request came before:
-never by the order in which threads come. So a seed gives the same faults in every run. Signatures stay valid,
-for the proxy passes the ``Host`` on that the client has signed.
+The method and the key of a request, and the number of earlier identical requests, decide how it is spoiled, never
+the order of threads. So a seed gives the same faults in every run. Signatures stay valid, because the proxy
+forwards the ``Host`` that the client has signed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ _OF_THE_HOP = {"connection", "content-length", "keep-alive", "transfer-encoding"
 _LONGEST_S = 60.0
 
 Spoil = Callable[["Passing"], None]
-"""What becomes of one request."""
+"""The treatment of one request."""
 Plan = Callable[[str, str, int], Spoil | None]
-"""By method, address (path and query) and how often the same came before, from 0 on; None: it passes."""
+"""The treatment by method, address (path and query) and the number of earlier identical requests, from 0 on; None
+lets it pass."""
 
 
 class Passing(BaseHTTPRequestHandler):
-    """One request on its way."""
+    """One request in flight."""
 
     protocol_version = "HTTP/1.1"
     proxy: S3Proxy
@@ -65,7 +66,7 @@ class Passing(BaseHTTPRequestHandler):
             connection.close()
 
     def answer(self, status: int, headers: list[tuple[str, str]], body: bytes, length: int | None = None) -> None:
-        """Give this answer, said to be of that length."""
+        """Send this answer, with that length as its declared length."""
         self.send_response_only(status)
         for name, value in headers:
             if name.lower() not in _OF_THE_HOP or (self.command == "HEAD" and name.lower() == "content-length"):
@@ -77,7 +78,7 @@ class Passing(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def hang_up(self) -> None:
-        """End the connection as a machine does that has crashed."""
+        """Close the connection like a crashed machine."""
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close_connection = True
         self.connection.close()
@@ -87,7 +88,7 @@ class Passing(BaseHTTPRequestHandler):
 
 
 def passed(request: Passing) -> None:
-    """As if there were no proxy. Where the server is away, so is the proxy."""
+    """Forward the request. If the server is away, so is the proxy."""
     try:
         answer = request.ask()
     except OSError:
@@ -97,7 +98,7 @@ def passed(request: Passing) -> None:
 
 
 def refused(status: int, code: str) -> Spoil:
-    """The server does nothing, and says why."""
+    """Answer with an error of the server, which does nothing."""
 
     def spoil(request: Passing) -> None:
         body = f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
@@ -111,44 +112,44 @@ full = refused(403, "QuotaExceeded")
 
 
 def reset(request: Passing) -> None:
-    """The connection breaks before the server hears of it."""
+    """Close the connection before the server gets the request."""
     request.hang_up()
 
 
 def answer_lost(request: Passing) -> None:
-    """The server carries it out, and nobody is told."""
+    """Let the server carry out the request, and send no answer."""
     request.ask()
     request.hang_up()
 
 
 def answer_torn(request: Passing) -> None:
-    """The body of the answer ends in the middle."""
+    """Cut the body of the answer in the middle."""
     status, headers, body = request.ask()
     request.answer(status, headers, body[: len(body) // 2], len(body))
     request.hang_up()
 
 
 def never(request: Passing) -> None:
-    """No answer before the proxy ends."""
+    """Send no answer before the proxy ends."""
     request.proxy.ended.wait(_LONGEST_S)
     request.close_connection = True
 
 
 class S3Proxy:
-    """What a proxy does, and has seen."""
+    """The state of a proxy, and its log of requests."""
 
     def __init__(self, server_url: str) -> None:
         self.server_url = server_url
         self.url = ""
         self.plan: Plan = lambda method, address, before: None
         self.seen: list[tuple[str, str]] = []
-        """Method and address of every request, as they came."""
+        """Method and address of every request, in order of arrival."""
         self.ended = threading.Event()
         self._before: Counter[tuple[str, str]] = Counter()
         self._lock = threading.Lock()
 
     def noted(self, method: str, address: str) -> Spoil | None:
-        """What is to become of a request that has come."""
+        """Record a request and return its treatment."""
         with self._lock:
             before = self._before[method, address]
             self._before[method, address] += 1
@@ -156,16 +157,16 @@ class S3Proxy:
         return self.plan(method, address, before)
 
     def came(self, method: str, address: str) -> list[str]:
-        """Addresses of the requests of that method that fit the pattern, as they came."""
+        """Addresses of the requests of that method that match the pattern, in order of arrival."""
         return [of for by, of in self.seen if by == method and self.fits(address, of)]
 
     @staticmethod
     def fits(address: str, of_address: str) -> bool:
-        """Whether an address has a part that fits the pattern."""
+        """Whether a part of an address matches the pattern."""
         return re.search(address, of_address) is not None
 
     def spoil(self, spoil: Spoil, method: str, address: str, times: int | None = None) -> None:
-        """From now on spoil every such request (``address`` is a pattern); only the first ``times`` in all."""
+        """Spoil every such request from now on (``address`` is a pattern), or only the first ``times``."""
         left = threading.Semaphore(times) if times is not None else None
 
         def plan(of_method: str, of_address: str, _: int) -> Spoil | None:
@@ -176,7 +177,7 @@ class S3Proxy:
         self.plan = plan
 
     def spoil_some(self, seed: int, spoils: list[Spoil], rate: float) -> None:
-        """From now on spoil this part of the requests, each once in a row at most."""
+        """Spoil this fraction of the requests from now on, each at most once in a row."""
 
         def plan(method: str, address: str, before: int) -> Spoil | None:
             rng = random.Random(f"{seed} {method} {address} {before}")
@@ -184,8 +185,8 @@ class S3Proxy:
 
         self.plan = plan
 
-    def mend(self) -> None:
-        """Let everything pass again."""
+    def repair(self) -> None:
+        """Let all requests pass again."""
         self.plan = lambda method, address, before: None
 
 

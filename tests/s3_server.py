@@ -1,8 +1,8 @@
 """A real S3 server for tests: the one of ``bench.s3_server``, with its data in a temporary
 folder.
 
-``tests/conftest.py`` loads this module as a plugin; whoever asks for ``s3_endpoint`` gets the one server
-of the session, whose credentials are in the environment meanwhile.
+``tests/conftest.py`` loads this module as a plugin; the fixture ``s3_endpoint`` provides the single server of the
+session, and sets its credentials in the environment.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""``python -m tests.screenshots``: the pictures of the documentation, of a real cluster with a broker away, into
-``docs/images``.
+"""``python -m tests.screenshots``: write the pictures of the documentation, of a real cluster with a broker away,
+into ``docs/images``.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ PICTURES: dict[str, tuple[dict[str, Any], str]] = {
     "report-dark": ({"height": 1180, "dark": True}, OPEN),
     "report-phone": ({"height": 844, "width": 390}, ""),
 }
-"""By name: the window, and a script to run in it."""
+"""The window and a script to run in it, keyed by the name of the picture."""
 
 
 def town(folder: Path) -> Cluster:
-    """Three brokers; topics that are tiered, that are not, with a long history and with none; groups."""
+    """Three brokers; topics that are tiered and not tiered, with a long history and with none; groups."""
     for root in ("b1", "b2", "b3", "remote"):
         (folder / root).mkdir()
     brokers = "".join(f'[[brokers]]\nid = {n}\nrack = "{"abc"[n - 1]}"\nlog_dir = "b{n}"\n' for n in (1, 2, 3))
@@ -119,7 +119,7 @@ def history(now_ms: int, hours: int = 48) -> list[dict[str, Value]]:
 
 
 def picture_page(folder: Path) -> StatePage:
-    """The page of ``town`` without its third broker; it lies in a folder of its own."""
+    """The page of ``town`` without its third broker, in its own folder."""
     cluster = town(folder)
     (folder / "b3").rename(folder / "away")
     (folder / "b3").mkdir()
@@ -130,7 +130,7 @@ def picture_page(folder: Path) -> StatePage:
 
 
 def main() -> None:
-    """Write the pictures. Raises: AssertionError for one that is too large."""
+    """Write the pictures. Raises: AssertionError if one is too large."""
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch, browser() as window:
         file = Path(scratch, "report.html")

@@ -1,7 +1,6 @@
 """The one Spark session of a test run: a classic one, or with ``$STRATALOG_TEST_CONNECT`` one of Spark Connect.
 
-Both kinds cannot live in one process. ``make test`` runs the tests marked ``connect`` a second time, on the other
-kind.
+A process cannot have both kinds. ``make test`` runs the tests marked ``connect`` a second time, on the other kind.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 ON_CONNECT = bool(os.environ.get("STRATALOG_TEST_CONNECT"))
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
-"""The first compiler alone: tests are over before the second one pays off. Its share of the code cache would be
-48 MB, which a hundred tests in one JVM fill: then the JVM compiles no more, and tasks die of it. The serial
-collector has no threads that compete with the tests of other JVMs.
+"""Only the first compiler: tests end before the second one pays off. Its share of the code cache would be 48 MB,
+which a hundred tests in one JVM fill; then the JVM stops compiling, and tasks die. The serial collector has no
+threads that compete with the tests of other JVMs.
 """
 
 
@@ -31,8 +30,8 @@ collector has no threads that compete with the tests of other JVMs.
 def spark(s3_endpoint: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     """A session on two cores, set up as jobs set theirs up; reach a server with ``reach_stores``.
 
-    It comes after the S3 server, whose credentials must be in the JVM's environment when that starts. Tests
-    share it, and its JVM: they change only session settings that they set back.
+    It comes after the S3 server, whose credentials must be in the JVM's environment when that starts. Tests share
+    the session and its JVM: they change only session settings, and restore them.
     """
     from stratalog.jobs.session import spark_session
 
@@ -49,7 +48,8 @@ def spark(s3_endpoint: object, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def java_options(folder: Path) -> str:
-    """Of a JVM that keeps its temporary files, and Spark's, in a folder: a JVM that is killed removes none."""
+    """Options of a JVM that keeps its and Spark's temporary files in a folder, because a killed JVM removes
+    none."""
     from stratalog.jobs.session import log_option
 
     return f'"{log_option()}" -Djava.io.tmpdir={folder} {_QUICK}'
@@ -57,8 +57,8 @@ def java_options(folder: Path) -> str:
 
 @contextmanager
 def connect_server(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[str]:
-    """A server of Spark Connect on two cores, in a process of its own with Delta's jars; its address. ``settings``
-    count before its own.
+    """A server of Spark Connect on two cores, in a separate process with Delta's jars; yields its address.
+    ``settings`` take precedence over its own.
     """
     log = folder / "server.log"
     import pyspark
@@ -79,8 +79,8 @@ def connect_server(folder: Path, settings: Mapping[str, str] | None = None) -> I
         **(settings or {}),
     }
     home = Path(pyspark.__file__).parent
-    # Workers of streams import PySpark from here, compiled: out of its archive that takes seconds, and a server
-    # waits for ten. Compiled modules lie beside it: below a prefix they would be others in each folder.
+    # Workers of streams import PySpark from here, compiled: from its archive that takes seconds, and a server
+    # waits for ten. Compiled modules are beside it: below a prefix they would be separate for each folder.
     (folder / "pyspark").symlink_to(home)
     command = [str(home / "bin" / "spark-submit"), "--properties-file", str(ROOT / "conf/spark-defaults.conf")]
     command += [part for pair in chosen.items() for part in ("--conf", "=".join(pair))]

@@ -1,4 +1,4 @@
-"""What ``check_store`` finds on the servers of this machine: one line for each server and setting.
+"""The results of ``check_store`` on the servers of this machine: one line for each server and setting.
 
     python -m tests.stores_matrix                        all servers that are installed
     python -m tests.stores_matrix SeaweedFS versitygw    some of them
@@ -33,7 +33,7 @@ NAMES_OF_RESULTS = {0: "all rules kept", 1: "broken"}
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a server keeps a bucket, and how its clients find it."""
+    """The place of a server's bucket, and the settings of its clients."""
 
     arguments: Sequence[str]
     environment: Mapping[str, str]

@@ -68,11 +68,11 @@ SESSIONS = {
     ],
     "delete": ["stratalog topics delete flights --dry-run", "stratalog topics delete flights", 6.0, "no"],
 }
-"""Commands; a pause in seconds is for the command before it, which the next keys go to."""
+"""Commands. A pause in seconds applies to the command before it, which gets the next keys."""
 
 
 class Terminal:
-    """A terminal in which a shell runs, in ``folder``."""
+    """A terminal with a shell in ``folder``."""
 
     def __init__(self, folder: Path) -> None:
         self._socket = folder / "tmux"
@@ -89,7 +89,7 @@ class Terminal:
         self._prompt()
 
     def run(self, steps: list[str | float]) -> str:
-        """The screen with its colours, after these steps."""
+        """The screen with its colours after these steps."""
         self._tmux("send-keys", "C-l")
         for at, step in enumerate(steps):
             if isinstance(step, float):
@@ -104,12 +104,12 @@ class Terminal:
         return self._tmux("capture-pane", "-e", "-p").rstrip().removesuffix("$").rstrip()
 
     def close(self) -> None:
-        """Ends it."""
+        """End the terminal."""
         self._tmux("kill-server")
 
     def _prompt(self) -> None:
         self._tmux("wait-for", "prompt")
-        time.sleep(0.5)  # it is told just before it is drawn
+        time.sleep(0.5)  # it gets the size just before it is drawn
 
     def _tmux(self, *argv: str) -> str:
         called = ["tmux", "-S", str(self._socket), *argv]
@@ -117,7 +117,7 @@ class Terminal:
 
 
 def picture(screen: str, title: str) -> str:
-    """SVG, which loads nothing."""
+    """An SVG that loads nothing."""
     console = Console(width=WIDTH, record=True, file=open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     console.print(Text.from_ansi(screen))
     without_fonts = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)

@@ -59,7 +59,7 @@ class RemoteObjects:
     """The objects of one topic's folder."""
 
     segments: Mapping[str, RemoteObject] = field(default_factory=dict)
-    """By path."""
+    """Keyed by path."""
     log_entries: tuple[StoredObject, ...] = ()
     """The files of the table's own log."""
     foreign: Mapping[str, StoredObject] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class TopicLitter:
     """The litter among a topic's objects, and the undecided partitions."""
 
     litter: Mapping[str, Why]
-    """By path."""
+    """Keyed by path."""
     undecided: frozenset[int]
     """Partitions with an old upload beyond the end of their remote log, which only the leader's lineage can judge.
     """

@@ -49,7 +49,7 @@ class Listed:
 
     version: int
     files: Mapping[int, Published] = field(default_factory=dict)
-    """By partition."""
+    """Keyed by partition."""
     foreign: tuple[ListedFile, ...] = ()
     """Other files that the table lists: they belong to no partition, or are not the latest of their partition."""
     leader_epochs: Mapping[int, int] = field(default_factory=dict)

@@ -67,9 +67,9 @@ def parse_offset_index(data: bytes, segment: RemoteLogSegment) -> OffsetIndex:
     positions = entries["position"].astype(np.int64)
     inside = (offsets >= segment.start_offset) & (offsets <= segment.end_offset)
     if not (inside & (positions >= 0) & (positions < segment.size_bytes)).all():
-        raise _lies(segment, "offset index", "leads out of the segment")
+        raise _contradicts(segment, "offset index", "leads out of the segment")
     if (np.diff(offsets) <= 0).any() or (np.diff(positions) <= 0).any():
-        raise _lies(segment, "offset index", "has entries that do not ascend")
+        raise _contradicts(segment, "offset index", "has entries that do not ascend")
     return OffsetIndex(offsets, positions)
 
 
@@ -81,11 +81,11 @@ def parse_time_index(data: bytes, segment: RemoteLogSegment) -> TimeIndex:
     times = entries["timestamp"].astype(np.int64)
     offsets = entries["offset"].astype(np.int64) + segment.start_offset
     if not ((offsets >= segment.start_offset) & (offsets <= segment.end_offset)).all():
-        raise _lies(segment, "time index", "leads out of the segment")
+        raise _contradicts(segment, "time index", "leads out of the segment")
     if (np.diff(offsets) < 0).any() or (np.diff(times) < 0).any():
-        raise _lies(segment, "time index", "has entries that do not ascend")
+        raise _contradicts(segment, "time index", "has entries that do not ascend")
     if len(times) and times[-1] > segment.max_timestamp_ms:
-        raise _lies(segment, "time index", "has a time above the segment's latest")
+        raise _contradicts(segment, "time index", "has a time above the segment's latest")
     return TimeIndex(times, offsets)
 
 
@@ -95,7 +95,7 @@ def parse_transaction_index(data: bytes, segment: RemoteLogSegment) -> tuple[Abo
     Raises: CorruptionError as ``parse_offset_index`` does; InvalidCallError for a newer version.
     """
     if len(data) % _ABORTED.size:
-        raise _lies(
+        raise _contradicts(
             segment, "transaction index", f"has {len(data)} bytes, which is not a multiple of {_ABORTED.size}"
         )
     found = []
@@ -105,7 +105,7 @@ def parse_transaction_index(data: bytes, segment: RemoteLogSegment) -> tuple[Abo
                 f"{segment}: its transaction index has version {version}, which is not supported"
             )
         if not 0 <= first <= last or not segment.start_offset <= last <= segment.end_offset:
-            raise _lies(segment, "transaction index", f"has a transaction from {first} to {last}")
+            raise _contradicts(segment, "transaction index", f"has a transaction from {first} to {last}")
         found.append(AbortedTransaction(producer, first, last))
     return tuple(found)
 
@@ -124,9 +124,9 @@ def parse_checkpoint(data: bytes, what: str) -> tuple[tuple[int, int], ...]:
     if version != b"0":
         raise InvalidCallError(f"{what} have version {version[:8]!r}, but only 0 is supported")
     lines = rest.split(b"\n", _MOST_EPOCHS)
-    count, *said = [line for line in lines if line]
-    parsed = [_EPOCH_LINE.match(line) for line in said]
-    if not count.isdigit() or len(count) > 9 or int(count) != len(said) or None in parsed:
+    count, *entries = [line for line in lines if line]
+    parsed = [_EPOCH_LINE.match(line) for line in entries]
+    if not count.isdigit() or len(count) > 9 or int(count) != len(entries) or None in parsed:
         raise CorruptionError(f"{what} are damaged")
     epochs = tuple((int(one[1]), int(one[2])) for one in parsed if one is not None)
     check_epochs(epochs, what)
@@ -146,16 +146,16 @@ def parse_open_transactions(data: bytes, segment: RemoteLogSegment) -> dict[int,
     Raises: CorruptionError; InvalidCallError for a newer version.
     """
     if len(data) < _SNAPSHOT_HEAD.size:
-        raise _lies(segment, "producer snapshot", "is cut off")
+        raise _contradicts(segment, "producer snapshot", "is cut off")
     version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
     if version != 1:
         raise InvalidCallError(f"{segment}: its producer snapshot has version {version}, which is not supported")
     if crc32c(data[6:]) != crc or count < 0 or len(data) != _SNAPSHOT_HEAD.size + count * _PRODUCER.size:
-        raise _lies(segment, "producer snapshot", "is damaged")
+        raise _contradicts(segment, "producer snapshot", "is damaged")
     found = {}
     for producer, *_, first in _PRODUCER.iter_unpack(data[_SNAPSHOT_HEAD.size :]):
         if first > segment.end_offset:
-            raise _lies(segment, "producer snapshot", f"has a transaction from {first}")
+            raise _contradicts(segment, "producer snapshot", f"has a transaction from {first}")
         if first >= 0:
             found[producer] = first
     return found
@@ -163,9 +163,9 @@ def parse_open_transactions(data: bytes, segment: RemoteLogSegment) -> dict[int,
 
 def _entries(data: bytes, kind: np.dtype[np.void], segment: RemoteLogSegment, what: str) -> npt.NDArray[np.void]:
     if len(data) % kind.itemsize:
-        raise _lies(segment, what, f"has {len(data)} bytes, which is not a multiple of {kind.itemsize}")
+        raise _contradicts(segment, what, f"has {len(data)} bytes, which is not a multiple of {kind.itemsize}")
     return np.frombuffer(data, kind)
 
 
-def _lies(segment: RemoteLogSegment, what: str, why: str) -> CorruptionError:
+def _contradicts(segment: RemoteLogSegment, what: str, why: str) -> CorruptionError:
     return CorruptionError(f"{segment}: its {what} {why}")

@@ -143,9 +143,9 @@ def _walk(
 
 
 def _reason(bad: Sequence[tuple[RemoteLogSegment, str]], start: int, end: int) -> str:
-    said = [
+    reasons = [
         f"segment {one.segment_id}: {why}"
         for one, why in bad
         if one.start_offset < end and one.next_offset > start
     ]
-    return "; ".join(said[:3]) if said else "no segment with a finished upload has these offsets"
+    return "; ".join(reasons[:3]) if reasons else "no segment with a finished upload has these offsets"

@@ -314,19 +314,21 @@ class _Markers:
         entry = self.by_marker.get((batch.producer_id, batch.base_offset))
         if entry is not None:
             self.aborts.add((batch.producer_id, batch.base_offset))
-        said = None if entry is None else entry.first_offset
+        start = None if entry is None else entry.first_offset
         if kind == _COMMIT and (entry is not None or self.aborted(batch)):
-            raise self._lies(f"says that the transaction committed at offset {batch.base_offset} was aborted")
-        if kind == _ABORT and (said != first if self.all_known else self._hides(said, first)):
-            has = "no transaction" if said is None else f"a transaction from {said}"
-            raise self._lies(
+            raise self._contradicts(
+                f"says that the transaction committed at offset {batch.base_offset} was aborted"
+            )
+        if kind == _ABORT and (start != first if self.all_known else self._hides(start, first)):
+            has = "no transaction" if start is None else f"a transaction from {start}"
+            raise self._contradicts(
                 f"has {has} for the abort at offset {batch.base_offset}, "
                 + (f"whose first record is at {first}" if first is not None else "which has no record")
             )
 
-    def _hides(self, said: int | None, first: int | None) -> bool:
+    def _hides(self, start: int | None, first: int | None) -> bool:
         """Whether the index says that a transaction starts later than a record of it that the task has read."""
-        return first is not None and (said is None or said > first)
+        return first is not None and (start is None or start > first)
 
     def finish(self) -> None:
         """Check that the marker of each transaction is at the offset in the index. Raises: CorruptionError."""
@@ -335,9 +337,9 @@ class _Markers:
         for one in self.known.aborted:
             inside = self.seen_from <= one.last_offset < self.seen_to
             if inside and (one.producer_id, one.last_offset) not in self.aborts:
-                raise self._lies(f"names a marker at offset {one.last_offset}, where there is none")
+                raise self._contradicts(f"names a marker at offset {one.last_offset}, where there is none")
 
-    def _lies(self, why: str) -> CorruptionError:
+    def _contradicts(self, why: str) -> CorruptionError:
         return CorruptionError(f"{self.task.piece.segment}: its transaction index {why}")
 
 

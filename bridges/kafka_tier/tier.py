@@ -161,8 +161,8 @@ class KafkaTier:
             source = ReadOnlyStore(open_store(str(metadata), storage, what="metadata"))
             states = folded(messages_of(source, notes))
         store = ReadOnlyStore(open_store(address, storage, what="address"))
-        said = (*notes, *states.notes())
-        tier = cls(store, opened, states, dict(epochs or {}), dict(log_starts or {}), registry, brokers, said)
+        all_notes = (*notes, *states.notes())
+        tier = cls(store, opened, states, dict(epochs or {}), dict(log_starts or {}), registry, brokers, all_notes)
         tier._check_names()
         return tier
 
@@ -365,14 +365,14 @@ class KafkaTier:
 
     def _certain(self, topics: str | Sequence[str], span: TierRange, *, fail_on_data_loss: bool) -> TierPlan:
         plan = self.plan(topics, **span)
-        said = [str(one) for one in plan.unclear]
-        if said and fail_on_data_loss:
-            more = "" if len(said) <= 3 else f" (and {len(said) - 3} more)"
+        gaps = [str(one) for one in plan.unclear]
+        if gaps and fail_on_data_loss:
+            more = "" if len(gaps) <= 3 else f" (and {len(gaps) - 3} more)"
             raise LogGapError(
-                f"the tier has unclear offsets: {'; '.join(said[:3])}{more}. Read these through the brokers, or "
+                f"the tier has unclear offsets: {'; '.join(gaps[:3])}{more}. Read these through the brokers, or "
                 "leave them out with fail_on_data_loss=False"
             )
-        for note in [*said, *plan.notes]:
+        for note in [*gaps, *plan.notes]:
             warnings.warn(printable(f"left out: {note}"), stacklevel=3)
         return plan
 

@@ -234,8 +234,8 @@ class KafkaSource:
             )
         asked = [ConsumerGroupTopicPartitions(group)]
         (future,) = self._admin.list_consumer_group_offsets(asked, request_timeout=TIMEOUT_S).values()
-        told: Sequence[Any] = answer(future, f"group {group!r} of the source").topic_partitions
-        return told
+        committed: Sequence[Any] = answer(future, f"group {group!r} of the source").topic_partitions
+        return committed
 
     def close(self) -> None:
         """The admin client ends with this object."""

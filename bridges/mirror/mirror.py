@@ -23,7 +23,6 @@ from stratalog.bridges.mirror.partitions import MirroredPartition
 from stratalog.bridges.mirror.renamed import names_here, renamed, under_names_here
 from stratalog.bridges.mirror.source import MirrorSource, SourceBounds, without_leader
 from stratalog.bridges.mirror.topics import ensure_here
-from stratalog.engine.admin.topics import alter_configs
 from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.config.topic_config import MIRROR_SOURCE
 from stratalog.engine.driver.execution import Execution
@@ -32,6 +31,7 @@ from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import topic_config_of
+from stratalog.engine.metadata.topic_commands import AlterConfigs
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.upkeep.retention.delete_records import delete_records
 from stratalog.partitions.errors import InvalidCallError, StratalogError
@@ -69,7 +69,9 @@ def mirror(
                 run.fail(f"{key[0]}-{key[1]}", without_leader(key))
         run.notes += probe_brokers(metadata, storage).notes
         kept = [
-            name for name, topic in there.items() if ensure_here(metadata, storage, run, topic, bounds, options)
+            name
+            for name, topic in there.items()
+            if ensure_here(metadata, storage, execution, run, topic, bounds, options)
         ]
         parts = [] if options.dry_run else partitions_here(metadata, storage, execution, memory, run, kept, bounds)
         catch_up(metadata, storage, execution, memory, source, run, parts, options, began_s)
@@ -101,9 +103,7 @@ def mirror(
 
 def end_mirror(
     metadata: MetadataClient,
-    storage: Storage,
     execution: Execution,
-    memory: Memory,
     names: Sequence[str],
     *,
     dry_run: bool = False,
@@ -122,14 +122,8 @@ def end_mirror(
             )
     with execution.run("mirror end", dry_run=dry_run) as run:
         for name, mirrored in ended.items():
-            alter_configs(
-                metadata,
-                storage,
-                memory,
-                name,
-                {MIRROR_SOURCE: None, "mirror.archive.enable": None},
-                dry_run=dry_run,
-            )
+            changes = {MIRROR_SOURCE: None, "mirror.archive.enable": None}
+            metadata.submit(AlterConfigs(name, changes), dry_run=dry_run)
             run.rows.append({"topic": name, "mirrored": mirrored})
     return run.report()
 

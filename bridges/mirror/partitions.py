@@ -256,10 +256,10 @@ def _runs(records: pa.RecordBatch, epoch: int) -> Iterator[tuple[pa.RecordBatch,
     """
     epochs = records.column("leader_epoch")
     known = np.flatnonzero(valid_of(epochs))
-    told = integers_of(epochs)[known].astype(np.int64)
-    changed = np.flatnonzero(np.diff(told, prepend=epoch))
+    known_epochs = integers_of(epochs)[known].astype(np.int64)
+    changed = np.flatnonzero(np.diff(known_epochs, prepend=epoch))
     starts = [0, *known[changed].tolist(), records.num_rows]
-    for (start, end), one in zip(pairwise(starts), [epoch, *told[changed].tolist()], strict=True):
+    for (start, end), one in zip(pairwise(starts), [epoch, *known_epochs[changed].tolist()], strict=True):
         if start < end:
             yield records.slice(start, end - start), one
 

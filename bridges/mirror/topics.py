@@ -11,12 +11,14 @@ from stratalog.bridges.mirror.configs import configs_here
 from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.bridges.mirror.renamed import check_length
 from stratalog.bridges.mirror.source import InconsistentTopicIdError, SourceBounds, SourceTopic, without_leader
-from stratalog.engine.admin.topics import alter_topic, create_partitions, create_topic
+from stratalog.engine.admin.topics import create_topic
 from stratalog.engine.config.mirrored import mirrored_topic
 from stratalog.engine.config.topic_config import MIRROR_SOURCE, MIRROR_SOURCE_TOPIC
+from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.metadata.topic_commands import AlterTopic, CreatePartitions
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.partitions.errors import (
     InvalidCallError,
@@ -31,6 +33,7 @@ from stratalog.partitions.records import same_type, type_from_json
 def ensure_here(
     metadata: MetadataClient,
     storage: Storage,
+    execution: Execution,
     run: OperationRun,
     topic: SourceTopic,
     bounds: Mapping[TopicPartition, SourceBounds],
@@ -42,7 +45,7 @@ def ensure_here(
     try:
         image = metadata.image()
         if topic.name not in image.topic_ids:
-            _create(metadata, storage, topic, bounds, options)
+            _create(metadata, storage, execution, topic, bounds, options)
             run.notes.append(
                 f"{topic.name}: {'would be ' if options.dry_run else ''}created, {topic.partitions} "
                 f"partitions, of {topic.source}"
@@ -54,7 +57,7 @@ def ensure_here(
         check_source(here, topic)
         _let_grow(metadata, here, options.values, dry_run=options.dry_run)
         if topic.partitions > len(here.partitions):
-            create_partitions(metadata, topic.name, topic.partitions, dry_run=options.dry_run)
+            metadata.submit(CreatePartitions(topic.name, topic.partitions), dry_run=options.dry_run)
             run.notes.append(f"{topic.name}: the source has {topic.partitions} partitions now")
     except StratalogError as error:
         run.fail(topic.name, error)
@@ -65,6 +68,7 @@ def ensure_here(
 def _create(
     metadata: MetadataClient,
     storage: Storage,
+    execution: Execution,
     topic: SourceTopic,
     bounds: Mapping[TopicPartition, SourceBounds],
     options: MirrorOptions,
@@ -79,8 +83,7 @@ def _create(
             raise without_leader(key)
     try:
         create_topic(
-            metadata,
-            storage,
+            *(metadata, storage, execution),
             topic.name,
             partitions=topic.partitions,
             replication_factor=options.replication_factor,
@@ -140,7 +143,7 @@ def _let_grow(metadata: MetadataClient, here: TopicImage, values: TypedValues | 
     """
     check_typed(here, values)
     if values is not None and not same_type(type_from_json(here.value_schema or ""), values.type):
-        alter_topic(metadata, here.name, value_schema=values.schema, dry_run=dry_run)
+        metadata.submit(AlterTopic(here.name, value_schema=values.schema), dry_run=dry_run)
 
 
 def check_typed(here: TopicImage, values: TypedValues | None) -> None:

@@ -11,10 +11,10 @@ from stratalog.engine.driver.compared_clocks import compared_clocks
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Report
-from stratalog.engine.driver.run import Row
+from stratalog.engine.driver.run import PartitionRow, Row
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import topic_config_of
-from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.metadata.protection import PROTECT
 from stratalog.engine.metadata.topic_commands import (
     AlterConfigs,
@@ -22,16 +22,14 @@ from stratalog.engine.metadata.topic_commands import (
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
-    PartitionsCreated,
-    TopicCreated,
 )
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.positions import micros, time_of
 from stratalog.engine.replication.replica_selector import KEY
-from stratalog.engine.state.internal_topics import check_not_internal
+from stratalog.engine.state.internal_topics import METADATA_CONFIGS, check_not_internal
 from stratalog.engine.upkeep.retention.sweep import special_files
 from stratalog.partitions import paths
-from stratalog.partitions.clock import Clock, time_text
+from stratalog.partitions.clock import time_text
 from stratalog.partitions.errors import (
     InvalidCallError,
     InvalidReplicationFactorError,
@@ -47,6 +45,46 @@ _MOST_DAYS = 36_525
 """A century. A longer protection is probably a mistake, and could not be undone."""
 
 
+class CreatedRow(Row, frozen=True, kw_only=True):
+    """A topic that was created, or that existed before with the requested shape."""
+
+    topic: str
+    created: bool
+    partitions: int
+    replication_factor: int
+    topic_id: str | None
+    """None in the dry run of a new topic."""
+
+
+class AlteredRow(Row, frozen=True, kw_only=True):
+    """A new or widened field of a topic's types, such as ``value.gate``."""
+
+    topic: str
+    field: str
+
+
+class AddedRow(PartitionRow, frozen=True, kw_only=True):
+    """A new partition, with its brokers."""
+
+    replicas: str
+
+
+class ConfigRow(Row, frozen=True, kw_only=True):
+    """A config of a topic or of the cluster."""
+
+    config: str
+    value: str | None
+    """None: it was reset to its default."""
+    changed: bool
+
+
+class ProtectedRow(Row, frozen=True, kw_only=True):
+    """A protected topic, and the time (ISO 8601, UTC)."""
+
+    topic: str
+    protected_until: str
+
+
 class DeletedRow(Row, frozen=True, kw_only=True):
     """The files of a deleted topic on a broker, or in the remote tier."""
 
@@ -58,6 +96,7 @@ class DeletedRow(Row, frozen=True, kw_only=True):
 def create_topic(
     metadata: MetadataClient,
     storage: Storage,
+    execution: Execution,
     name: str,
     *,
     partitions: int | None = None,
@@ -68,122 +107,171 @@ def create_topic(
     if_not_exists: bool = False,
     log_starts: Sequence[int] = (),
     dry_run: bool = False,
-) -> TopicCreated:
+) -> Report:
     """Create a topic; schemas are Spark's JSON text of a type, None for binary. ``if_not_exists`` accepts an
     existing topic of this shape (``CreateTopic``). ``log_starts``: the log starts of the first partitions.
-    ``dry_run`` only checks.
+    ``dry_run`` only checks. The report has one row (``CreatedRow``).
 
     Raises: TopicAlreadyExistsError, InvalidReplicationFactorError, InvalidConfigError, InvalidCallError.
     """
-    texts = {key: str(value) for key, value in (configs or {}).items()}
-    _check_remote(storage, texts)
-    command = CreateTopic(
-        name=name,
-        topic_id=storage.new_id(),
-        partitions=partitions,
-        replication_factor=replication_factor,
-        key_schema=key_schema,
-        value_schema=value_schema,
-        configs=texts,
-        if_not_exists=if_not_exists,
-        log_starts=log_starts,
-    )
-    try:
-        return metadata.submit(command, dry_run=dry_run)
-    except InvalidReplicationFactorError as error:
-        never = sorted(storage.stores.keys() - metadata.image().brokers.keys())
-        if not never:
-            raise
-        raise InvalidReplicationFactorError(
-            f"{error}; brokers {never} of the cluster file were never registered: run format again, which "
-            "completes the first run"
-        ) from error
+    with execution.run("topics create", dry_run=dry_run) as run:
+        texts = {key: str(value) for key, value in (configs or {}).items()}
+        _check_remote(storage, texts)
+        command = CreateTopic(
+            name=name,
+            topic_id=storage.new_id(),
+            partitions=partitions,
+            replication_factor=replication_factor,
+            key_schema=key_schema,
+            value_schema=value_schema,
+            configs=texts,
+            if_not_exists=if_not_exists,
+            log_starts=log_starts,
+        )
+        try:
+            made = metadata.submit(command, dry_run=dry_run)
+        except InvalidReplicationFactorError as error:
+            never = sorted(storage.stores.keys() - metadata.image().brokers.keys())
+            if not never:
+                raise
+            raise InvalidReplicationFactorError(
+                f"{error}; brokers {never} of the cluster file were never registered: run format again, which "
+                "completes the first run"
+            ) from error
+        row = CreatedRow(
+            topic=name,
+            created=made.created,
+            partitions=made.partitions,
+            replication_factor=made.replication_factor,
+            topic_id=None if dry_run and made.created else made.topic_id,
+        )
+        run.add([row])
+    return run.report()
 
 
 def alter_topic(
     metadata: MetadataClient,
+    execution: Execution,
     name: str,
     *,
     key_schema: str | None = None,
     value_schema: str | None = None,
     dry_run: bool = False,
-) -> tuple[str, ...]:
-    """Extend the declared schemas of a topic by nullable fields and wider types. Returns the added and widened
-    fields. A schema of None is unchanged. ``dry_run`` only checks.
+) -> Report:
+    """Extend the declared schemas of a topic by nullable fields and wider types. None: unchanged. ``dry_run`` only
+    checks. The report has a row for each new or widened field.
 
     Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidConfigError; InvalidCallError, also for any
         other change of a schema.
     """
     if key_schema is None and value_schema is None:
         raise InvalidCallError(f"topic {name!r}: give the type of its keys or values")
-    command = AlterTopic(name, key_schema, value_schema)
-    return metadata.submit(command, dry_run=dry_run)
+    with execution.run("topics alter", dry_run=dry_run) as run:
+        fields = metadata.submit(AlterTopic(name, key_schema, value_schema), dry_run=dry_run)
+        run.add(AlteredRow(topic=name, field=field) for field in fields)
+    return run.report()
 
 
 def create_partitions(
-    metadata: MetadataClient, name: str, partitions: int, *, if_not_exists: bool = False, dry_run: bool = False
-) -> PartitionsCreated:
-    """Add partitions to a topic, up to ``partitions``. With ``if_not_exists`` a topic that already has as many or
-    more is unchanged. ``dry_run`` only reports the brokers of the new partitions.
+    metadata: MetadataClient,
+    execution: Execution,
+    name: str,
+    partitions: int,
+    *,
+    if_not_exists: bool = False,
+    dry_run: bool = False,
+) -> Report:
+    """Add partitions to a topic, up to ``partitions``; with ``if_not_exists`` a topic that already has as many or
+    more is unchanged. ``dry_run`` only reports the brokers of the new partitions. The report has a row for each
+    new partition.
 
     Raises: see ``CreatePartitions.decide``.
     """
-    if if_not_exists and partitions <= (count := len(metadata.image().topic(name).partitions)):
-        return PartitionsCreated(count, {})
-    command = CreatePartitions(name, partitions)
-    return metadata.submit(command, dry_run=dry_run)
+    with execution.run("topics create_partitions", dry_run=dry_run) as run:
+        if not if_not_exists or partitions > len(metadata.image().topic(name).partitions):
+            added = metadata.submit(CreatePartitions(name, partitions), dry_run=dry_run)
+            run.add(
+                AddedRow(topic=name, partition=partition, replicas=",".join(map(str, replicas)))
+                for partition, replicas in added.items()
+            )
+        if not run.rows:
+            run.notes.append(f"topic {name!r} already has {partitions} partitions{' or more' * if_not_exists}")
+    return run.report()
 
 
 def alter_configs(
     metadata: MetadataClient,
     storage: Storage,
+    execution: Execution,
     memory: Memory,
     topic: str | None,
     changes: Mapping[str, str | float | None],
     *,
     dry_run: bool = False,
-) -> None:
+) -> Report:
     """Set configs of a topic (None: of the cluster); a value of None restores the default. ``dry_run`` only
-    checks.
+    checks. The report has a row for each config that is set afterwards, and for each one that was reset.
 
     Raises: UnknownTopicOrPartitionError, InvalidConfigError, InvalidCallError.
     """
-    texts = {key: None if value is None else str(value) for key, value in changes.items()}
-    _check_remote(storage, texts)
-    if topic is None and (selector := texts.get(KEY)) is not None:
-        memory.selector.offered.check(selector.strip())
-    metadata.submit(AlterConfigs(topic, texts), dry_run=dry_run)
+    with execution.run("topics alter_configs", dry_run=dry_run) as run:
+        texts = {key: None if value is None else str(value) for key, value in changes.items()}
+        _check_remote(storage, texts)
+        if topic is None and (selector := texts.get(KEY)) is not None:
+            memory.selector.offered.check(selector.strip())
+        after = (
+            metadata.submit(AlterConfigs(topic, texts), dry_run=dry_run)
+            if texts
+            else _set_configs(metadata.image(), topic)
+        )
+        run.add(
+            ConfigRow(config=key, value=after.get(key), changed=key in texts)
+            for key in sorted(after.keys() | texts.keys())
+        )
+    return run.report()
 
 
 def protect(
     metadata: MetadataClient,
     storage: Storage,
-    clock: Clock,
+    execution: Execution,
     topic: str,
     *,
     until: object = None,
     days: float | None = None,
     dry_run: bool = False,
-) -> datetime:
+) -> Report:
     """Protect the records of a topic until a time (a datetime with a zone, or ISO 8601 text), or for a number of
-    days from now; returns the time. ``dry_run`` only checks.
+    days from now. ``dry_run`` only checks. The report has one row, with the time.
 
     Raises: PolicyViolationError for a time before the end of the current protection; InvalidCallError, also for a
         past time; UnknownTopicOrPartitionError, InvalidTopicError.
     """
-    now_ms = compared_clocks(storage, clock, metadata.image()).stamp_ms
-    if (until is None) == (days is None):
-        raise InvalidCallError(f"topic {topic!r}: give a time until which to protect it, or a number of days")
-    if days is None:
-        at_ms = micros(time_of(until, f"topic {topic!r}: until")) // 1000
-    elif isinstance(days, int | float) and 0 < days <= _MOST_DAYS:
-        at_ms = now_ms + int(days * _DAY_MS)
-    else:
-        raise InvalidCallError(f"topic {topic!r}: days {days!r}: give more than 0, and at most {_MOST_DAYS}")
-    if at_ms <= now_ms:
-        raise InvalidCallError(f"topic {topic!r}: {time_text(at_ms)} is in the past: nothing would be protected")
-    metadata.submit(AlterConfigs(topic, {PROTECT: str(at_ms)}), dry_run=dry_run)
-    return datetime.fromtimestamp(at_ms / 1000, tz=UTC)
+    with execution.run("topics protect", dry_run=dry_run) as run:
+        now_ms = compared_clocks(storage, execution.clock, metadata.image()).stamp_ms
+        if (until is None) == (days is None):
+            raise InvalidCallError(f"topic {topic!r}: give a time until which to protect it, or a number of days")
+        if days is None:
+            at_ms = micros(time_of(until, f"topic {topic!r}: until")) // 1000
+        elif isinstance(days, int | float) and 0 < days <= _MOST_DAYS:
+            at_ms = now_ms + int(days * _DAY_MS)
+        else:
+            raise InvalidCallError(f"topic {topic!r}: days {days!r}: give more than 0, and at most {_MOST_DAYS}")
+        if at_ms <= now_ms:
+            raise InvalidCallError(
+                f"topic {topic!r}: {time_text(at_ms)} is in the past: nothing would be protected"
+            )
+        metadata.submit(AlterConfigs(topic, {PROTECT: str(at_ms)}), dry_run=dry_run)
+        time = datetime.fromtimestamp(at_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
+        run.add([ProtectedRow(topic=topic, protected_until=time)])
+    return run.report()
+
+
+def _set_configs(image: ClusterImage, topic: str | None) -> Mapping[str, str]:
+    """The configs that are set on a topic, or on the cluster if ``topic`` is None."""
+    if topic == paths.METADATA_TOPIC:
+        return METADATA_CONFIGS
+    return image.configs if topic is None else image.topic(topic).configs
 
 
 def _check_remote(storage: Storage, texts: Mapping[str, str | None]) -> None:

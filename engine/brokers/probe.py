@@ -107,10 +107,21 @@ def read_and_probe(metadata: MetadataClient, storage: Storage) -> tuple[ClusterI
 def probe_first(
     metadata: MetadataClient, storage: Storage, run: OperationRun, image: ClusterImage | None = None
 ) -> ClusterImage:
-    """Call ``probe_brokers`` at the beginning of a run, and add its notes to the run. Returns the metadata."""
-    probed = probe_brokers(metadata, storage, image)
-    run.notes += [note for note in probed.notes if note not in run.notes]
-    return probed.image
+    """Call ``probe_brokers`` at the beginning of a run, and add its notes to the run. Returns the metadata. A dry
+    run commits nothing, and returns the metadata as a run would have it."""
+    if run.dry_run:
+        image = metadata.image() if image is None else image
+        decided = ApplyProbe(tuple(probe_roots(storage, image))).decide(image)
+        if decided.records:
+            metadata.check_may_commit()
+        image = decided.image_after(image)
+        notes = [f"a run begins with: {note}" for note in decided.answer.notes]
+        notes += _unmatched(storage.file, image)
+    else:
+        probed = probe_brokers(metadata, storage, image)
+        image, notes = probed.image, [*probed.notes]
+    run.notes += [note for note in notes if note not in run.notes]
+    return image
 
 
 def with_leaders(metadata: MetadataClient, storage: Storage, work: Callable[[ClusterImage], T]) -> T:

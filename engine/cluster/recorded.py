@@ -7,12 +7,13 @@ maintain                                    one per round that did something, or
 destructive operations                      one before they act, and one after
 everything else                             one, if it changed anything
 
-**An operation that failed raises.** A method with the argument ``check`` is an operation: if its report has a
-failure, it raises OperationFailedError, which has the report, including the finished work. ``check=False`` returns
-the report; ``report.ok`` shows whether it succeeded. A dry run raises for anything that the operation would be
-unable to do. A method that returns a report and has no ``check`` only reads (``verify``, ``compare``, ``health``,
-``describe``, ``drill``, ``list``): if such a method finds damage, it has done its job, and returns its report. Its
-findings are failures of the report, and ``report.ok`` is False. Only ``checked`` makes a method raise.
+**What changes the cluster returns a report, and an operation that failed raises.** A method with the argument
+``check`` is an operation: if its report has a failure, it raises OperationFailedError, which has the report,
+including the finished work. ``check=False`` returns the report; ``report.ok`` shows whether it succeeded. A dry
+run raises for anything that the operation would be unable to do. A method that returns a report and has no
+``check`` only reads (``verify``, ``compare``, ``health``, ``describe``, ``drill``, ``list``): if it finds damage,
+it has done its job, and returns its report. Its findings are failures of the report, and ``report.ok`` is False.
+Only ``checked`` decides this.
 
 An operation never fails because of its event: if the event cannot be written, the report has a note; without a
 report, a warning is logged. The module logs no other warnings, because Python prints warnings if logging is not

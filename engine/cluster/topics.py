@@ -11,7 +11,6 @@ from stratalog.engine.cluster.arguments import declared
 from stratalog.engine.cluster.recorded import always, operation
 from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
-from stratalog.engine.metadata.topic_commands import PartitionsCreated, TopicCreated
 from stratalog.engine.upkeep.retention.delete_records import delete_records
 from stratalog.partitions.numbers import whole, whole_or_none
 
@@ -74,8 +73,9 @@ class Topics:
         configs: Mapping[str, str | float] | None = None,
         if_not_exists: bool = False,
         dry_run: bool = False,
-    ) -> TopicCreated:
-        """Create a topic.
+        check: bool = True,
+    ) -> Report:
+        """Create a topic. The report has one row, with the topic's shape and id.
 
         Args:
             partitions: the number of partitions (default: the cluster's num.partitions)
@@ -92,7 +92,7 @@ class Topics:
             InvalidCallError.
         """
         return topics.create_topic(
-            *(self._ports.metadata, self._ports.storage),
+            *self._ports.for_tasks,
             name,
             partitions=whole_or_none(partitions, f"topic {name!r}: partitions"),
             replication_factor=whole_or_none(replication_factor, f"topic {name!r}: replication factor"),
@@ -105,10 +105,16 @@ class Topics:
 
     @operation("topics create_partitions")
     def create_partitions(
-        self, name: str, partitions: int, *, if_not_exists: bool = False, dry_run: bool = False
-    ) -> PartitionsCreated:
-        """Add partitions to a topic. New records of a key may then go to another partition. Returns the new
-        partitions and their replicas.
+        self,
+        name: str,
+        partitions: int,
+        *,
+        if_not_exists: bool = False,
+        dry_run: bool = False,
+        check: bool = True,
+    ) -> Report:
+        """Add partitions to a topic. New records of a key may then go to another partition. The report has a row
+        per new partition, with its replicas.
 
         Args:
             partitions: the new total number of partitions
@@ -116,7 +122,11 @@ class Topics:
         """
         count = whole(partitions, f"topic {name!r}: partitions")
         return topics.create_partitions(
-            self._ports.metadata, name, count, if_not_exists=if_not_exists, dry_run=dry_run
+            *(self._ports.metadata, self._ports.execution),
+            name,
+            count,
+            if_not_exists=if_not_exists,
+            dry_run=dry_run,
         )
 
     @operation("topics alter")
@@ -127,9 +137,10 @@ class Topics:
         key: DataType | str | None = None,
         value: DataType | str | None = None,
         dry_run: bool = False,
-    ) -> tuple[str, ...]:
+        check: bool = True,
+    ) -> Report:
         """Extend the declared types of a topic: append nullable fields to structs, and widen the types of value
-        fields. Returns the names of the new and widened fields, such as ``value.gate``. New fields are null in
+        fields. The report has a row per new or widened field, such as ``value.gate``. New fields are null in
         existing records; all readers see the wider types. Older producers still work.
 
         Args:
@@ -137,29 +148,44 @@ class Topics:
             value: the complete new type of values, in the forms of ``create`` (default: unchanged)
         """
         return topics.alter_topic(
-            self._ports.metadata, name, key_schema=declared(key), value_schema=declared(value), dry_run=dry_run
+            *(self._ports.metadata, self._ports.execution),
+            name,
+            key_schema=declared(key),
+            value_schema=declared(value),
+            dry_run=dry_run,
         )
 
     @operation("topics alter_configs")
     def alter_configs(
-        self, topic: str | None, changes: Mapping[str, str | float | None], *, dry_run: bool = False
-    ) -> None:
-        """Set configs of a topic or of the cluster, or reset them to their defaults.
+        self,
+        topic: str | None,
+        changes: Mapping[str, str | float | None],
+        *,
+        dry_run: bool = False,
+        check: bool = True,
+    ) -> Report:
+        """Set configs of a topic or of the cluster, or reset them to their defaults. The report has a row per
+        config that is set afterwards or was reset.
 
         Args:
             topic: the topic; None: the cluster
             changes: the new values by key; the value None restores the default
         """
-        topics.alter_configs(
-            self._ports.metadata, self._ports.storage, self._ports.memory, topic, changes, dry_run=dry_run
-        )
+        return topics.alter_configs(*self._ports.all, topic, changes, dry_run=dry_run)
 
     @operation("topics protect")
     def protect(
-        self, topic: str, *, until: datetime | str | None = None, days: float | None = None, dry_run: bool = False
-    ) -> datetime:
+        self,
+        topic: str,
+        *,
+        until: datetime | str | None = None,
+        days: float | None = None,
+        dry_run: bool = False,
+        check: bool = True,
+    ) -> Report:
         """Protect a topic: until a given time, no job deletes its records or the topic itself (POLICY_VIOLATION).
-        The config ``protect.until.ms`` holds the time; it can be moved later, never earlier. Returns the time.
+        The config ``protect.until.ms`` holds the time; it can be moved later, never earlier. The report has one
+        row, with the time.
 
             cluster.topics.protect("trips", until="2030-01-01")
 
@@ -170,7 +196,7 @@ class Topics:
 
         Raises: PolicyViolationError, InvalidCallError, UnknownTopicOrPartitionError.
         """
-        return topics.protect(*self._ports.for_looks, topic, until=until, days=days, dry_run=dry_run)
+        return topics.protect(*self._ports.for_tasks, topic, until=until, days=days, dry_run=dry_run)
 
     @operation("topics delete", destroys=always)
     def delete(

@@ -21,7 +21,7 @@ class ComparedClocks:
 
     driver_ms: int
     brokers_ms: Mapping[int, int | None]
-    """By broker; None if its storage has no time."""
+    """Keyed by broker; None if its storage has no time."""
 
     @property
     def agreed_ms(self) -> int | None:

@@ -58,7 +58,7 @@ def have_written(counts: StoreCounts) -> bool:
 
 def _has_worked(report: Report) -> bool:
     return any(_work(report).values()) or any(
-        row.get("joined_s") is not None or row.get("outcome") == "mended" for row in _others(report)
+        row.get("joined_s") is not None or row.get("outcome") == "repaired" for row in _others(report)
     )
 
 

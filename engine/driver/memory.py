@@ -149,7 +149,7 @@ class RemoteEnds:
     _found: dict[TopicIdPartition, int] = field(default_factory=dict)
     """The leader epoch of the check."""
     _silent_until_ms: dict[str, int] = field(default_factory=dict)
-    """By topic id."""
+    """Keyed by topic id."""
 
     def unknown(self, views: Iterable[PartitionView]) -> list[PartitionView]:
         """The views of tiered partitions that were not checked under their current leader epoch."""

@@ -77,7 +77,7 @@ class Owners:
     """The owners of some brokers' roots, by their ``broker.json``."""
 
     ours: Mapping[int, BrokerFile]
-    """By broker; brokers with an unreadable root are left out."""
+    """Keyed by broker; brokers with an unreadable root are left out."""
     foreign: Sequence[StratalogError]
     """The error for each foreign root."""
 
@@ -106,7 +106,7 @@ class Ports:
     execution: Execution
     memory: Memory = field(default_factory=Memory)
     events: OperationsLog | None = None
-    """Where operations write their events; None: nowhere."""
+    """The writer of the operations' events; None if no events are written."""
 
     @property
     def clock(self) -> Clock:

@@ -54,7 +54,7 @@ class Storage:
 
     file: ClusterFile
     stores: Mapping[int, Store]
-    """By broker."""
+    """Keyed by broker."""
     remote: Store | None
     table_clock: Clock
     """The clock of the remote tables."""
@@ -71,7 +71,7 @@ class Storage:
     elsewhere: Callable[[], StoreCounts] = StoreCounts
     """Returns the storage calls of tasks on executors so far."""
     foreign: dict[tuple[TopicIdPartition, int], frozenset[str]] = field(default_factory=dict)
-    """By partition and generation: see ``PartitionReplicas.foreign``."""
+    """Keyed by partition and generation: see ``PartitionReplicas.foreign``."""
 
     def replicas(self, view: PartitionView) -> PartitionReplicas:
         """A partition with the stores of its brokers."""

@@ -92,7 +92,7 @@ class StoredCopy:
 
     place: SchedulePlace
     versions: tuple[int, ...]
-    """In order."""
+    """The versions, in order."""
 
     @property
     def newest(self) -> int:

@@ -57,7 +57,7 @@ class SeenPartition:
 
     view: PartitionView
     config: TopicConfig | None
-    """None: unknown."""
+    """None if unknown."""
     replicas: Mapping[int, Seen]
     """The folders on the listed brokers."""
 

@@ -1,8 +1,8 @@
 """The cluster's metadata: brokers, topics, partitions and their leaders, and commands that change them. Pure.
 
 Purpose
-    The only authority on brokers, topics and partitions (protocol sections 2 and 4). It is a log of small
-    records; everything else here is a function of it.
+    The only authority on brokers, topics and partitions (protocol sections 2 and 4). The metadata is a log of
+    small records; everything else in this package is a function of that log.
 
         records                 typed records, and their JSON
         image                   the state after the records, as frozen values
@@ -24,9 +24,9 @@ Purpose
         placement               places replicas over racks
         reassignment_plan       computes the replicas of a reassignment
 
-In and out
-    In: committed records (from ``stratalog.engine.quorum``), commands. Out: ``ClusterImage`` and,
-    for replication, ``PartitionView``; records for the quorum to commit.
+Input and output
+    Input: committed records (from ``stratalog.engine.quorum``) and commands. Output: ``ClusterImage`` and, for
+    replication, ``PartitionView``; records for the quorum to commit.
 
 May not know
     Storage, time, randomness, Spark. A command contains all values that depend on them (ids, a topic id as the
@@ -52,7 +52,7 @@ Extensions of the protocol's text
       not count.
     * ``AlterPartition`` refuses an ISR member that was not *being added* in the current partition epoch:
       so the two commits of an expansion are enforced here; proposers cannot skip the first.
-    * A reassignment consists of its final replicas (``target``), and those that are here only for it
-      (``joining``). Brokers may come and go meanwhile; it ends when a proposal leaves no joining replica
-      outside the ISR, when the same one is requested again, or when it is cancelled.
+    * A reassignment consists of its final replicas (``target``), and the replicas that exist only for it
+      (``joining``). Brokers may come and go meanwhile; the reassignment ends when a proposal leaves no joining
+      replica outside the ISR, when the same reassignment is requested again, or when it is cancelled.
 """

@@ -51,7 +51,7 @@ class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     cluster_id: str
     configs: Mapping[str, str]
     topics: tuple[TopicDescription, ...]
-    """By name."""
+    """Keyed by name."""
 
 
 def describe(image: ClusterImage) -> ClusterDescription:

@@ -1,7 +1,7 @@
 """The one fold of the metadata: live path, recovery, snapshots and tests all call ``apply``.
 
-The derivations of a replay (protocol section 4) are here: the ISRs and leaders that follow when a broker is
-registered, fenced or unfenced. So each of these is one small record.
+The derivations of a replay (protocol section 4): the ISRs and leaders that follow when a broker is registered,
+fenced or unfenced. So each of these events is one small record.
 """
 
 from __future__ import annotations

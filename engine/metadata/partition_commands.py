@@ -336,7 +336,7 @@ class AdoptRules:
 
     topic_id: str
     rules: tuple[tuple[int, Rule], ...]
-    """By partition."""
+    """Keyed by partition."""
     committed_ms: int
 
     def decide(self, image: ClusterImage) -> Decision[int]:

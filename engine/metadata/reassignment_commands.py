@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stratalog.engine.metadata.commands import Decision
@@ -23,7 +24,7 @@ class Reassignment:
     topic_id: str
     partition: int
     target: tuple[int, ...] | None
-    """In order of preference; None cancels the reassignment in progress."""
+    """The brokers, in order of preference; None cancels the reassignment in progress."""
     force: bool = False
     """Reassign even if afterwards no replica is in sync, and the partition has no leader."""
 
@@ -56,10 +57,10 @@ class AlterPartitionReassignments:
 class EndThrottle:
     """Delete ``follower.replication.throttled.rate``, unless a reassignment is in progress."""
 
-    def decide(self, image: ClusterImage) -> Decision[None]:
-        """Never raises."""
+    def decide(self, image: ClusterImage) -> Decision[Mapping[str, str]]:
+        """Answers with the cluster's configs. Never raises."""
         if THROTTLED_RATE not in image.configs or in_progress(image):
-            return Decision((), None)
+            return Decision((), image.configs)
         return AlterConfigs(None, {THROTTLED_RATE: None}).decide(image)
 
 

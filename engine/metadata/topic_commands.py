@@ -68,9 +68,9 @@ class CreateTopic:
     name: str
     topic_id: str
     partitions: int | None = None
-    """None: the cluster's ``num.partitions``."""
+    """None selects the cluster's ``num.partitions``."""
     replication_factor: int | None = None
-    """None: the cluster's ``default.replication.factor``."""
+    """None selects the cluster's ``default.replication.factor``."""
     key_schema: str | None = None
     """Spark's JSON text of the key's type; None for binary. ``value_schema`` likewise."""
     value_schema: str | None = None
@@ -190,14 +190,6 @@ def _type(schema: str | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionsCreated:
-    """The topic has ``partitions`` partitions; ``added`` has the replicas of each new one."""
-
-    partitions: int
-    added: Mapping[int, tuple[int, ...]]
-
-
-@dataclass(frozen=True, slots=True)
 class CreatePartitions:
     """Grow a topic to ``partitions`` partitions (Kafka's CreatePartitions). New replicas go to brokers with few
     replicas of the topic. Existing records stay, and new records of a key may go to another partition; a retried
@@ -207,8 +199,10 @@ class CreatePartitions:
     name: str
     partitions: int
 
-    def decide(self, image: ClusterImage) -> Decision[PartitionsCreated]:
-        """Raises: UnknownTopicOrPartitionError, InvalidTopicError; InvalidPartitionsError for fewer partitions
+    def decide(self, image: ClusterImage) -> Decision[Mapping[int, tuple[int, ...]]]:
+        """Answers with the replicas of each new partition.
+
+        Raises: UnknownTopicOrPartitionError, InvalidTopicError; InvalidPartitionsError for fewer partitions
         than the topic has; InvalidCallError for a topic with snapshots; InvalidReplicationFactorError with too few
         brokers.
         """
@@ -221,7 +215,7 @@ class CreatePartitions:
                 "cannot shrink"
             )
         if self.partitions == present:
-            return Decision((), PartitionsCreated(present, {}))
+            return Decision((), {})
         config = topic_config(topic.configs, image.configs, what)
         if config.keys_required:
             raise InvalidCallError(
@@ -242,7 +236,7 @@ class CreatePartitions:
         records = tuple(
             _new_partition(topic.topic_id, number, replicas, added=True) for number, replicas in added.items()
         )
-        return Decision(records, PartitionsCreated(self.partitions, added))
+        return Decision(records, added)
 
 
 def _new_partition(
@@ -329,9 +323,11 @@ class AlterConfigs:
     topic: str | None
     changes: Mapping[str, str | None]
 
-    def decide(self, image: ClusterImage) -> Decision[None]:
-        """Raises: UnknownTopicOrPartitionError, InvalidTopicError; InvalidConfigError, also when another topic's
-        configs would contradict a new default.
+    def decide(self, image: ClusterImage) -> Decision[Mapping[str, str]]:
+        """Answers with the configs that are set afterwards.
+
+        Raises: UnknownTopicOrPartitionError, InvalidTopicError; InvalidConfigError, also when another topic's
+            configs would contradict a new default.
         """
         if self.topic is None:
             what, scope, present = "cluster", Scope.CLUSTER, image.configs
@@ -403,7 +399,7 @@ class AlterConfigs:
             for name in self.changes
             if after.get(name) != present.get(name)
         )
-        return Decision(records, None)
+        return Decision(records, after)
 
 
 def _erases(image: ClusterImage, topic_id: str) -> bool:

@@ -23,8 +23,9 @@ Purpose
         cache        a driver's cache between its runs
         inspection   the content of each voter, for operators
 
-In and out
-    In: records, from commands of ``stratalog.engine.metadata``. Out: images of ``stratalog.engine.metadata``.
+Input and output
+    Input: records, from commands of ``stratalog.engine.metadata``. Output: images of
+    ``stratalog.engine.metadata``.
 
 May not know
     The meaning of the records (except the first, which names the voters), or Spark. Clock, randomness and ids are

@@ -114,10 +114,10 @@ def find_log(
     voters, all brokers are listed. ``cached`` is an earlier log, used if it fits. ``as_logged`` ignores the voters
     in the file. With ``key``, unsigned objects do not count.
 
-    At any length of the log, it reads from each voter of a majority its ``broker.json`` before (unless in
-    ``whose``) and after a listing, then the latest snapshot (2 requests) and the last batch: 6 requests with one
-    voter, 9 with three. If batches are large, the last ones repeat few of them, and this takes up to 3 more
-    requests. The protocol's minimum is 2 per voter of a majority, 1 for the snapshot, and 1 for the batch.
+    For any length of the log, the function reads from each voter of a majority its ``broker.json`` before (unless
+    in ``whose``) and after a listing, then the latest snapshot (2 requests) and the last batch: 6 requests with
+    one voter, 9 with three. If batches are large, the last ones repeat few earlier batches, and this takes up to 3
+    more requests. The protocol's minimum is 2 per voter of a majority, 1 for the snapshot, and 1 for the batch.
 
     Raises: InvalidCallError when there is no cluster, or the voters in the file are not those of the log;
         InconsistentClusterIdError, LogDirError for a foreign root; NoMajorityError, or StorageAuthorizationError

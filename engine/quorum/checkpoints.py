@@ -112,8 +112,7 @@ def copy_checkpoint(cluster_id: str, source: VoterListing, name: CheckpointName,
     fetch_snapshot(
         target.store,
         target.folder,
-        # If a snapshot has meanwhile been given the name, it is never replaced (see
-        # ``stratalog.engine.quorum.upkeep``).
+        # A snapshot that already has the name is never replaced (see ``stratalog.engine.quorum.upkeep``).
         lambda: None if name in target.list().checkpoints else found,
         owner=cluster_id,
         partition=0,

@@ -145,6 +145,10 @@ class MetadataClient:
         """See ``MetadataLog.lacks_key``."""
         return self._log.lacks_key
 
+    def check_may_commit(self) -> None:
+        """Check that this process could commit a change, for dry runs. Raises: ClusterKeyError."""
+        self._log.check_may_write()
+
     @property
     def waiting(self) -> int:
         """The number of waiting commands."""
@@ -161,14 +165,17 @@ class MetadataClient:
 
     def submit(self, command: Command[Answer], *, dry_run: bool = False) -> Answer:
         """Read, decide, commit; if another driver committed first, decide again on its result. ``dry_run``: return
-        the answer as it would be now, and commit nothing.
+        the answer as it would be now, and commit nothing; the errors are the same.
 
         Raises: errors of the command's ``decide``, InvalidCallError for records that could not be read again, and
             RetriableError kinds: nothing was changed. OutcomeUnknownError: the command may have been committed.
             CorruptionError kinds.
         """
         if dry_run:
-            return _decided(command, self.image(), self._agreed_ms).answer
+            decision = _decided(command, self.image(), self._agreed_ms)
+            if decision.records:
+                self.check_may_commit()
+            return decision.answer
         mine = _Request(command)
         self._commits.commit(mine, self._submit)
         if isinstance(mine.outcome, _Refused):

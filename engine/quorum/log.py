@@ -95,7 +95,7 @@ class MetadataLog:
         self._epoch = 0
         """The greatest epoch that this driver has tried. None is used twice: epoch and offset identify a batch."""
         self._begun = 0
-        """That epoch, to try it again, if too few voters accepted it and no other driver has it."""
+        """The epoch of an unfinished claim, which this driver tries again unless another driver has it."""
 
     @property
     def cluster_id(self) -> str:

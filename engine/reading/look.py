@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 _LOOKS = 3
 _local_pieces: WeakKeyDictionary[ReplicaLog, Sequence[FileSlice]] = WeakKeyDictionary()
-"""By log; a replica whose folder is unchanged keeps its log object."""
+"""Keyed by log; a replica whose folder is unchanged keeps its log object."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,7 +227,7 @@ class _Query:
     by_partition: Mapping[str, Mapping[str, Mapping[int, Place]]]
     """``start`` and ``end`` by topic and partition, if they were given that way."""
     committed: Mapping[str, Mapping[TopicPartition, OffsetCommit]]
-    """By group."""
+    """Keyed by group."""
 
     @property
     def isolation(self) -> Isolation:

@@ -38,7 +38,7 @@ class StreamOffsets:
     """The stream's position in each partition of its topics."""
 
     topic_ids: Mapping[str, str]
-    """By name."""
+    """Keyed by name."""
     partitions: Mapping[TopicPartition, Position]
     initial: bool = False
     began: Mapping[TopicPartition, Position] | None = None

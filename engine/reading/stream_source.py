@@ -72,7 +72,7 @@ class _SeenOffsets:
     """The topics of a stream, as read once."""
 
     topics: Mapping[str, TopicImage]
-    """By name."""
+    """Keyed by name."""
     leaders: Mapping[TopicPartition, SeenLeader]
     """The leaders of the partitions to read."""
 

@@ -80,9 +80,9 @@ class TailOptions:
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED
     """The isolation level (isolation.level)."""
     auto_offset_reset: str = "none"
-    """Where to continue from an offset that the log no longer has, or begin for a group without a commit: ``none``
-    (an error), ``earliest`` or ``latest``. If that part of the history is lost, both continue where the histories
-    diverge.
+    """The place to continue from if the log no longer has an offset, or to begin at for a group without a commit:
+    ``none`` (an error), ``earliest`` or ``latest``. If that part of the history is lost, both continue where the
+    histories diverge.
     """
     max_bytes: int = MAX_BYTES
     """Bytes of one table in memory (max.partition.fetch.bytes)."""
@@ -158,7 +158,7 @@ class Tail:
         self._damage: dict[str, None] = {}
         """Damage that the tail has skipped by reading other copies; one entry each."""
         self._failing_since_s: dict[int, float] = {}
-        """By partition: since when the tail could not determine how to continue."""
+        """Keyed by partition: since when the tail could not determine how to continue."""
         check_some(partitions)
         isolation = Isolation(options.isolation)
         where = _where(topic, start, last, clock.now_ms())
@@ -191,7 +191,7 @@ class Tail:
         return head + html_table(columns, rows, numbers=columns)
 
     def _at(self) -> list[tuple[int, int]]:
-        """By partition; copied, so it is safe to call while another thread iterates."""
+        """The positions, copied, so that it is safe to call this while another thread iterates."""
         return sorted((partition, at.offset) for partition, at in dict(self._positions).items())
 
     def stop(self) -> None:

@@ -40,7 +40,7 @@ def answer(
         },
         seconds=measure.seconds,
         counts=measure.counts,
-        notes=[*notes, *_said_of_attempts(who, rows, states)],
+        notes=[*notes, *_notes_on_attempts(who, rows, states)],
         remedy=_remedy(who, rows, states, named),
     )
 
@@ -61,37 +61,37 @@ def _remedy(
     return "nothing was appended: fix the cause, and append again"
 
 
-def _said_of_attempts(
+def _notes_on_attempts(
     who: ProducerAppend, rows: Sequence[Mapping[str, Value]], states: Mapping[int, PendingAppend]
 ) -> list[str]:
     """Notes about other attempts of the same append, from its outcomes."""
     again = f"producer {who.producer_id!r}, sequence {who.sequence}"
-    said = []
+    notes = []
     outcomes = {row["outcome"] for row in rows}
     forgotten = any(isinstance(state.error, DuplicateSequenceNumberError) for state in states.values())
     if "unknown" in outcomes and not forgotten:
         until = ", within a day" if is_unnamed(who.producer_id) else ""
-        said.append(f"unknown partitions: run the append again with {again}{until}")
+        notes.append(f"unknown partitions: run the append again with {again}{until}")
     if who.on_changed_replay is None:
-        return said
+        return notes
     if any(
         state.error is not None and not state.tried and not isinstance(state.error, OutOfOrderSequenceNumberError)
         for state in states.values()
     ):
-        said.append(
+        notes.append(
             "'not appended' refers to this attempt: the next attempt will show whether an earlier attempt with "
             f"{again} succeeded"
         )
     if "not tried" in outcomes:
-        said.append(
+        notes.append(
             "partitions that were not tried received no records, because the append was refused for another "
             "partition"
         )
     if "duplicate" in outcomes:
         old = any(row["outcome"] == "duplicate" and row["base_offset"] is None for row in rows)
         compared = ", too long ago to compare its records" if old else ""
-        said.append(f"{again} was appended before{compared}: partitions that have it were left unchanged")
-    return said
+        notes.append(f"{again} was appended before{compared}: partitions that have it were left unchanged")
+    return notes
 
 
 def _row(topic: str, partition: int, state: PendingAppend, named: bool) -> dict[str, Value]:

@@ -117,8 +117,8 @@ def append_batches(
         *(metadata, of_topic, partial(unknown_in_batches, batches), on_unknown_field, arrow_to_json),
         f"append to {topic}",
     )
-    if fields.added:
-        image = metadata.image()
+    if fields.image is not None:
+        image = fields.image
         probed = image if probed is not None else None
     if fields.dropped:
         batches = without_unknown(batches, fields.topic)

@@ -16,7 +16,7 @@ from stratalog.engine.brokers.probe import with_leaders
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Failure, Report, utc_text
-from stratalog.engine.driver.run import PartitionRow
+from stratalog.engine.driver.run import OperationRun, PartitionRow
 from stratalog.engine.driver.state_cache import ReadState
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import cluster_config_of
@@ -56,7 +56,7 @@ from stratalog.partitions.runner import Done, Failed, Outcome, values
 from stratalog.partitions.spelling import did_you_mean
 
 LeadersOf = Mapping[TopicPartition, Outcome[PartitionView, SeenLeader]]
-"""By partition: its leader, or the error of listing it."""
+"""Keyed by partition: its leader, or the error of listing it."""
 
 
 def commit(
@@ -116,26 +116,21 @@ def commit(
                 lambda now: read_groups(storage, execution.clock, memory, now, group, until=base, since=before),
             )
             _check_member(group, after.state.groups.get(group), epoch)
-    run.add(
-        CommittedRow(topic=topic, partition=partition, offset=wanted.offset, metadata=wanted.metadata)
-        for (topic, partition), wanted in given.items()
-    )
-    run.totals["group"] = group
-    return run.report()
+    return _committed(run, group, given)
 
 
 def commit_pending(
     metadata: MetadataClient,
     storage: Storage,
-    clock: Clock,
+    execution: Execution,
     memory: Memory,
     group: str,
     offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
     producer_id: str,
     producer_epoch: int,
-) -> int:
+) -> Report:
     """Commit offsets in a producer's transaction: they count when the transaction is committed. The transaction
-    must include the group's partition of ``__consumer_offsets``. Returns the number of offsets.
+    must include the group's partition of ``__consumer_offsets``. The report is that of ``commit``.
 
     Raises: see ``commit``.
     """
@@ -143,16 +138,27 @@ def commit_pending(
     given = check_offsets(offsets)
 
     def look(image: ClusterImage) -> tuple[ClusterImage, list[OffsetCommit]]:
-        return image, _records(storage, clock, image, group, given, None)
+        return image, _records(storage, execution.clock, image, group, given, None)
 
-    image, records = with_leaders(metadata, storage, look)
-    pending = [
-        PendingOffset(group=group, producer_id=producer_id, producer_epoch=producer_epoch, commit=record)
-        for record in records
-    ]
-    if pending:
-        append_to_group(metadata, storage, clock, memory, image, group, pending)
-    return len(pending)
+    with execution.run("groups commit") as run:
+        image, records = with_leaders(metadata, storage, look)
+        pending = [
+            PendingOffset(group=group, producer_id=producer_id, producer_epoch=producer_epoch, commit=record)
+            for record in records
+        ]
+        if pending:
+            append_to_group(metadata, storage, execution.clock, memory, image, group, pending)
+    return _committed(run, group, given)
+
+
+def _committed(run: OperationRun, group: str, given: Mapping[TopicPartition, OffsetAndMetadata]) -> Report:
+    """The report of a commit of these offsets."""
+    run.add(
+        CommittedRow(topic=topic, partition=partition, offset=wanted.offset, metadata=wanted.metadata)
+        for (topic, partition), wanted in given.items()
+    )
+    run.totals["group"] = group
+    return run.report()
 
 
 def committed(

@@ -122,8 +122,8 @@ def produce(
         return given.unknown(columns, now)
 
     fields = settled(metadata, of_topic, unknown, on_unknown_field, arrow_to_json, what)
-    if fields.added:
-        image, of_topic = metadata.image(), fields.topic
+    if fields.image is not None:
+        image, of_topic = fields.image, fields.topic
     records = given.records(columns, of_topic)
     earlier = earlier_tries(metadata, storage, memory, image, of_topic, who)
     count = len(of_topic.partitions)

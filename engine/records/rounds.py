@@ -98,8 +98,8 @@ def partition_task(
     def left_out(
         rule: BadRecordRule, partition: int, batches: Iterator[pa.RecordBatch]
     ) -> tuple[AppendOutcome | None, FoundBad]:
-        told = BadRecordFilter(rule, partition, batches)
-        good = told.good()
+        checked = BadRecordFilter(rule, partition, batches)
+        good = checked.good()
         outcome: AppendOutcome | None = None
         try:
             first = next(good, None)
@@ -109,7 +109,7 @@ def partition_task(
                 deque(good, maxlen=0)  # the append of a duplicate may not have read all records
         except StratalogError as error:
             outcome = NotAppended(error, tried=outcome is not None, ours=False)
-        return outcome, told.found()
+        return outcome, checked.found()
 
     def task(partition: int, batches: Iterator[pa.RecordBatch]) -> TaskResult:
         replicas = replicas_of[partition]

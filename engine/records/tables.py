@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from stratalog.partitions.errors import InvalidRecordError
 from stratalog.partitions.printable import first_line
+from stratalog.partitions.unknown_fields import is_list
 
 _MOST_DIGITS = 38
 """Digits of a decimal, in Spark and in a segment."""
@@ -132,13 +133,6 @@ def _lists(array: pa.Array, offsets: pa.Array, elements: pa.Array) -> pa.Array:
 def _has_plain_storage(kind: pa.BaseExtensionType) -> bool:
     """Whether an extension type means the same as its storage type; False for an unknown type."""
     return kind.extension_name in ("arrow.json", "arrow.uuid", "arrow.bool8")
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Whether the type is a list, in any layout."""
-    is_a = pa.types
-    tests = (is_a.is_list, is_a.is_large_list, is_a.is_fixed_size_list, is_a.is_list_view, is_a.is_large_list_view)
-    return any(test(kind) for test in tests)
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:

@@ -183,9 +183,9 @@ class BatchTransaction:
         """The producer. The engine numbers its sequences, as a failed attempt is aborted and not retried."""
         return ProducerAppend(self.producer_id, self.producer_epoch, self._sequence, transactional=True)
 
-    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> Report:
         """Commit offsets of a group with the transaction: ``{("trips", 0): 17}``. They are pending until the
-        transaction is committed.
+        transaction is committed. The report is that of ``groups.commit``.
 
         Raises: see ``groups.commit`` and ``append_batches``.
         """
@@ -195,17 +195,16 @@ class BatchTransaction:
         topic = image.topic(OFFSETS_TOPIC)
         key = TopicIdPartition(topic.topic_id, partition_for(group, len(topic.partitions)))
         with self._appending(image, [key]):
-            self._offsets += commit_pending(
-                self._metadata,
-                self._storage,
-                self._execution.clock,
-                self._memory,
+            report = commit_pending(
+                *(self._metadata, self._storage, self._execution, self._memory),
                 group,
                 offsets,
                 self.producer_id,
                 self.producer_epoch,
             )
+            self._offsets += len(report.rows)
             self._written.add(key)
+        return report
 
     @contextmanager
     def _appending(self, image: ClusterImage, partitions: Iterable[TopicIdPartition]) -> Iterator[None]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from msgspec.structs import replace as with_changes
 
 from stratalog.engine.driver.report import Report
-from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.metadata.topic_commands import AlterTopic
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records.bad_records import ERRORS
@@ -42,6 +42,8 @@ class SettledFields:
 
     topic: TopicImage
     """The topic with its current types; in a dry run, with the types that it would get."""
+    image: ClusterImage | None = None
+    """The metadata of the commit that added fields; None without a commit. It saves reading the metadata."""
     added: tuple[str, ...] = ()
     dropped: Sequence[UnknownField] = ()
 
@@ -95,10 +97,11 @@ def settled(
     ``AlterTopic``.
     """
     added: tuple[str, ...] = ()
+    image: ClusterImage | None = None
     for _ in range(_TRIES):
         unknown = find(topic)
         if not unknown or on_unknown_field == "drop":
-            return SettledFields(topic, added, unknown)
+            return SettledFields(topic, image, added, unknown)
         if on_unknown_field == "fail":
             raise InvalidRecordError(f"{what}: {refused(unknown)}")
         unplaced = [one for one in unknown if one.column not in ("key", "value")]
@@ -110,12 +113,17 @@ def settled(
         try:
             added += metadata.submit(AlterTopic(topic.name, key, value), dry_run=dry_run)
         except InvalidCallError as error:
-            now = metadata.image().topic(topic.name)
+            image = metadata.image()
+            now = image.topic(topic.name)
             if (now.key_schema, now.value_schema) == (topic.key_schema, topic.value_schema):
                 raise InvalidCallError(f"{what}: on_unknown_field is 'add': {error}") from error
             topic = now
             continue
-        topic = _as_it_would_be(topic, key, value) if dry_run else metadata.image().topic(topic.name)
+        if dry_run:
+            topic = _as_it_would_be(topic, key, value)
+        else:
+            image = metadata.last_known.image
+            topic = image.topic(topic.name)
     raise InvalidCallError(
         f"{what}: other drivers keep altering the type of {topic.name}, which still lacks "
         f"{', '.join(repr(one.path) for one in find(topic))}: append again"

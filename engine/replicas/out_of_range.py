@@ -19,7 +19,8 @@ class FetchAnswer(Enum):
     FROM_REPLICA = auto()
     """The replica holds the record, and knows that it is committed."""
     FROM_LEADER = auto()
-    """The replica lacks the record, or does not know that it is committed; the leader has it and knows."""
+    """The replica lacks the record, or does not know that it is committed; the leader has the record and knows
+    that it is committed."""
     NOTHING_YET = auto()
     """The end of the committed records: no records, and no error."""
     OFFSET_NOT_AVAILABLE = auto()

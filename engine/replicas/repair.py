@@ -70,7 +70,7 @@ class HeldFile:
 
     @property
     def size_bytes(self) -> int:
-        """Its size, as listed."""
+        """The size of the file, as listed."""
         return self.file.object.size_bytes
 
 

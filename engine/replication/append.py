@@ -206,7 +206,7 @@ class _Attempt:
     placed: tuple[DataName, int] | None = None
     """The created file of records at a given offset, and the end of its records."""
     begun: bool = False
-    """Whether this attempt has looked up the log end, or it was known."""
+    """Whether this attempt has looked up the log end, or already knew it."""
     small: tuple[DataFile, bytes] | None = None
     """A small file that was found after the known end, with its bytes, which have been checked."""
     file: AppendFile | None = None

@@ -87,7 +87,7 @@ class ReplicaSelector(Protocol):
     def select(
         self, topic_partition: tuple[str, int], client: ClientMetadata, partition: Replicas
     ) -> ReplicaView | None:
-        """One of ``partition.replicas``, or None for the leader."""
+        """The selected member of ``partition.replicas``, or None for the leader."""
         ...
 
     def close(self) -> None:

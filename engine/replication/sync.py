@@ -281,7 +281,7 @@ class _Done:
 
 
 _done: BoundedCache[tuple[Store, str], _Done] = BoundedCache(_REMEMBERED)
-"""By the folder of the follower. ``known_logs`` holds the two logs."""
+"""Keyed by the folder of the follower. ``known_logs`` holds the two logs."""
 
 
 def _given(replicas: PartitionReplicas, options: SyncOptions) -> tuple[object, ...]:

@@ -84,8 +84,8 @@ def append_frame(
         metadata, frame, image_of_topic, columns, bad_records, on_unknown_field, what, dry_run=dry_run
     )
     image_of_topic = fields.topic
-    if fields.added and not dry_run:
-        image = metadata.image()
+    if fields.image is not None:
+        image = fields.image
     partitions = len(image_of_topic.partitions)
     earlier = earlier_tries(metadata, storage, memory, image, image_of_topic, who)
     dealt = None  # the caller names the partitions, or never retries

@@ -1,4 +1,4 @@
-"""From a DataFrame to one append per partition, in one streaming pass.
+"""Turns a DataFrame into one append per partition, in one streaming pass.
 
     df -> record columns and partition id -> shuffle by partition id -> mapInArrow -> one file each
 
@@ -177,8 +177,8 @@ def _analysed(what: str) -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        said = str(error.getMessage() or error).strip().splitlines()
-        raise InvalidRecordError(f"{what}: {said[0] if said else 'Spark cannot do that'}") from error
+        lines = str(error.getMessage() or error).strip().splitlines()
+        raise InvalidRecordError(f"{what}: {lines[0] if lines else 'Spark cannot do that'}") from error
 
 
 def _named(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
@@ -420,8 +420,8 @@ def refusals() -> Iterator[None]:
     except PySparkException as error:
         text = str(error)
         if REFUSED in text:
-            said = text.split(REFUSED, 1)[1].splitlines()[0].partition(" SQLSTATE:")[0]
-            raise InvalidRecordError(said.rstrip("'\"")) from error
+            message = text.split(REFUSED, 1)[1].splitlines()[0].partition(" SQLSTATE:")[0]
+            raise InvalidRecordError(message.rstrip("'\"")) from error
         raise
 
 

@@ -56,7 +56,7 @@ class RowRules:
 
     frame: DataFrame
     leave_out: LeaveOut | None
-    """None: a bad row refuses the append, and columns of other types are refused at once."""
+    """None means that a bad row refuses the append, and that columns of other types are refused before the job."""
     _bad: list[tuple[str, Column, Column | None]] = field(default_factory=list)
     _given: dict[str, Column] = field(default_factory=dict)
     _text: Column | None = None

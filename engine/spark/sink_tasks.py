@@ -89,7 +89,7 @@ class TaskAppend(WriterCommitMessage):
     query_id: str
     view: PartitionView
     outcome: Appended | NotAppended | None
-    """None if all of its rows are bad and left out."""
+    """None if all rows of the partition are bad and left out."""
     bad: FoundBad | None = None
 
 

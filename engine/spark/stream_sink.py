@@ -155,7 +155,7 @@ class SinkOptions:
 
     cluster: str
     topic: str | None
-    """None: the column ``topic`` names the topic."""
+    """The topic; None if the column ``topic`` names it."""
     producer: str
     on_changed_replay: OnChangedReplay
     credentials: str | None = None

@@ -17,7 +17,8 @@ Purpose
         internal_topics     names, configs, and the partition of a key
 
 Data in and out
-    In: records with their offsets, in order. Out: states, the records of their snapshots, and records to append.
+    Input: records with their offsets, in order. Output: states, the records of their snapshots, and records to
+    append.
 
 May not know
     Stores, clusters, Spark, or clocks: times are in the records, or are passed in.

@@ -85,4 +85,4 @@ TRANSACTIONS: StateFormat[TransactionStates, TransactionRecord] = StateFormat(
     Codec(transaction_state.encode, transaction_state.decode),
 )
 FORMATS: dict[str, StateFormat[Any, Any]] = {OFFSETS.topic: OFFSETS, TRANSACTIONS.topic: TRANSACTIONS}
-"""By topic name."""
+"""Keyed by topic name."""

@@ -67,8 +67,8 @@ def cases() -> Iterator[Case]:
             "protocol_type": kind,
             "group_protocols": [{"protocol_name": name, "protocol_metadata": data} for name, data in protocols],
         }
-        said = f"join of type {kind!r} with {protocols}"
-        yield Case(said, ApiKey.JOIN_GROUP, 2, fields, lambda answer: answer["error_code"], 23)
+        text = f"join of type {kind!r} with {protocols}"
+        yield Case(text, ApiKey.JOIN_GROUP, 2, fields, lambda answer: answer["error_code"], 23)
     for offset, found in ((-1, -1), (99, 99), (2, 2)):
         yield Case(f"commit of {offset}", ApiKey.OFFSET_COMMIT, 2, _commit(offset), _code_of_partition, 0)
         asked = {"consumer_group": GROUP, "topics": [{"topic": TOPIC, "partitions": [0]}]}

@@ -23,7 +23,7 @@ Seen = list[tuple[int, int | None, bytes | None, bytes | None, list[tuple[str, b
 
 
 class Wire:
-    """A connection that sends what it likes."""
+    """A connection that sends arbitrary bytes."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.socket = socket.create_connection(address, TIMEOUT_S)
@@ -33,7 +33,7 @@ class Wire:
         self.socket.close()
 
     def ask(self, key: int, version: int, **fields: Any) -> dict[str, Any]:
-        """The answer to a request of that api, by names; all of its bytes are fields."""
+        """Send a request of that API and return the answer's fields by name; the fields must use all bytes."""
         kind = REQUESTS[key][version]
         header = RequestHeader_v1.SCHEMA.encode((key, version, 7, self.client_id))
         tags = TaggedFields.encode({}) if kind.FLEXIBLE_VERSION else b""
@@ -44,7 +44,7 @@ class Wire:
         self.socket.sendall(len(frame).to_bytes(4, "big") + frame)
 
     def answer(self, schema: Any, tags: bytes = b"") -> dict[str, Any]:
-        """The fields behind the header, which ends with ``tags``."""
+        """The fields after the header, which ends with ``tags``."""
         frame = self.exactly(int.from_bytes(self.exactly(4), "big"))
         data = io.BytesIO(frame)
         assert int.from_bytes(data.read(4), "big") == 7
@@ -54,7 +54,7 @@ class Wire:
         return found
 
     def exactly(self, size: int) -> bytes:
-        """Raises: EOFError where the endpoint has closed the connection."""
+        """Raises: EOFError if the endpoint has closed the connection."""
         found = b""
         while len(found) < size:
             more = self.socket.recv(size - len(found))
@@ -64,7 +64,7 @@ class Wire:
         return found
 
     def is_closed(self) -> bool:
-        """Whether the endpoint ends the connection without another word."""
+        """Whether the endpoint closes the connection without sending anything."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionResetError:
@@ -73,7 +73,7 @@ class Wire:
 
 @contextmanager
 def served(cluster: Cluster, **options: Any) -> Iterator[tuple[str, int]]:
-    """The address."""
+    """Serve the cluster; yields the address."""
     with cluster.serve(ANYWHERE, poll_s=0.01, **options) as endpoint:
         yield endpoint.address
 
@@ -86,7 +86,7 @@ def wire(address: tuple[str, int]) -> Iterator[Wire]:
 
 @contextmanager
 def consumer(address: tuple[str, int], **configs: Any) -> Iterator[Consumer]:
-    """librdkafka, which tells the end of each partition."""
+    """A consumer of librdkafka that reports the end of each partition."""
     settings = {
         "bootstrap.servers": "{}:{}".format(*address),
         "group.id": "g",
@@ -105,7 +105,7 @@ def consumer(address: tuple[str, int], **configs: Any) -> Iterator[Consumer]:
 def consumed(
     address: tuple[str, int], topic: str = "t", partition: int = 0, offset: int = 0, **configs: Any
 ) -> Seen:
-    """All from an offset to the end of a partition."""
+    """All records from an offset to the end of a partition."""
     found: Seen = []
     with consumer(address, **configs) as made:
         made.assign([TopicPartition(topic, partition, offset)])

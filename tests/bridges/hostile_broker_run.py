@@ -1,5 +1,6 @@
-"""``python -m tests.bridges.hostile_broker_run HOST:PORT``: all that a mirror asks of its source, with little
-patience and little memory. Prints what came of it as JSON; an error that is none of ours ends it.
+"""``python -m tests.bridges.hostile_broker_run HOST:PORT``: make all requests of a mirror to its source, with
+short timeouts and little memory. Prints the outcome as JSON; an error that is not one of stratalog's ends the
+process.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ def main(bootstrap: str) -> None:
             "metadata.max.age.ms": "500",
         },
     )
-    said: dict[str, str] = {}
+    found: dict[str, str] = {}
 
     def tried(what: str, call: Callable[[], object]) -> None:
         try:
-            said[what] = type(call()).__name__
+            found[what] = type(call()).__name__
         except StratalogError as error:
-            said[what] = error.code
+            found[what] = error.code
 
     def read() -> int:
         records = 0
@@ -60,7 +61,7 @@ def main(bootstrap: str) -> None:
     tried("bounds", lambda: source.bounds(KEYS))
     tried("groups", lambda: source.group_offsets(["t"]))
     tried("read", read)
-    print(json.dumps(said))
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Segments that real brokers of Kafka have tiered, beside the repository, and ones that are made here."""
+"""Segments that real Kafka brokers have tiered, outside the repository, and segments made here."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Row = tuple[int, int, int, int, bytes | None, bytes | None, list[tuple[str, byte
 
 
 def keys() -> dict[str, bytes]:
-    """The private keys of the encrypted folder, made for these data only."""
+    """The private keys of the encrypted folder, which protect only these data."""
     folder = DATA / AIVEN / "test-keys"
     return {f"test-key-{n}": (folder / f"test-key-{n}.TEST-ONLY.private.pkcs8.der").read_bytes() for n in (1, 2)}
 
@@ -82,32 +82,32 @@ class Tier:
         return found
 
     def truth(self, topic: str) -> dict[str, Any]:
-        """What the brokers said; ``topic`` may name an earlier moment, as ``gone.first``."""
+        """The answers of the brokers; ``topic`` may name an earlier moment, such as ``gone.first``."""
         found: dict[str, Any] = json.loads((self.path / "truth" / f"{topic}.truth.json").read_text())
         return found
 
     def records(self, name: str) -> list[Row]:
-        """What a consumer got, by ``TOPIC-P``."""
+        """The records that a consumer read, keyed by ``TOPIC-P``."""
         with gzip.open(self.path / "truth" / f"{name}.records.jsonl.gz", "rt") as lines:
             return [_row(json.loads(line)) for line in lines]
 
     def topics(self) -> list[str]:
-        """The topics whose tier is there in their last state."""
+        """The topics whose tier is complete in its last state."""
         return sorted(path.name.removesuffix(".truth.json") for path in (self.path / "truth").glob("*.truth.json"))
 
 
-def _row(said: dict[str, Any]) -> Row:
+def _row(record: dict[str, Any]) -> Row:
     def plain(text: str | None) -> bytes | None:
         return None if text is None else base64.b64decode(text)
 
     return (
-        said["offset"],
-        said["timestamp"],
-        ["CreateTime", "LogAppendTime"].index(said["timestampType"]),
-        said["leaderEpoch"],
-        plain(said["key"]),
-        plain(said["value"]),
-        [(name, plain(value)) for name, value in said["headers"]],
+        record["offset"],
+        record["timestamp"],
+        ["CreateTime", "LogAppendTime"].index(record["timestampType"]),
+        record["leaderEpoch"],
+        plain(record["key"]),
+        plain(record["value"]),
+        [(name, plain(value)) for name, value in record["headers"]],
     )
 
 
@@ -147,7 +147,7 @@ def batch_bytes(
 
 
 def opened(folder: str, **options: Any) -> KafkaTier:
-    """The tier of a folder, with its metadata and keys; ``options`` are more of ``KafkaTier.open``."""
+    """The tier of a folder, with its metadata and keys; ``options`` are passed to ``KafkaTier.open``."""
     tier = Tier(folder)
     return KafkaTier.open(
         f"{tier.path}/tier",
@@ -164,7 +164,7 @@ def got(tier: KafkaTier, topic: str, partition: int = 0, **bounds: Any) -> list[
 
 
 def in_memory(folder: str, change: Callable[[str, bytes], bytes | None], only: str = "") -> KafkaTier:
-    """The tier with other bytes in its objects; None: without the object."""
+    """The tier with other bytes in its objects; None removes the object."""
     tier, data = opened(folder), Tier(folder)
     store = MemoryStore("memory://tampered", ManualClock())
     for name in sorted(data.store.names("")):

@@ -1,4 +1,4 @@
-"""A partition with its tier, made by a seed: transactions, elections, uploads, deletions, and damage."""
+"""A partition with its tier, generated from a seed: transactions, elections, uploads, deletions, and damage."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Batch:
         return self.base + (len(self.values) or 1)
 
     def data(self) -> bytes:
-        """Its bytes, in Kafka's format 2."""
+        """The batch in Kafka's format 2."""
         if self.marker is None:
             pairs = [(b"k%d" % (self.base + n), value) for n, value in enumerate(self.values)]
         else:
@@ -74,7 +74,7 @@ class Made:
     seed: int
     log: list[Batch] = field(default_factory=list)
     starts: list[int] = field(default_factory=lambda: [0])
-    """Where segments begin."""
+    """The offsets at which segments begin."""
     segments: dict[str, RemoteLogSegment] = field(default_factory=dict)
     store: MemoryStore = field(default_factory=lambda: MemoryStore("memory://made", ManualClock()))
     damaged: bool = False
@@ -183,7 +183,7 @@ class Made:
         return found
 
     def _damage(self) -> None:
-        """An object that is lost, cut off, or has another byte."""
+        """Delete an object, truncate it, or change one of its bytes."""
         names = sorted(self.store.names(""))
         for name in self.draw.choices(names, k=self.draw.randrange(1, 3)) if names else ():
             if name not in set(self.store.names("")):
@@ -202,10 +202,10 @@ class Made:
                 data = data[34:]
             self.store.create(name, bytes(data))
 
-    # ------------------------------------------------------------------------------ what is true
+    # ------------------------------------------------------------------------------ the truth
 
     def tier(self) -> KafkaTier:
-        """Read as beside brokers: the present history is known."""
+        """The tier as a reader beside the brokers opens it: the current history is known."""
         return KafkaTier(
             self.store,
             self.layout,
@@ -270,7 +270,7 @@ def starts_of(log: list[Batch]) -> tuple[tuple[int, int], ...]:
 
 
 def open_at(log: list[Batch]) -> dict[int, int]:
-    """The first offsets of transactions that are open at the end, by producer."""
+    """The first offsets of transactions that are open at the end, keyed by producer."""
     found: dict[int, int] = {}
     for batch in log:
         if batch.transactional and batch.marker is None:

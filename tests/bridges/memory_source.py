@@ -1,4 +1,4 @@
-"""A source of a mirror in memory: topics with offsets, gaps and leader epochs as a test puts them there."""
+"""A source of a mirror in memory: a test sets the offsets, gaps and leader epochs of its topics."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ TOPIC_ID, OTHER_ID = "oX3uHkRbTS6eNWJkT0n5kw", "pY3uHkRbTS6eNWJkT0n5kw"
 
 
 def batch_of(records: Sequence[SourceRecord]) -> pa.RecordBatch:
-    """Records as a source gives them."""
+    """Records as a source returns them."""
     return source_batch(*([getattr(one, name) for one in records] for name in SourceRecord._fields))
 
 
 @dataclass
 class MemoryLog:
-    """A partition: its committed records by offset; all else up to the end is gaps."""
+    """A partition: its committed records by offset; all other offsets up to the end are gaps."""
 
     records: dict[int, SourceRecord] = field(default_factory=dict)
     start: int = 0
     end: int = 0
     epoch: int = 0
     epochs: dict[int, int] = field(default_factory=dict)
-    """Where each leader epoch begins."""
+    """The first offset of each leader epoch."""
     has_leader: bool = True
 
     def append(self, *values: str | None, gaps: int = 0) -> None:
-        """Records with keys and headers, and then offsets without."""
+        """Append records with keys and headers, followed by offsets without records."""
         self.epochs.setdefault(self.epoch, self.end)
         for value in values:
             data = None if value is None else value.encode()
@@ -55,13 +55,13 @@ class MemoryLog:
         self.end += gaps
 
     def elect_unclean(self, end: int) -> None:
-        """The next leader lacks what is behind ``end``."""
+        """Elect a leader that lacks the records from ``end`` on."""
         self.records = {offset: record for offset, record in self.records.items() if offset < end}
         self.epochs = {epoch: start for epoch, start in self.epochs.items() if start < end}
         self.end, self.epoch = end, self.epoch + 1
 
     def has(self, epoch: int, offset: int) -> bool:
-        """Whether that epoch reaches up to ``offset`` here, which is asked of OffsetsForLeaderEpoch."""
+        """Whether that epoch reaches up to ``offset`` here, as OffsetsForLeaderEpoch would answer."""
         ends = [*sorted(self.epochs.values()), self.end]
         known = [(one, end) for one, end in zip(sorted(self.epochs), ends[1:], strict=True) if end > self.start]
         ended = [end for one, end in known if one <= epoch]
@@ -76,7 +76,7 @@ class MemorySource:
         self.logs = [MemoryLog() for _ in range(partitions)]
         self.groups: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
         self.groups_failed: StratalogError | list[tuple[str, StratalogError]] = []
-        """An error of asking for groups at all, or of some of them."""
+        """The error of listing the groups, or the errors of some groups."""
         self.records_a_read = 3
         self.asked: list[list[int]] = []
         """The partitions of each read."""

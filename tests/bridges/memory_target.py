@@ -1,5 +1,5 @@
-"""A target of an export in memory: logs with transactions, markers and fences, as a Kafka cluster has them. An
-injected fault is the death of a run at one of its steps."""
+"""A target of an export in memory: logs with transactions, markers and fences, like a Kafka cluster. An injected
+fault ends a run at one of its steps."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from stratalog.partitions.identity import TopicPartition
 
 
 class Killed(BaseException):
-    """The run ends here, as by ``kill -9``."""
+    """The run ends here, as after ``kill -9``."""
 
 
 @dataclass
 class TargetLog:
-    """A partition: a record, or None for an offset that readers of committed records do not get."""
+    """A partition: each entry is a record, or None for an offset that readers of committed records do not get."""
 
     slots: list[SourceRecord | None] = field(default_factory=list)
     start: int = 0
 
     def committed(self) -> list[tuple[int, bytes | None]]:
-        """Offset and value of each record that is read."""
+        """Offset and value of each record that a reader gets."""
         return [(n, one.value) for n, one in enumerate(self.slots) if one is not None and n >= self.start]
 
 
 @dataclass
 class MemoryCluster:
-    """All that the cluster holds, whoever writes to it."""
+    """The content of the cluster, shared by all writers."""
 
     topics: dict[str, list[TargetLog]] = field(default_factory=dict)
     ids: dict[str, str] = field(default_factory=dict)
     configs: dict[str, Mapping[str, str]] = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=dict)
     left: dict[str, list[TargetLog]] = field(default_factory=dict)
-    """By transactional id: the logs of a transaction that its producer has left open."""
+    """The logs of a transaction that its producer has left open, keyed by transactional id."""
     groups: dict[str, dict[TopicPartition, OffsetAndMetadata]] = field(default_factory=dict)
     busy: set[str] = field(default_factory=set)
     """Groups with members."""
@@ -50,13 +50,13 @@ class MemoryCluster:
         self.ids[name] = f"kafka-2/{self.made}"
 
     def foreign(self, name: str, *values: bytes) -> None:
-        """Another producer's records."""
+        """Append a record of another producer."""
         self.topics[name][0].slots += [SourceRecord(0, 1, None, value, (), None) for value in values]
 
 
 class MemoryTarget:
     """See ``stratalog.bridges.export.target.ExportTarget``: one run of an export. ``at`` is called with the name
-    of each step before it is taken, and may raise."""
+    of each step before the step, and may raise."""
 
     settle_s = 15.0
 

@@ -27,13 +27,14 @@ _FORKS.set_forkserver_preload([__name__])
 
 
 class AtOnce(LocalTasks):
-    """Parts of one partition at once."""
+    """Reads several parts of one partition at once."""
 
     processes = 2
 
 
 def mirror_by_parts(cluster_file: str, topic: str, brokers: str = "", tier: str = "") -> None:
-    """Small parts, and few in a round. ``brokers``: real ones, with their tier; otherwise recorded segments."""
+    """Mirror in small parts, with few parts per round. ``brokers``: real brokers with their tier; otherwise
+    recorded segments."""
     tasks.TASK_BYTES = 1000 if brokers else 4000
     side_by_side._PARTS = 3
     if brokers:
@@ -47,8 +48,9 @@ def mirror_by_parts(cluster_file: str, topic: str, brokers: str = "", tier: str 
 
 
 def killed_mirrors(parent: Path, kills: int, seed: str, within_s: float, *given: str) -> Iterator[Cluster]:
-    """New clusters below ``parent``, until ``kills`` is reached. ``mirror_by_parts(file, *given)`` fills each. It
-    is killed at random moments, and then ends by itself. ``within_s``: the latest moment in the first cluster.
+    """Yield new clusters below ``parent`` until ``kills`` is reached. ``mirror_by_parts(file, *given)`` fills each
+    of them. It is killed at random moments, and finally runs to its end. ``within_s``: the latest moment in the
+    first cluster.
     """
     draw, killed, number = random.Random(seed), 0, 0
     while killed < kills:

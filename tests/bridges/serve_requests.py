@@ -53,7 +53,7 @@ def parts(answer: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def values(part: dict[str, Any]) -> list[tuple[int, bytes]]:
-    """Offsets and values in the batches of a partition, whose checksums are right."""
+    """Offsets and values in the batches of a partition, whose checksums must be right."""
     data, found = part["message_set"], []
     while data:
         size = 12 + int.from_bytes(data[8:12], "big")

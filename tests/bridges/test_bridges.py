@@ -1,4 +1,4 @@
-"""The core without its bridges, and a bridge of somebody else: each in a process of its own."""
+"""The core without its bridges, and a third-party bridge, each in a separate process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.pages import blocks, make_cluster_file
 
 
 def run(folder: Path, *words: str, path: Path) -> subprocess.CompletedProcess[str]:
-    """A command of this Python, with ``path`` in the place of the installed package."""
+    """A command of this Python, with ``path`` in place of the installed package."""
     environment = {**os.environ, "PYTHONPATH": str(path)}
     return subprocess.run(
         [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
@@ -33,7 +33,7 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_the_core_works_without_its_bridges(core: Path, tmp_path: Path) -> None:
-    """The pages' example, and every job of the core."""
+    """Run the example of the pages, and every job of the core."""
     make_cluster_file("docs/without-spark.md", tmp_path)
     example = "\n".join(blocks("docs/without-spark.md", "python"))
     assert (done := run(tmp_path, "-c", example, path=core)).returncode == 0, done.stderr
@@ -74,7 +74,7 @@ def test_a_bridge_that_is_not_installed_is_answered_with_the_way_to_install_it(
 
 
 def test_the_methods_of_the_bridges_are_operations_of_the_door_but_those_that_only_answer() -> None:
-    """And the manifest has their names."""
+    """The manifest has their names."""
     for bridge in SHIPPED:
         if bridge.home:
             methods = {
@@ -91,7 +91,8 @@ def test_the_methods_of_the_bridges_are_operations_of_the_door_but_those_that_on
 
 @pytest.fixture
 def offered(tmp_path: Path) -> Path:
-    """The bridge of the documentation, installed; beside one that cannot be loaded, and one that is none."""
+    """The bridge of the documentation, installed together with one that cannot be loaded and one that is not a
+    bridge."""
     folder = tmp_path / "site"
     folder.mkdir()
     [example] = blocks("docs/bridges.md", "python")
@@ -152,7 +153,7 @@ BROKEN_HOMES = {
     "is_a_cluster": ("from stratalog.engine.cluster import Cluster\nclass Home(Cluster): pass", "TypeError: "),
     "refuses": ("class Home:\n    def __init_subclass__(cls):\n        raise ValueError('no')", "ValueError: no"),
 }
-"""Modules that bridges call their homes, and why ``Cluster`` cannot have their methods."""
+"""Modules that bridges name as their homes, and the reason why ``Cluster`` cannot have their methods."""
 
 
 @pytest.mark.slow
@@ -184,9 +185,9 @@ for name in {list(BROKEN_HOMES)}:
 """
     done = run(tmp_path, "-c", program, path=offered)
     assert done.returncode == 0, done.stderr
-    first, *said = done.stdout.splitlines()
+    first, *found = done.stdout.splitlines()
     assert first == "[1] True"
-    for (name, (_, why)), line in zip(BROKEN_HOMES.items(), said, strict=True):
+    for (name, (_, why)), line in zip(BROKEN_HOMES.items(), found, strict=True):
         what = f"the bridge '{name}' cannot be loaded: {why}"
         assert line.startswith(f"ENVIRONMENT_UNUSABLE {what}")
         assert what in done.stderr

@@ -1,4 +1,4 @@
-"""Records that go out to a Kafka cluster: each once, whatever is killed, at the same offsets or with a map."""
+"""Records exported to a Kafka cluster arrive once each, whatever is killed, at the same offsets or with a map."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def exported(
 
 
 def with_gaps(tmp_path: Path) -> tuple[LiveCluster, list[tuple[int, bytes | None]]]:
-    """A topic here whose offsets have gaps of one and of several, at its end too; and its records."""
+    """A topic whose offsets have gaps of one and of several, including at its end; and its records."""
     source = MemorySource(2)
     log = source.logs[0]
     log.append("a", "b", gaps=1)
@@ -59,14 +59,14 @@ def with_gaps(tmp_path: Path) -> tuple[LiveCluster, list[tuple[int, bytes | None
 
 
 def steps_of(live: LiveCluster, options: ExportOptions) -> int:
-    """How many steps an export takes that nothing happens to."""
+    """The number of steps of an undisturbed export."""
     steps: list[str] = []
     exported(live, MemoryCluster(), options, steps.append).raise_for_failures()
     return len(steps)
 
 
 def killed_at(number: int) -> Callable[[str], None]:
-    """The run dies before its step of that number."""
+    """A run that dies before its step of that number."""
     steps = iter(range(10_000))
 
     def at(step: str) -> None:
@@ -109,7 +109,7 @@ def test_a_run_that_is_killed_at_any_step_and_repeated_writes_each_record_once(
         there = MemoryCluster()
         with pytest.raises(Killed):
             exported(live, there, options, killed_at(number))
-        with suppress(Killed):  # and once more, somewhere in what is left
+        with suppress(Killed):  # and again, somewhere in the rest
             exported(live, there, options, killed_at((steps - number) // 2))
         exported(live, there, options).raise_for_failures()
         found = there.topics["t"][0].committed()
@@ -148,7 +148,7 @@ def test_where_offsets_are_kept_a_fenced_run_begins_no_further_piece(tmp_path: P
 
 
 def test_bytes_that_arrive_after_the_wait_are_noticed_on_both_sides(tmp_path: Path) -> None:
-    """The one thing that a fence cannot exclude: it is never silent."""
+    """A fence cannot exclude this case, but it is never silent."""
     live, _ = with_gaps(tmp_path)
     there, seen = MemoryCluster(), list[str]()
     began_ms = live.clock.now_ms()
@@ -319,7 +319,7 @@ def test_typed_values_are_text_or_json_there(tmp_path: Path) -> None:
 def test_a_call_that_contradicts_itself_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     live = LiveCluster(tmp_path, on_disk=True)
     asked = ["--cluster", str(live.file), "--to", "localhost:1", "t"]
-    for given, said in (
+    for given, message in (
         (["--start", "5"], "--new-offsets"),
         (["--start", "5", "--new-offsets"], "--name"),
         (["--map", "x"], "there is no map of offsets"),
@@ -327,4 +327,4 @@ def test_a_call_that_contradicts_itself_is_refused(tmp_path: Path, capsys: pytes
         (["--pace", "fast"], "is not a speed"),
     ):
         assert job([*asked, *given]) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err

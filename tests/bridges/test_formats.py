@@ -33,7 +33,7 @@ AT = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
 
 
 def opened(folder: Path, how: str, schema: str | bytes, message: str | None = None) -> TypedValues:
-    """By a file of the schema, and once more from its pickled form."""
+    """The decoder of a schema file, and its pickled copy."""
     file = folder / "schema.avsc"
     file.write_bytes(schema if isinstance(schema, bytes) else schema.encode())
     values = typed_values(how, str(file), message)
@@ -42,7 +42,7 @@ def opened(folder: Path, how: str, schema: str | bytes, message: str | None = No
 
 
 def seen(values: TypedValues, given: list[bytes | None]) -> list[dict[str, Any] | None]:
-    """The column, of each value without the fields that are null."""
+    """The column, with each value without its null fields."""
     column = values.column(given)
     assert column.type == values.type
     kept = [value for value in column.to_pylist() if value is not None and value["_undecoded"] is not None]
@@ -125,12 +125,12 @@ ANSWERS = {
     7: (500, {}),
     8: (403, {}),
 }
-"""Of a registry, by the id of a schema."""
+"""Answers of a registry, keyed by schema id."""
 
 
 @pytest.fixture
 def registry() -> Iterator[dict[str, str]]:
-    """The configs of one that is asked for each schema once."""
+    """The configs of a registry, which must be asked for each schema once."""
     asked = []
 
     class Answers(BaseHTTPRequestHandler):
@@ -210,12 +210,12 @@ def test_a_registry_that_is_none_is_named(tmp_path: Path) -> None:
     pytest.importorskip("fastavro")
     file = tmp_path / "trip.avsc"
     file.write_text(WIDE)
-    for how, configs, said in (
+    for how, configs, message in (
         ("confluent-avro", {"schema.registry.url": "kafka:8081"}, "https://host:8081"),
         ("confluent-avro", {"schema.registry.urls": "http://kafka:8081"}, "is not a config of the registry"),
         ("avro", {"schema.registry.url": "http://kafka:8081"}, "is for confluent-avro"),
     ):
-        with pytest.raises(InvalidCallError, match=said):
+        with pytest.raises(InvalidCallError, match=message):
             typed_values(how, str(file), None, configs)
     gone = typed_values("confluent-avro", str(file), None, {"schema.registry.url": "http://127.0.0.1:1"})
     assert gone is not None
@@ -338,7 +338,7 @@ def test_values_of_protobuf(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "schema", "message", "said"),
+    ("how", "schema", "message", "found"),
     [
         ("json", "LONG", None, "must have fields"),
         ("json", "a INTERVAL", None, "is unknown"),
@@ -367,9 +367,9 @@ def test_values_of_protobuf(tmp_path: Path) -> None:
     ],
 )
 def test_schemas_that_no_topic_can_have_are_refused(
-    how: str, schema: str | bytes, message: str | None, said: str, tmp_path: Path
+    how: str, schema: str | bytes, message: str | None, found: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(InvalidCallError, match=said):
+    with pytest.raises(InvalidCallError, match=found):
         opened(tmp_path, how, schema, message)
 
 

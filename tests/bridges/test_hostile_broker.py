@@ -1,4 +1,4 @@
-"""A source of a mirror that answers what it likes: the mirror ends, by an answer or an error of ours."""
+"""A source of a mirror with arbitrary answers: the mirror ends, with a result or one of stratalog's errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CASES = at_depth(test=4, nightly=60)
 
 
 class Liar:
-    """Between a client and a broker: some of the broker's answers are changed, cut, repeated, held back."""
+    """Changes, truncates, repeats or delays some of a broker's answers on their way to the client."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -85,7 +85,7 @@ class Liar:
             return framed(frame)
         changed = bytearray(frame)
         match rng.randrange(8):
-            case 0 | 1:  # behind the number of the request
+            case 0 | 1:  # after the number of the request
                 for _ in range(rng.randrange(1, 5)):
                     changed[rng.randrange(min(4, len(changed) - 1), len(changed))] = rng.randrange(256)
                 return framed(bytes(changed))
@@ -127,7 +127,7 @@ def lying(live: LiveCluster, seed: int) -> Iterator[Liar]:
 
 
 def mirrored(address: str) -> dict[str, str] | None:
-    """What came of it; None where librdkafka itself has died, which SECURITY.md says."""
+    """The outcome; None if librdkafka itself has crashed, as SECURITY.md says."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.bridges.hostile_broker_run", address],
         cwd=ROOT,
@@ -147,10 +147,10 @@ def mirrored(address: str) -> dict[str, str] | None:
 @pytest.mark.long("librdkafka waits for its own time-outs")
 @pytest.mark.parametrize("seed", range(CASES))
 def test_whatever_a_broker_answers_a_mirror_ends_by_itself(live: LiveCluster, seed: int) -> None:
-    """No hang, no error that is none of ours, no more memory than it has."""
+    """The mirror neither hangs, nor raises a foreign error, nor uses more memory than allowed."""
     with lying(live, seed) as liar:
-        said = mirrored(liar.address)
-        assert said is None or set(said) == {"topics", "bounds", "groups", "read"}
+        found = mirrored(liar.address)
+        assert found is None or set(found) == {"topics", "bounds", "groups", "read"}
         assert liar.frames
 
 
@@ -170,6 +170,6 @@ def test_what_speaks_no_kafka_is_no_source(answer: bytes, tmp_path: Path) -> Non
                         there.sendall(answer)
 
         threading.Thread(target=serve, daemon=True).start()
-        said = mirrored("{}:{}".format(*server.getsockname()))
-    assert said is not None
-    assert said["topics"] == "RETRIABLE"
+        found = mirrored("{}:{}".format(*server.getsockname()))
+    assert found is not None
+    assert found["topics"] == "RETRIABLE"

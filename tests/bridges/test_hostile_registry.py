@@ -1,4 +1,4 @@
-"""A registry of schemas that answers what it likes, as slowly as it likes: each call ends, by an error of ours."""
+"""A schema registry with arbitrary and slow answers: each call ends with one of stratalog's errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Answer = Callable[[socket.socket], None]
 
 @contextmanager
 def answering(answer: Answer) -> Iterator[str]:
-    """The address of a server of one thread that answers each connection so."""
+    """The address of a single-threaded server that answers each connection in this way."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         ended = threading.Event()
 
@@ -75,12 +75,12 @@ def http(body: bytes, status: bytes = b"200 OK", headers: bytes = b"") -> bytes:
     return b"HTTP/1.1 " + status + b"\r\n" + headers + b"Connection: close\r\n\r\n" + body
 
 
-def told(schema: object) -> bytes:
+def encoded(schema: object) -> bytes:
     return json.dumps({"schema": json.dumps(schema)}).encode()
 
 
 def mutated_schema(rng: random.Random) -> object:
-    """A schema of which some parts are others."""
+    """A schema with some parts replaced."""
     odd: list[object] = [
         None, 1, -1, 1e308, "", "null", "r", "long", [], {}, ["null"], ["null", "null"], "\x1b[2J", "a" * 100_000,
         {"type": "fixed", "name": "f", "size": 0}, {"type": "fixed", "name": "f", "size": 2**62},
@@ -102,7 +102,7 @@ def mutated_schema(rng: random.Random) -> object:
 
 
 def mutated_answer(rng: random.Random, here: str) -> bytes:
-    good = http(told(mutated_schema(rng) if rng.random() < 0.7 else GOOD))
+    good = http(encoded(mutated_schema(rng) if rng.random() < 0.7 else GOOD))
     match rng.randrange(10):
         case 0:
             at = rng.randrange(len(good))
@@ -124,12 +124,12 @@ def mutated_answer(rng: random.Random, here: str) -> bytes:
             return http(b"", b"302 Found", b"Location: " + to.encode() + b"\r\n")
         case 4:
             return http(
-                told(GOOD), headers=b"X: y\r\n" * rng.choice((50, 99, 200)) + b"Y: " + b"z" * 70_000 + b"\r\n"
+                encoded(GOOD), headers=b"X: y\r\n" * rng.choice((50, 99, 200)) + b"Y: " + b"z" * 70_000 + b"\r\n"
             )
         case 5:
-            return http(b"zz\r\n" + told(GOOD), headers=b"Transfer-Encoding: chunked\r\n")
+            return http(b"zz\r\n" + encoded(GOOD), headers=b"Transfer-Encoding: chunked\r\n")
         case 6:
-            return http(told(GOOD), headers=f"Content-Length: {rng.choice((0, 3, -1, 10**30))}\r\n".encode())
+            return http(encoded(GOOD), headers=f"Content-Length: {rng.choice((0, 3, -1, 10**30))}\r\n".encode())
         case 7:
             return http(b"[" * 100_000 + b"]" * 100_000)
         case 8:
@@ -139,7 +139,7 @@ def mutated_answer(rng: random.Random, here: str) -> bytes:
 
 
 def value(rng: random.Random) -> bytes:
-    """A value behind the id of a schema; an array of many items may be in it."""
+    """A value after the id of a schema; it may contain an array of many items."""
     many = b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f"
     body = rng.choice((b"\x02", b"\x00\x02", b"\x02\x0e" + many, many, b"", rng.randbytes(12)))
     return b"\0\0\0\0\1" + body
@@ -165,17 +165,17 @@ def test_whatever_a_registry_answers_is_an_answer_or_an_error_of_ours(tmp_path: 
             assert values is not None
             try:
                 column = values.column([value(rng) for _ in range(3)])
-                said = f"{len(column)} values"
+                text = f"{len(column)} values"
             except StratalogError as error:
-                said = str(error)
-            assert said == "3 values" or (said.isprintable() and len(said) < 1000), number
+                text = str(error)
+            assert text == "3 values" or (text.isprintable() and len(text) < 1000), number
 
 
 @pytest.mark.parametrize(
     "first", [b"", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"]
 )
 def test_a_registry_that_goes_on_for_ever_is_given_up(first: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A byte now and then keeps each read of the socket going."""
+    """One byte at a time keeps each read of the socket alive."""
     monkeypatch.setattr(registry_module, "_TIMEOUT_S", 0.3)
 
     def drip(there: socket.socket) -> None:
@@ -213,7 +213,7 @@ def test_a_redirect_leads_to_no_server_of_another_kind(to: str) -> None:
 
 
 def test_a_schema_whose_values_are_billions_of_items_is_not_used(tmp_path: Path) -> None:
-    """Of an array of records without fields, a value of some bytes has as many items as it says."""
+    """An array of records without fields can claim any number of items in a few bytes."""
     fastavro = pytest.importorskip("fastavro")
     file = tmp_path / "reader.avsc"
     file.write_text(json.dumps(READER))
@@ -225,7 +225,7 @@ def test_a_schema_whose_values_are_billions_of_items_is_not_used(tmp_path: Path)
     }
     made = io.BytesIO()
     fastavro.schemaless_writer(made, writer, {"tags": [{}] * 3})
-    with answering(lambda there: there.sendall(http(told(writer)))) as url:
+    with answering(lambda there: there.sendall(http(encoded(writer)))) as url:
         values = typed_values("confluent-avro", str(file), None, {"schema.registry.url": url})
         assert values is not None
         [row] = values.column([b"\0\0\0\0\1" + made.getvalue()]).to_pylist()

@@ -1,4 +1,4 @@
-"""What a mirror reads by librdkafka, from a cluster that serves its own topics: no broker and no JVM."""
+"""Reads of a mirror through librdkafka from a cluster that serves its own topics: no broker and no JVM."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.bridges.endpoint_harness import served
 from tests.unit.cluster_harness import LiveCluster
 
 RECORDS = 1300
-"""More than librdkafka hands over at once."""
+"""More records than librdkafka returns at once."""
 Got = dict[TopicPartition, list[SourceRecord]]
 
 
@@ -46,7 +46,7 @@ def rows(count: int) -> pa.RecordBatch:
 def read(
     address: tuple[str, int], ranges: Mapping[TopicPartition, SourceRange]
 ) -> tuple[Got, dict[TopicPartition, str]]:
-    """The records of each partition up to its end, and the errors of others."""
+    """The records of each partition up to its end, and the errors of the others."""
     got: Got = {key: [] for key in ranges}
     left, failed = set(ranges), {}
     reads = open_source("{}:{}".format(*address)).read(ranges)

@@ -1,4 +1,4 @@
-"""What a reader of the tier asks brokers for: the metadata topic, where logs start, and the present history."""
+"""Requests of a reader of the tier to brokers: the metadata topic, the log starts, and the current history."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Cluster(MemorySource):
 
     def __init__(self, topic: str) -> None:
         super().__init__(3, TOPIC)
-        said = Tier(MAIN).truth(topic)
+        found = Tier(MAIN).truth(topic)
         self.topic = MemorySource(1, topic)
-        self.topic.topic_id = said["topicId"]
+        self.topic.topic_id = found["topicId"]
         log = self.topic.logs[0]
-        log.epochs = dict(said["partitions"][0]["leaderEpochCheckpoint"])
-        log.end = said["partitions"][0]["readCommittedRanges"][-1][1] + 1
+        log.epochs = dict(found["partitions"][0]["leaderEpochCheckpoint"])
+        log.end = found["partitions"][0]["readCommittedRanges"][-1][1] + 1
         for number, mine in enumerate(self.logs):
             name = f"remote-log-metadata/{TOPIC}-{number}/{0:020d}.log"
             rows: pa.RecordBatch = decoded((Tier(MAIN).path / name).read_bytes())
@@ -87,10 +87,10 @@ def test_a_topic_that_was_created_again_is_not_the_deleted_one() -> None:
     source = Cluster("plain")
     source.topic.topic_id = OTHER_ID
     tier = opened(source)
-    said = rf"the topic 'plain' of the brokers \(id {OTHER_ID}\) has no tiered segments.*open the tier with"
-    with pytest.raises(UnknownTopicOrPartitionError, match=said):
+    found = rf"the topic 'plain' of the brokers \(id {OTHER_ID}\) has no tiered segments.*open the tier with"
+    with pytest.raises(UnknownTopicOrPartitionError, match=found):
         tier.read_arrow("plain")
-    assert any(re.match(said, note) for note in tier.describe().notes)
+    assert any(re.match(found, note) for note in tier.describe().notes)
 
 
 def test_brokers_are_asked_once_whether_they_have_the_history() -> None:
@@ -104,7 +104,7 @@ def test_brokers_are_asked_once_whether_they_have_the_history() -> None:
 
 @pytest.mark.parametrize("bounds", [(0, 1375), (0, None), (100, None), (None, 1375), (None, None)])
 def test_another_history_makes_all_offsets_unclear(bounds: tuple[int | None, int | None]) -> None:
-    """A second unclean election, of which nothing is tiered."""
+    """A second unclean election, of whose history nothing is tiered."""
     source = Cluster("unclean")
     log = source.topic.logs[0]
     log.epochs, log.end = {0: 0, 2: 500, 4: 900}, 2000

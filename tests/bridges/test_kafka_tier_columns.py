@@ -1,4 +1,4 @@
-"""Record batches of Kafka as columns: what aiokafka has written, what real brokers have, and damage."""
+"""Record batches of Kafka as columns: batches of aiokafka, batches of real brokers, and damaged batches."""
 
 from __future__ import annotations
 
@@ -66,17 +66,17 @@ def test_many_batches_and_few_are_decoded_alike(width: int) -> None:
 @real
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_segments_of_real_brokers_have_the_records_that_consumers_got(folder: str) -> None:
-    """All codecs, both types of timestamps. Offsets of the lineage that lost are another test's."""
+    """All codecs, and both types of timestamps. Another test has the offsets of the abandoned lineage."""
     tier = Tier(folder)
     states = tier.states()
     truth: dict[tuple[str, int], dict[int, Row]] = {}
     for topic in tier.topics():
-        said = tier.truth(topic)
-        for part in said["partitions"]:
+        found = tier.truth(topic)
+        for part in found["partitions"]:
             base, _, moment = topic.partition(".")
             name = f"{base}-{part['partition']}" + (f".{moment}" if moment else "")
             for row in tier.records(name):
-                truth.setdefault((said["topicId"], part["partition"]), {}).setdefault(row[0], row)
+                truth.setdefault((found["topicId"], part["partition"]), {}).setdefault(row[0], row)
     seen = 0
     for segment in states.segments.values():
         if segment.state != 1 or segment.topic in ("unclean",):
@@ -90,7 +90,7 @@ def test_segments_of_real_brokers_have_the_records_that_consumers_got(folder: st
 
 
 def signed(data: bytes) -> bytes:
-    """The batch with the checksum that its bytes have."""
+    """The batch with the right checksum of its bytes."""
     return data[:17] + google_crc32c.value(data[21:]).to_bytes(4, "big") + data[21:]
 
 
@@ -102,7 +102,7 @@ def put(at: int, *new: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("data", "kind", "said"),
+    ("data", "kind", "message"),
     [
         (GOOD[:70] + b"!" + GOOD[71:], CorruptionError, "wrong checksum"),
         (put(16, 1), InvalidCallError, "format 1"),
@@ -136,14 +136,14 @@ def put(at: int, *new: int) -> bytes:
         (put(27, 0x7F), InvalidCallError, "timestamp"),
     ],
 )
-def test_damage_with_a_right_checksum_is_named(data: bytes, kind: type[StratalogError], said: str) -> None:
-    with pytest.raises(kind, match=said) as caught:
+def test_damage_with_a_right_checksum_is_named(data: bytes, kind: type[StratalogError], message: str) -> None:
+    with pytest.raises(kind, match=message) as caught:
         decoded(data)
     assert "segment s" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("at", "value", "kind", "said"),
+    ("at", "value", "kind", "message"),
     [
         (0, b"\xff", CorruptionError, "records at offsets -"),
         (0, b"\x7f" + b"\xff" * 7, CorruptionError, "records at offsets"),
@@ -160,13 +160,13 @@ def test_damage_with_a_right_checksum_is_named(data: bytes, kind: type[Stratalog
         (23, b"\x00\x20\x00\x00" + GOOD[27:57] + b"\x00\x20\x00\x00", InvalidCallError, "2097152 records"),
     ],
 )
-def test_the_first_damaged_batch_is_named(at: int, value: bytes, kind: type[StratalogError], said: str) -> None:
-    """Batches are checked many at a time; the two after the first damaged one are damaged as well."""
+def test_the_first_damaged_batch_is_named(at: int, value: bytes, kind: type[StratalogError], message: str) -> None:
+    """Many batches are checked at a time; the two after the first damaged one are damaged as well."""
     batch = bytearray(GOOD)
     batch[at : at + len(value)] = value
     damaged = bytes(batch) if at in (8, 16, 17) else signed(bytes(batch))
     also = GOOD[:17] + bytes(4) + GOOD[21:]
-    with pytest.raises(kind, match=said) as caught:
+    with pytest.raises(kind, match=message) as caught:
         batches_of(GOOD + GOOD + damaged + also, 1000, "segment s")
     assert re.search(rf"at byte {1000 + 2 * len(GOOD)}\b", str(caught.value))
 

@@ -1,4 +1,4 @@
-"""The command line of a reader of the tier, and values that are decoded by a schema."""
+"""The command line of a reader of the tier, and values that are decoded with a schema."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_unclear_offsets_are_an_error_unless_they_are_left_out(capsys: pytest.Ca
 
 @real
 def test_epochs_and_log_starts_are_given_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """As for a mirror, with a broker's file of epochs, here of a leader that was elected later."""
+    """As for a mirror, with the epoch file of a broker, here of a leader that was elected later."""
     known = Tier(MAIN).truth("plain")["partitions"][1]["leaderEpochCheckpoint"]
     cut = known[-1][1]
     epochs = tmp_path / "leader-epoch-checkpoint"
@@ -104,7 +104,7 @@ def test_epochs_and_log_starts_are_given_by_hand(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["read", "/t", "x", "--layout", "local"], "give either metadata"),
         (["topics", "/t", "--layout", "local", "--bootstrap", "h:1", "--epochs", "t-0=f"], "needs --metadata"),
@@ -122,12 +122,13 @@ def test_epochs_and_log_starts_are_given_by_hand(capsys: pytest.CaptureFixture[s
         (["topics", "/t"], "--layout"),
     ],
 )
-def test_a_wrong_call_says_what_to_do(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_call_says_what_to_do(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-# ---------------------------------------------------------------------------------------------- values by a schema
+# ---------------------------------------------------------------------------------------------- values with a
+# schema
 
 SCHEMA = {
     "type": "record",

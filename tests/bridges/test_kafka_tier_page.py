@@ -1,4 +1,4 @@
-"""The commands of the page about a Kafka cluster's tier, on segments of real brokers that are gone."""
+"""The commands of the page about a Kafka cluster's tier, on segments of real brokers that no longer exist."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMMANDS = [shlex.split(line) for line in re.findall(r"^    (stratalog .*)$", TE
 
 
 def here(words: list[str]) -> list[str]:
-    """The arguments for the tier of the test; its metadata take the place of the brokers."""
+    """The arguments for the tier of the test; its metadata replaces the brokers."""
     data = Tier(MAIN)
     metadata = f"{data.path}/remote-log-metadata"
     found = " ".join(words).replace("--bootstrap kafka-1:9092", f"--metadata {metadata}")

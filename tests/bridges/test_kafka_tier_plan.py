@@ -1,4 +1,5 @@
-"""Which segments count, against a plain model: histories of elections, uploads and deletions, by seeds."""
+"""The segments that count, compared with a simple model: histories of elections, uploads and deletions, from
+seeds."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def test_what_is_read_is_the_present_history_and_the_rest_is_named(seed: int) ->
     logs = {one.segment_id: its for one, its in segments}
 
     def same(its: list[int], offset: int) -> bool:
-        """The record at an offset is told by its epoch: an epoch has one history."""
+        """The epoch identifies the record at an offset, because an epoch has one history."""
         return offset < min(len(its), len(log)) and its[offset] == log[offset]
 
     good = [

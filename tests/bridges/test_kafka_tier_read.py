@@ -1,4 +1,4 @@
-"""A read of a Kafka cluster's tier equals what its consumers got, and everything else is named."""
+"""A read of a Kafka cluster's tier equals the records of its consumers, and an error names everything else."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from tests.bridges.kafka_tier_data import (
 pytestmark = real
 
 
-def bounds_of(said: dict[str, Any], partition: int) -> tuple[int, int]:
-    """Earliest, and behind the last tiered offset, as the brokers said at the end."""
-    moments = [said[name].get(str(partition)) for name in said if name.startswith("offsets")]
+def bounds_of(truth: dict[str, Any], partition: int) -> tuple[int, int]:
+    """The earliest offset, and the offset after the last tiered one, as the brokers reported at the end."""
+    moments = [truth[name].get(str(partition)) for name in truth if name.startswith("offsets")]
     moments = [moment for moment in moments if moment is not None]
     return moments[-1]["earliest"]["offset"], moments[-1]["latestTiered"]["offset"] + 1
 
@@ -52,10 +52,10 @@ def test_every_record_that_consumers_got_is_read_and_none_beside(folder: str) ->
     for name in data.topics():
         if "." in name:  # an earlier moment of a topic
             continue
-        said = data.truth(name)
-        for part in said["partitions"]:
+        found = data.truth(name)
+        for part in found["partitions"]:
             number = part["partition"]
-            start, end = bounds_of(said, number)
+            start, end = bounds_of(found, number)
             tier = opened(folder, log_starts={(name, number): start})
             records = [row for row in data.records(f"{name}-{number}") if start <= row[0] < end]
             assert got(tier, name, number) == records
@@ -70,10 +70,10 @@ def test_committed_records_are_those_of_consumers_up_to_the_first_open_transacti
     for name in data.topics():
         if "." in name:
             continue
-        said = data.truth(name)
-        for part in said["partitions"]:
+        seen = data.truth(name)
+        for part in seen["partitions"]:
             number = part["partition"]
-            start, end = bounds_of(said, number)
+            start, end = bounds_of(seen, number)
             tier = opened(folder, log_starts={(name, number): start})
             found = got(tier, name, number, isolation="read_committed")
             plan = tier.plan(name, partitions=[number], isolation="read_committed")
@@ -96,7 +96,7 @@ def test_an_open_transaction_is_left_to_the_brokers() -> None:
 
 
 def test_a_transaction_that_may_end_in_a_hole_is_unclear() -> None:
-    """Its marker may be in a segment that is missing. Behind the hole reading goes on."""
+    """Its marker may be in a missing segment. Reading continues after the hole."""
     tier = opened(MAIN)
     segments = tier.states.of(tier.topic_id("txn"), 0)
     hole = segments[2]
@@ -218,15 +218,18 @@ def test_bounds_are_offsets_by_partition_or_for_all() -> None:
 
 def test_mistakes_are_named() -> None:
     tier = opened(MAIN)
-    for call, said in (
+    for call, message in (
         (lambda: tier.plan("plane"), "topic 'plane' has no segments in the tier.*plain"),
         (lambda: tier.plan("plain", partitions=[7]), r"no segments of its partitions \[7\]"),
         (lambda: opened(MAIN, epochs={("plane", 0): [(0, 0)]}), "'plane'"),
     ):
-        with pytest.raises(UnknownTopicOrPartitionError, match=said):
+        with pytest.raises(UnknownTopicOrPartitionError, match=message):
             call()
-    for bound, said in (({"start": "latest"}, "give an offset"), ({"isolation": "committed"}, "read_committed")):
-        with pytest.raises(InvalidCallError, match=said):
+    for bound, message in (
+        ({"start": "latest"}, "give an offset"),
+        ({"isolation": "committed"}, "read_committed"),
+    ):
+        with pytest.raises(InvalidCallError, match=message):
             tier.plan("plain", **bound)  # type: ignore[arg-type]
     with pytest.raises(InvalidCallError, match="key 'k' cannot be read"):
         KafkaTier.open("/x", layout="aiven", metadata="/y", keys={"k": "/nowhere/key.pem"})
@@ -234,7 +237,7 @@ def test_mistakes_are_named() -> None:
 
 @pytest.mark.parametrize("topic", ["times-create", "times-append", "times-mixed", "plain"])
 def test_times_are_those_of_the_records(topic: str) -> None:
-    """Whatever their order in the log, and one far ahead, and one at 1 ms."""
+    """The records are in any order of time, one is far ahead, and one is at 1 ms."""
     tier, data = opened(MAIN), Tier(MAIN)
     _, end = bounds_of(data.truth(topic), 0)
     records = [row for row in data.records(f"{topic}-0") if row[0] < end]
@@ -266,7 +269,7 @@ def test_a_narrow_read_takes_a_part_of_the_bytes() -> None:
 
 @pytest.mark.parametrize("read_bytes", [1, 64, 1000, 5000])
 def test_batches_may_be_larger_than_a_read(read_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read that ends inside a batch is followed by one from its beginning, which has all of it."""
+    """A read that ends inside a batch is followed by a read from the start of the batch, which gets all of it."""
     records = got(opened(MAIN), "plain")
     monkeypatch.setattr(reading, "READ_BYTES", read_bytes)
     monkeypatch.setattr(reading, "_LEAST_READ_BYTES", read_bytes)

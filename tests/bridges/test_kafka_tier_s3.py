@@ -1,4 +1,4 @@
-"""The tier of a Kafka cluster in a bucket: reads by ranges, by tasks that travelled to other processes."""
+"""The tier of a Kafka cluster in a bucket: ranged reads by tasks that were sent to other processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Tiers made by seeds: what is read is true, what is not read is named, and a mirror gets everything."""
+"""Tiers generated from seeds: all returned records are true, all others are named, and a mirror gets
+everything."""
 
 from __future__ import annotations
 

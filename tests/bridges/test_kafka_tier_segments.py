@@ -1,4 +1,4 @@
-"""Segments that Kafka has tiered: their metadata, and the layouts of two plugins, on real ones."""
+"""Segments that Kafka has tiered: their metadata, and the layouts of two plugins, on real segments."""
 
 from __future__ import annotations
 
@@ -51,8 +51,10 @@ def test_the_metadata_are_those_that_kafkas_own_classes_decode(folder: str) -> N
     lines = (Tier(folder).path / "remote-log-metadata" / "decoded.jsonl").read_text().splitlines()
     expected = Counter()
     for line in lines:
-        said = json.loads(line)
-        expected[said["topicId"], said["partition"], said["segmentId"], said["state"], said["customMetadata"]] += 1
+        answer = json.loads(line)
+        expected[
+            answer["topicId"], answer["partition"], answer["segmentId"], answer["state"], answer["customMetadata"]
+        ] += 1
     states = Tier(folder).states()
     assert (states.contradictory, states.unknown) == ({}, {})
     last = {key[2]: key for key in expected}
@@ -61,16 +63,16 @@ def test_the_metadata_are_those_that_kafkas_own_classes_decode(folder: str) -> N
         assert any(kept[:3] == key and kept[3] == one.state.name for kept in expected)
         assert one.segment_id in last
     for line in lines:
-        said = json.loads(line)
-        if said["apiKey"]:
+        answer = json.loads(line)
+        if answer["apiKey"]:
             continue
-        one = states.segments[said["segmentId"]]
-        epochs = tuple((int(epoch), start) for epoch, start in said["segmentLeaderEpochs"].items())
+        one = states.segments[answer["segmentId"]]
+        epochs = tuple((int(epoch), start) for epoch, start in answer["segmentLeaderEpochs"].items())
         assert (one.topic, one.topic_id, one.start_offset, one.end_offset) == (
-            *(said["topic"], said["topicId"], said["startOffset"], said["endOffset"]),
+            *(answer["topic"], answer["topicId"], answer["startOffset"], answer["endOffset"]),
         )
         assert (one.max_timestamp_ms, one.size_bytes, one.leader_epochs, one.txn_index_empty) == (
-            *(said["maxTimestampMs"], said["segmentSizeInBytes"], epochs, said["isTxnIdxEmpty"]),
+            *(answer["maxTimestampMs"], answer["segmentSizeInBytes"], epochs, answer["isTxnIdxEmpty"]),
         )
 
 
@@ -113,20 +115,20 @@ def manifest(tier: Tier, segment: RemoteLogSegment) -> dict[str, object]:
     return dict(json.loads(text))
 
 
-def edit(said: dict[str, object], path: str, value: object) -> bytes:
-    at = said
+def edit(metadata: dict[str, object], path: str, value: object) -> bytes:
+    at = metadata
     *parents, last = path.split(".")
     for parent in parents:
         inner = at[parent]
         assert isinstance(inner, dict)
         at = inner
     at[last] = value
-    return json.dumps(said).encode()
+    return json.dumps(metadata).encode()
 
 
 @real
 @pytest.mark.parametrize(
-    ("folder", "path", "value", "kind", "said"),
+    ("folder", "path", "value", "kind", "message"),
     [
         ("plain", "version", "2", InvalidCallError, "version '2'"),
         ("plain", "version", None, InvalidCallError, "version None"),
@@ -155,11 +157,11 @@ def edit(said: dict[str, object], path: str, value: object) -> bytes:
     ],
 )
 def test_what_the_layout_does_not_know_is_refused_by_name(
-    folder: str, path: str, value: object, kind: type[StratalogError], said: str
+    folder: str, path: str, value: object, kind: type[StratalogError], message: str
 ) -> None:
     tier = Tier(f"{AIVEN}/{folder}")
     segment = finished(tier)[0]
-    with pytest.raises(kind, match=said) as caught:
+    with pytest.raises(kind, match=message) as caught:
         open_with(tier, segment, edit(manifest(tier, segment), path, value))
     assert segment.segment_id in str(caught.value)
 
@@ -201,8 +203,8 @@ def test_keys_may_change_and_a_wrong_one_is_refused() -> None:
     with pytest.raises(InvalidCallError, match="is not among the given keys"):
         open_layout("aiven", LayoutOptions()).open(tier.store, segment)
     public = (tier.path.parent / "test-keys" / "test-key-1.TEST-ONLY.public.spki.der").read_bytes()
-    for data, said in ((b"no key", "is not an RSA key"), (public, "is a public key")):
-        with pytest.raises(InvalidCallError, match=said):
+    for data, message in ((b"no key", "is not an RSA key"), (public, "is a public key")):
+        with pytest.raises(InvalidCallError, match=message):
             open_layout("aiven", LayoutOptions(keys={"k": data}))
     assert "BEGIN" not in repr(LayoutOptions(keys=both))
 
@@ -357,7 +359,7 @@ def test_a_layout_is_named_and_others_are_registered(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("size", [100, 3000, 5000, 7900, 20_000])
 @pytest.mark.parametrize("first", [True, False])
 def test_large_batches_are_read_about_once(monkeypatch: pytest.MonkeyPatch, size: int, first: bool) -> None:
-    """A read that ends in a large batch knows how much the next one takes."""
+    """A read that ends in a large batch shows how much the next one must take."""
     monkeypatch.setattr(reading, "READ_BYTES", 8000)
     monkeypatch.setattr(reading, "_LEAST_READ_BYTES", 300)
     count = 200_000 // size

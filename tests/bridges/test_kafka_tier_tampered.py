@@ -47,7 +47,7 @@ def test_a_segment_that_vanishes_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "change", "said"),
+    ("kind", "change", "message"),
     [
         (IndexKind.OFFSET, lambda data: data[:-1], "not a multiple of 8"),
         (IndexKind.OFFSET, lambda data: data[::-1][: len(data) // 8 * 8], "offset index"),
@@ -61,15 +61,15 @@ def test_a_segment_that_vanishes_is_named() -> None:
         (IndexKind.OFFSET, lambda data: data[:7] + bytes([data[7] + 1]) + data[8:16], "at byte"),
     ],
 )
-def test_an_offset_index_that_lies_is_named(kind: IndexKind, change: Any, said: str) -> None:
+def test_an_offset_index_that_lies_is_named(kind: IndexKind, change: Any, message: str) -> None:
     tier = with_changed(kind, 1, change)
     start = segment_of(tier, "txn", 1).start_offset
-    with pytest.raises(CorruptionError, match=said):
+    with pytest.raises(CorruptionError, match=message):
         [got(tier, "txn", start=begin, end=begin + 3) for begin in range(start + 1, start + 400, 30)]
 
 
 def test_an_entry_of_the_offset_index_may_span_the_batches_of_an_append() -> None:
-    """Older brokers write one entry for an append: its last offset, and the position of its first batch."""
+    """Older brokers write one entry per append: its last offset, and the position of its first batch."""
     names = opened(MAIN)
     segment = segment_of(names, "plain", 0)
     batches = list(batches_of(names.store.read(names.layout.objects(segment)["log"]), 0, "s"))
@@ -87,7 +87,7 @@ def test_an_entry_of_the_offset_index_may_span_the_batches_of_an_append() -> Non
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda data: b"", "has no transaction for the abort"),
         (lambda data: data[34:], "has no transaction for the abort"),
@@ -96,9 +96,9 @@ def test_an_entry_of_the_offset_index_may_span_the_batches_of_an_append() -> Non
         (lambda data: data[:9] + bytes([data[9] ^ 1]) + data[10:], "transaction index"),
     ],
 )
-def test_a_transaction_index_that_lies_is_named(change: Any, said: str) -> None:
+def test_a_transaction_index_that_lies_is_named(change: Any, message: str) -> None:
     tier = with_changed(IndexKind.TRANSACTION, 1, change)
-    with pytest.raises(CorruptionError, match=said):
+    with pytest.raises(CorruptionError, match=message):
         got(tier, "txn", end=1000, isolation="read_committed")
 
 
@@ -108,7 +108,7 @@ def test_a_transaction_index_that_lies_is_named(change: Any, said: str) -> None:
     ids=["missing", "without its first entry", "with a later first offset"],
 )
 def test_a_transaction_index_that_lies_is_named_from_the_middle_of_a_segment(change: Any) -> None:
-    """Which transactions are open there is unknown, but a record that the reader has seen belongs to one."""
+    """The open transactions are unknown there, but a record that the reader has seen belongs to one."""
     tier, segment = with_changed(IndexKind.TRANSACTION, 1, change), segment_of(opened(MAIN), "txn", 1)
     with pytest.raises(CorruptionError, match="the abort at offset 511, whose first record is at"):
         got(tier, "txn", start=segment.start_offset + 70, end=700, isolation="read_committed")
@@ -119,7 +119,7 @@ def test_a_transaction_index_that_lies_is_named_from_the_middle_of_a_segment(cha
 def test_no_task_returns_an_aborted_record_because_an_index_was_lost(
     change: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each task alone: the marker may be in another part of the segment, or in a later segment."""
+    """Each task reads alone: the marker may be in another part of the segment, or in a later segment."""
     monkeypatch.setattr(tier_tasks, "TASK_BYTES", 8000)
     good = opened(MAIN)
     truth = {number: got(good, "txn", number, isolation="read_committed") for number in (0, 1)}
@@ -151,13 +151,13 @@ def test_no_task_returns_an_aborted_record_because_an_index_was_lost(
 
 
 def test_a_transaction_index_of_impossible_entries_makes_offsets_unclear() -> None:
-    for change, said in (
+    for change, message in (
         (lambda data: data[:-1], "not a multiple of 34"),
         (lambda data: b"\x00\x01" + data[2:], "version 1"),
         (lambda data: data[:10] + b"\x7f" + data[11:], "transaction from"),
     ):
         tier = with_changed(IndexKind.TRANSACTION, 1, change)
-        with pytest.raises(LogGapError, match=said):
+        with pytest.raises(LogGapError, match=message):
             got(tier, "txn", start=0, end=1000, isolation="read_committed")
 
 
@@ -166,19 +166,19 @@ def test_a_snapshot_that_lies_leaves_its_segment_out() -> None:
     last = len(good.states.of(good.topic_id("txn"), 1)) - 1
     segment = good.states.of(good.topic_id("txn"), 1)[last]
     name = good.layout.objects(segment)[IndexKind.PRODUCER_SNAPSHOT]
-    for change, said in (
+    for change, message in (
         (lambda data: data[:5], "cut off"),
         (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "damaged"),
         (lambda data: b"\x00\x02" + data[2:], "version 2"),
     ):
         tier = in_memory(MAIN, lambda one, data, change=change: change(data) if one == name else data)
         plan = tier.plan("txn", partitions=[1], isolation="read_committed")
-        assert said in plan.notes[0]
+        assert message in plan.notes[0]
         assert max(task.piece.end for task in plan.tasks) <= segment.start_offset
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda data: b"1" + data[1:], "version"),
         (lambda data: data + b"x", "damaged"),
@@ -186,12 +186,12 @@ def test_a_snapshot_that_lies_leaves_its_segment_out() -> None:
         (lambda data: b"0\n1\n7 0\n", "differ from those of its metadata"),
     ],
 )
-def test_leader_epochs_that_lie_are_named(change: Any, said: str) -> None:
+def test_leader_epochs_that_lie_are_named(change: Any, message: str) -> None:
     names = opened(MAIN)
     segment = names.states.of(names.topic_id("epochs"), 0)[-1]
     name = names.layout.objects(segment)[IndexKind.LEADER_EPOCH]
     tier = in_memory(MAIN, lambda one, data: change(data) if one == name else data)
-    with pytest.raises(StratalogError, match=said):
+    with pytest.raises(StratalogError, match=message):
         got(tier, "epochs")
 
 
@@ -223,7 +223,7 @@ def _set(at: int, value: int, size: int) -> Callable[[bytearray], None]:
 
 
 @pytest.mark.parametrize(
-    ("change", "kind", "said"),
+    ("change", "kind", "message"),
     [
         (lambda data: data[:-1], CorruptionError, "bytes, but its metadata say"),
         (lambda data: data[:5000] + bytes([data[5000] ^ 4]) + data[5001:], CorruptionError, "checksum|byte"),
@@ -234,12 +234,12 @@ def _set(at: int, value: int, size: int) -> Callable[[bytearray], None]:
         (lambda data: data[7:] + data[:7], CorruptionError, "byte 0"),
     ],
 )
-def test_a_hostile_segment_is_named(change: Any, kind: type[StratalogError], said: str) -> None:
+def test_a_hostile_segment_is_named(change: Any, kind: type[StratalogError], message: str) -> None:
     names = opened(MAIN)
     segment = segment_of(names, "plain", 0)
     name = names.layout.objects(segment)["log"]
     tier = in_memory(MAIN, lambda one, data: change(data) if one == name else data)
-    with pytest.raises((kind, InvalidCallError), match=said) as caught:
+    with pytest.raises((kind, InvalidCallError), match=message) as caught:
         got(tier, "plain")
     assert segment.segment_id in str(caught.value)
 
@@ -248,7 +248,7 @@ def test_a_hostile_segment_is_named(change: Any, kind: type[StratalogError], sai
 @pytest.mark.filterwarnings("ignore:left out")
 @pytest.mark.long("reads a topic with damage again and again")
 def test_damage_anywhere_gives_the_truth_or_an_error_of_ours(folder: str) -> None:
-    """An index that a read does not need may be damaged. A log may not: its batches have checksums."""
+    """An index that a read does not need may be damaged. A log may not, because its batches have checksums."""
     draw = random.Random(f"damage {folder}")
     good = opened(folder)
     rows = {level: got(good, "txn", isolation=level) for level in ("read_uncommitted", "read_committed")}

@@ -1,4 +1,5 @@
-"""A mirrored topic and its source as one relation: each offset once, on the side that has it, or a sentence."""
+"""A mirrored topic and its source as one relation: each offset is read once, on the side that has it, or an error
+names it."""
 
 from __future__ import annotations
 
@@ -83,7 +84,7 @@ def rows_of_source(planned: LivePlan, values: TypedValues | None = None) -> list
 
 
 def test_each_record_is_read_once_on_the_side_that_has_it(live: LiveCluster) -> None:
-    """Gaps are no records on either side; a mirror that runs on moves the boundary of the next plan alone."""
+    """Gaps are no records on either side; a mirror that continues moves the boundary of later plans only."""
     source = MemorySource(2)
     source.logs[0].append("a", "b", gaps=2)
     source.logs[1].append("x")
@@ -185,7 +186,7 @@ def make_again(source: MemorySource) -> None:
 
 
 @pytest.mark.parametrize(
-    ("happens", "error", "said"),
+    ("happens", "error", "message"),
     [
         (cut, OffsetOutOfRangeError, r"had deleted the offsets \[3, 5\) before they were mirrored"),
         (elect, SourceTruncatedError, "ends at offset 2 in the source, but at 3 here"),
@@ -196,14 +197,14 @@ def make_again(source: MemorySource) -> None:
     ids=["retention", "shorter", "other-history", "no-leader", "made-again"],
 )
 def test_what_the_source_has_lost_is_said_before_anything_is_read(
-    live: LiveCluster, happens: Callable[[MemorySource], None], error: type[StratalogError], said: str
+    live: LiveCluster, happens: Callable[[MemorySource], None], error: type[StratalogError], message: str
 ) -> None:
     source = MemorySource()
     source.logs[0].append("a", "b", "c")
     mirrored(live, source)
     source.logs[0].append("d", "e", "f")
     happens(source)
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         plan(live, source)
 
 
@@ -220,7 +221,7 @@ def test_records_that_may_be_lost_are_left_out_and_named(live: LiveCluster) -> N
 
 
 def test_a_gap_of_a_later_epoch_at_the_end_is_no_other_history(live: LiveCluster) -> None:
-    """The epoch of gaps is not known here: the source is asked about the last record."""
+    """The epoch of gaps is unknown here, so the source is asked about the last record."""
     source = MemorySource()
     source.logs[0].append("a", "b")
     source.logs[0].epoch = 1
@@ -231,7 +232,7 @@ def test_a_gap_of_a_later_epoch_at_the_end_is_no_other_history(live: LiveCluster
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "error", "said"),
+    ("start", "end", "error", "message"),
     [
         (7, None, OffsetOutOfRangeError, r"\[7, 6\), but committed records end at 6 in Kafka, and at 3 here"),
         (0, 7, OffsetOutOfRangeError, r"\[0, 7\)"),
@@ -243,13 +244,13 @@ def test_a_gap_of_a_later_epoch_at_the_end_is_no_other_history(live: LiveCluster
     ids=["beyond", "end", "partition", "name", "group", "mixed"],
 )
 def test_a_bound_that_is_none_is_refused(
-    live: LiveCluster, start: Bound, end: Bound, error: type[StratalogError], said: str
+    live: LiveCluster, start: Bound, end: Bound, error: type[StratalogError], message: str
 ) -> None:
     source = MemorySource()
     source.logs[0].append("a", "b", "c")
     mirrored(live, source)
     source.logs[0].append("d", "e", "f")
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         plan(live, source, start, end)
 
 
@@ -271,7 +272,7 @@ def test_typed_values_need_their_decoder(live: LiveCluster) -> None:
 
 
 def test_offsets_that_leave_the_source_after_the_plan_are_named(live: LiveCluster) -> None:
-    """The mirror has them by then, or nobody has: another plan tells."""
+    """The mirror has copied them by then, or they are lost: another plan shows which."""
     source = MemorySource()
     source.logs[0].append("a")
     mirrored(live, source)
@@ -313,7 +314,7 @@ def stream(live: LiveCluster, source: MemorySource, **options: str) -> LiveSourc
 def batch(
     live: LiveCluster, source: MemorySource, begin: StreamOffsets | None, rows: int | None = None
 ) -> tuple[list[int], StreamOffsets]:
-    """The offsets of the next batch of one partition, and where it ends, by way of a checkpoint."""
+    """The offsets of the next batch of one partition, and its end, through a checkpoint."""
     of_query = stream(live, source)
     first = of_query.initial() if begin is None else StreamOffsets.from_json(begin.to_json())
     last = StreamOffsets.from_json(of_query.latest(first, rows, None).to_json())
@@ -365,8 +366,8 @@ def test_a_batch_that_runs_again_has_the_same_offsets_whichever_side_has_them(li
 
 @pytest.mark.parametrize("appended", [0, 1, 2, 3])
 def test_an_unclean_election_behind_the_stream_is_an_error(live: LiveCluster, appended: int) -> None:
-    """The stream has read records from the source that nobody mirrored, and other ones take their places. Where
-    there are exactly as many, the next record tells.
+    """The stream has read records from the source that were not mirrored, and other records take their places. If
+    there are exactly as many, the next record reveals it.
     """
     source = MemorySource()
     source.logs[0].append("a")
@@ -426,7 +427,7 @@ def test_available_now_ends_where_both_sides_end_now(live: LiveCluster) -> None:
 def test_a_mirror_that_appends_between_two_looks_makes_no_other_history(
     live: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The end of the log here is then of a later epoch than the one that was looked at."""
+    """The end of the log here then has a later epoch than the one seen before."""
     source = MemorySource()
     source.logs[0].append("a")
     mirrored(live, source)
@@ -446,7 +447,7 @@ def test_a_mirror_that_appends_between_two_looks_makes_no_other_history(
 def test_partitions_keep_their_ends_in_whatever_order_they_answer(
     live: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Threads look at the partitions here, and the first may be the last to answer."""
+    """Threads look at the partitions here, in any order of completion."""
     source = MemorySource(2)
     source.logs[0].append("a")
     source.logs[1].append("x", "y", "z")

@@ -1,4 +1,4 @@
-"""Topics that mirror others: the seam in the log, the run of a mirror, its end; on a source in memory."""
+"""Topics that mirror others: the seam in the log, the run of a mirror, its end; with a source in memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ALL = MirrorOptions(replication_factor=3)
 
 
 def mirrored(live: LiveCluster, source: MemorySource, options: MirrorOptions = ALL) -> Report:
-    """Once, and compared."""
+    """Mirror once, and compare."""
     report = with_ports(mirror, ports_of(live.cluster))(source, ["t"], options).raise_for_failures()
     equal(live, source)
     return report
@@ -39,7 +39,7 @@ def equal(live: LiveCluster, source: MemorySource) -> Report:
 
 
 def seen(live: LiveCluster, partition: int = 0, offset: int = 0) -> list[tuple[int, str | None]]:
-    """Offsets and values that a fetch gets."""
+    """Offsets and values that a fetch returns."""
     found: list[tuple[int, str | None]] = []
     while True:
         fetched = live.cluster.fetch("t", partition, offset)
@@ -51,7 +51,8 @@ def seen(live: LiveCluster, partition: int = 0, offset: int = 0) -> list[tuple[i
 
 
 def some(start: int = 0) -> MemorySource:
-    """A partition with records, gaps between them and at its end, tombstones, and epochs; one that is empty."""
+    """A partition with records, gaps between them and at its end, tombstones, and epochs; and an empty
+    partition."""
     source = MemorySource(2)
     log = source.logs[0]
     log.start = log.end = start
@@ -141,7 +142,7 @@ def test_a_mirror_that_stands_beside_another_one_makes_no_second_copy(tmp_path: 
 
 
 def test_a_mirror_that_is_late_appends_nothing(tmp_path: Path) -> None:
-    """A piece whose place is taken, also by the very same records and more."""
+    """The place of a piece is taken, also by the same records and more."""
     live, source = LiveCluster(tmp_path), some()
     mirrored(live, source)
     image = live.cluster.image
@@ -182,7 +183,7 @@ def test_an_unclean_election_there_is_found_however_long_the_log_has_become(late
 
 
 def test_gaps_of_a_later_leader_behind_the_last_record_are_no_other_history(tmp_path: Path) -> None:
-    """A transaction that was open when the leader changed ends under the next one, whose epoch no record tells."""
+    """A transaction that was open when the leader changed ends under the next one, whose epoch no record shows."""
     live, source = LiveCluster(tmp_path), some()
     log = source.logs[0]
     log.epoch = 4
@@ -326,11 +327,11 @@ def test_what_differs_is_named_by_its_offset(tmp_path: Path) -> None:
     del log.records[5]
     log.append("not yet")
     report = with_ports(compare, ports_of(live.cluster))(source, ["t"])
-    said = (
+    text = (
         "offsets that differ: 1 is another record, 5 is only here, "
         "11 and all later ones up to 12 are only in Kafka"
     )
-    assert [(f.item, f.code, f.message) for f in report.failures] == [("t-0", "RECORDS_DIFFER", said)]
+    assert [(f.item, f.code, f.message) for f in report.failures] == [("t-0", "RECORDS_DIFFER", text)]
     source.configs = {"cleanup.policy": "compact"}
     log.records.pop(1)
     assert with_ports(compare, ports_of(live.cluster))(source, ["t"]).rows[0]["compacted"] == 2

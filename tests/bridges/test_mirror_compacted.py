@@ -1,4 +1,4 @@
-"""Mirrors of a topic that its source compacts: compacted here, too, by rules of its own."""
+"""Mirrors of a topic that its source compacts: the mirror compacts it by its own rules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Mirrored(LiveCluster):
         }
         self.source = MemorySource(1, **{name.replace("_", "."): value for name, value in given.items()})
         self.tombstones: set[int] = set()
-        """Those that a compaction of the source has seen already."""
+        """Tombstones that a compaction of the source has already seen."""
 
     @property
     def there(self) -> MemoryLog:
@@ -50,7 +50,7 @@ class Mirrored(LiveCluster):
             log.end += 1
 
     def compact_there(self, bound: int) -> None:
-        """As Kafka's cleaner. A tombstone leaves with the second compaction."""
+        """Compact like Kafka's cleaner. A tombstone leaves with the second compaction."""
         records = self.there.records
         last = {record.key: offset for offset, record in sorted(records.items()) if offset < bound}
         old = set(self.tombstones)
@@ -188,7 +188,7 @@ def test_only_what_lies_below_the_bound_of_the_last_compaction_explains_what_is_
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_is_compacted_when_both_end_with_the_same_records(tmp_path: Path, seed: int) -> None:
-    """Also with runs of the mirror that stop, and topics that delete as well."""
+    """Some runs of the mirror stop early, and some topics also delete by age."""
     rng = random.Random(seed)
     live = Mirrored(tmp_path, cleanup_policy=rng.choice(["compact", "compact,delete"]))
     live.put(("first", "1"))
@@ -200,7 +200,7 @@ def test_whatever_is_compacted_when_both_end_with_the_same_records(tmp_path: Pat
             last[key] = live.there.end, value
             live.put((key, value))
         if rng.random() < 0.7:
-            live.mirror()  # so that it sees each tombstone, which is there for two compactions
+            live.mirror()  # so that it sees each tombstone, which exists for two compactions
             if rng.random() < 0.5:
                 live.compact_there(live.there.end - rng.randint(1, 5))
         if rng.random() < 0.3:

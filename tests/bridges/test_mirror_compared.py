@@ -1,4 +1,4 @@
-"""Columns of both sides of a comparison: they differ where single records would."""
+"""The columns of both sides of a comparison differ exactly if single records would."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OTHERS = {
 
 
 def compared(there: Sequence[SourceRecord], here: Sequence[SourceRecord], *ends: int, end: int = 1) -> Compared:
-    """In pieces that end there."""
+    """Compare in pieces with these ends."""
     found, start = Compared(("t", 0), 0, end), 0
     for until in (*ends, end):
         sides = [[one for one in side if start <= one.offset < until] for side in (there, here)]

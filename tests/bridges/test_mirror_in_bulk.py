@@ -1,5 +1,5 @@
-"""Mirrors by tasks: many partitions at once, each piece at its place or nowhere; what a task cannot do, the driver
-does. The tasks are threads of this process; ``tests/spark`` has those of Spark."""
+"""Mirrors by tasks: many partitions at once, each piece at its offset or not at all; the driver does what a task
+cannot do. The tasks are threads of this process; ``tests/spark`` tests Spark's tasks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BULK = MirrorOptions(replication_factor=3, bulk_offsets=1)
 
 
 class TwoTasks(LocalTasks):
-    """Two at once; here one after the other."""
+    """Claims to run two tasks at once; here they run one after the other."""
 
     processes = 2
 
@@ -35,7 +35,7 @@ class TwoTasks(LocalTasks):
 
 
 class DriverDies(TwoTasks):
-    """When its tasks have ended."""
+    """The driver dies when its tasks have ended."""
 
     def run(self, *given: Any) -> Iterator[Any]:
         list(super().run(*given))
@@ -48,7 +48,7 @@ def by_tasks(live: LiveCluster) -> Ports:
 
 
 def mirrored(live: LiveCluster, source: MemorySource, options: MirrorOptions = BULK) -> Report:
-    """Once, and compared."""
+    """Mirror once, and compare."""
     report = with_ports(mirror, by_tasks(live))(source, ["t"], options).raise_for_failures()
     with_ports(compare, ports_of(live.cluster))(source, ["t"]).raise_for_failures()
     return report
@@ -173,7 +173,7 @@ def test_a_topic_that_is_a_mirror_no_more_is_left_alone(tmp_path: Path) -> None:
     source.logs[0].append("later")
 
     class Ends(Silent):
-        """The mirror is ended when the log ends have been looked at."""
+        """The mirror is ended after the log ends were read."""
 
         def start(self, operation: str, items: int, unit: str) -> None:
             with_ports(end_mirror, ports_of(live.cluster))(["t"])

@@ -1,4 +1,4 @@
-"""Keys of mirrored topics: where they go after the mirror, and which partitioner fits them."""
+"""Keys of mirrored topics: their partitions after the mirror, and the partitioner that fits."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from tests.unit.cluster_harness import LiveCluster
 from tests.unit.test_partitioner import KEYS, ROWS, dealt
 
 
-@pytest.mark.parametrize(("told", "wanted"), [({}, MURMUR2), ({"partitioner": SPARK_HASH}, SPARK_HASH)])
-def test_keys_of_a_mirrored_topic_keep_their_partitions(told: dict[str, str], wanted: str, tmp_path: Path) -> None:
-    """A source that is a cluster of this product says which partitioner it has."""
-    live, source = LiveCluster(tmp_path), MemorySource(5, **told)
+@pytest.mark.parametrize(("expected", "wanted"), [({}, MURMUR2), ({"partitioner": SPARK_HASH}, SPARK_HASH)])
+def test_keys_of_a_mirrored_topic_keep_their_partitions(
+    expected: dict[str, str], wanted: str, tmp_path: Path
+) -> None:
+    """A source that is a cluster of this product reports its partitioner."""
+    live, source = LiveCluster(tmp_path), MemorySource(5, **expected)
     with_ports(mirror, ports_of(live.cluster))(
         source,
         ["t"],
@@ -35,7 +37,7 @@ def test_keys_of_a_mirrored_topic_keep_their_partitions(told: dict[str, str], wa
 
 
 def mirrored_by(live: LiveCluster, partitioner: str, extra: int | None = None) -> tuple[MemorySource, Report]:
-    """A topic whose producers have a partitioner, and a key elsewhere; mirrored, and compared."""
+    """A topic whose producers have a partitioner, and a key in another partition; mirrored, and compared."""
     source = MemorySource(5)
     for number, (key, partition) in enumerate(zip(KEYS, partitions_of(KEYS, 5, partitioner), strict=True)):
         log = source.logs[partition if number or extra is None else extra]
@@ -50,7 +52,7 @@ def mirrored_by(live: LiveCluster, partitioner: str, extra: int | None = None) -
 
 
 def test_a_comparison_says_where_keys_would_go_elsewhere(tmp_path: Path) -> None:
-    """While the partitioner of the mirror can still be altered."""
+    """The partitioner of the mirror can still be changed at that time."""
     live = LiveCluster(tmp_path)
     source, report = mirrored_by(live, CRC32)
     (note,) = report.notes

@@ -1,4 +1,4 @@
-"""Pieces of a mirrored partition: where columns that were read are cut for the appends."""
+"""Pieces of a mirrored partition: the cuts of the read columns for the appends."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_a_piece_is_of_one_leader_epoch_and_holds_the_gaps_before_the_next() -> 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.slow
 def test_columns_are_cut_where_single_records_would_be(seed: int) -> None:
-    """Of whatever length reads, gaps and pieces are, each record is in one piece, none of them too large by more
-    than a record."""
+    """For any length of reads, gaps and pieces, each record is in one piece, and no piece is too large by more
+    than one record."""
     chance = random.Random(seed)
     part = MirroredPartition(("t", 0), 0, 3, SourceBounds(0, 10_000, 10_000), most_bytes=3000)
     offsets = sorted(chance.sample(range(10_000), 4000))

@@ -40,7 +40,7 @@ def some(name: str = LONG) -> MemorySource:
     return source
 
 
-def told(report: Report) -> list[tuple[str, str]]:
+def failures_of(report: Report) -> list[tuple[str, str]]:
     return [(failure.code, failure.message) for failure in report.failures]
 
 
@@ -50,9 +50,9 @@ def topics(live: LiveCluster) -> set[str]:
 
 def test_a_name_that_is_too_long_here_is_refused_with_what_to_do(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
-    ((code, said),) = told(run(live, some()))
+    ((code, found),) = failures_of(run(live, some()))
     assert code == "INVALID_TOPIC_EXCEPTION"
-    assert said.endswith(
+    assert found.endswith(
         f"has 249 characters, but here a name has at most 222: give it another name: --as {LONG}=NAME"
     )
     assert topics(live) == set()
@@ -81,7 +81,7 @@ def test_records_and_groups_come_under_the_name_here_in_every_later_run(bulk: bo
     source.logs[0].records[0] = source.logs[0].records[0]._replace(value=b"other")
     ports = ports_of(live.cluster)
     found = compare(ports.metadata, ports.storage, ports.execution, ports.memory, source, [LONG])
-    assert [code for code, _ in told(found)] == ["RECORDS_DIFFER"]
+    assert [code for code, _ in failures_of(found)] == ["RECORDS_DIFFER"]
 
 
 def test_a_topic_is_never_mirrored_twice_unasked(tmp_path: Path) -> None:
@@ -99,9 +99,9 @@ def test_a_topic_is_never_mirrored_twice_unasked(tmp_path: Path) -> None:
             run(live, source, **{source.name: "other"})
     with_ports(end_mirror, ports_of(live.cluster))(["s"]).raise_for_failures()
     with live.unchanged():
-        ((code, said),) = told(run(live, short))
+        ((code, found),) = failures_of(run(live, short))
     assert code == "TOPIC_ALREADY_EXISTS"
-    assert "'short' of the source was mirrored here as 's', until that mirror was ended" in said
+    assert "'short' of the source was mirrored here as 's', until that mirror was ended" in found
     run(live, short, short="again").raise_for_failures()
     assert run(live, short).raise_for_failures().rows[0]["topic"] == "again"
     with_ports(compare, ports_of(live.cluster))(short, ["short"]).raise_for_failures()
@@ -123,21 +123,21 @@ def test_of_two_mirrors_that_begin_at_once_with_two_names_one_goes_on() -> None:
 def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic("mine")
-    assert [code for code, _ in told(run(live, some("a"), a="mine"))] == ["TOPIC_ALREADY_EXISTS"]
+    assert [code for code, _ in failures_of(run(live, some("a"), a="mine"))] == ["TOPIC_ALREADY_EXISTS"]
     run(live, some("a"), a="x").raise_for_failures()
     for source, rename in ((some("b"), {"b": "x"}), (some("x"), {})):
         source.topic_id = OTHER_ID
-        ((code, said),) = told(run(live, source, **rename))
+        ((code, found),) = failures_of(run(live, source, **rename))
         assert code == "INVALID_TOPIC_EXCEPTION"
-        assert f"mirrors topic 'a' of that cluster, not '{source.name}'" in said
-        assert said.endswith(f"--as {source.name}=NAME")
+        assert f"mirrors topic 'a' of that cluster, not '{source.name}'" in found
+        assert found.endswith(f"--as {source.name}=NAME")
 
 
 def test_a_topic_that_was_made_again_is_found_out_by_its_name_there(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some("a")
     run(live, source, a="x").raise_for_failures()
     source.topic_id = OTHER_ID
-    assert [code for code, _ in told(run(live, source))] == ["INCONSISTENT_TOPIC_ID"]
+    assert [code for code, _ in failures_of(run(live, source))] == ["INCONSISTENT_TOPIC_ID"]
     assert topics(live) == {"x"}
 
 
@@ -145,8 +145,8 @@ def test_names_that_cannot_be_given_are_refused(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some("a")
     with pytest.raises(InvalidCallError, match=r"'b' is renamed \(--as\), but is not among the topics"):
         run(live, source, b="x")
-    assert [code for code, _ in told(run(live, source, a="not a name"))] == ["INVALID_TOPIC_EXCEPTION"]
-    assert [code for code, _ in told(run(live, source, a=""))] == ["INVALID_TOPIC_EXCEPTION"]
+    assert [code for code, _ in failures_of(run(live, source, a="not a name"))] == ["INVALID_TOPIC_EXCEPTION"]
+    assert [code for code, _ in failures_of(run(live, source, a=""))] == ["INVALID_TOPIC_EXCEPTION"]
     assert topics(live) == set()
 
 

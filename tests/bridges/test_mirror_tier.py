@@ -1,4 +1,5 @@
-"""A mirror that reads history from the tier of real brokers equals one through the brokers, which stay idle."""
+"""A mirror that reads history from the tier of real brokers equals one through the brokers, which get no
+requests."""
 
 from __future__ import annotations
 
@@ -43,14 +44,14 @@ BULK = MirrorOptions(replication_factor=2, bulk_offsets=1, tier=True)
 
 
 class Brokers(MemorySource):
-    """A topic of the data, as its brokers gave it to consumers of committed records."""
+    """A topic of the data, as its brokers returned it to consumers of committed records."""
 
     def __init__(self, topic: str) -> None:
-        said = Tier(MAIN).truth(topic)
-        super().__init__(len(said["partitions"]), topic)
-        self.topic_id, self.records_a_read, self.sent = said["topicId"], 200, 0
-        moment = [said[name] for name in said if name.startswith("offsets")][-1]
-        for number, (part, log) in enumerate(zip(said["partitions"], self.logs, strict=True)):
+        found = Tier(MAIN).truth(topic)
+        super().__init__(len(found["partitions"]), topic)
+        self.topic_id, self.records_a_read, self.sent = found["topicId"], 200, 0
+        moment = [found[name] for name in found if name.startswith("offsets")][-1]
+        for number, (part, log) in enumerate(zip(found["partitions"], self.logs, strict=True)):
             ranges = part["readCommittedRanges"]
             log.epochs = dict(part["leaderEpochCheckpoint"])
             log.epoch = max(log.epochs)
@@ -77,7 +78,7 @@ def whole(topic: str) -> TieredSource:
 
 
 def run(live: LiveCluster, source: MirrorSource, topic: str, options: MirrorOptions = BULK) -> Report:
-    """Once by tasks, and compared with the brokers."""
+    """Run once with tasks, and compare with the brokers."""
     ports = ports_of(live.cluster).with_tasks(TwoTasks())
     report = with_ports(mirror, ports)(source, [topic], options).raise_for_failures()
     with_ports(compare, ports_of(live.cluster))(Brokers(topic), [topic]).raise_for_failures()
@@ -141,16 +142,16 @@ DAMAGE = {
 def test_a_damaged_or_missing_object_is_read_through_the_brokers(
     what: str, options: MirrorOptions, tmp_path: Path
 ) -> None:
-    kind, change, said = DAMAGE[what]
+    kind, change, found = DAMAGE[what]
     names = opened(MAIN)
     name = names.layout.objects(segment_of(names, "txn", 1))[kind]
     tier = in_memory(MAIN, lambda one, data: change(data) if one == name else data, "txn-")
     brokers = Brokers("txn")
     report = run(LiveCluster(tmp_path), TieredSource(tier, brokers), "txn", options)
     assert int(report.totals["from_tier"] or 0) > 0
-    if said:
+    if found:
         assert any(
-            note.startswith("through the brokers: txn-0 offsets [") and said in note for note in report.notes
+            note.startswith("through the brokers: txn-0 offsets [") and found in note for note in report.notes
         )
 
 
@@ -311,7 +312,8 @@ def test_a_renamed_topic(tmp_path: Path) -> None:
     with_ports(compare, ports)(Brokers("plain"), ["plain"]).raise_for_failures()
 
 
-# ------------------------------------------------------------------------------------ a cluster that is gone
+# ------------------------------------------------------------------------------------ a cluster that no longer
+# exists
 
 
 def gone(tier: KafkaTier) -> TieredSource:
@@ -325,9 +327,9 @@ def test_of_a_cluster_that_is_gone_all_clear_records_are_copied(options: MirrorO
     for _ in range(2):
         report = with_ports(mirror, ports)(gone(opened(MAIN)), ["txn"], options).raise_for_failures()
         assert [row["log_end"] for row in report.rows] == [1033, 738]
-        said = [note for note in report.notes if note.startswith("cannot be known: txn-0 offsets")]
-        assert said[0].startswith("cannot be known: txn-0 offsets [1033, 1594): the transaction of producer")
-        assert "cannot be known: txn-0 offsets from 1033 on, if there were any" in said
+        messages = [note for note in report.notes if note.startswith("cannot be known: txn-0 offsets")]
+        assert messages[0].startswith("cannot be known: txn-0 offsets [1033, 1594): the transaction of producer")
+        assert "cannot be known: txn-0 offsets from 1033 on, if there were any" in messages
     brokers = Brokers("txn")
     rows = live.cluster.fetch("txn", 0, 0, max_bytes=1 << 30, isolation="read_committed").records
     assert rows.column("offset").to_pylist() == [one for one in sorted(brokers.logs[0].records) if one < 1033]
@@ -392,8 +394,8 @@ def test_a_difference_to_the_tier_is_named_and_what_nobody_knows_is_not_compared
     (failure,) = report.failures
     assert str(other) in failure.message
     assert str(segment.start_offset + 5) not in failure.message
-    said = f"not compared: plain-0 offsets [{segment.start_offset}, {segment.next_offset})"
-    assert any(note.startswith(said) for note in report.notes)
+    text = f"not compared: plain-0 offsets [{segment.start_offset}, {segment.next_offset})"
+    assert any(note.startswith(text) for note in report.notes)
 
 
 def test_epochs_and_log_starts_are_given_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -418,13 +420,13 @@ def test_epochs_and_log_starts_are_given_by_hand(tmp_path: Path, capsys: pytest.
     with closing(new_cluster(tmp_path)) as cluster:
         assert job(words) == 0, capsys.readouterr()
         assert cluster.fetch("plain", 0, 777).records.column("offset")[0].as_py() == 777
-        said = {row["partition"]: (row["log_start"], row["log_end"]) for row in cluster.describe("plain").rows}
-        assert said == {0: (777, 2430), 1: (0, cut)}
+        found = {row["partition"]: (row["log_start"], row["log_end"]) for row in cluster.describe("plain").rows}
+        assert found == {0: (777, 2430), 1: (0, cut)}
         assert compare_job(words) == 0
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         (["--tier-log-start", "plain=777"], "'plain' names no partition: write TOPIC-PARTITION"),
         (["--tier-log-start", "plain-0=end"], "'end' of plain-0 is not an offset"),
@@ -434,7 +436,7 @@ def test_epochs_and_log_starts_are_given_by_hand(tmp_path: Path, capsys: pytest.
     ],
 )
 def test_a_mistake_in_what_is_given_by_hand_is_named(
-    more: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    more: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "checkpoint").write_text("0\n1\n0 0\n")
     more = [word.replace("CHECKPOINT", str(tmp_path / "checkpoint")) for word in more]
@@ -442,7 +444,7 @@ def test_a_mistake_in_what_is_given_by_hand_is_named(
     words += ["--layout", "local", "--offline", f"{Tier(MAIN).path}/remote-log-metadata", *more]
     with closing(new_cluster(tmp_path)) as cluster:
         assert job(words) != 0
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
         with pytest.raises(UnknownTopicOrPartitionError):
             cluster.describe("plain")
 
@@ -456,7 +458,7 @@ def test_a_source_travels_to_a_task_without_the_metadata() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--from", "h:1", "--layout", "aiven"], "--layout needs --tier"),
         (["--from", "h:1", "--tier", "/t"], "--tier needs --layout"),
@@ -468,7 +470,7 @@ def test_a_source_travels_to_a_task_without_the_metadata() -> None:
     ],
 )
 def test_the_options_of_a_tier_go_together(
-    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     LiveCluster(tmp_path)
     try:
@@ -476,4 +478,4 @@ def test_the_options_of_a_tier_go_together(
     except SystemExit as error:
         status = int(error.code or 0)
     assert status == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

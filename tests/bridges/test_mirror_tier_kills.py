@@ -1,4 +1,4 @@
-"""``kill -9`` of a mirror that reads the tier side by side, again and again, and then one that ends."""
+"""``kill -9`` of a mirror that reads the tier side by side, repeatedly, and then a run to the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics whose values are decoded on the way: what cannot be is kept as bytes, and compared as such."""
+"""Topics whose values are decoded during the mirror: undecodable values are kept, and compared, as bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a cluster: its data, against the cluster itself; names that are HTML; where it is saved."""
+"""The page of a cluster: its data compared with the cluster; names that are HTML; saving the page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveCluster:
-    """Topic ``t`` has records of every tier but hot, which those of ``h`` are. A group lags."""
+    """Topic ``t`` has records in both tiers but no hot ones; those of ``h`` are hot. A group lags."""
     made = LiveCluster(tmp_path, on_disk=True)
     small = {"offsets.topic.num.partitions": "1", "health.log.dir.max.used.ratio": "1"}
     made.cluster.topics.alter_configs(None, small)
@@ -50,7 +50,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def content_of(page: StatePage | str) -> dict[str, Any]:
-    """As a browser reads it."""
+    """The content as a browser reads it."""
     text = page if isinstance(page, str) else page.html
     [found] = re.findall(r'<script type="application/json" id="content">(.*?)</script>', text, re.DOTALL)
     content: dict[str, Any] = json.loads(found)
@@ -330,8 +330,8 @@ def test_a_job_writes_it_in_the_place_of_an_older_one(
     file.write_text("old")
     with live.unreachable(3):
         assert main(["report", "--json", "-o", str(file), "--cluster", str(live.file)]) == 0
-    [said] = json.loads(capsys.readouterr().out)["rows"]
-    assert said == {"page": str(file), "bytes": file.stat().st_size, "errors": 1, "warnings": 0}
+    [text] = json.loads(capsys.readouterr().out)["rows"]
+    assert text == {"page": str(file), "bytes": file.stat().st_size, "errors": 1, "warnings": 0}
     assert content_of(file.read_text())["cluster"] == "c"
     assert [one.name for one in file.parent.iterdir()] == ["report.html"]
 

@@ -1,4 +1,4 @@
-"""Who may ask the served page, what it answers, and its figures over time; without a cluster."""
+"""Access to the served page, its answers, and its figures over time; without a cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HERE = {"host": "127.0.0.1:8080"}
 
 
 class NoLookups(Lookups):
-    """Answers what it was asked, and fails when it is told to."""
+    """Answers with the request, and fails on demand."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
@@ -139,7 +139,7 @@ def test_a_token_that_is_too_easy_is_refused_and_not_shown(token: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"listen": "0.0.0.0:8080"}, "other machines reach this address"),
         ({"listen": "[::]:8080"}, "other machines"),
@@ -154,8 +154,8 @@ def test_a_token_that_is_too_easy_is_refused_and_not_shown(token: str) -> None:
         ({"every_s": 0}, "above 0"),
     ],
 )
-def test_options_that_would_show_records_to_anyone_are_refused(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidCallError, match=said):
+def test_options_that_would_show_records_to_anyone_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidCallError, match=message):
         PageOptions(**given)
 
 

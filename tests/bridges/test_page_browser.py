@@ -1,5 +1,5 @@
-"""The page in a real Chromium: nothing on its console, clicked, typed, read in light and dark and on a phone.
-Times are printed (``-s``), and never asserted."""
+"""The page in a real Chromium: its console stays empty while it is clicked, typed into, and read in light, dark
+and on a phone. Times are printed (``-s``), never asserted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WIDTHS = (320, 390, 768, 900, 1024, 1200, 1280)
 NAMES = "#partitions tbody tr:not(.detail) > td:first-child"
 STATES = "#partitions tbody tr:not(.detail) > td:nth-child(2)"
 
-# Of each text that is shown: its contrast with all that lies under it, by WCAG 2; and what it has to be.
+# The contrast of each visible text with everything behind it, by WCAG 2, and the required contrast.
 CONTRASTS = """
 const light = ([r, g, b]) => {
   const [x, y, z] = [r, g, b].map((c) => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
@@ -58,14 +58,14 @@ def window() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cluster of 21 partitions whose broker 3 is away, with two days of history."""
+    """The saved page of a cluster of 21 partitions whose broker 3 is away, with two days of history."""
     folder = tmp_path_factory.mktemp("town")
     return Path(picture_page(folder).save(folder / "report.html"))
 
 
 @pytest.fixture
 def page(window: Browser, file: Path) -> Iterator[Browser]:
-    """It is open; in the end nothing is on its console."""
+    """The open page; at the end its console must be empty."""
     window.look()
     window.open(file)
     yield window

@@ -1,4 +1,4 @@
-"""The served page: who may ask, what is answered, what a look at records shows, and that maintain outlives it."""
+"""The served page: access, answers, reads of records, and that maintain outlives the page."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_records_are_found_by_time_in_both_tiers_and_cut_where_they_are_long(liv
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({}, "name a topic"),
         ({"topic": "t"}, "give a number"),
@@ -98,8 +98,8 @@ def test_records_are_found_by_time_in_both_tiers_and_cut_where_they_are_long(liv
         ({"topic": "t", "partition": "0", "max_bytes": "1"}, "unknown parameter"),
     ],
 )
-def test_a_look_that_cannot_be_is_refused(live: LiveCluster, given: dict[str, str], said: str) -> None:
-    with pytest.raises(StratalogError, match=said):
+def test_a_look_that_cannot_be_is_refused(live: LiveCluster, given: dict[str, str], message: str) -> None:
+    with pytest.raises(StratalogError, match=message):
         lookups_of(live.cluster).records(given)
 
 
@@ -233,7 +233,7 @@ def test_connections_are_bounded_and_a_silent_one_is_cut_off(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         (["--page", "8080"], "--page needs --every"),
         (["--every", "30s", "--page-token-file", "f"], "--page-token-file needs --page"),
@@ -245,10 +245,10 @@ def test_connections_are_bounded_and_a_silent_one_is_cut_off(monkeypatch: pytest
 )
 @pytest.mark.slow
 def test_maintain_refuses_what_would_show_records_to_anyone(
-    live: LiveCluster, capsys: pytest.CaptureFixture[str], given: list[str], said: str
+    live: LiveCluster, capsys: pytest.CaptureFixture[str], given: list[str], message: str
 ) -> None:
     assert main(["maintain", *given, "--cluster", str(live.file)]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @contextmanager
@@ -290,7 +290,7 @@ def test_maintain_serves_the_page_and_tells_no_token(live: LiveCluster) -> None:
 
 
 class Failing:
-    """A page whose looks fail, and whose server has ended."""
+    """A page whose lookups fail, and whose server has ended."""
 
     url, is_running = "http://127.0.0.1:8080/", False
 

@@ -1,5 +1,5 @@
-"""The served page in a real Chromium: it reloads itself and keeps what the reader has chosen, links have the view,
-records are read, a token opens it; by keys alone, and without a complaint of axe-core."""
+"""The served page in a real Chromium: it reloads and keeps the reader's selection, links contain the view, records
+can be read, a token opens it; with the keyboard alone, and without complaints of axe-core."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def window() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    """Its third broker is away."""
+    """A cluster whose third broker is away."""
     folder = tmp_path_factory.mktemp("town")
     made = town(folder)
     made.topics.create("evil", partitions=3, replication_factor=2)
@@ -48,7 +48,7 @@ def server(cluster: Cluster) -> Iterator[PageServer]:
 
 @pytest.fixture
 def page(window: Browser, server: PageServer) -> Iterator[Browser]:
-    """It is open, and asks for news as often as a test wants; in the end nothing is on its console."""
+    """The open page, which refreshes as often as a test needs; at the end its console must be empty."""
     window.look()
     window.open("about:blank")
     window.open(server.url)
@@ -65,7 +65,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def fresh(page: Browser, server: PageServer) -> None:
-    """Another look at the cluster, and the page has it."""
+    """Observe the cluster again, and wait until the page shows it."""
     before = page.run(TAG)
     server.look()
     page.run("return refresh()")

@@ -1,4 +1,4 @@
-"""Policies of storage: who may do what to which object, as each storage would judge it."""
+"""Storage policies: the allowed requests per object, as each storage would judge them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ MAY: dict[tuple[Role, bool], dict[str, set[str]]] = {
     },
     (Role.OPERATOR, True): {"read": ALL, "create": ALL, "delete": ALL},
 }
-"""By role, and whether of all topics, or of ``t``: the objects it may read, create, delete."""
+"""The objects that may be read, created and deleted, by role, and by whether the policy is for all topics or for
+``t``."""
 
 
 def by_aws(text: str) -> Callable[[str, Right], bool]:
@@ -156,7 +157,7 @@ def test_each_role_may_do_its_work_and_nothing_else(storage: str, role: Role, of
 
 
 def test_on_amazon_who_may_not_delete_may_not_overwrite() -> None:
-    """Every request that names an object has to say If-None-Match; on servers that know no such condition, and for
+    """Every request that names an object must have If-None-Match; on servers without that condition, and for
     operators, there is none."""
 
     def conditions(role: Role, options: StoreOptions) -> list[object]:
@@ -198,7 +199,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 def test_what_cannot_be_is_refused(live: LiveCluster) -> None:
     policy = live.cluster.policy
-    for error, said, ask in (
+    for error, message, ask in (
         (
             InvalidCallError,
             "role 'boss': use one of reader, producer, operator",
@@ -214,7 +215,7 @@ def test_what_cannot_be_is_refused(live: LiveCluster) -> None:
         (UnknownTopicOrPartitionError, "'x'", lambda: policy("reader", ["x"], storage="posix")),
         (InvalidTopicError, "internal", lambda: policy("reader", "__consumer_offsets", storage="posix")),
     ):
-        with pytest.raises(error, match=said):
+        with pytest.raises(error, match=message):
             ask()
 
 

@@ -1,4 +1,4 @@
-"""The printed script for folders, for real: users that it lets read and append, and no more."""
+"""The printed script for folders, on a real file system: its users can read and append, and nothing else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("setfacl") is None, reason="apt-get install acl"),
 ]
 USERS = {"reader": 4711, "producer": 4712, "operator": 4713}
-"""Each with a group of the same number. The roots are root's."""
+"""The users, each with a group of the same number. The roots belong to root."""
 ACTS = """
     "describe": lambda: driver.describe("t"),
     "fetch": lambda: driver.fetch("t", 0, 2),
@@ -39,7 +39,7 @@ ACTS = """
 READS = {"describe", "fetch", "fetch of tiered records", "verify", "lag"}
 APPENDS = {*READS, "append", "commit"}
 MAY = {"reader": READS, "producer": {*APPENDS, "retain"}, "operator": {*APPENDS, "tier", "retain"}}
-"""A file system knows no right to create without one to delete: there a producer could retain."""
+"""A file system cannot allow creation without deletion: there a producer could retain."""
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +85,9 @@ def as_user(user: int, program: str, *arguments: str) -> str:
 
 @pytest.mark.parametrize("role", USERS)
 def test_a_role_does_its_work_and_nothing_else(live: LiveCluster, role: str) -> None:
-    said: dict[str, str] = json.loads(as_user(USERS[role], program(ACTS), str(live.file)))
-    assert {name for name, what in said.items() if not what} == MAY[role], said
-    for name, what in said.items():
+    answer: dict[str, str] = json.loads(as_user(USERS[role], program(ACTS), str(live.file)))
+    assert {name for name, what in answer.items() if not what} == MAY[role], answer
+    for name, what in answer.items():
         if name not in MAY[role]:
             assert "CLUSTER_AUTHORIZATION_FAILED: " in what, (name, what)
             assert str(live.folder) in what, (name, what)

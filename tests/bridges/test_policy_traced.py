@@ -1,5 +1,4 @@
-"""Printed policies against the calls that the work of each role makes: all it asks for is allowed, and it asks for
-all that is allowed."""
+"""Printed policies compared with the calls of each role: each call is allowed, and each allowed call is made."""
 
 from __future__ import annotations
 
@@ -36,13 +35,13 @@ def transact(live: Guarded, driver: Cluster, topic: str) -> None:
 
 
 def consume(live: Guarded, driver: Cluster, topic: str) -> Report:
-    """The lag of a group is read from the logs of all topics of which it has offsets."""
+    """The lag of a group is read from the logs of all topics for which it has offsets."""
     driver.groups.commit(f"of-{topic}", {(topic, 0): 1})
     return driver.groups.lag(f"of-{topic}")
 
 
 def grown(live: Guarded, driver: Cluster, topic: str) -> Report:
-    """What it tiers is sealed, and lies in several files."""
+    """The topic to tier has sealed segments, in several files."""
     live.append("yz", topic, driver=driver).raise_for_failures()
     return driver.tier(topic)
 
@@ -69,7 +68,7 @@ PRODUCES: tuple[Work, ...] = (
 
 
 def throttled(live: Guarded, driver: Cluster, topic: str) -> Report:
-    """A replica moves to another broker and back, one copy behind the other."""
+    """Move a replica to another broker and back, with a throttle."""
     replicas = live.replicas(topic).view.replicas
     spare = next(broker for broker in live.cluster.stores if broker not in replicas)
     driver.reassign({(topic, 0): [*replicas[:-1], spare]}, throttle_bytes_per_s=1e9)
@@ -137,7 +136,8 @@ def key_of(live: Guarded, uri: str, name: str) -> str:
 
 @contextmanager
 def judged(live: Guarded, may: Callable[[str, Right], bool]):  # type: ignore[no-untyped-def]
-    """Inside, the storage refuses what ``may`` does not let through. What was asked for, and what was refused."""
+    """Inside the block, the storage refuses calls that ``may`` does not allow. Yields the requested and the
+    refused calls."""
     asked: set[tuple[str, Right]] = set()
     refused: set[tuple[str, Right]] = set()
 
@@ -161,7 +161,7 @@ def judged(live: Guarded, may: Callable[[str, Right], bool]):  # type: ignore[no
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(CASES))
 def test_what_a_role_does_is_what_it_may(tmp_path: Path, seed: int) -> None:
-    """A producer's driver tries to delete what its merges hide; that it may not is expected."""
+    """A producer's driver tries to delete the files that its merges hide; the refusal is expected."""
     rng = random.Random(seed)
     live = Guarded(tmp_path)
     storage, role = rng.choice(list(SCHEMES)), rng.choice(list(Role))
@@ -183,14 +183,14 @@ def test_what_a_role_does_is_what_it_may(tmp_path: Path, seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("role", list(Role))
 def test_what_a_role_may_is_what_it_does(tmp_path: Path, role: Role) -> None:
-    """Of each kind of folder that a statement names, the work reads and creates where it may. (An operator may
-    delete what it may create, and no other role deletes.)"""
+    """The role's work reads and creates in each kind of folder that a statement names. (An operator may delete
+    what it may create, and no other role deletes.)"""
     live = Guarded(tmp_path)
     has_a_snapshot_table(live)
     of = layout(live, SCHEMES["aws"], ["t", "u", "s"])
     seen: set[tuple[str, Right]] = set()
     with judged(live, lambda key, right: True) as (asked, _):
-        if role is not Role.OPERATOR:  # what it leaves behind is there to be read
+        if role is not Role.OPERATOR:  # its files are readable later
             live.cluster.maintain()
             asked.clear()
         for each in (*WORK[role], *SEES_EVERYTHING, *(SNAPSHOTS[role])):

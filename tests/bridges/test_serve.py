@@ -1,4 +1,4 @@
-"""``cluster.serve``, read by librdkafka: the same records at the same offsets as a fetch, from either tier."""
+"""librdkafka reads from ``cluster.serve`` the same records at the same offsets as a fetch, from either tier."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.unit.transact_harness import Ledger, put
 
 
 def fetched(live: LiveCluster, topic: str = "t", partition: int = 0, offset: int = 0) -> Seen:
-    """What a consumer is to get, by a fetch."""
+    """The expected records of a consumer, from a fetch."""
     found: Seen = []
     while True:
         some = live.cluster.fetch(topic, partition, offset)
@@ -70,7 +70,7 @@ def test_a_consumer_gets_what_a_fetch_gets(times: list[int | None], tmp_path: Pa
         live.cluster.append_batches("t", {0: [rows(times, headers=headers)]}).raise_for_failures()
     live.append({1: ["other"]}).raise_for_failures()
     expected = fetched(live)
-    # The log gives records without a time that of their append, where the topic does not say otherwise.
+    # A record without a time gets that of its append, unless the topic says otherwise.
     with served(live.cluster) as address:
         assert consumed(address) == expected
         assert consumed(address, offset=len(times) + 1) == expected[len(times) + 1 :]
@@ -210,18 +210,18 @@ def test_producers_are_refused_in_words(tmp_path: Path, caplog: pytest.LogCaptur
     live.topic()
     live.append(["a"]).raise_for_failures()
     with served(live.cluster) as address, live.unchanged():
-        told: list[int] = []
+        messages: list[int] = []
         producer = Producer({"bootstrap.servers": "{}:{}".format(*address)})
-        producer.produce("t", b"mine", on_delivery=lambda failed, _: told.append(failed.code()))
+        producer.produce("t", b"mine", on_delivery=lambda failed, _: messages.append(failed.code()))
         assert producer.flush(TIMEOUT_S) == 0
-        assert told == [KafkaError.TOPIC_AUTHORIZATION_FAILED]
+        assert messages == [KafkaError.TOPIC_AUTHORIZATION_FAILED]
         servers = {"bootstrap.servers": "{}:{}".format(*address), "client.id": "exact", "log_level": 0}
         exact = Producer({**servers, "transactional.id": "x"})
         with pytest.raises(KafkaException) as error:
             exact.init_transactions(TIMEOUT_S)
         assert error.value.args[0].code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    said = [one.getMessage() for one in caplog.records if one.name == "stratalog.serve"]
-    assert [line.split("client ")[1].split(",")[0] for line in said] == [
+    found = [one.getMessage() for one in caplog.records if one.name == "stratalog.serve"]
+    assert [line.split("client ")[1].split(",")[0] for line in found] == [
         "'rdkafka' produces to t",
         "'exact' starts to produce",
     ]
@@ -259,7 +259,7 @@ def test_topics_are_listed_and_none_is_made_by_asking(tmp_path: Path) -> None:
 
 
 def certificate(folder: Path) -> tuple[str, str]:
-    """A certificate of 127.0.0.1 that has signed itself, and its key."""
+    """A self-signed certificate of 127.0.0.1, and its key."""
     from ipaddress import ip_address
 
     from cryptography import x509
@@ -286,7 +286,7 @@ def certificate(folder: Path) -> tuple[str, str]:
 
 
 def say_something(address: tuple[str, int], ca: str) -> None:
-    """As a client without a certificate; a server may tell it so only after the handshake."""
+    """Connect without a client certificate; a server may refuse only after the handshake."""
     trusted = ssl.create_default_context(cafile=ca)
     with (
         socket.create_connection(address, TIMEOUT_S) as plain,

@@ -1,4 +1,5 @@
-"""``cluster.serve`` answers as a broker of Kafka 4, which ``tests/kafka/test_serve_answers.py`` asks the same."""
+"""``cluster.serve`` answers like a broker of Kafka 4; ``tests/kafka/test_serve_answers.py`` sends the same
+requests to a broker."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from tests.unit.cluster_harness import LiveCluster
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """By case: the answer. One asks after the other: some change what a group has committed."""
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """The answers, keyed by case. The cases run in order, because some change the committed offsets."""
     live = LiveCluster(tmp_path_factory.mktemp("answers"))
     live.topic(TOPIC, partitions=2)
     for at_ms in (1000, 2000, 3000):
@@ -22,5 +23,5 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(("name", "expected"), [(case.name, case.expected) for case in cases()])
-def test_the_endpoint_answers_as_kafka(name: str, expected: object, told: dict[str, object]) -> None:
-    assert told[name] == expected
+def test_the_endpoint_answers_as_kafka(name: str, expected: object, answers: dict[str, object]) -> None:
+    assert answers[name] == expected

@@ -1,5 +1,5 @@
-"""Consumer groups with members at ``cluster.serve``: librdkafka's consumers, and Kafka's rebalance protocol by its
-bytes."""
+"""Consumer groups with members at ``cluster.serve``: librdkafka's consumers, and Kafka's rebalance protocol at the
+level of bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONG_MS = 60_000
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveCluster:
-    """``t``, four partitions of three records each."""
+    """Topic ``t``, four partitions of three records each."""
     made = LiveCluster(tmp_path)
     made.topic(partitions=4)
     made.append({partition: ["a", "b", "c"] for partition in range(4)}).raise_for_failures()
@@ -42,7 +42,7 @@ def address(live: LiveCluster) -> Iterator[Address]:
 
 
 def polled(consumers: list[Consumer], done: Callable[[], bool]) -> list[tuple[int, int, int]]:
-    """Consumer, partition and offset of each record that comes until it is done."""
+    """Consumer, partition and offset of each record until ``done``."""
     found = []
     for _ in range(int(TIMEOUT_S / 0.05)):
         for number, one in enumerate(consumers):
@@ -136,11 +136,11 @@ def test_an_endpoint_that_comes_back_takes_its_members_again(live: LiveCluster) 
     assert seen == {(partition, 3) for partition in range(4)}
 
 
-# ------------------------------------------------------------------------------------- by the bytes
+# ------------------------------------------------------------------------------------- raw protocol
 
 
 class Joining:
-    """A member by its bytes, which tells what each request was answered."""
+    """A member at the level of bytes, which records the answer to each request."""
 
     def __init__(self, address: Address, pool: ThreadPoolExecutor, stack: ExitStack) -> None:
         self.wire: Wire = stack.enter_context(wire(address))
@@ -194,19 +194,19 @@ class Joining:
 
 @pytest.fixture
 def members_of(address: Address) -> Iterator[Callable[[int], list[Joining]]]:
-    """So many connections that may become members."""
+    """A number of connections that may become members."""
     with ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(8))
         yield lambda count: [Joining(address, pool, stack) for _ in range(count)]
 
 
 def together(*some: Joining, **fields: Any) -> tuple[Joining, list[Joining]]:
-    """They join one generation, and the leader assigns to each its own name: the leader, and the others."""
+    """Let them join one generation; the leader assigns to each its own name. Returns the leader and the others."""
     answers = [future.result(TIMEOUT_S) for future in [one.join(**fields) for one in some]]
     assert {answer["error_code"] for answer in answers} == {ErrorCode.NONE}
     (leader,) = {answer["leader_id"] for answer in answers}
-    (told,) = [answer["members"] for answer in answers if answer["members"]]
-    assert {one["member_id"] for one in told} == {one.member_id for one in some}
+    (members,) = [answer["members"] for answer in answers if answer["members"]]
+    assert {one["member_id"] for one in members} == {one.member_id for one in some}
     shares = {one.member_id: one.member_id.encode() for one in some}
     syncs = [one.sync(**(shares if one.member_id == leader else {})) for one in some]
     assert [sync.result(TIMEOUT_S)["member_assignment"] for sync in syncs] == list(shares.values())
@@ -222,7 +222,9 @@ def test_a_generation_begins_with_all_and_ends_when_one_leaves(
     leader, (other,) = together(*members_of(2), version=version)
     assert (leader.generation, other.generation) == (1, 1)
     assert (leader.heartbeat(), other.heartbeat(0)) == (ErrorCode.NONE, ErrorCode.NONE)
-    assert other.sync(0).result(TIMEOUT_S)["member_assignment"] == other.member_id.encode()  # it is told again
+    assert (
+        other.sync(0).result(TIMEOUT_S)["member_assignment"] == other.member_id.encode()
+    )  # it gets the assignment again
     assert leader.leave(min(version, 1)) == ErrorCode.NONE
     assert leader.leave() == ErrorCode.UNKNOWN_MEMBER_ID
     assert other.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
@@ -260,13 +262,13 @@ def test_who_makes_a_stable_group_rebalance_by_joining_again(
         assert waits.join().result(TIMEOUT_S)["generation_id"] == 2
         assert answer.result(TIMEOUT_S)["generation_id"] == 2
     else:
-        told = answer.result(TIMEOUT_S)
-        assert (told["error_code"], told["generation_id"], told["leader_id"]) == (
+        found = answer.result(TIMEOUT_S)
+        assert (found["error_code"], found["generation_id"], found["leader_id"]) == (
             ErrorCode.NONE,
             1,
             leader.member_id,
         )
-        assert (told["member_id"], told["members"]) == (other.member_id, [])
+        assert (found["member_id"], found["members"]) == (other.member_id, [])
         assert other.sync().result(TIMEOUT_S)["member_assignment"] == other.member_id.encode()
         assert (leader.heartbeat(), other.heartbeat()) == (ErrorCode.NONE, ErrorCode.NONE)
 
@@ -297,7 +299,7 @@ def test_only_members_of_the_generation_commit(
     assert other.commit() == ErrorCode.NONE
     assert live.cluster.groups.committed("g")["t", 0].offset == 1
     other.leave()
-    assert leader.commit() == ErrorCode.NONE  # what it has read of its partitions, before it joins again
+    assert leader.commit() == ErrorCode.NONE  # its records of its partitions, before it joins again
     assert leader.join().result(TIMEOUT_S)["generation_id"] == 2
     with live.unchanged():
         assert leader.commit() == ErrorCode.REBALANCE_IN_PROGRESS
@@ -316,8 +318,8 @@ def until(what: Callable[[], bool]) -> None:
 def test_a_member_without_a_heartbeat_is_one_no_more(members_of: Callable[[int], list[Joining]]) -> None:
     lasting, brief = members_of(2)
     answers = [lasting.join(), brief.join(session_timeout=200)]
-    told = [one.result(TIMEOUT_S) for one in answers]
-    first = lasting if told[0]["leader_id"] == lasting.member_id else brief
+    messages = [one.result(TIMEOUT_S) for one in answers]
+    first = lasting if messages[0]["leader_id"] == lasting.member_id else brief
     first.sync().result(TIMEOUT_S)
     until(lambda: lasting.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS)
     assert brief.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
@@ -340,8 +342,8 @@ def test_nobody_waits_longer_than_the_rebalance_for_a_leader_that_assigns_nothin
     members_of: Callable[[int], list[Joining]],
 ) -> None:
     some = members_of(2)
-    told = [one.result(TIMEOUT_S) for one in [one.join(rebalance_timeout=300) for one in some]]
-    leader, other = some if told[0]["members"] else some[::-1]
+    messages = [one.result(TIMEOUT_S) for one in [one.join(rebalance_timeout=300) for one in some]]
+    leader, other = some if messages[0]["members"] else some[::-1]
     assert other.sync().result(TIMEOUT_S)["error_code"] == ErrorCode.REBALANCE_IN_PROGRESS
     assert leader.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
     together(other)

@@ -37,12 +37,12 @@ def test_the_configs_in_force_are_told_with_where_they_come_from(tmp_path: Path)
         found = asking.describe_configs([topic], request_timeout=TIMEOUT_S)[topic].result()
         of_broker = asking.describe_configs([broker], request_timeout=TIMEOUT_S)[broker].result()
         unknown = asking.describe_configs([nobody], request_timeout=TIMEOUT_S)[nobody].exception()
-    told = {name: (one.value, ConfigSource(one.source), one.is_read_only) for name, one in found.items()}
-    assert told["retention.ms"] == ("1000", ConfigSource.DYNAMIC_TOPIC_CONFIG, True)
-    assert told["segment.bytes"] == ("2000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, True)
-    assert told["segment.ms"] == ("604800000", ConfigSource.DEFAULT_CONFIG, True)
+    seen = {name: (one.value, ConfigSource(one.source), one.is_read_only) for name, one in found.items()}
+    assert seen["retention.ms"] == ("1000", ConfigSource.DYNAMIC_TOPIC_CONFIG, True)
+    assert seen["segment.bytes"] == ("2000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, True)
+    assert seen["segment.ms"] == ("604800000", ConfigSource.DEFAULT_CONFIG, True)
     described = live.cluster.topics.describe("t").rows
-    assert told.keys() == {row["name"] for row in described if row["name"] in TOPIC_CONFIGS}
+    assert seen.keys() == {row["name"] for row in described if row["name"] in TOPIC_CONFIGS}
     assert of_broker == {}
     assert isinstance(unknown, KafkaException)
     assert unknown.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
@@ -146,7 +146,7 @@ _OF_LIBRDKAFKA = {
         "{'': a.describe_user_scram_credentials(request_timeout=20)}",
     ),
 }
-"""By call of the client: the answer, and how it is asked."""
+"""The answer and the request, keyed by call of the client."""
 _ASKING = """
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import *
@@ -167,7 +167,8 @@ del a
 
 @pytest.mark.slow
 def test_every_call_of_librdkafkas_admin_client_has_an_answer(tmp_path: Path) -> None:
-    """In a process of its own: the client aborts its process where some requests are not listed."""
+    """The calls run in a separate process, because the client aborts its process if some requests are not
+    listed."""
     live = LiveCluster(tmp_path)
     live.topic()
     live.fill(["a", "b"])

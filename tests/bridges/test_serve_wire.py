@@ -1,4 +1,4 @@
-"""``cluster.serve`` by the bytes of Kafka's protocol: every version, codes of errors, waits; and strangers."""
+"""``cluster.serve`` at the level of Kafka's protocol: every version, error codes, waits, and hostile clients."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.unit.cluster_harness import LiveCluster, live_and_shared
 
 
 def built(folder: Path) -> LiveCluster:
-    """``t``, two partitions of three records and none; a group."""
+    """Topic ``t``, with three records in one of its two partitions; and a group."""
     live = LiveCluster(folder)
     live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
     live.topic(partitions=2)
@@ -84,7 +84,7 @@ def test_every_version_is_answered_the_same(key: int, live: LiveCluster) -> None
 
 
 def test_topics_have_their_ids(live: LiveCluster) -> None:
-    """KIP-516: and are found by them."""
+    """Topics can be found by their ids (KIP-516)."""
     topic_id = live.cluster.image.topic_ids["t"]
     with served(live.cluster) as address, wire(address) as client:
 
@@ -122,16 +122,16 @@ def test_configs_have_types_and_the_documentation_that_is_asked_for(version: int
     names = ["remote.storage.enable", "segment.bytes", "compression.type"]
     resource = {"resource_type": 2, "resource_name": "t", "config_names": names}
     with served(shared.cluster) as address, wire(address) as client:
-        for told in (False, True):
-            asked = {"resources": [resource], "include_synonyms": False, "include_documentation": told}
+        for seen in (False, True):
+            asked = {"resources": [resource], "include_synonyms": False, "include_documentation": seen}
             (answer,) = client.ask(ApiKey.DESCRIBE_CONFIGS, version, **asked)["resources"]
             found = {one["config_names"]: one for one in answer["config_entries"]}
             assert [found[name]["config_type"] for name in names] == [1, 5, 2]
-            assert all((one["documentation"] is not None) == told for one in found.values())
+            assert all((one["documentation"] is not None) == seen for one in found.values())
 
 
 def test_an_answer_does_not_grow_with_names_that_are_said_again(shared: LiveCluster) -> None:
-    """Few bytes of a stranger would make many here."""
+    """Otherwise a small request could cause a large answer."""
     resource = {"resource_type": 2, "resource_name": "t", "config_names": None}
     with served(shared.cluster) as address, wire(address) as client:
         topics = client.ask(ApiKey.METADATA, 5, topics=["t"] * 9, allow_auto_topic_creation=False)["topics"]
@@ -146,7 +146,7 @@ def test_an_answer_does_not_grow_with_names_that_are_said_again(shared: LiveClus
     "key", [ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH]
 )
 def test_a_partition_that_is_named_again_is_answered_once(key: int, live: LiveCluster) -> None:
-    """A request of a megabyte could name one 30,000 times, and have its records as often."""
+    """A request of a megabyte could name a partition 30,000 times, and get its records as often."""
     (topic,) = REQUESTED[key]["topics"]
     again = [{**topic, "partitions": topic["partitions"] * 9}] * 9
     with served(live.cluster) as address, wire(address) as client:
@@ -168,7 +168,7 @@ def test_a_partition_that_is_named_again_is_answered_once(key: int, live: LiveCl
     ],
 )
 def test_a_request_for_nothing_has_an_answer_of_nothing(key: int, shared: LiveCluster) -> None:
-    """An array may be null on the wire where Kafka's own clients send none."""
+    """An array may be null on the wire, although Kafka's own clients send none."""
     (name,) = {"topics", "resources", "groups"} & REQUESTED[key].keys()
     with served(shared.cluster) as address, wire(address) as client:
         for version in REQUESTS[key]:
@@ -317,8 +317,8 @@ def test_offsets_of_a_topic_that_was_just_made_are_known(live: LiveCluster) -> N
 
 
 def test_what_a_fetch_costs_that_finds_nothing(live: LiveCluster) -> None:
-    """A look at the leader: a listing, and a read of whose root it is. Of an empty log the metadata are read, too,
-    at most as often as ends of partitions are looked at, however many of them there are."""
+    """One look at the leader: a listing, and a read of the root's identity. For an empty log the metadata is read,
+    too, at most as often as the ends of partitions are looked up, for any number of partitions."""
     ports = ports_of(live.cluster)
 
     def cost(act: Callable[[], object]) -> tuple[int, int]:
@@ -356,13 +356,13 @@ def test_an_answer_is_bounded_and_has_at_least_one_record(live: LiveCluster) -> 
 def test_a_producer_is_refused_and_named_in_the_log_once_a_minute(
     live: LiveCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def said() -> list[str]:
+    def logged() -> list[str]:
         return [one.getMessage() for one in caplog.records if one.name == "stratalog.serve"]
 
     with served(live.cluster) as address, wire(address) as client:
         for version in REQUESTS[ApiKey.PRODUCE]:
             client.ask(ApiKey.PRODUCE, version, **REQUESTED[ApiKey.PRODUCE])
-        (line,) = said()
+        (line,) = logged()
         assert line.startswith(
             "127.0.0.1, client 'test' produces to t, and is refused: this endpoint is read only"
         )
@@ -371,20 +371,20 @@ def test_a_producer_is_refused_and_named_in_the_log_once_a_minute(
         for transactional_id, code in ((None, 31), ("x", 53)):
             asked = {"transactional_id": transactional_id, "transaction_timeout_ms": 1000}
             assert client.ask(ApiKey.INIT_PRODUCER_ID, 0, **asked)["error_code"] == code
-        assert said() == [line]
+        assert logged() == [line]
         live.clock.sleep(60)
         with wire(address) as quiet, pytest.raises(EOFError):
             quiet.ask(ApiKey.PRODUCE, 8, **{**REQUESTED[ApiKey.PRODUCE], "required_acks": 0})
-        assert said() == [line, line]
+        assert logged() == [line, line]
         for number in range(200):
             client.client_id = f"\n{number}" * 100
             client.ask(ApiKey.PRODUCE, 8, **REQUESTED[ApiKey.PRODUCE])
-        assert len(said()) == 1 + 100
-        assert all(one.isprintable() and len(one) < 1000 for one in said())
+        assert len(logged()) == 1 + 100
+        assert all(one.isprintable() and len(one) < 1000 for one in logged())
 
 
 def strange() -> list[bytes]:
-    """Frames that are no requests: cut, with lengths that lie, of no api, and noise."""
+    """Invalid frames: truncated, with wrong lengths, of unknown APIs, and noise."""
     whole = (ApiKey.FETCH).to_bytes(2, "big") + (11).to_bytes(2, "big") + (7).to_bytes(4, "big") + b"\xff\xff"
     metadata = (ApiKey.METADATA).to_bytes(2, "big") + (5).to_bytes(2, "big") + (7).to_bytes(4, "big") + b"\xff\xff"
     offsets = (
@@ -456,7 +456,7 @@ def test_it_ends_with_clients_that_wait(shared: LiveCluster) -> None:
 
 @pytest.mark.slow
 def test_connections_that_begin_as_it_ends_are_closed(shared: LiveCluster) -> None:
-    """Whatever is left open is a warning of its socket, and so an error of this test."""
+    """An open socket would cause a ResourceWarning, and so an error of this test."""
     for _ in range(40):
         with served(shared.cluster) as address:
             clients = [Wire(address) for _ in range(4)]

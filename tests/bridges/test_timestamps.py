@@ -1,5 +1,5 @@
-"""Timestamps at the edges of what Kafka, Spark and the log hold: each way in or out keeps one exactly, or refuses
-it and names the record. None changes it silently."""
+"""Timestamps at the limits of Kafka, Spark and the log: each way in or out keeps one exactly, or refuses it and
+names the record. None changes it silently."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from tests.unit.harness import batch
 
 KEPT, REFUSED, NONE = "kept", "refused", "none"
 EDGES_MS = [-1, -2, 0, 1, 2**53, 9223372036854775, 9223372036854776, 2**63 - 1]
-"""Milliseconds. From 9223372036854776 on the log has no microseconds for them; -1 is Kafka's for none."""
+"""Milliseconds. From 9223372036854776 on the log cannot express them in microseconds; -1 is Kafka's value for no
+timestamp."""
 TOO_FAR = {9223372036854776, 2**63 - 1}
 WAYS = {
     "append_batches": {ms: REFUSED if ms in TOO_FAR else KEPT for ms in EDGES_MS},
@@ -119,12 +120,12 @@ UNKNOWN: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("value", "said"), UNKNOWN.values(), ids=list(UNKNOWN))
-def test_a_row_whose_time_would_become_another_is_refused(value: Any, said: str, tmp_path: Path) -> None:
-    """Arrow takes a number for microseconds, and cuts what is finer."""
+@pytest.mark.parametrize(("value", "message"), UNKNOWN.values(), ids=list(UNKNOWN))
+def test_a_row_whose_time_would_become_another_is_refused(value: Any, message: str, tmp_path: Path) -> None:
+    """Arrow reads a number as microseconds, and truncates finer values."""
     live = LiveCluster(tmp_path)
     live.topic()
-    with live.unchanged(), pytest.raises(InvalidRecordError, match=f"row 1: column 'at' is {said}"):
+    with live.unchanged(), pytest.raises(InvalidRecordError, match=f"row 1: column 'at' is {message}"):
         live.cluster.produce("t", [{"value": "a", "at": None}, {"value": "b", "at": value}], timestamp="at")
 
 
@@ -140,7 +141,7 @@ def test_a_frame_with_numbers_or_finer_times_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_terminal_takes_the_times_that_it_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Those that Python cannot hold are numbers of microseconds."""
+    """Times beyond the range of Python's datetime are shown as numbers of microseconds."""
     live = LiveCluster(tmp_path, on_disk=True)
     live.topic()
     lines = tmp_path / "lines"

@@ -1,4 +1,4 @@
-"""The campaign as a command."""
+"""The command line of the campaign."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.crashes.streams import StreamCampaign
 
 
 def main() -> None:
-    """What it finds wrong ends it, and the folder stays."""
+    """Run the campaign. A fault that it finds ends it, and keeps the folder."""
     parser = argparse.ArgumentParser(prog="tests.crashes", description=__doc__)
     parser.add_argument("--runs", type=int, default=100, help="how often a job is struck")
     parser.add_argument("--seed", type=int, default=1)

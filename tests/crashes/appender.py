@@ -3,9 +3,9 @@ killed at any moment and started again.
 
     python -m tests.crashes.appender CLUSTER_FILE NAME SEED ACKS_FILE RATE
 
-The records of a sequence follow from the seed, so an append that has no answer is made again as it was. The one
-whose name is ``TRANSACTIONAL`` writes two topics in a transaction each time, and its last sequence with them, as
-the metadata of a group's offset. What was acknowledged is a line of ``ACKS_FILE``: ``Ack``.
+The records of a sequence follow from the seed, so an append without an answer is repeated unchanged. The appender
+whose name is ``TRANSACTIONAL`` writes to two topics in a transaction each time, and stores its last sequence with
+them, as the metadata of a group's offset. Each acknowledged append is a line of ``ACKS_FILE``: ``Ack``.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ KEPT, TIERED, EXPIRING, LEDGER = "kept", "tiered", "expiring", "ledger"
 PARTITIONS = {KEPT: 3, TIERED: 4, EXPIRING: 2, LEDGER: 2}
 TRANSACTIONAL = "ledger"
 PAUSE_S = 0.3
-"""After an append without an answer that says it is there."""
+"""The pause after an append without a positive answer."""
 
 Values = dict[str, dict[int, list[str]]]
-"""By topic and partition."""
+"""Values, keyed by topic and partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """A sequence that is in the log for good."""
+    """A sequence that is durably in the log."""
 
     sequence: int
     seconds: float
-    """From the first attempt of this process to the answer."""
+    """The time from the first attempt of this process to the answer."""
     attempts: int
     requests: int
 
@@ -66,7 +66,7 @@ def records_of(seed: int, name: str, sequence: int) -> Values:
 
 
 def acks(file: Path) -> list[Ack]:
-    """In their order. A process that is killed leaves whole lines."""
+    """The acknowledgements in order. A killed process leaves whole lines."""
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     return [Ack(**json.loads(line)) for line in lines]
 
@@ -92,7 +92,7 @@ def _append(cluster: Cluster, name: str, sequence: int, values: Values) -> None:
 
 
 def _transact(cluster: Cluster, name: str, sequence: int, values: Values) -> None:
-    """Unless it is there: an earlier attempt of it, whose answer was lost, may have been committed."""
+    """Append the sequence unless an earlier attempt, whose answer was lost, has committed it."""
     place = (LEDGER, 0)
     with cluster.transactions.begin(name) as transaction:
         if place in (found := cluster.groups.committed(name)) and int(found[place].metadata) >= sequence:
@@ -125,7 +125,7 @@ def _run(cluster: Cluster, name: str, seed: int, file: Path, rate: float, stop: 
 
 
 def main() -> None:
-    """See the module. An error that is none of ours ends it."""
+    """See the module. An error that is not one of stratalog's ends the process."""
     cluster_file, name, seed, file, rate = sys.argv[1:]
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())

@@ -1,4 +1,4 @@
-"""Which job is struck when, by what, and what was found afterwards."""
+"""The schedule of a campaign: which job is killed, when and how; and its findings."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ ROUNDS = (
     ("append", "append-leader", "replicate", "tier", "retain"),
     ("stream", "append-leader", "replicate", "tier", "retain"),
 )
-"""In this order each job finds something to do."""
+"""The order in which each job has work to do."""
 
 _EARLY = 0.1
-"""How often a job is struck while it starts, and not from its first write on."""
+"""The fraction of jobs that are killed while they start, instead of after their first write."""
 _AGAIN = 0.25
-"""How often a job that was started again is struck again."""
+"""The fraction of restarted jobs that are killed again."""
 _PAUSED = 0.2
-"""How often a driver is paused, and goes on after another one has done its work, a zombie."""
+"""The fraction of drivers that are paused and continue, as zombies, after another driver has done their work."""
 _LATE = 1.1
-"""Up to where moments are drawn, as a part of the time from first write to last."""
+"""The latest moment to draw, as a fraction of the time from the first write to the last."""
 
 
 @dataclass(slots=True)
 class Pace:
-    """How long a job takes, as its last run that was left in peace has shown."""
+    """The durations of a job, as measured in its last undisturbed run."""
 
     start_s: float = 6.0
-    """Until it first writes."""
+    """The time until its first write."""
     work_s: float = 1.0
-    """From there to its last write."""
+    """The time from the first write to the last."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What happened to one job: how often it was struck, before, while and after it did its work, and how often
-    that was a pause; how often it was started again in peace, and found appends that were there already (one a
-    partition); the most files without a name that lay about; files that were half written, or wrong otherwise.
+    """The history of one job: the number of kills before, during and after its work, and of pauses among them; the
+    number of undisturbed restarts, and of appends that were found to be done (one per partition); the maximum
+    number of files without a name; and the number of half-written or otherwise wrong files.
     """
 
     counts: dict[str, int] = field(
@@ -54,8 +54,8 @@ class Tally:
 
 
 class Campaign:
-    """One world, and one seed, from which the jobs, the faults and the moments follow (what a moment meets
-    depends on the machine)."""
+    """One world and one seed, which determines the jobs, the faults and the moments (their effect depends on the
+    machine)."""
 
     def __init__(self, folder: Path, seed: int, say: Callable[[str], None]) -> None:
         self.world = World(folder)
@@ -68,7 +68,7 @@ class Campaign:
         self.tallies: dict[str, Tally] = {}
 
     def run(self, strikes: int) -> None:
-        """Strike so many times; raises AssertionError for whatever is not as it should be."""
+        """Strike the given number of times. Raises: AssertionError for any violation."""
         steps = [job for jobs in ROUNDS for job in jobs]
         done = 0
         while done < strikes:
@@ -77,7 +77,7 @@ class Campaign:
         self._finish()
 
     def table(self) -> str:
-        """What happened, by job."""
+        """The counts by job."""
         total = Tally()
         for tally in self.tallies.values():
             for name, count in tally.counts.items():
@@ -90,7 +90,7 @@ class Campaign:
         return "\n".join(text_table(list(rows[0]), rows))
 
     def _step(self, job: str, most: int) -> int:
-        """One job, struck once or more often, then left in peace; how often it was struck."""
+        """Run one job, strike it at least once, then let it finish; returns the number of strikes."""
         argv = self._arguments(job)
         struck = 0
         while struck < most and (struck == 0 or self._rng.random() < _AGAIN):
@@ -141,7 +141,7 @@ class Campaign:
                 self._in_peace(job, argv)
                 victim.go_on()
                 status = victim.wait()
-                told = self._zombie_says(victim, status)
+                found = self._zombie_says(victim, status)
             victim.kill()
         finally:
             victim.end()
@@ -152,7 +152,7 @@ class Campaign:
         counts["litter"] = max(counts["litter"], staged)
         counts["findings"] += len(findings)
         moment = f"{delay_s:.2f} s after its {'start' if early else 'first write'}"
-        fault = f"paused, went on as a zombie, and said: {told}" if paused else "killed"
+        fault = f"paused, went on as a zombie, and said: {found}" if paused else "killed"
         self._say(
             f"{self._victims:4} {job:13} {moment:29} {hit:6} its work: {fault}; "
             f"files without a name: {staged}, files half written or wrong: {len(findings)}"
@@ -160,7 +160,7 @@ class Campaign:
         assert not findings, findings
 
     def _zombie_says(self, victim: Victim, status: int) -> str:
-        """Clear words, whatever it found."""
+        """Check that a zombie ends with a clear message."""
         report = victim.report()
         assert status in (0, 1), victim.output
         assert report is not None, victim.output
@@ -170,7 +170,7 @@ class Campaign:
         return ", ".join(codes or outcomes or ["done"])
 
     def _in_peace(self, job: str, argv: list[str]) -> None:
-        """The job again, to its end: it must do all that was left."""
+        """Run the job again to its end: it must do all remaining work."""
         counts = self.tallies.setdefault(job, Tally()).counts
         pace = self._paces.setdefault(job, Pace())
         known = self.world.names()
@@ -199,7 +199,7 @@ class Campaign:
             )
 
     def _finish(self) -> None:
-        """The faults have stopped: everything converges, and is the source."""
+        """Run without faults: everything converges, and equals the source."""
         self.world.converge()
         records = self.world.check_contents()
         self.world.check_replicas()
@@ -213,7 +213,7 @@ class Campaign:
 
 
 def _wait(victim: Victim, until_s: float | None, begun: Callable[[], bool], delay_s: float) -> None:
-    """Until an age, or for a while after the job's first write; not beyond its end."""
+    """Wait until an age, or for a while after the job's first write; not beyond its end."""
     while not victim.ended:
         if until_s is None and begun():
             until_s = victim.age_s + delay_s

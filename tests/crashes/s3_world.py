@@ -1,4 +1,5 @@
-"""The cluster of the unattended run, three brokers and the remote tier in a bucket; and how it has to end."""
+"""The cluster of the unattended run, three brokers and the remote tier in a bucket; and its required final
+state."""
 
 from __future__ import annotations
 
@@ -22,28 +23,29 @@ from tests.crashes.appender import EXPIRING, KEPT, LEDGER, PARTITIONS, TIERED, r
 BROKERS = (1, 2, 3)
 REMOTE = "remote"
 MOST_SMALL_FILES = 40
-"""In the folder of a replica, beside its merged segments: appends, registers, epochs."""
+"""The maximum number of small files in the folder of a replica, besides its merged segments: appends, registers,
+epochs."""
 SEGMENT_BYTES = 256 * 1024
 _REMOTE = {"remote.storage.enable": "true", "retention.ms": "-1"}
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Of one look at the bucket."""
+    """The counts of files in one look at the bucket."""
 
     average: float
-    """In the folder of a replica of the appenders' topics."""
+    """The average number in the folder of a replica of the appenders' topics."""
     most: int
     metadata: int
-    """In the largest folder of the metadata log."""
+    """The number in the largest folder of the metadata log."""
     of_broker: Mapping[int, int]
 
 
 class S3World:
-    """What is there, and what ought to be."""
+    """The cluster and its expected content."""
 
     def __init__(self, folder: Path, endpoint: S3Endpoint, segment_ms: int) -> None:
-        """Format it. All times of the configs follow ``segment_ms``: in so long a segment is sealed."""
+        """Format the cluster. All time configs follow ``segment_ms``, the time after which a segment is sealed."""
         self._root = f"s3://{endpoint.bucket}/unattended"
         self._options = StoreOptions(endpoint.url, endpoint.region)
         self.file = folder / "cluster.toml"
@@ -73,7 +75,7 @@ class S3World:
             )
 
     def files(self) -> Files:
-        """How many there are."""
+        """Count the files."""
         folders: Counter[tuple[int, str]] = Counter()
         for broker in BROKERS:
             for stored in self._broker(broker).walk(""):
@@ -86,7 +88,7 @@ class S3World:
         return Files(fmean(logs) if logs else 0.0, max(logs, default=0), max(metadata, default=0), of_broker)
 
     def lose(self, broker: int) -> int:
-        """Delete every object of a broker; how many."""
+        """Delete every object of a broker; returns the number."""
         store, lost = self._broker(broker), 0
         while found := [stored.name for stored in store.walk("")]:
             store.delete(found)
@@ -94,7 +96,7 @@ class S3World:
         return lost
 
     def open_work(self) -> list[str]:
-        """What is not as it should be once nobody appends any more, and ``maintain`` has run a while."""
+        """The remaining work after the appends have ended and ``maintain`` has run for a while."""
         image, found = self._cluster.image, []
         found += [f"broker {broker.broker_id} is fenced" for broker in image.brokers.values() if broker.fenced]
         described = self._cluster.describe()
@@ -116,8 +118,8 @@ class S3World:
         return found
 
     def check(self, seed: int, written: Mapping[str, int]) -> dict[str, int]:
-        """The records by topic: each once and in order, of all sequences that are ``written`` by each appender;
-        every byte of every copy is good. Raises: AssertionError; OperationFailedError of ``verify``.
+        """Check the records by topic: each once and in order, for all sequences that each appender has
+        ``written``; and every byte of every copy. Raises: AssertionError; OperationFailedError of ``verify``.
         """
         cluster = Cluster.open(self.file)
         cluster.verify(deep=True).raise_for_failures()
@@ -149,7 +151,7 @@ class S3World:
         return dict(counts)
 
     def _small_files(self) -> dict[tuple[int, str], list[str]]:
-        """By broker and folder, all but merged segments."""
+        """The number of files except merged segments, keyed by broker and folder."""
         found: dict[tuple[int, str], list[str]] = {}
         for broker in BROKERS:
             for stored in self._broker(broker).walk(""):
@@ -182,7 +184,7 @@ def _cluster_configs(segment_ms: int) -> dict[str, str]:
 
 
 def _topic_of(path: str) -> str | None:
-    """Of the folder of a replica."""
+    """The topic of a replica's folder."""
     parsed = parse_replica_path(path)
     return None if parsed is None else parsed[1]
 
@@ -220,7 +222,8 @@ def _read(cluster: Cluster, topic: str, partition: int, start: int) -> tuple[lis
 
 
 def _compare(where: str, values: Sequence[str], wanted: Mapping[str, Sequence[str]]) -> int:
-    """Each appender's records are the last ones of those that it wrote, in order; how many are before these."""
+    """Check that each appender's records are the last ones of those that it wrote, in order; returns the number of
+    earlier ones."""
     found: dict[str, list[str]] = {name: [] for name in wanted}
     for value in values:
         found.setdefault(value.split(" ", 1)[0], []).append(value)

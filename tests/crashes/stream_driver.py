@@ -2,7 +2,7 @@
 
     spark-submit tests/crashes/stream_driver.py WAY CLUSTER_FILE CHECKPOINT SOURCE TARGET
 WAY is writer (``foreachBatch`` with ``stream_writer``), sink (``writeStream.format``), or transaction (read,
-process, write: the group's offsets say what was done).
+process, write: the group's offsets record the progress).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROWS = 10
 
 
 class Transactions:
-    """Appends what was not processed of a batch, and commits that it is."""
+    """Appends the unprocessed part of a batch, and commits that it is processed."""
 
     def __init__(self, cluster: Cluster, source: str, target: str) -> None:
         self._cluster, self._source, self._target = cluster, source, target
@@ -29,7 +29,9 @@ class Transactions:
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         from pyspark.sql import functions as f
 
-        with self._cluster.transactions.begin("copy") as t:  # whatever another driver left open is over then
+        with self._cluster.transactions.begin(
+            "copy"
+        ) as t:  # this ends any transaction that another driver left open
             done = self._cluster.groups.committed("copy", [self._source], require_stable=True)
             new = f.lit(True)
             for (_, partition), known in done.items():
@@ -47,7 +49,7 @@ class Transactions:
 def writer_of(
     way: str, cluster: Cluster, file: str, frame: DataFrame, source: str, target: str
 ) -> DataStreamWriter:
-    """The stream's end."""
+    """The writer of the stream."""
     if way == "writer":
         return frame.writeStream.foreachBatch(
             cluster.stream_writer(target, key="key", value="value", producer="copy")
@@ -59,7 +61,7 @@ def writer_of(
 
 
 def main(way: str, file: str, checkpoint: str, source: str, target: str) -> None:
-    """Everything that there is."""
+    """Copy all existing records."""
     from stratalog import spark_session
 
     spark = spark_session("stream")

@@ -1,7 +1,7 @@
-"""Drivers of streams, killed (-9) in the middle of their batches: what they copy is each record, once.
+"""Drivers of streams, killed (-9) in the middle of their batches: they copy each record once.
 
-A moment is a while after a batch began, or after its first file was written: else a slow machine would always kill
-before anything is stored, and a quick one when all is.
+A moment is counted from the beginning of a batch, or from its first written file: otherwise a slow machine would
+always be killed before anything is stored, and a fast one after everything.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from tests.spark.spark_cluster import write_cluster_file
 _DRIVER = "tests/crashes/stream_driver"
 PARTITIONS = 2
 _MOST_BATCHES = 2
-"""That a driver begins before it is killed."""
+"""The maximum number of batches that a driver begins before it is killed."""
 _AHEAD = 4
-"""Batches that it may go on with before the kill comes."""
+"""The maximum number of further batches before the kill."""
 _LONGEST_S = 1.0
-"""After it has begun the last one, or has written its first file."""
+"""The longest wait after the beginning of the last batch, or after its first written file."""
 _WRITING = 0.7
-"""How often it has written something."""
+"""The fraction of kills after the driver has written something."""
 _SCHEMA = physical_schema()
 
 
 class StreamCampaign:
-    """One topic, which is copied into another one for each way."""
+    """One topic, which each way copies into another one."""
 
     def __init__(self, folder: Path, seed: int, say: Callable[[str], None]) -> None:
         self._folder = folder
@@ -52,8 +52,8 @@ class StreamCampaign:
         self._count = 0
 
     def run(self, way: str, kills: int) -> Counter[str]:
-        """Kill so many drivers, let the last one be; how much of its batch each had stored. Raises: AssertionError
-        when what was copied is not what there is."""
+        """Kill the given number of drivers, and let the last one finish; returns the stored part of the batch at
+        each kill. Raises: AssertionError if the copy differs from the source."""
         target, checkpoint = f"copied-{way}", self._folder / f"checkpoint-{way}"
         self._cluster.topics.create(target, partitions=PARTITIONS, replication_factor=2)
         argv = [way, str(self._file), str(checkpoint), "numbers", target]
@@ -76,7 +76,7 @@ class StreamCampaign:
         return met
 
     def _append(self, count: int) -> None:
-        """Numbers, of which those of a key are in one partition, in order."""
+        """Append numbers; those of a key are in one partition, in order."""
         numbers = range(self._count, self._count + count)
         self._count += count
         for start in range(0, count, 2 * ROWS):
@@ -116,11 +116,11 @@ class StreamCampaign:
         return "nothing stored" if stored == 0 else "part stored" if stored < ROWS else "all stored"
 
     def _files(self, target: str) -> int:
-        """How many data files its replicas have."""
+        """The number of data files of its replicas."""
         return sum(1 for _ in self._folder.glob(f"b?/*/{target}-*/*/*.parquet"))
 
     def _stored(self, target: str) -> int:
-        """How many records its leaders have, and markers of transactions."""
+        """The number of records and transaction markers of its leaders."""
         views = self._cluster.image.views(target)
         return sum(PartitionReplicas(view, self._cluster.stores).leader.log().log_end for view in views)
 

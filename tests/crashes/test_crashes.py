@@ -1,5 +1,5 @@
-"""A few jobs of a campaign (``make crash RUNS=100`` is more of it): spark-submits killed, and paused and woken
-again, at random moments; started again, they end what was begun, and all is as its source."""
+"""A few jobs of a campaign (``make crash RUNS=100`` runs more): spark-submits are killed, or paused and resumed,
+at random moments; restarted jobs finish the work, and the log equals its source."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 STRIKES = 5
 SEED = 5
-"""Of which one is a driver that is paused, and goes on when its work has been done by another."""
+"""A seed with a driver that is paused, and continues when another one has done its work."""
 
 
 def test_jobs_that_are_killed_at_random_moments_lose_nothing_and_leave_nothing_half_done(tmp_path: Path) -> None:
-    said: list[str] = []
-    campaign = Campaign(tmp_path, SEED, said.append)
+    messages: list[str] = []
+    campaign = Campaign(tmp_path, SEED, messages.append)
     campaign.run(STRIKES)
     counts = [tally.counts for tally in campaign.tallies.values()]
     assert sum(count["struck"] for count in counts) == STRIKES
     assert sum(count["paused"] for count in counts) > 0
     assert sum(count["findings"] for count in counts) == 0
-    assert "all of the source, each once, in order" in said[-2]
+    assert "all of the source, each once, in order" in messages[-2]

@@ -1,5 +1,5 @@
-"""A few drivers of streams, killed in the middle of their batches, for each way in which a stream is written.
-(``python -m tests.crashes --stream sink --runs 30`` is more of it.)"""
+"""A few drivers of streams, killed in the middle of their batches, for each way to write a stream. (``python -m
+tests.crashes --stream sink --runs 30`` runs more.)"""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 @pytest.mark.long("starts drivers again and again")
 @pytest.mark.parametrize("way", WAYS)
 def test_drivers_that_are_killed_amid_their_batches_copy_every_record_once(tmp_path: Path, way: str) -> None:
-    said: list[str] = []
-    assert StreamCampaign(tmp_path, 3, said.append).run(way, 2).total() == 2
+    messages: list[str] = []
+    assert StreamCampaign(tmp_path, 3, messages.append).run(way, 2).total() == 2

@@ -1,14 +1,14 @@
-"""A cluster on a real S3 server, with nobody but ``maintain`` to look after it, while processes are killed and a
-broker is lost:
+"""A cluster on a real S3 server that only ``maintain`` looks after, while processes are killed and a broker is
+lost:
 
     python -m tests.crashes.unattended --minutes 30 --seed 1
 
-Three appenders (one of them of transactions) with acks=all, and ``maintain --every``, are processes. At moments
-that follow from the seed one of them gets SIGKILL, and is started again. Half-way every object of a broker is
-deleted; a little later the operator does what docs/operations.md says: ``bootstrap``, and ``quorum
-replace-voter``, started again until they are done. At the end the appenders stop, and ``maintain`` goes on until
-nothing is open. Then each acknowledged record has to be there once and in order, every byte of every copy has to
-be good, all replicas in the ISR, folders short, and all that is old tiered. A line is printed every so often.
+Three appenders with acks=all (one of them with transactions) and ``maintain --every`` are processes. At moments
+determined by the seed one of them gets SIGKILL, and is restarted. Half-way every object of a broker is deleted; a
+little later the operator follows docs/operations.md: ``bootstrap``, and ``quorum replace-voter``, repeated until
+they succeed. At the end the appenders stop, and ``maintain`` continues until no work is left. Then each
+acknowledged record must exist once and in order, every byte of every copy must be intact, all replicas must be in
+the ISR, folders must be short, and all old segments tiered. A line is printed at intervals.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from tests.crashes.s3_world import BROKERS, S3World
 
 APPENDERS = ("first", "second", TRANSACTIONAL)
 RATE = 1.0
-"""Appends a second, at most, of each."""
+"""The maximum number of appends per second of each appender."""
 LINES = 30
-"""Of the table, in the time that is asked for."""
+"""The number of lines of the table in a run."""
 SHORTEST_SEGMENT_MS, LONGEST_SEGMENT_MS = 6_000, 60_000
 KILLED_AFTER_S = (4.0, 30.0)
-"""After the kill before."""
+"""The time between two kills."""
 AWAY_S = (0.0, 3.0)
-"""Before a process that was killed is started again."""
+"""The time before a killed process is restarted."""
 LOST_S = (8.0, 15.0)
-"""Before the operator comes."""
+"""The time before the operator acts."""
 SETTLED_WITHIN_S = 300.0
 STOPPED_WITHIN_S = 120.0
 TRIES = 20
@@ -60,7 +60,7 @@ NOTE = (
 
 
 class Process:
-    """A command that is started again when it was killed; its output goes to one file."""
+    """A command that is restarted after a kill; its output goes to one file."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
         self.command, self.log = command, log
@@ -69,19 +69,19 @@ class Process:
         self.start()
 
     def start(self) -> None:
-        """In a session of its own."""
+        """Start the command in its own session."""
         with self.log.open("ab") as output:
             self._running = subprocess.Popen(self.command, stdout=output, stderr=output, start_new_session=True)
 
     def kill(self, away_s: float) -> None:
-        """SIGKILL; ``look`` starts it again, so much later."""
+        """Send SIGKILL; ``look`` restarts the process after a delay."""
         assert self._running is not None
         self._running.kill()
         self._running.wait()
         self._running, self._again_s = None, time.monotonic() + away_s
 
     def look(self) -> None:
-        """Start it again when it is time. Raises: AssertionError when it has ended by itself."""
+        """Restart the process when it is time. Raises: AssertionError if it has ended by itself."""
         if self._running is None:
             if self._again_s is not None and time.monotonic() >= self._again_s:
                 self.start()
@@ -90,7 +90,7 @@ class Process:
         assert status is None, f"{self.command} has ended with {status}:\n{self.tail()}"
 
     def stop(self) -> int:
-        """SIGTERM, and its status when it has ended. Raises: TimeoutExpired when it hangs."""
+        """Send SIGTERM, and return the exit status. Raises: TimeoutExpired if the process hangs."""
         if self._running is None:
             self.start()
         assert self._running is not None
@@ -98,7 +98,7 @@ class Process:
         return self._running.wait(STOPPED_WITHIN_S)
 
     def end(self) -> None:
-        """Nothing of it is left."""
+        """Kill the process and everything that it has started."""
         if self._running is not None:
             self._running.kill()
             self._running.wait()
@@ -110,14 +110,14 @@ class Process:
 
     @property
     def resident_mb(self) -> float:
-        """0 while it does not run."""
+        """The resident memory; 0 while the process does not run."""
         if self._running is None:
             return 0.0
         pages = int(Path(f"/proc/{self._running.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
     def tail(self) -> str:
-        """What it has said last."""
+        """The end of its output."""
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:])
 
 
@@ -148,7 +148,7 @@ class Unattended:
         self._rounds = 0
 
     def run(self) -> dict[str, int]:
-        """The records by topic, when all is as it should be. Raises: AssertionError."""
+        """Run, and return the records by topic. Raises: AssertionError for any violation."""
         try:
             self._say(NOTE)
             self._say(" ".join(f"{heading:>11}" for heading in HEADINGS))
@@ -169,7 +169,7 @@ class Unattended:
                 self._job.wait()
 
     def _disturb(self) -> None:
-        """Until the time is over, and the operator has done its work."""
+        """Disturb the cluster until the time is over and the operator has finished."""
         rng, began = self._rng, time.monotonic()
         kill_s, line_s, lost_s, operator_s = rng.uniform(*KILLED_AFTER_S), 0.0, self._seconds / 2, None
         while (now_s := time.monotonic() - began) < self._seconds or self._operator or lost_s is not None:
@@ -198,7 +198,7 @@ class Unattended:
             time.sleep(LOOK_EVERY_S)
 
     def _operate(self, now_s: float) -> None:
-        """The next command of the operator, or the same again when it has failed."""
+        """Run the operator's next command, or repeat the last one if it failed."""
         if not self._operator:
             return
         log = self._folder / "operator.log"
@@ -223,7 +223,7 @@ class Unattended:
             assert status in (0, -signal.SIGTERM), f"{name} ended with {status}:\n{process.tail()}"
 
     def _settle(self) -> None:
-        """Until nothing is open, and a round of ``maintain`` has ended that found nothing wrong."""
+        """Wait until no work is left, and a round of ``maintain`` has ended without findings."""
         began, rounds = time.monotonic(), len(self._reports())
         while found := self._open_work(rounds):
             self._maintain.look()
@@ -277,7 +277,7 @@ class Unattended:
         self._say(" ".join(f"{cell:>11}" for cell in cells))
 
     def _errors(self) -> dict[str, dict[str, int]]:
-        """By process and code. An appender tries again, and so does the next round of ``maintain``."""
+        """Errors, keyed by process and code. An appender retries, and so does the next round of ``maintain``."""
         found: dict[str, Counter[str]] = {name: Counter() for name in self._processes}
         for name in APPENDERS:
             for line in self._processes[name].log.read_text(encoding="utf-8").splitlines():
@@ -289,7 +289,7 @@ class Unattended:
         return {name: dict(codes) for name, codes in found.items()}
 
     def _reports(self) -> list[dict[str, object]]:
-        """Of the rounds of maintain; a killed one may have left half a line."""
+        """The reports of the rounds of maintain; a killed one may have left half a line."""
         lines = self._maintain.log.read_text(encoding="utf-8", errors="replace").splitlines()
         return [json.loads(line) for line in lines if line.startswith('{"time"') and line.endswith("}")]
 
@@ -309,7 +309,7 @@ def _job(job: str, file: str, *argv: str) -> list[str]:
 
 
 def main() -> None:
-    """A run; its folder stays where it finds something wrong."""
+    """Run; the folder stays if a fault is found."""
     parser = argparse.ArgumentParser(
         prog="tests.crashes.unattended", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,5 +1,5 @@
-"""A spark-submit as a user starts it, in a session of its own: it is watched, paused, killed, with everything
-that it has started and nothing else.
+"""A spark-submit as a user starts it, in its own session: it is watched, paused and killed together with
+everything that it has started, and nothing else.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ LOOK_EVERY_S = 0.003
 
 
 class Victim:
-    """A job that runs; its output is in files."""
+    """A running job, whose output is in files."""
 
     def __init__(self, job: str, argv: Sequence[str], output: Path) -> None:
-        """``job`` is one of ``jobs``, or the path of another script from the root on, without its ending."""
+        """``job`` is one of ``jobs``, or the path of another script relative to the root, without its suffix."""
         script = job if "/" in job else f"jobs/{job}"
         self._output = output
         command = [
@@ -43,7 +43,7 @@ class Victim:
 
     @property
     def age_s(self) -> float:
-        """Seconds since it was started."""
+        """Seconds since the start."""
         return time.monotonic() - self.began_s
 
     @property
@@ -53,15 +53,15 @@ class Victim:
 
     @property
     def output(self) -> str:
-        """What it has said so far."""
+        """The output so far."""
         return read(self._output)
 
     def wait(self) -> int:
-        """The exit status, once it has one."""
+        """Wait for the exit status."""
         return self._process.wait(timeout=300)
 
     def report(self) -> dict[str, Any] | None:
-        """The report that it has printed last; None when there is none."""
+        """The last report that it has printed; None if there is none."""
         lines = self.output.splitlines()
         with suppress(ValueError, IndexError):
             found = json.loads(lines[-1])
@@ -69,8 +69,8 @@ class Victim:
         return None
 
     def kill(self) -> None:
-        """kill -9 of the process group, JVM and Python driver. The workers that the JVM had forked find out by
-        themselves, and may do a little more meanwhile; returns when none is left.
+        """kill -9 of the process group, JVM and Python driver. The workers that the JVM had forked notice by
+        themselves, and may continue a little; returns when none is left.
         """
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -78,19 +78,19 @@ class Victim:
         wait_for("the victim's workers to end", lambda: not self._session())
 
     def pause(self) -> None:
-        """All its processes stand still: a driver that others take for dead."""
+        """Stop all its processes, so that others consider the driver dead."""
         for pid in self._session():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """They run again, and know nothing of it."""
+        """Resume the processes."""
         for pid in self._session():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
     def end(self) -> None:
-        """Whatever it does: nothing of it is left."""
+        """Kill the job and everything that it has started."""
         self.kill()
 
     def _session(self) -> list[int]:

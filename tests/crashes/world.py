@@ -1,4 +1,4 @@
-"""A cluster of three folders, the source of what is appended to it, and the comparison of the two."""
+"""A cluster of three folders, the source of its records, and the comparison of the two."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.spark.spark_cluster import TIERED, write_cluster_file
 TOPIC = "t"
 PARTITIONS = 2
 BATCH = 300
-"""Records of one append."""
+"""The number of records in an append."""
 
 PRODUCERS = ("bulk", "stream")
 _BEGIN = datetime(2013, 1, 1, tzinfo=UTC)
 
 
 class World:
-    """What is there, and what ought to be."""
+    """The cluster and its expected content."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -36,7 +36,7 @@ class World:
         self.wanted: dict[int, dict[str, list[bytes]]] = {
             p: {producer: [] for producer in PRODUCERS} for p in range(PARTITIONS)
         }
-        """By partition and producer, in order: what was acknowledged, or is going to be."""
+        """The acknowledged or pending records, in order, keyed by partition and producer."""
         self._made = dict.fromkeys(PRODUCERS, 0)
 
     def arriving(self, producer: str) -> Path:
@@ -67,33 +67,33 @@ class World:
         return file, sequence
 
     def names(self) -> set[str]:
-        """Every file that there is, of brokers and remote, those that have no name yet included."""
+        """All files of brokers and of the remote tier, including staged ones."""
         roots = [*self.folder.glob("b?"), self.folder / "remote"]
         return {str(path) for root in roots for path in root.rglob("*") if path.is_file()}
 
     def staged(self) -> int:
-        """How many files without a name dead writers have left."""
+        """The number of staged files that dead writers have left."""
         return sum(f"/{STAGING_FOLDER}/" in name for name in self.names())
 
     def findings(self) -> list[str]:
-        """What is wrong with any file that has a name, every byte of it read."""
+        """The faults in files that have a name, found by reading every byte."""
         return [f"{failure.item}: {failure.message}" for failure in self.cluster.verify(deep=True).failures]
 
     def check_contents(self) -> int:
-        """Every record of the source once, each producer's in order; how many."""
+        """Check that every record of the source exists once, each producer's in order; returns the number."""
         found = read_back(self.cluster, TOPIC)
         self._compare(found)
         return sum(map(len, found.values()))
 
     def converge(self) -> None:
-        """What the next runs of the jobs would do, until there is nothing left to do."""
+        """Run the jobs until no work is left."""
         for step in (self.cluster.replicate, self.cluster.tier, self.cluster.retain, self.cluster.retain):
             step().raise_for_failures()
         self.cluster.vacuum().raise_for_failures()
 
     def check_replicas(self) -> None:
-        """Every replica has the same files, byte for byte, under the same names: those of one log, and what
-        stands beside them."""
+        """Check that every replica has the same files, byte for byte, under the same names: those of one log, and
+        its registers."""
         image = self.cluster.image
         for view in image.views(TOPIC):
             assert set(view.isr) == set(view.replicas)
@@ -108,7 +108,7 @@ class World:
             assert all(copy == copies[0] for copy in copies)
 
     def check_remote(self) -> int:
-        """What deltalake reads is a prefix of the source, each record once; how many."""
+        """Check that deltalake reads a prefix of the source, each record once; returns the number."""
         (folder,) = (self.folder / "remote").glob(f"{TOPIC}-*")
         rows = DeltaTable(str(folder)).to_pyarrow_table(columns=["partition", "offset", "value"])
         ends: dict[int, dict[int, bytes]] = {p: {} for p in range(PARTITIONS)}

@@ -1,8 +1,8 @@
-"""Mutations of what storage holds, and everything that reads it over them: ``make fuzz SECONDS=60 SEED=1``.
+"""Mutations of stored bytes, and all readers over them: ``make fuzz SECONDS=60 SEED=1``.
 
 A small real cluster is built once (``original``): three voters on folders, topics of every kind, a remote table;
-and once more, with a key. Of that a share of the mutations is.
-Each mutation is drawn from a seed and its index alone: ``python -m tests.fuzz --only SEED:INDEX`` makes it again.
+and a second one with a key, which gets a share of the mutations. Each mutation is drawn from a seed and its index
+alone: ``python -m tests.fuzz --only SEED:INDEX`` repeats it.
 
     mutations_of_...        other bytes, JSON, Parquet, metadata; ``sealing`` makes checksums right again
     mutations, changes      which file, and how: content, name, link, special file, move, too much of it
@@ -16,6 +16,6 @@ Each mutation is drawn from a seed and its index alone: ``python -m tests.fuzz -
     report                  figures, and every finding with what repeats it
     planted                 faults that are put into the engine, and have to be found
 
-``make test`` makes 10,000 of one seed, 250 of them of the whole cluster: a good minute on two processors.
-What a run finds becomes a test beside the code that it concerns.
+``make test`` runs 10,000 mutations of one seed, 250 of them on the whole cluster, which takes about a minute on
+two processors. Each finding becomes a test beside the affected code.
 """

@@ -1,5 +1,5 @@
-"""``python -m tests.fuzz --seconds 60 --seed 1``: mutations of what storage holds, from the seed's first on, or so
-many; ``--only 1:25`` makes one again.
+"""``python -m tests.fuzz --seconds 60 --seed 1``: mutations of stored bytes, from the seed's first one on;
+``--only 1:25`` repeats one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ENDLESS = 10**9
 
 
 def main() -> int:
-    """The exit status says whether there were no findings."""
+    """Run the mutations. The exit status says whether there were findings."""
     parser = argparse.ArgumentParser(prog="tests.fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, help="stop after so long; 60 where nothing says how many")
     parser.add_argument("--mutations", type=int, help="so many mutations")
@@ -35,8 +35,8 @@ def main() -> int:
         indexes = range(index, index + 1)
     elif given.mutations is None and seconds is None:
         seconds = 60.0
-    told = partial(print, flush=True)
-    with Watch(seed, min(given.processes, len(indexes)), tell=told) as watch:
+    found = partial(print, flush=True)
+    with Watch(seed, min(given.processes, len(indexes)), tell=found) as watch:
         watch.run(indexes, seconds)
         print("\n".join(watch.summary.lines()))
     return 1 if watch.summary.found else 0

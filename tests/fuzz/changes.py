@@ -1,4 +1,4 @@
-"""Changes of the tree that damage or an attacker makes: contents, names, links, special files, moves."""
+"""Changes of the tree by damage or an attacker: contents, names, links, special files, moves."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from tests.fuzz.paths import ROOTS
 
 @dataclass(slots=True)
 class Change:
-    """What was changed in the tree."""
+    """The description of a change in the tree."""
 
     kind: str
-    """Of the file, and of what was done to it."""
+    """The kind of the file and of the change."""
     root: str
-    """In which root it lies; empty: beside them."""
+    """The root of the changed file; empty if it is outside of all roots."""
     what: str
     topic: str | None = None
     forged: bool = False
-    """What it says cannot be told from what was once written there."""
+    """Whether the new content looks as valid as the original."""
     metadata: bool = False
-    """It is the metadata that is forged: what it says is decided for everybody."""
+    """Whether the metadata is forged, whose content is decisive for all drivers."""
     paths: set[str] = field(default_factory=set)
-    """Files that are not what they were."""
+    """The changed files."""
 
 
 Maker = Callable[[random.Random, Path, Specimens, Specimen], Change]
 
 
 def put(path: Path, data: bytes) -> None:
-    """A new file, with the times of the one that was there. (That one is linked, and stays as it is elsewhere.)"""
+    """Write a new file with the times of the old one. (The old one is a hard link, and stays unchanged
+    elsewhere.)"""
     before = path.lstat() if os.path.lexists(path) else None
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
@@ -60,7 +61,7 @@ def _change(specimen: Specimen, how: str, what: str, *paths: str, **more: bool) 
 
 
 def content(rng: random.Random, now: Path, specimens: Specimens, specimen: Specimen) -> Change:
-    """Other bytes under the same name."""
+    """Change the content of the file."""
     mutated = mutate_content(rng, specimen, specimens)
     path = specimen.path
     if specimen.place.kind == "description" and rng.random() < 0.8:
@@ -73,7 +74,7 @@ def content(rng: random.Random, now: Path, specimens: Specimens, specimen: Speci
 
 
 def unfinished_batch(rng: random.Random, now: Path, specimens: Specimens, specimen: Specimen) -> Change:
-    """A batch behind the last one on one voter, which nobody has committed."""
+    """Add an uncommitted batch after the last one on one voter."""
     root = rng.choice(ROOTS[:3])
     last, name = last_batch(specimens, root)
     epoch = rng.choice((name.epoch + 1, name.epoch + 1, name.epoch, name.epoch + 1000, 10**9, 9_999_999_999))
@@ -86,7 +87,8 @@ def unfinished_batch(rng: random.Random, now: Path, specimens: Specimens, specim
 
 
 def odd_name(rng: random.Random, now: Path, specimens: Specimens, specimen: Specimen) -> Change:
-    """Under another name as well, or instead: numbers far above, of more digits, other endings, strangers."""
+    """Give the file another name, in addition or instead: with a much greater number, more digits, another suffix,
+    or a foreign name."""
     folder, name = folder_of(specimen.path), base_name(specimen.path)
     numbers = list(re.finditer(r"[0-9]{5,20}", name))
     new, how = name, "odd number"
@@ -128,13 +130,14 @@ def odd_name(rng: random.Random, now: Path, specimens: Specimens, specimen: Spec
 
 
 def gone(rng: random.Random, now: Path, specimens: Specimens, specimen: Specimen) -> Change:
-    """The file is gone."""
+    """Delete the file."""
     (now / specimen.path).unlink()
     return _change(specimen, "gone", "gone", forged=specimen.place.kind not in EMPTY)
 
 
 def moved(rng: random.Random, now: Path, specimens: Specimens, specimen: Specimen) -> Change:
-    """The content of another file of that kind: of another replica, partition, epoch or broker."""
+    """Replace the content by that of another file of the same kind: of another replica, partition, epoch or
+    broker."""
     other = specimens.like(rng, specimen)
     put(now / specimen.path, other.data)
     forges = specimen.place.kind.startswith("metadata")
@@ -142,7 +145,7 @@ def moved(rng: random.Random, now: Path, specimens: Specimens, specimen: Specime
 
 
 def special(rng: random.Random, now: Path, specimens: Specimens, specimen: Specimen) -> Change:
-    """A link, a FIFO, a socket, a device or a folder in place of the file."""
+    """Replace the file by a link, a FIFO, a socket, a device or a folder."""
     path = now / specimen.path
     path.unlink()
     how = rng.choice(
@@ -175,7 +178,8 @@ def _device(path: Path, number: tuple[int, int]) -> None:
 
 
 def linked_folder(rng: random.Random, now: Path, specimens: Specimens, specimen: Specimen) -> Change:
-    """A folder on the way to the file is a link: to the victim, to another root's, to itself, or to nothing."""
+    """Replace a parent folder by a link: to the victim, to a folder of another root, to itself, or to a missing
+    path."""
     parts = specimen.path.split("/")
     depth = rng.randrange(2, len(parts)) if len(parts) > 2 else 1
     folder = "/".join(parts[:depth])
@@ -203,7 +207,7 @@ def linked_folder(rng: random.Random, now: Path, specimens: Specimens, specimen:
 
 
 def sparse(rng: random.Random, now: Path, specimens: Specimens, specimen: Specimen) -> Change:
-    """Gigabytes of nothing before the content, after it, or in place of it."""
+    """Add gigabytes of zeros before the content, after it, or in place of it."""
     path, size = now / specimen.path, rng.choice((1 << 30, 3 << 30))
     before = path.stat()
     path.unlink()
@@ -220,7 +224,7 @@ def sparse(rng: random.Random, now: Path, specimens: Specimens, specimen: Specim
 
 
 def strangers(rng: random.Random, now: Path, specimens: Specimens, specimen: Specimen) -> Change:
-    """Files and folders of somebody else beside the file."""
+    """Add foreign files and folders beside the file."""
     folder = now / folder_of(specimen.path)
     for number in range(rng.choice((1, 10, 300))):
         (folder / f"stranger {number}\x1b[1m").write_bytes(b"x")
@@ -233,7 +237,7 @@ def strangers(rng: random.Random, now: Path, specimens: Specimens, specimen: Spe
 
 
 def bombed(rng: random.Random, now: Path, specimens: Specimens, specimen: Specimen) -> Change:
-    """A data file of some kilobytes whose records take gigabytes."""
+    """Replace a data file by one of some kilobytes whose records take gigabytes."""
     specimen = rng.choice(specimens.by_kind[rng.choice(BOMBED)])
     mutated = bomb(rng, specimen.data)
     put(now / specimen.path, mutated.data)
@@ -265,11 +269,11 @@ CONTENT: Sequence[tuple[Maker, int]] = (
 
 
 def draw_change(rng: random.Random, now: Path, specimens: Specimens) -> Change:
-    """Any of them, done to the tree."""
+    """Apply a random change to the tree."""
     specimen = specimens.draw(rng, ("cluster file",))
     (maker,) = rng.choices([one for one, _ in CONTENT], [weight for _, weight in CONTENT])
     if maker is content and specimen.place.kind in EMPTY:
         maker = odd_name
     if not specimen.place.root and maker in (odd_name, gone, special, linked_folder, sparse, strangers):
-        maker = content  # what an operator gives by hand is read by him
+        maker = content  # operators read the files that operators write
     return maker(rng, now, specimens, specimen)

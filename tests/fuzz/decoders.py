@@ -1,7 +1,7 @@
-"""The functions that turn what storage, clients and operators hold into values, each over mutated input in memory.
+"""The functions that decode the data of storage, clients and operators, each run over mutated input in memory.
 
-A decoder raises an error of ours, or what its contract says (``ValueError`` where the caller names the file); what
-it returns is what was written once, unless the mutation was made to look sound.
+A decoder raises one of stratalog's errors, or the error in its contract (``ValueError`` if the caller names the
+file); otherwise it returns content that was once written, unless the mutation was made to look valid.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ EVERYTHING = (0, 2**62)
 
 
 class Held:
-    """Bytes in memory, as a store gives them."""
+    """Bytes in memory, as a store returns them."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -74,7 +74,7 @@ class Held:
 
 
 class Decoders:
-    """One draw is a mutation, and what is to be run over it; ``kind`` and ``what`` say which mutation."""
+    """Each draw is a mutation and the functions to run over it; ``kind`` and ``what`` describe the mutation."""
 
     def __init__(self, specimens: Specimens, scratch: Path) -> None:
         self._specimens = specimens
@@ -84,7 +84,7 @@ class Decoders:
         self.kind = ""
 
     def draw(self, rng: random.Random) -> Callable[[], None]:
-        """The functions, which raise WrongError, and whatever a decoder raises."""
+        """The functions, which raise WrongError or the errors of the decoders."""
         others = list(self._others.items())
         if rng.random() < 0.25:
             self.kind, run = rng.choice(others)
@@ -151,7 +151,8 @@ class Decoders:
             try:
                 decode()
             except Exception as error:
-                # Each is asked whatever the one before it said; a finding counts before an error of ours.
+                # Each function runs, whatever the result of the previous one; a finding takes precedence over one
+                # of stratalog's errors.
                 if wrong is None or not Oracle.is_own(error):
                     wrong = error
         if wrong is not None:
@@ -170,7 +171,7 @@ class Decoders:
             raise WrongError("wrong data", f"{specimen.path}: verify finds nothing")
 
     def _is_whole(self, data: bytes) -> bool:
-        """Whether it is another file of the cluster, as it was written."""
+        """Whether the bytes are those of another unchanged file of the cluster."""
         return data in self._whole
 
     @cached_property
@@ -247,7 +248,7 @@ class Decoders:
         self._use_image(image)
 
     def _use_image(self, image: ClusterImage) -> None:
-        """What every operation asks of an image."""
+        """Use an image as every operation does."""
         cluster_config(image.configs)
         for topic in image.topics.values():
             topic_config(topic.configs, image.configs)
@@ -270,7 +271,7 @@ class Decoders:
         self.what = f"metadata snapshot: {what}"
         dump.load(map(dump.decode, values), self._image.next_offset)
 
-    # -------------------------------------------------------------------------------- the others
+    # -------------------------------------------------------------------------------- other decoders
 
     def _lineage(self, specimen: Specimen, mutated: Mutated) -> None:
         found = Lineage.from_json(mutated.data, specimen.path)
@@ -320,7 +321,7 @@ class Decoders:
         try:
             found: Any = json.loads(changed.data)
         except (ValueError, RecursionError):
-            return  # Spark reads the text, and gives what it means
+            return  # Spark parses the text, and returns its meaning
         if isinstance(found, dict):
             StreamOffsets.from_json(found).to_json()
 

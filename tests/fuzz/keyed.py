@@ -1,7 +1,7 @@
-"""The cluster with a key: whatever a stranger puts in the place of what is signed is damage, and never followed.
+"""The cluster with a key: foreign content in place of signed content counts as damage, and is never followed.
 
-He changes bytes and makes their checksums right, leaves the tag as it was or takes it out, or signs with a key of
-his own. What is believed after that is what was signed, or nothing.
+The attacker changes bytes and fixes their checksums, leaves the tag unchanged or removes it, or signs with another
+key. Readers then accept only signed content, or nothing.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ KEY = read_key(CLUSTER_ID, lambda: TEXT)
 
 
 def believed(change: Change) -> Change:
-    """A change as who has the key takes it: nothing of what is signed was forged, whatever it says."""
+    """The change as a holder of the key sees it: no signed content was forged."""
     if change.kind.partition(":")[0] in ("claim", *(kind for kind in READERS if kind != "broker.json")):
         change.forged = change.metadata = False
     return change
 
 
 class SignedDecoders:
-    """As ``Decoders``, of what is signed: it reads as it was, or not at all."""
+    """Like ``Decoders``, for signed content: it is read unchanged, or refused."""
 
     def __init__(self, specimens: Specimens) -> None:
         self._specimens = specimens
@@ -56,7 +56,7 @@ class SignedDecoders:
         self.kind = ""
 
     def draw(self, rng: random.Random) -> Callable[[], None]:
-        """What raises WrongError, and whatever a reader raises."""
+        """The functions, which raise WrongError or the errors of the readers."""
         specimen = self._specimens.draw(rng, tuple(kind for kind in WEIGHTS if kind not in READERS))
         mutated = mutate_content(rng, specimen, self._specimens)
         self.kind, self.what = f"signed {specimen.place.kind}", f"{specimen.path}: {mutated.what}"
@@ -124,4 +124,4 @@ READERS: Mapping[str, Callable[[Specimen, bytes], object]] = {
     "description": _description,
     "schedule": _schedule,
 }
-"""What is signed, as it is read: with everything that believes in it."""
+"""The readers of signed content, with everything that trusts it."""

@@ -1,6 +1,7 @@
-"""One mutation of a file of the cluster: its bytes, what it means, or its place.
+"""One mutation of a file of the cluster: its bytes, its meaning, or its place.
 
-Which file, and how, is drawn: kinds have weights, for there are a hundred segments and one ``_last_checkpoint``.
+The file and the mutation are drawn: kinds have weights, because there are a hundred segments and one
+``_last_checkpoint``.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ WEIGHTS = {
     "plan": 2,
 }
 EMPTY = ("high watermark",)
-"""Files without content, whose names say all."""
+"""Files without content, whose names contain all information."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Specimen:
 
 
 class Specimens:
-    """All of them, by kind."""
+    """All specimens by kind."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self.by_kind: dict[str, list[Specimen]] = {}
@@ -63,7 +64,7 @@ class Specimens:
         self._kinds = [kind for kind in WEIGHTS if kind in self.by_kind]
 
     def draw(self, rng: random.Random, without: tuple[str, ...] = ()) -> Specimen:
-        """A file of a kind that is drawn by its weight."""
+        """Draw a file; kinds are drawn by their weight."""
         kinds = [kind for kind in self._kinds if kind not in without]
         (kind,) = rng.choices(kinds, [WEIGHTS[kind] for kind in kinds])
         return rng.choice(self.by_kind[kind])
@@ -74,7 +75,7 @@ class Specimens:
 
 
 def mutate_content(rng: random.Random, specimen: Specimen, specimens: Specimens) -> Mutated:
-    """Other content of a file, as its kind suggests."""
+    """Replace the content of a file in a way that suits its kind."""
     if rng.random() < 0.25:
         if rng.random() < 0.3:
             return splice(rng, specimen.data, specimens.like(rng, specimen).data)
@@ -141,7 +142,7 @@ _MEANT: Mapping[str, Callable[[random.Random, bytes], Mutated]] = {
 
 
 def last_batch(specimens: Specimens, root: str) -> tuple[Specimen, DataName]:
-    """The batch of a voter behind which the next one would come."""
+    """The last batch of a voter, after which the next one would follow."""
     found = [one for one in specimens.by_kind["metadata batch"] if one.place.root == root]
     named = [(one, name) for one in found if isinstance(name := parse_name(base_name(one.path)), DataName)]
     return max(named, key=lambda one: (one[1].epoch, one[1].base_offset))

@@ -1,4 +1,4 @@
-"""What damage does to the bytes of any file, whatever they mean."""
+"""Damage to the bytes of any file, independent of their meaning."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Mutated:
-    """Other bytes, and what was done to them."""
+    """The changed bytes and a description of the change."""
 
     data: bytes
     what: str
     forged: bool = False
-    """Every checksum and digest is right: what the bytes say cannot be told from what was once written."""
+    """Whether every checksum and digest is right, so that the content looks as valid as the original."""
 
 
 Mutator = Callable[[random.Random, bytes], Mutated]
 
 
 def flip(rng: random.Random, data: bytes) -> Mutated:
-    """One to eight bits."""
+    """Flip one to eight bits."""
     found = bytearray(data or b"\0")
     spots = [(rng.randrange(len(found)), rng.randrange(8)) for _ in range(rng.choice((1, 1, 1, 2, 8)))]
     for at, bit in spots:
@@ -32,7 +32,7 @@ def flip(rng: random.Random, data: bytes) -> Mutated:
 
 
 def overwrite(rng: random.Random, data: bytes) -> Mutated:
-    """Some bytes by others: zeros, ones, noise, digits."""
+    """Overwrite some bytes: with zeros, ones, noise, digits."""
     at, size = _range(rng, data)
     fill = rng.choice((b"\0", b"\xff", b"9", b"[", b" "))
     put = rng.randbytes(size) if rng.random() < 0.3 else fill * size
@@ -42,32 +42,32 @@ def overwrite(rng: random.Random, data: bytes) -> Mutated:
 
 
 def cut_end(rng: random.Random, data: bytes) -> Mutated:
-    """The end is lost."""
+    """Truncate the end."""
     size = rng.randrange(len(data) + 1) if rng.random() < 0.7 else max(0, len(data) - rng.randrange(1, 12))
     return Mutated(data[:size], f"cut to {size} of {len(data)} bytes")
 
 
 def cut_begin(rng: random.Random, data: bytes) -> Mutated:
-    """The beginning is lost."""
+    """Remove the beginning."""
     at = rng.randrange(len(data) + 1)
     return Mutated(data[at:], f"lose the first {at} of {len(data)} bytes")
 
 
 def remove(rng: random.Random, data: bytes) -> Mutated:
-    """Something in the middle is lost."""
+    """Remove a part in the middle."""
     at, size = _range(rng, data)
     return Mutated(data[:at] + data[at + size :], f"remove [{at}, {at + size}) of {len(data)}")
 
 
 def insert(rng: random.Random, data: bytes) -> Mutated:
-    """Something was put in."""
+    """Insert bytes."""
     at = rng.randrange(len(data) + 1)
     put = rng.choice((rng.randbytes(rng.randrange(1, 64)), b"\0" * 512, b"[" * 5000, b"{" * 100, b"1" * 4400))
     return Mutated(data[:at] + put + data[at:], f"insert {len(put)} bytes {put[:8]!r}.. at {at} of {len(data)}")
 
 
 def repeat(rng: random.Random, data: bytes) -> Mutated:
-    """A part stands there several times."""
+    """Repeat a part several times."""
     at, size = _range(rng, data)
     times = rng.choice((1, 1, 2, 50))
     return Mutated(
@@ -77,7 +77,7 @@ def repeat(rng: random.Random, data: bytes) -> Mutated:
 
 
 def replace_all(rng: random.Random, data: bytes) -> Mutated:
-    """Nothing of it is left."""
+    """Replace all bytes."""
     put = rng.choice(
         (b"", b"\0" * len(data), b"null", b"[]", b"{}", b"\xff\xfe", b"[" * 100_000, b'{"a":' * 20_000)
     )
@@ -89,12 +89,12 @@ BYTES: Sequence[Mutator] = (flip, flip, flip, overwrite, cut_end, cut_begin, rem
 
 
 def mutate_bytes(rng: random.Random, data: bytes) -> Mutated:
-    """Any of them."""
+    """Apply a random change."""
     return rng.choice(BYTES)(rng, data)
 
 
 def splice(rng: random.Random, data: bytes, other: bytes) -> Mutated:
-    """The beginning of one file and the end of another; or all of the other."""
+    """Join the beginning of one file and the end of another; or return the other one."""
     if rng.random() < 0.3:
         return Mutated(other, f"all of another file of {len(other)} bytes")
     at, then = rng.randrange(len(data) + 1), rng.randrange(len(other) + 1)

@@ -1,8 +1,7 @@
-"""Other JSON than was written: values of other types and sizes, nested ones, fields that are gone, there twice, or
-unknown.
+"""Changed JSON: values of other types and sizes, nested ones, fields that are missing, duplicate, or unknown.
 
-A tree is as ``json.loads`` gives it, but for objects, which are lists of their members, so that one may be there
-twice, and for ``Raw`` text, which is written as it is.
+A tree is as ``json.loads`` returns it, except that objects are lists of their members, so that a member may occur
+twice, and that ``Raw`` text is written unchanged.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from tests.fuzz.mutations_of_bytes import Mutated
 
 
 class Members(list[Any]):
-    """Of an object: names and values."""
+    """The names and values of an object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """JSON text that no tree would give."""
+    """JSON text that no tree produces."""
 
     text: str
 
@@ -77,7 +76,7 @@ ODD_VALUES = (
 
 
 def parse(data: bytes) -> Any:
-    """Raises: ValueError."""
+    """Parse the text. Raises: ValueError."""
     return json.loads(data, object_pairs_hook=Members)
 
 
@@ -95,7 +94,8 @@ def text_of(node: Any) -> str:
 
 
 def mutate_json(rng: random.Random, data: bytes) -> Mutated:
-    """One to three changes anywhere, also in JSON that is a text in it. Raises: ValueError for no JSON."""
+    """Make one to three changes anywhere, including in JSON inside a string. Raises: ValueError if the text is not
+    JSON."""
     tree = parse(data)
     done: list[str] = []
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
@@ -105,7 +105,7 @@ def mutate_json(rng: random.Random, data: bytes) -> Mutated:
 
 
 def mutate_lines(rng: random.Random, data: bytes) -> Mutated:
-    """As ``mutate_json``, of one of several lines; or lines that are gone, there twice, or in another order.
+    """Change one of several lines like ``mutate_json``; or remove, repeat or reorder lines.
 
     Raises: ValueError.
     """
@@ -167,7 +167,7 @@ def _change_member(rng: random.Random, holder: Any, at: int) -> str:
 
 
 def _odd(rng: random.Random, value: Any) -> tuple[Any, str]:
-    """Something in the place of a value, and how it is told."""
+    """An odd replacement for a value, and its description."""
     found: Any
     inside = _json_inside(value)
     choices: list[Callable[[], Any]] = [

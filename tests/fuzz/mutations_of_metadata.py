@@ -1,5 +1,5 @@
-"""Other batches and snapshots of the metadata than were committed, whole and with the right digests: odd records,
-records that do not fit, lineages and names of other epochs.
+"""Changed batches and snapshots of the metadata, whole and with the right digests: odd records, records that do
+not fit, lineages and names of other epochs.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def read_values(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
 
 
 def encode_values(own: dict[str, Any], values: Sequence[bytes], key: ClusterKey | None) -> bytes:
-    """A batch of these values, whole, with the digest of what it says; signed with ``key``."""
+    """A whole batch of these values with the right digest; signed with ``key``."""
     sink = io.BytesIO()
     name = DataName(own["base_offset"], None, own["lineage"][-1][0])
     writer = SegmentWriter(
@@ -118,7 +118,7 @@ def encode_values(own: dict[str, Any], values: Sequence[bytes], key: ClusterKey 
 
 
 def mutate_batch(rng: random.Random, data: bytes) -> Mutated:
-    """A batch in the place of another one, with records that are odd."""
+    """Replace a batch by one with odd records."""
     own, values = read_values(data)
     values, what = mutate_values(rng, values)
     key = _key(rng)
@@ -126,7 +126,7 @@ def mutate_batch(rng: random.Random, data: bytes) -> Mutated:
 
 
 def odd_batch(rng: random.Random, last: bytes, epoch: int) -> Mutated:
-    """A batch that goes on behind ``last``, of ``epoch``: as a driver that died has left it on one voter."""
+    """A batch of ``epoch`` after ``last``, as a dead driver has left it on one voter."""
     own, values = read_values(last)
     start = own["next_offset"]
     if rng.random() < 0.2:
@@ -157,7 +157,7 @@ def _signed(key: ClusterKey | None) -> str:
 
 
 def mutate_values(rng: random.Random, values: list[bytes]) -> tuple[list[bytes], str]:
-    """Records of which one is odd, gone, there twice, or not at its place."""
+    """Make one record odd, remove it, repeat it, or move it."""
     values = list(values)
     at = rng.randrange(len(values))
     match rng.randrange(7):

@@ -1,6 +1,6 @@
-"""Other Parquet than was written: footers whose fields say something else, pages and page headers, our own footer.
+"""Changed Parquet: footers with other fields, pages and page headers, the log's own footer.
 
-What guards them is made right again, so that only the meaning is wrong.
+Checksums are made right again, so that only the meaning is wrong.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from tests.fuzz.sealing import (
 
 _ODD = (0, -1, 1, 2, 7, 127, 2**15, 2**31 - 1, -(2**31), 2**31, 2**32, 10**9, 2**40, 2**62, 2**63 - 1, -(2**63))
 _CRC, _COMPRESSED_SIZE = 4, 3
-"""Fields of a page header."""
+"""Field ids of a page header."""
 
 
 def mutate_footer(rng: random.Random, data: bytes) -> Mutated:
-    """One to four fields of Parquet's own footer. Raises: ValueError kinds for what is no Parquet."""
+    """Change one to four fields of Parquet's own footer. Raises: ValueError kinds for input that is not
+    Parquet."""
     body, footer = parts_of(data)
     fields = fields_of(footer)
     done = [_change_struct(rng, fields) for _ in range(rng.choice((1, 1, 2, 4)))]
@@ -45,7 +46,7 @@ def mutate_footer(rng: random.Random, data: bytes) -> Mutated:
 
 
 def mutate_log_footer(rng: random.Random, data: bytes) -> Mutated:
-    """What the log itself says in the footer, or a snapshot of itself."""
+    """Change the log's own entry in the footer, or a snapshot's."""
     body, footer = parts_of(data)
     fields = fields_of(footer)
     own = [entry for entry in metadata_entries(fields) if entry[0][2] in (FOOTER_KEY, MARK_KEY)]
@@ -58,7 +59,7 @@ def mutate_log_footer(rng: random.Random, data: bytes) -> Mutated:
 
 
 def mutate_metadata_entries(rng: random.Random, data: bytes) -> Mutated:
-    """Entries that are gone, there twice, or of another type; checksums that are no numbers."""
+    """Remove or repeat entries, or change their types; replace checksums by text."""
     body, footer = parts_of(data)
     fields = fields_of(footer)
     entries = metadata_entries(fields)
@@ -83,7 +84,7 @@ def mutate_metadata_entries(rng: random.Random, data: bytes) -> Mutated:
 
 
 def mutate_page_header(rng: random.Random, data: bytes) -> Mutated:
-    """A page's header says something else. What comes after it may be moved by a few bytes for that."""
+    """Change a page's header. The following bytes may be moved by a few positions."""
     body, footer = parts_of(data)
     at = rng.choice(list(_pages(body)))
     header, end = thrift.decode_struct(body, at)
@@ -94,13 +95,13 @@ def mutate_page_header(rng: random.Random, data: bytes) -> Mutated:
 
 
 def mutate_page(rng: random.Random, data: bytes) -> Mutated:
-    """Bytes of a page, whose checksum is right again."""
+    """Change bytes of a page, and make its checksum right."""
     body, footer = parts_of(data)
     at = rng.choice(list(_pages(body)))
     header, end = thrift.decode_struct(body, at)
     size = next(value for number, _, value in header if number == _COMPRESSED_SIZE)
     before = end - at
-    for _ in range(50):  # the checksum is a number of variable length, and nothing else is to be moved
+    for _ in range(50):  # the checksum has a variable length, and no other field may move
         page = bytearray(body[end : end + size])
         for _ in range(rng.choice((1, 1, 4, 32))):
             page[rng.randrange(len(page))] = rng.randrange(256)
@@ -117,7 +118,7 @@ def mutate_page(rng: random.Random, data: bytes) -> Mutated:
 
 
 def mutate_index(rng: random.Random, data: bytes) -> Mutated:
-    """The page index."""
+    """Change the page index."""
     body, footer = parts_of(data)
     index_at = max(at for at in _index_offsets(data))
     low = min(at for at in _index_offsets(data))
@@ -133,7 +134,7 @@ OURS = (*PARQUET, mutate_log_footer, mutate_log_footer, mutate_log_footer, mutat
 
 
 def mutate_parquet(rng: random.Random, data: bytes) -> Mutated:
-    """Any of them; what is no Parquet at all, by its bytes."""
+    """Apply one of these changes; change the bytes of a file that is not Parquet."""
     try:
         ours = has_checksums(parts_of(data)[1])
         return rng.choice(OURS if ours else PARQUET)(rng, data)
@@ -142,7 +143,7 @@ def mutate_parquet(rng: random.Random, data: bytes) -> Mutated:
 
 
 def _pages(body: bytes) -> Iterator[int]:
-    """Where pages begin: one after the other, from the magic on."""
+    """The offsets of pages, which are contiguous from the magic on."""
     at, found = 4, 0
     while at < len(body):
         try:
@@ -174,7 +175,7 @@ def _lists(fields: list[Any], number: int) -> list[Any]:
 
 
 def _structs(fields: list[Any], path: str = "") -> Iterator[tuple[str, list[Any]]]:
-    """Every struct of a tree that has any field, itself first."""
+    """Every struct of a tree that has a field; the tree itself comes first."""
     if fields:
         yield path, fields
     for number, kind, value in fields:
@@ -186,7 +187,7 @@ def _structs(fields: list[Any], path: str = "") -> Iterator[tuple[str, list[Any]
 
 
 def _change_struct(rng: random.Random, fields: list[Any]) -> str:
-    """One change somewhere in a tree, and how it is told."""
+    """Make one change in a tree; returns its description."""
     path, holder = rng.choice(list(_structs(fields)))
     at = rng.randrange(len(holder))
     number, kind, value = holder[at]
@@ -249,8 +250,8 @@ def _change_list(rng: random.Random, field: list[Any]) -> str:
 
 
 def bomb(rng: random.Random, data: bytes) -> Mutated:
-    """A data file in the place of ``data``: thousands of rows that share one large value by a dictionary, some
-    kilobytes in storage. Raises: ValueError for what is no data file of the log.
+    """A replacement for the data file ``data``: thousands of rows share one large value through a dictionary, in
+    some kilobytes. Raises: ValueError if ``data`` is not a data file of the log.
     """
     rows, size = rng.choice(((2000, 1 << 20), (100_000, 1 << 16), (3, 1 << 20)))
     parts_of(data)

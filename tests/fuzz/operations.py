@@ -1,4 +1,4 @@
-"""What a driver does with the cluster, each judged by what is true of it."""
+"""The operations of a driver on the cluster, each judged by the truth."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Scene:
     cluster: Cluster
 
     def key(self) -> Key:
-        """A partition: one that the mutation lies in, or any."""
+        """A partition: one that the mutation affects, or any."""
         keys = [key for key in sorted(self.oracle.truth.ends) if key[0] not in self.oracle.dropped]
         near = [key for key in keys if key[0] == self.oracle.change.topic]
         return self.rng.choice(near if near and self.rng.random() < 0.7 else keys)
@@ -64,7 +64,7 @@ class Scene:
 def open_cluster(
     folder: Path, clock: ManualClock, new_id: NewId, cluster_key: KeySource, *, in_turn: bool = True
 ) -> Cluster:
-    """A driver; one that does one thing after the other, or one as they are."""
+    """Open a driver, serial or concurrent."""
     prober = SerialProber() if in_turn else None
     cluster = with_parts(Cluster, clock=clock, new_id=new_id, opener=open_by_clock, prober=prober).open(
         folder / "cluster.toml", cluster_key=cluster_key, keeps_short=False
@@ -83,7 +83,7 @@ Operation = Callable[[Scene], object]
 
 
 def append_to(scene: Scene, topic: str, partition: int = 0, acks: str = "all") -> Report:
-    """Some records; typed ones are left out."""
+    """Append some records; typed topics are left out."""
     rows = batch([APPENDED, APPENDED], 9_000_000)
     if topic == "snaps":
         rows = keyed([("k", APPENDED.decode())], scene.clock.now_ms())
@@ -214,7 +214,7 @@ def transact(scene: Scene) -> object:
 
 
 def recover(scene: Scene) -> object:
-    """Records that were cut off, each as it was appended."""
+    """Recover truncated records, each as it was appended."""
     with TemporaryDirectory() as to:
         report = scene.cluster.recover(scene.topics(), to, dry_run=scene.rng.random() < 0.2, check=False)
         for path in Path(to).glob("forked/**/*.parquet"):
@@ -225,8 +225,9 @@ def recover(scene: Scene) -> object:
 
 
 def heal_vacuumed(scene: Scene) -> object:
-    """Somebody has vacuumed the segments of the table that was rewritten; brokers have dropped all but the last.
-    So the file of others is read. A heal that went well has put back the records that were there.
+    """Heal after another program has vacuumed the segments of the rewritten table, and the brokers have dropped
+    all but the last segment. So the files of the other program are read. A successful heal restores the original
+    records.
     """
     oracle = scene.oracle
     trusted = oracle.trusts("rewritten")
@@ -240,7 +241,7 @@ def heal_vacuumed(scene: Scene) -> object:
         if not kept and path.is_file() and path.resolve() == path:  # and no link leads there
             path.unlink()
     report = scene.cluster.heal("rewritten", check=False)
-    if trusted and report.rows and report.ok and all(row["outcome"] == "mended" for row in report.rows):
+    if trusted and report.rows and report.ok and all(row["outcome"] == "repaired" for row in report.rows):
         truth = oracle.truth.records["rewritten", 0, Isolation.READ_UNCOMMITTED.value]
         rows, _ = read_all(scene.cluster, "rewritten", 0, Isolation.READ_UNCOMMITTED)
         for offset, row in truth.items():
@@ -250,7 +251,7 @@ def heal_vacuumed(scene: Scene) -> object:
 
 
 def topics_of(operation: Callable[[Cluster, str | None], object]) -> Operation:
-    """An operation over one topic, or all."""
+    """An operation on one topic, or on all."""
     return lambda scene: operation(scene.cluster, scene.topics())
 
 
@@ -307,7 +308,7 @@ MANY = frozenset(
         *("elect", "metrics", "discarded", "recover"),
     }
 )
-"""Those over everything: what one root holds fails in their report, and they go on."""
+"""Operations on all topics: damage on one root is a failure in their report, and they continue."""
 
 _LOG = (
     "describe",
@@ -368,11 +369,11 @@ RELEVANT: Mapping[str, tuple[str, ...]] = {
     "foreign": ("heal_vacuumed", "heal_vacuumed", "heal", "tier", "retain", "verify_deep", "fetch_all"),
     "plan": ("reassign", "reassign", "reassignments"),
 }
-"""By the first word of the kind of what was mutated."""
+"""Operations, keyed by the first word of the kind of the mutated file."""
 
 
 def draw_operations(rng: random.Random, kind: str) -> list[str]:
-    """A few that read such a file, and one of all."""
+    """Draw a few operations that read such a file, and one of all."""
     relevant = RELEVANT.get(kind.split()[0].rstrip(":"), _LOG)
     if "link" in kind or "special" in kind:
         relevant = (*relevant, "vacuum", "delete_topic", "retain", "heal", "replicate")

@@ -1,4 +1,4 @@
-"""What may be said of an operation over mutated storage, and what is a finding.
+"""The allowed results of an operation over mutated storage, and the findings.
 
 right           it returned, and all that it gave was once appended, or committed
 own error       one of the project's own, which stops no more than it may
@@ -35,11 +35,11 @@ APPENDED = b"appended while it is fuzzed"
 
 
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What a terminal or a log takes for something else than text; lines of a table end with a line feed."""
+"""Characters that a terminal or a log interprets; lines of a table end with a line feed."""
 
 
 class WrongError(Exception):
-    """What an operation gave is not right. ``verdict`` is one of those above."""
+    """A wrong result of an operation. ``verdict`` is one of those above."""
 
     def __init__(self, verdict: str, message: str) -> None:
         super().__init__(message)
@@ -57,13 +57,13 @@ class Finding:
 
     @property
     def signature(self) -> str:
-        """The same for findings that have one cause, more or less."""
+        """The same for findings that probably have one cause."""
         last = [line.strip() for line in self.trace.strip().splitlines()[-3:-1]]
         return f"{self.verdict} | {self.operation} | {self.error[:60]} | {' '.join(last)[:160]}"
 
 
 def codes(kind: type[StratalogError] = StratalogError) -> Iterator[str]:
-    """The codes of all errors of ours but the root, which says nothing."""
+    """The codes of all of stratalog's errors except the base class."""
     for one in kind.__subclasses__():
         yield one.code
         yield from codes(one)
@@ -73,7 +73,7 @@ CODES = frozenset(codes())
 
 
 def finding_of(operation: str, error: BaseException) -> Finding | None:
-    """What an error means; None where it is one of ours."""
+    """The finding for an error; None if it is one of stratalog's."""
     if isinstance(error, WrongError):
         return Finding(error.verdict, operation, str(error))
     if isinstance(error, StratalogError):
@@ -85,34 +85,34 @@ def finding_of(operation: str, error: BaseException) -> Finding | None:
 
 @dataclass
 class Oracle:
-    """Knows what was true, and what was done since."""
+    """Knows the truth, and the operations since then."""
 
     truth: Original
     change: Change
     appended: dict[Key, int] = field(default_factory=dict)
-    """Where the log of a partition ends by what was acknowledged since."""
+    """The log end of each partition by the appends acknowledged since."""
     dropped: set[str] = field(default_factory=set)
-    """Topics that were deleted, or shortened, since."""
+    """Topics that were deleted or shortened since."""
 
     @property
     def sound(self) -> tuple[str, ...]:
-        """Topics that no file of the mutated root has a part in."""
+        """Topics without a file in the mutated root."""
         if self.change.metadata or not self.change.root:
             return ()
         return tuple(name for name in self.truth.sound_topics(self.change.root) if name not in self.dropped)
 
     @property
     def alone(self) -> bool:
-        """Whether what was mutated may be decided by nobody but whoever has that root."""
+        """Whether only a driver that trusts this root is affected."""
         return not self.change.metadata and self.change.root.startswith("b")
 
     @staticmethod
     def is_own(error: BaseException) -> bool:
-        """Whether it is an error of the project's own."""
+        """Whether the error is one of stratalog's."""
         return isinstance(error, StratalogError)
 
     def trusts(self, topic: str) -> bool:
-        """Whether the records of a topic have to be right: not where the mutation has made them."""
+        """Whether the records of a topic must be right, because the mutation has not forged them."""
         if self.change.metadata or topic in self.dropped:
             return False
         return not (self.change.forged and self.change.topic in (topic, None) and topic not in self.sound)
@@ -125,7 +125,7 @@ class Oracle:
         end = self.truth.ends[topic, partition]
         for row in rows:
             if row["offset"] >= end:
-                # What somebody began to append, and nobody committed, may be committed by those who come later.
+                # An uncommitted append may be committed by a later driver.
                 if APPENDED not in _bytes_of(row["value"]) and topic not in (
                     "__consumer_offsets",
                     "__transaction_state",
@@ -135,7 +135,7 @@ class Oracle:
                 raise WrongError("wrong data", f"{topic}-{partition}: {row}, and not {truth.get(row['offset'])}")
 
     def check_whole(self, topic: str, partition: int, isolation: Isolation, found: Mapping[int, Row]) -> None:
-        """A read from the log's start to its end that went well gave everything. Raises: WrongError."""
+        """Check that a successful read from the log's start to its end returned everything. Raises: WrongError."""
         self.check_rows(topic, partition, isolation, list(found.values()))
         if not self.trusts(topic) or topic in ("snaps", *INTERNAL_TOPICS):  # snapshots take the place of records
             return
@@ -147,7 +147,7 @@ class Oracle:
             )
 
     def check_append(self, report: Report) -> None:
-        """Acknowledged records stand behind all others. Raises: WrongError."""
+        """Check that acknowledged records come after all others. Raises: WrongError."""
         for row in report.rows:
             key = str(row.get("topic", "")), int(str(row.get("partition", 0)))
             if row.get("base_offset") is None or not self.trusts(key[0]) or key not in self.truth.ends:
@@ -160,8 +160,9 @@ class Oracle:
             self.appended[key] = int(str(row["next_offset"]))
 
     def check_report(self, report: Report) -> None:
-        """Raises: WrongError for a failure that is none of ours, of what is sound; for what a terminal obeys."""
-        # What the remote tier says; what lies where a replica was once.
+        """Check a report. Raises: WrongError for a failure with a foreign error, or of a sound topic; for control
+        characters."""
+        # The content of the remote tier, and the folders of former replicas.
         sound = () if report.operation in ("restore --drill", "discarded", "recover") else self.sound
         for failure in report.failures:
             if failure.code not in CODES:
@@ -186,7 +187,7 @@ class Oracle:
         report.to_json()
 
     def check_metadata(self, cluster: Cluster) -> None:
-        """Raises: WrongError where topics are not what was committed."""
+        """Check the metadata. Raises: WrongError if topics differ from the committed ones."""
         if self.change.metadata:
             return
         image = cluster.image

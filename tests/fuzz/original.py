@@ -1,5 +1,5 @@
-"""The cluster that is mutated, as it was: three voters on folders, a remote folder, topics of every kind; and what
-readers got of it, which is the truth that everything is compared with.
+"""The original cluster: three voters on folders, a remote folder, topics of every kind; and the results of
+readers, which are the truth for all comparisons.
 
     plain                two partitions, keys and headers, of named producers
     on12, on13, on23     one partition each, on these two brokers: what lies in one root stops nothing of the topic
@@ -36,46 +36,46 @@ from tests.unit.harness import batch
 from tests.unit.snapshot_harness import keyed
 
 Key = tuple[str, int]
-"""Topic and partition."""
+"""A topic and a partition."""
 Row = dict[str, Any]
 
 BROKERS = (1, 2, 3)
 TIMEOUT_S = 30.0
-"""Of a fetch. Its waits are the manual clock's; of the machine's, a busy one may need some seconds."""
+"""The timeout of a fetch. Its waits use the manual clock; a busy machine may need some seconds of real time."""
 PAIRS = {"b1": "on23", "b2": "on13", "b3": "on12"}
-"""The topic that has no replica in a root."""
+"""The topic without a replica in a root."""
 GROUP = "readers"
 REWRITTEN = 6
-"""Records of that topic in the remote tier."""
+"""The number of records of that topic in the remote tier."""
 CUT_OFF = ("forked c", "forked d")
 COLUMNS = ["offset", "timestamp", "key", "value", "headers"]
 
 
 @dataclass(frozen=True)
 class Original:
-    """What was true of the cluster when it was built. Nothing of it is on storage."""
+    """The truth about the cluster when it was built. None of it is on storage."""
 
     now_ms: int
     records: dict[tuple[str, int, str], dict[int, Row]]
-    """By topic, partition and isolation level: what readers get, by offset."""
+    """Records of readers by offset, keyed by topic, partition and isolation level."""
     ends: dict[Key, int]
     """High watermarks."""
     topics: dict[str, tuple[str, int, tuple[tuple[str, str], ...]]]
-    """Id, number of partitions, configs."""
+    """Id, number of partitions, and configs of each topic."""
     replicas: dict[Key, tuple[int, ...]]
     leaders: dict[Key, int]
     covered: dict[Key, frozenset[int]]
-    """Offsets that are in any data file of either tier."""
+    """Offsets that any data file of either tier contains."""
 
     def sound_topics(self, root: str) -> tuple[str, ...]:
-        """Topics of which no file lies in that root."""
+        """Topics without a file in that root."""
         if root == "remote":
             return tuple(name for name in self.topics if name not in ("tiered", "rewritten"))
         return (PAIRS[root],) if root in PAIRS else ()
 
 
 def build(folder: Path, cluster_key: KeySource) -> Original:
-    """The cluster, in a folder that is there; beside its roots its file, and a plan of reassignments."""
+    """Build the cluster in an existing folder; its file and a plan of reassignments are beside its roots."""
     live = LiveCluster(folder, on_disk=True, voters=BROKERS, cluster_key=cluster_key)
     cluster = live.cluster
     cluster.topics.alter_configs(
@@ -127,7 +127,7 @@ def build(folder: Path, cluster_key: KeySource) -> Original:
 
 
 def look(cluster: Cluster, folder: Path, now_ms: int) -> Original:
-    """What readers get of the cluster now."""
+    """Read the cluster as readers do."""
     image = cluster.image
     views = {(view.topic, view.partition): view for name in sorted(image.topic_ids) for view in image.views(name)}
     records, ends = {}, {}
@@ -164,7 +164,8 @@ def read_all(cluster: Cluster, topic: str, partition: int, isolation: Isolation)
 
 
 def rows_of(table: pa.Table) -> list[Row]:
-    """What a reader has of each record. Bytes in a column of text that are none are seen where somebody looks."""
+    """The fields of each record that a reader gets. Invalid bytes in a text column are detected when they are
+    decoded."""
     try:
         return table.select(COLUMNS).to_pylist()
     except UnicodeDecodeError:
@@ -172,7 +173,7 @@ def rows_of(table: pa.Table) -> list[Row]:
 
 
 def texts(name: str, count: int) -> list[str]:
-    """Values that are long enough for several pages to be worth while, and unlike."""
+    """Distinct values that are long enough for several pages."""
     return [f"{name}/{number} " + name[-1] * 40 for number in range(count)]
 
 
@@ -235,7 +236,7 @@ def _with_tiers(live: LiveCluster) -> None:
 
 
 def _with_a_rewrite(live: LiveCluster) -> None:
-    """By OPTIMIZE. Nobody has vacuumed the segments yet."""
+    """Rewrite the table with OPTIMIZE. The segments are not vacuumed yet."""
     live.tiered("rewritten")
     live.fill([f"rewritten {number}" for number in range(REWRITTEN)], "rewritten")
     live.cluster.tier("rewritten").raise_for_failures()
@@ -246,7 +247,7 @@ def _with_a_rewrite(live: LiveCluster) -> None:
 
 
 def _with_a_fork(live: LiveCluster) -> None:
-    """The leader alone has the last records when another replica is elected uncleanly."""
+    """Let only the leader have the last records when another replica is elected uncleanly."""
     live.topic("forked", file_delete_delay_ms="86400000")
     old, others = live.leader("forked"), live.followers("forked")
     live.fill(["forked a", "forked b"], "forked")

@@ -1,4 +1,4 @@
-"""What the files of a cluster's folder are, by their paths: root, topic, kind; and which offsets they hold."""
+"""The meaning of the files of a cluster's folder by their paths: root, topic, kind; and the offsets in them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _ENDINGS = {".epoch": "epoch register", ".local": "local start", ".hw": "high wa
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a file of the cluster lies, and what it is."""
+    """A file of the cluster and its meaning."""
 
     root: str
-    """Empty: beside the roots."""
+    """Empty: outside the roots."""
     kind: str
     topic: str | None = None
     partition: int | None = None
@@ -36,7 +36,7 @@ class Place:
 
 @lru_cache(10_000)
 def place_of(path: str) -> Place:
-    """Of a path below the cluster's folder."""
+    """The place of a path below the cluster's folder."""
     root, _, rest = path.partition("/")
     name = base_name(path)
     if root not in ROOTS:
@@ -76,7 +76,7 @@ def _kind(root: str, parts: list[str], name: str, topic: str | None) -> str:
 
 
 def files_below(folder: Path | str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Relative path and entry of all that is no folder; links are not followed."""
+    """The relative path and entry of everything except folders; links are not followed."""
     pending = [("", str(folder))]
     while pending:
         prefix, path = pending.pop()
@@ -91,8 +91,8 @@ def files_below(folder: Path | str) -> Iterator[tuple[str, os.DirEntry[str]]]:
 def coverage_of(
     folder: Path | str, ends: Mapping[tuple[str, int], int], without: frozenset[str] = frozenset()
 ) -> dict[tuple[str, int], frozenset[int]]:
-    """The offsets of each partition that lie in any data file of any root, by its name; an append reaches to where
-    the next file of its folder begins. ``without``: these files do not count.
+    """The offsets of each partition in the data files of all roots, by name; an append reaches to the start of the
+    next file in its folder. ``without``: files that do not count.
     """
     folders: dict[tuple[str, str, int], list[DataName]] = {}
     for root in ROOTS:

@@ -1,5 +1,5 @@
-"""``python -m tests.fuzz.planted FAULT INDEXES``: mutations over an engine into which a fault was put by
-hand, until one of them finds it. The verdicts are printed, one a line.
+"""``python -m tests.fuzz.planted FAULT INDEXES``: mutations over an engine with a planted fault, until one of them
+finds it. The verdicts are printed, one per line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GIVEN_S = 3.0
 
 
 def _decoding(fault: Callable[[bytes], Any]) -> Callable[[], None]:
-    """Whoever decodes the list of due partitions meets it."""
+    """A fault in decoding the list of due partitions."""
 
     def plant() -> None:
         schedule.decode = fault
@@ -31,7 +31,7 @@ def _decoding(fault: Callable[[bytes], Any]) -> Callable[[], None]:
 
 
 def _opening(fault: Callable[[Path], object]) -> Callable[[], None]:
-    """Whoever opens a cluster meets it; it is given the folder."""
+    """A fault in opening a cluster, given the folder."""
 
     def plant() -> None:
         opened = Cluster.open.__func__  # type: ignore[attr-defined]
@@ -47,7 +47,7 @@ def _opening(fault: Callable[[Path], object]) -> Callable[[], None]:
 
 
 def _telling(report: Report) -> Callable[[], None]:
-    """So says a report of an operation."""
+    """A fault in the report of an operation."""
 
     def plant() -> None:
         Cluster.describe = lambda cluster, topics=None: report  # type: ignore[method-assign]
@@ -67,7 +67,7 @@ def _write_into(folder: Path) -> None:
 
 
 def _believe_everybody() -> None:
-    """Any tag is taken for the cluster's, and none, too."""
+    """Accept any tag as the cluster's, or none."""
     ClusterKey.check = lambda *_: None  # type: ignore[method-assign]
     ClusterKey.knows = lambda *_: True  # type: ignore[method-assign]
 
@@ -88,7 +88,7 @@ FAULTS: Mapping[str, Callable[[], None]] = {
 
 
 def main(fault: str, *indexes: str) -> None:
-    """Plants it, and prints what is found first."""
+    """Plant the fault, and print the first finding."""
     with Watch(SEED, 1, given_s=GIVEN_S) as watch:
         FAULTS[fault]()
         for index in indexes:

@@ -1,4 +1,4 @@
-"""What many mutations have come to."""
+"""The summary of many mutations."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class Found:
 
 @dataclass
 class Summary:
-    """Of a run."""
+    """The summary of a run."""
 
     seed: int
     tell: Callable[[str], object] = lambda text: None
     mutations: int = 0
     seconds: float = 0.0
     peak_kb: int = 0
-    """The most memory that a process had."""
+    """The peak memory of a process."""
     kinds: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By operation and verdict."""
+    """Counts by operation and verdict."""
     found: dict[str, Found] = field(default_factory=dict)
 
     def add(self, outcome: Outcome) -> None:
-        """One more mutation. What is found for the first time is told at once."""
+        """Add one mutation. A new kind of finding is printed immediately."""
         self.mutations += 1
         self.peak_kb = max(self.peak_kb, outcome.peak_kb)
         self.kinds[outcome.kind] += 1
@@ -56,14 +56,14 @@ class Summary:
 
     @property
     def verdicts(self) -> Counter[str]:
-        """How often each, of operations; and findings that belong to none."""
+        """The counts of verdicts of operations, and of findings outside of operations."""
         found: Counter[str] = Counter()
         for (_, verdict), count in self.outcomes.items():
             found[verdict] += count
         return found
 
     def lines(self) -> Iterator[str]:
-        """For people: figures, then every finding with what repeats it."""
+        """The report: figures, then every finding with the command that repeats it."""
         rate = self.mutations / self.seconds if self.seconds else 0.0
         yield (
             f"seed {self.seed}: {self.mutations} mutations in {self.seconds:.0f} s ({rate:.0f} a second), "
@@ -73,7 +73,7 @@ class Summary:
         operations: dict[str, list[str]] = {}
         for (operation, verdict), count in sorted(self.outcomes.items()):
             operations.setdefault(operation, []).append(f"{verdict} {count}")
-        yield "operations: " + "; ".join(f"{name}: {', '.join(told)}" for name, told in operations.items())
+        yield "operations: " + "; ".join(f"{name}: {', '.join(seen)}" for name, seen in operations.items())
         yield f"outcomes of {sum(self.outcomes.values())} operations: " + (
             ", ".join(f"{verdict} {count}" for verdict, count in self.verdicts.most_common())
         )
@@ -84,7 +84,7 @@ class Summary:
             yield from self.lines_of(self.found[text])
 
     def lines_of(self, found: Found) -> Iterator[str]:
-        """One finding, and what repeats it."""
+        """One finding, and the command that repeats it."""
         yield f"[{found.count}] {found.first.verdict}: {found.first.operation}: {found.first.error}"
         for index, kind, what in found.examples:
             yield f"    {COMMAND} --only {self.seed}:{index}    # {kind}: {what[:200]!r}"

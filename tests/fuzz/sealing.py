@@ -1,4 +1,4 @@
-"""Checksums and digests made right again, so that a mutation reaches the code behind them."""
+"""Fixes checksums and digests, so that a mutation reaches the code behind them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from stratalog.snapshots.layout import MARK_KEY
 from tests.fuzz.thrift import decode_struct, encode_struct
 
 KEY_VALUES = 5
-"""Of Parquet's FileMetaData."""
+"""The field id in Parquet's FileMetaData."""
 
 
 def parts_of(data: bytes) -> tuple[bytes, bytes]:
-    """All before Parquet's footer, and the footer. Raises: ValueError."""
+    """The bytes before Parquet's footer, and the footer. Raises: ValueError."""
     at = len(data) - SUFFIX_BYTES - int.from_bytes(data[-SUFFIX_BYTES:-4], "little")
     if data[-4:] != b"PAR1" or at < 4:
         raise ValueError("no Parquet file")
@@ -27,7 +27,7 @@ def parts_of(data: bytes) -> tuple[bytes, bytes]:
 
 
 def whole_file(body: bytes, footer: bytes) -> bytes:
-    """A Parquet file of these two."""
+    """A Parquet file of the two parts."""
     return body + footer + len(footer).to_bytes(4, "little") + b"PAR1"
 
 
@@ -37,7 +37,7 @@ def fields_of(footer: bytes) -> list[Any]:
 
 
 def seal_segment(body: bytes, footer: bytes) -> bytes:
-    """A data file of the log with these parts, and its own checksums, as far as it has a place for them."""
+    """A data file of the log with these parts and its own checksums, if it has a place for them."""
     found = bytearray(footer)
     try:
         at = checksum_at(found)
@@ -57,7 +57,8 @@ def seal_segment(body: bytes, footer: bytes) -> bytes:
 
 
 def seal_pages(body: bytes, footer: bytes) -> bytes:
-    """As ``seal_segment``, where bytes before the page index were changed: a snapshot states their checksum."""
+    """Seal like ``seal_segment`` after a change of bytes before the page index: a snapshot contains their
+    checksum."""
     fields = fields_of(footer)
     for entry in metadata_entries(fields):
         if entry[0][2] == MARK_KEY:
@@ -68,12 +69,12 @@ def seal_pages(body: bytes, footer: bytes) -> bytes:
 
 
 def metadata_entries(fields: list[Any]) -> list[Any]:
-    """The entries of Parquet's key-value metadata: each ``[[1, BINARY, key], [2, BINARY, value]]``."""
+    """The entries of Parquet's key-value metadata, each ``[[1, BINARY, key], [2, BINARY, value]]``."""
     return next((value[1] for number, _, value in fields if number == KEY_VALUES), [])
 
 
 def has_checksums(footer: bytes) -> bool:
-    """Whether it is the footer of a file of ours; those of Delta's checkpoints are not."""
+    """Whether the footer is that of a file of the log; Delta's checkpoints have no such checksums."""
     return CHECKSUM_KEY in footer
 
 
@@ -88,5 +89,5 @@ def seal_schedule(line: bytes) -> bytes:
 
 
 def description_digest(data: bytes) -> str:
-    """What the name of a description says of its content."""
+    """The digest of a description in its name."""
     return hashlib.blake2b(data, digest_size=8).hexdigest()

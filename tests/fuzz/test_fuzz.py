@@ -1,4 +1,4 @@
-"""The fuzzer: it finds what it is to find, and what it says can be repeated."""
+"""The fuzzer finds the planted faults, and its findings can be repeated."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
 
 
 def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own: the fuzzer forks, and who forks has no threads."""
+    """Run the fuzzer in a separate process, because it forks, and a forking process may have no threads."""
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],
         capture_output=True,
@@ -54,7 +54,7 @@ def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_mutation_is_a_finding(part: int) -> None:
-    """Right data, or an error of the project's own; what has no part in what was mutated goes on."""
+    """The result is right, or an error of stratalog; unaffected parts of the cluster continue to work."""
     each = MUTATIONS // PARTS
     given = {"--seed": SEED, "--first": part * each, "--mutations": each, "--processes": 1}
     ended = run("tests.fuzz", *(str(text) for option in given.items() for text in option))
@@ -96,7 +96,7 @@ def test_a_fresh_copy_has_nothing_of_what_was_done_to_the_one_before(tree: Tree)
 
 @pytest.mark.slow
 def test_a_footer_that_nobody_has_changed_is_written_as_it_was(tree: Tree) -> None:
-    """So what a mutation of one field changes is that field alone."""
+    """So a mutation of one field changes only that field."""
     sealed = 0
     for path, data in tree.files.items():
         if place_of(path).kind in SEALED:

@@ -1,7 +1,7 @@
-"""Thrift's compact protocol, as Parquet writes it, without its schema: read to a tree, and written from it again.
+"""Thrift's compact protocol as Parquet uses it, without a schema: read into a tree, and written from it.
 
-A tree of a struct is a list of ``[field id, type, value]``, of a list ``(type of elements, [values])``. What no
-sound writer would give can be written: fields twice, in any order, of any type, lists that say another size.
+A struct's tree is a list of ``[field id, type, value]``, a list's is ``(type of elements, [values])``. Invalid
+content can be written: duplicate fields, in any order, of any type, and lists with a wrong size.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _DEPTH = 64
 
 
 def decode_struct(data: bytes, at: int = 0) -> tuple[list[Any], int]:
-    """The struct that begins there, and where it ends. Raises: ValueError, IndexError for what is none."""
+    """The struct at this position, and its end. Raises: ValueError, IndexError if it is invalid."""
     return _struct(data, at, 0)
 
 
 def encode_struct(fields: list[Any]) -> bytes:
-    """Its bytes."""
+    """The bytes of a struct."""
     out = bytearray()
     _put_struct(out, fields)
     return bytes(out)

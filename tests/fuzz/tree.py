@@ -1,8 +1,8 @@
-"""Fresh copies of the cluster's folder, and what must never change beside its roots.
+"""Fresh copies of the cluster's folder, and the files outside its roots that must never change.
 
-A copy is made of hard links: the engine writes files once, and gives them a name by linking. So a copy costs no
-bytes, files keep their inodes and times, by which a root is known, and whoever writes into a file all the same is
-found by what became of the original.
+A copy consists of hard links, because the engine writes files once and names them by linking. So a copy costs no
+bytes, files keep their inodes and times, which identify a root, and a write into a file is detected in the
+original.
 
     above.txt               what lies above the cluster's folder
     scratch/                what decoders need a file for
@@ -26,14 +26,14 @@ from tests.fuzz.paths import ROOTS, files_below
 
 _OLD_S = 30 * 24 * 60 * 60
 Seen = tuple[str, int, int, int]
-"""Path, inode, size, mtime."""
+"""Path, inode, size and mtime."""
 
 
 class Tree:
-    """A folder with the original, and the copy."""
+    """A folder with the original and the copy."""
 
     def __init__(self, folder: Path, key: str | None = None) -> None:
-        """Builds the cluster, in a folder that is made; ``key`` is the text of its key, if it has one."""
+        """Build the cluster in a new folder; ``key`` is the text of its key, if it has one."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.key = key
@@ -67,12 +67,12 @@ class Tree:
             os.utime(path, (now - _OLD_S, now - _OLD_S))
 
     def fresh(self) -> None:
-        """The copy is as the original again, whatever was done to it."""
+        """Make the copy equal to the original again."""
         clear(self.now)
         link_tree(self.original, self.now)
 
     def outside_changes(self, but: Collection[str]) -> list[str]:
-        """What has changed beside the roots and above them, and in originals that were linked."""
+        """The changes outside the roots, and in linked originals."""
         differences = _differences(self._outside, frozenset(self._look_outside(self.now)))
         found = [f"{one[0]} {how}" for one, how in differences if one[0] not in but]
         for path, seen in self._kept.items():
@@ -113,13 +113,13 @@ def _seen(path: str, now: os.stat_result) -> Seen:
 
 
 def clear(folder: Path) -> None:
-    """Remove a folder and all in it, without following links, however strange the names."""
+    """Remove a folder and its content, without following links, whatever the names are."""
     if os.path.lexists(folder):
         shutil.rmtree(folder)
 
 
 def link_tree(source: Path, target: Path) -> None:
-    """The same folders with the same files."""
+    """Link the files of a folder into the same tree of folders."""
     pending = [(str(source), str(target))]
     while pending:
         here, there = pending.pop()

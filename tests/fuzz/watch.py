@@ -1,7 +1,7 @@
-"""Processes that mutate and work, and whoever watches them: how much memory they take, and for how long.
+"""The processes that apply mutations, and the watch over their memory and time.
 
-A process that dies, hangs or grows costs one mutation and a new process. The clusters are built once, by processes
-of their own: what is forked has no threads.
+A process that dies, hangs or grows costs one mutation and a new process. Separate processes build the clusters
+once, because a forking process may have no threads.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ENOUGH, _DONE = 3, 0
 
 @dataclass
 class Child:
-    """A process at work, as it has told."""
+    """A process at work, by its own messages."""
 
     pid: int
     tells: int
@@ -54,7 +54,7 @@ class Child:
 
 @dataclass
 class Lane:
-    """Two clusters, the mutations that are to be made of them, and the process that does that at present."""
+    """Two clusters, their planned mutations, and the process that works on them."""
 
     trees: tuple[Tree, Tree]
     indexes: Sequence[int]
@@ -64,7 +64,7 @@ class Lane:
 
 
 class Watch:
-    """All processes of a run. As a context it ends them, and removes what they have made."""
+    """All processes of a run. As a context manager it ends them, and removes their files."""
 
     def __init__(
         self,
@@ -74,8 +74,8 @@ class Watch:
         given_s: float = 3 * MOST_S,
         tell: Callable[[str], object] = lambda text: None,
     ) -> None:
-        """Builds the clusters. ``given_s``: so long an operation is waited for, but for the time in which it waits
-        for a processor; then it hangs.
+        """Build the clusters. ``given_s``: the time limit of an operation, not counting the time in which it waits
+        for a processor.
         """
         self._seed = seed
         self._given_s = given_s
@@ -98,7 +98,7 @@ class Watch:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def run(self, indexes: Sequence[int], seconds: float | None = None) -> None:
-        """These mutations, dealt out among the processes, until all are made or the time is over."""
+        """Run these mutations, divided among the processes, until all are done or the time is over."""
         began = time.monotonic()
         many = len(self._trees)
         self._lanes = [Lane(trees, indexes[number::many]) for number, trees in enumerate(self._trees)]
@@ -189,12 +189,12 @@ class Watch:
 
 
 def _trees(folder: Path) -> tuple[Tree, Tree]:
-    """Without a key, and with one."""
+    """The trees without a key and with one."""
     return Tree(folder / "cluster"), Tree(folder / "keyed", keyed.TEXT)
 
 
 def _work(trees: tuple[Tree, Tree], seed: int, indexes: Sequence[int], tells: int, stderr: Path) -> None:
-    """The life of a process."""
+    """The work of a process."""
     code = 1
     try:
         errors = os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -206,8 +206,8 @@ def _work(trees: tuple[Tree, Tree], seed: int, indexes: Sequence[int], tells: in
         tempfile.tempdir = str(stderr.parent / "tmp")
         Path(tempfile.tempdir).mkdir(exist_ok=True)
 
-        def tell(told: list[Any]) -> None:
-            os.write(tells, json.dumps(told).encode() + b"\n")
+        def tell(message: list[Any]) -> None:
+            os.write(tells, json.dumps(message).encode() + b"\n")
 
         work = Work(*trees, seed, tell)
         for index in indexes:
@@ -224,7 +224,7 @@ def _work(trees: tuple[Tree, Tree], seed: int, indexes: Sequence[int], tells: in
 
 
 def _in_memory() -> str | None:
-    """A file system in memory, where there is one with room."""
+    """A folder in memory, if there is a file system in memory with enough space."""
     folder = Path("/dev/shm")
     try:
         return str(folder) if shutil.disk_usage(folder).free > 1 << 30 and os.access(folder, os.W_OK) else None

@@ -1,6 +1,6 @@
-"""One mutation after the other in this process, which may die of any of them: somebody else watches it.
+"""Runs one mutation after the other in this process, which may die of any of them: another process watches it.
 
-What begins and ends is told as lines of JSON, so that whoever watches knows what it was.
+The process prints the start and the end of each mutation as lines of JSON.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from tests.fuzz.paths import coverage_of
 from tests.fuzz.tree import Tree
 
 END_TO_END = 40
-"""One of so many mutations is of a tree, with operations over it; the others are of what one function reads."""
+"""One in this many mutations changes a tree and runs operations over it; the others change the input of one
+function."""
 KEYED, SIGNED = 0.2, 0.08
-"""Shares: of mutations of trees, those of the cluster with a key; of the others, those of what it signs."""
+"""Shares: of mutations of trees, those of the cluster with a key; of the others, those of signed content."""
 LATER_MS = 60_000
 MOST_S = 10.0
-"""No operation takes longer; none that has to go on waits longer by its own clock."""
+"""The time limit of an operation; and, by its own clock, of one on an unaffected part."""
 PATIENCE_S = 65.0
-"""What cannot go on may be tried again until Kafka's time-outs, of half a minute each, are over."""
+"""The time for which affected operations may retry, until Kafka's timeouts of half a minute each are over."""
 MOST_GROWTH_KB = 1024 * 1024
 
 Tell = Callable[[list[Any]], None]
@@ -46,7 +47,7 @@ Tell = Callable[[list[Any]], None]
 
 @dataclass(slots=True)
 class Outcome:
-    """Of one mutation."""
+    """The outcome of one mutation."""
 
     index: int
     kind: str = ""
@@ -54,11 +55,11 @@ class Outcome:
     outcomes: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
     peak_kb: int = 0
-    """The most memory that the process had meanwhile."""
+    """The peak memory of the process during the mutation."""
 
 
 class Work:
-    """The clusters, without a key and with one, and what is done with copies of them."""
+    """The clusters without a key and with one, and the work on copies of them."""
 
     def __init__(self, tree: Tree, keyed: Tree, seed: int, tell: Tell) -> None:
         self._seed = seed
@@ -72,7 +73,7 @@ class Work:
         )
 
     def run(self, index: int) -> None:
-        """Mutation ``index``: the same for the same seed, on whatever machine."""
+        """Run mutation ``index``: the same for the same seed, on any machine."""
         rng = random.Random(f"{self._seed}:{index}")
         outcome = Outcome(index)
         self._tell(["begin", index])
@@ -87,8 +88,8 @@ class Work:
         if grown > MOST_GROWTH_KB:
             outcome.findings.append(Finding("memory", outcome.kind, f"grew by {grown // 1024} MB"))
         findings = [asdict(found) for found in outcome.findings]
-        told = [outcome.kind, outcome.what, dict(outcome.outcomes), findings, outcome.peak_kb]
-        self._tell(["end", index, *told])
+        messages = [outcome.kind, outcome.what, dict(outcome.outcomes), findings, outcome.peak_kb]
+        self._tell(["end", index, *messages])
 
     # --------------------------------------------------------------------------- one function
 
@@ -155,7 +156,7 @@ class Work:
         *,
         must: bool,
     ) -> bool:
-        """Whether the operation returned. ``must``: it stops nobody, so an error of ours is a finding, too."""
+        """Whether the operation returned. ``must``: it is on an unaffected part, so any error is a finding."""
         self._tell(["op", name])
         waited_s, began = clock.monotonic_s(), _working_s()
         verdict = RIGHT
@@ -206,7 +207,7 @@ class Work:
 
 
 def _only_there(tree: Tree, key: tuple[str, int], oracle: Oracle) -> frozenset[int]:
-    """Offsets that were in no other file than those that were mutated."""
+    """Offsets that only the mutated files contain."""
     original = coverage_of(tree.original, oracle.truth.ends, frozenset(oracle.change.paths))
     return oracle.truth.covered[key] - original.get(key, frozenset())
 
@@ -222,18 +223,18 @@ def _read_sound(scene: Scene, topic: str) -> None:
 
 
 def _reset_peak() -> None:
-    """Forget how much memory this process had at most."""
+    """Reset the peak memory of this process."""
     with suppress(OSError):  # then the greatest of all counts
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def _peak_kb() -> int:
-    """How much memory this process had at most since then."""
+    """The peak memory of this process since the reset."""
     return _status("self", "VmHWM")
 
 
 def resident_kb(pid: int | str = "self") -> int:
-    """How much memory a process has; 0 for one that is gone."""
+    """The memory of a process; 0 if it has ended."""
     return _status(pid, "VmRSS")
 
 
@@ -245,12 +246,12 @@ def _status(pid: int | str, name: str) -> int:
 
 
 def runnable_s(pid: int | str = "self") -> float:
-    """How long a process has waited for a processor, which others had."""
+    """The time for which a process has waited for a processor."""
     with suppress(OSError):
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
     return 0.0
 
 
 def _working_s() -> float:
-    """Time that goes by, but for that in which others have the processors."""
+    """The elapsed time without the time in which this process waits for a processor."""
     return time.monotonic() - runnable_s()

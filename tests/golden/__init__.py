@@ -1,4 +1,5 @@
-"""Baselines: what users and storage see of this product, as files. A change keeps them, or is meant to.
+"""Baselines: the visible interfaces and formats of this product, as files. A change keeps them, or changes them
+intentionally.
 
     api.txt         names, signatures, error codes, options of the jobs, configuration keys
     docs/api.md, docs/configuration.md, conf/reference.toml
@@ -7,11 +8,11 @@
     cluster.tar.xz  the folders of such a cluster; later code has to read them, and to go on with them
     cluster.txt     the records that readers get of that cluster
 
-``python -m tests.golden`` writes all but the last two anew, ``python -m tests.golden --cluster`` all. Tests only
-compare.
-The cluster stays as it is when a format grows: it stands for what is on somebody's disks already.
+``python -m tests.golden`` rewrites all but the last two, ``python -m tests.golden --cluster`` all. Tests only
+compare. The cluster stays unchanged when a format grows, because it represents data that users have already
+stored.
 
-``harness`` holds every import of the product. The other modules know its door and its files, no module of it.
+``harness`` contains every import of the product. The other modules use its door and its files only.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ DOCS = FOLDER.parents[1] / "docs"
 
 
 def difference(golden: str, now: str, accept: str) -> str:
-    """What is wrong, and how to accept it, for people; empty where the two are the same."""
+    """The difference, and how to accept it; empty if the two are equal."""
     lines = list(difflib.unified_diff(golden.splitlines(), now.splitlines(), "golden", "now", lineterm="", n=1))
     return "\n".join(
         [*lines, f"If this change is wanted, run `{accept}` and commit the difference."] if lines else []

@@ -1,4 +1,4 @@
-"""``python -m tests.golden`` writes the texts and pages anew; ``--cluster`` the golden cluster, too."""
+"""``python -m tests.golden`` rewrites the texts and pages; ``--cluster`` also rewrites the golden cluster."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The public API as text: what ``__all__`` of the door exports and everything that is reached from there, error
-codes, the options of every job, the configuration keys.
+"""The public API as text: the ``__all__`` of the door and everything reachable from it, error codes, the options
+of every job, the configuration keys.
 
-It depends neither on the width of a terminal nor on the version of Python: signatures and options are written out
-from what ``inspect`` and ``argparse`` know of them, not as those print them. Names of modules do not stand in it.
+The text depends neither on the width of a terminal nor on the version of Python: signatures and options are
+generated from ``inspect`` and ``argparse``, not from their output. It contains no names of modules.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.golden.signatures import annotation, fields, members, ours, signature
 
 
 def described_api() -> str:
-    """All of it."""
+    """The whole description."""
     os.environ.pop("STRATALOG_CLUSTER", None)
     load_everything()
     sections = {
@@ -58,7 +58,7 @@ def _function(found: Any) -> str:
 
 
 def _class(found: type) -> Iterator[str]:
-    """All that it has, wherever it comes from: of what a class is made, its users need not know."""
+    """All members of a class, including inherited ones, because users need not know its bases."""
     yield f"class {found.__name__}"
     if issubclass(found, enum.Enum):
         yield f"  {', '.join(f'{member.name} = {member.value!r}' for member in found)}"
@@ -79,12 +79,12 @@ def _class(found: type) -> Iterator[str]:
 
 
 def _is_for_callers(made_by: Any) -> bool:
-    """Whether this ``__init__`` does not say that there is another way."""
+    """Whether the docstring of this ``__init__`` does not name another way to get an object."""
     return inspect.isfunction(made_by) and not (made_by.__doc__ or "").startswith("Use ``")
 
 
 def _reached(found: Any) -> list[Any]:
-    """The classes of ours that the annotations of a function, or of what a class has, name."""
+    """The classes of this project in the annotations of a function or of a class."""
     if not inspect.isclass(found):
         return _named_by(found)
     reached = [one for _, member in members(found) for one in _named_by(_unwrapped(member))]
@@ -130,7 +130,7 @@ def _errors() -> Iterator[str]:
 
 
 def _jobs() -> Iterator[str]:
-    """What ``--help`` of each job and of its commands knows."""
+    """The content of ``--help`` of each job and of its commands."""
     yield f"stratalog {' | '.join(JOBS)}"
     parsers: list[argparse.ArgumentParser] = []
     with patch.object(argparse.ArgumentParser, "print_help", lambda self, file=None: parsers.append(self)):

@@ -1,13 +1,13 @@
-"""The golden cluster: a script that makes a file of every format, the same ones each time.
+"""The golden cluster: a script that makes a file of every format, with the same bytes each time.
 
     plain       keys, headers and nulls of a named producer; small appends and a merged segment; two leader epochs
     trips       declared types; tiered, its oldest segments in the remote tier only; registers of local starts
     cities      cleanup.policy=snapshot: a checkpoint, and records after it
     ledger      transactions: one committed, with offsets of a group; one aborted; one open
 and the engine's own topics, a checkpoint of the metadata and batches after it, a metadata cache, a restore point,
-a schedule. Beside it a cluster of one broker whose metadata is signed.
+a schedule. A second cluster of one broker has signed metadata.
 
-Brokers are in memory, since the home of a root on a disk is named after when it was made.
+Brokers are in memory, because the identity of a root on a disk contains the time of its creation.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Row = tuple[Any, Any, Sequence[Mapping[str, Any]] | None]
 
 
 class World:
-    """The roots of one cluster, its clock, and ids in the order in which they are asked for."""
+    """The roots of one cluster, its clock, and ids in the order of the requests."""
 
     def __init__(self, folder: Path, cluster_id: str, log_dir: str, now_ms: int) -> None:
         """``log_dir``: the address of a root, with ``{}`` for the number of its broker."""
@@ -85,7 +85,7 @@ class World:
         )
 
     def restore(self, heir: Path) -> Cluster:
-        """Cluster ``heir``, of one broker in memory, made of the remote tier alone."""
+        """Restore the cluster ``heir``, of one broker in memory, from the remote tier alone."""
         heir.write_text(
             f'[cluster]\nid = "heir"\nremote = "{self.remote}"\nvoters = [1]\n'
             '[[brokers]]\nid = 1\nlog_dir = "memory://heir"\n'
@@ -124,7 +124,7 @@ def batch(
 
 
 def trips(*cities: str) -> list[Row]:
-    """A row for each."""
+    """One row for each."""
     return [
         (city.lower(), {"city": city, "distance": len(city) / 2, "seats": n}, None)
         for n, city in enumerate(cities)
@@ -155,7 +155,7 @@ def build(folder: Path) -> World:
 
 
 def build_signed(folder: Path) -> World:
-    """The signed one."""
+    """The signed cluster."""
     world = World(folder, SIGNED, f"memory://{ROOTS[SIGNED]}", START_MS)
     cluster = world.format()
     cluster.topics.create(
@@ -246,7 +246,7 @@ def _trips(cluster: Cluster, clock: ManualClock) -> None:
 
 
 def packed(files: Mapping[str, bytes]) -> bytes:
-    """The files as a .tar.xz, the same bytes for the same files."""
+    """The files as a .tar.xz with the same bytes for the same files."""
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w:xz") as archive:
         for name, data in sorted(files.items()):
@@ -257,14 +257,15 @@ def packed(files: Mapping[str, bytes]) -> bytes:
 
 
 def unpacked(archive: Path, folder: Path, cluster_id: str) -> World:
-    """A cluster of the archive on folders, an hour after it was made. Its roots are not registered as they are."""
+    """A cluster of the archive on folders, an hour after it was made. Its roots are not registered in their new
+    places."""
     with tarfile.open(archive) as packed_files:
         packed_files.extractall(folder, filter="data")
     return World(folder, cluster_id, ROOTS[cluster_id], START_MS + HOUR_MS)
 
 
 def holdings(cluster: Cluster) -> str:
-    """What readers get: every record of every topic of users by isolation level, offsets, groups, transactions."""
+    """The data of readers: every record of every user topic by isolation level, offsets, groups, transactions."""
     lines: list[str] = []
     for topic in sorted(str(row["topic"]) for row in cluster.topics.list().rows):
         if topic.startswith("__"):
@@ -290,7 +291,7 @@ def _offset(cluster: Cluster, topic: str, at: str) -> int | str:
 
 
 def records(cluster: Cluster, topic: str, isolation: str = "read_uncommitted") -> Iterator[str]:
-    """The records of partition 0 from its log start on, each as a line."""
+    """The records of partition 0 from its log start, one per line."""
     position = _offset(cluster, topic, "earliest")
     assert isinstance(position, int)
     while True:

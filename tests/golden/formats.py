@@ -1,10 +1,10 @@
-"""Every file of a cluster as text, decoded by nothing of the product: what is ours byte for byte, what a library
-writes as what it says.
+"""Every file of a cluster as text, decoded without the product: the log's own content byte for byte, the content
+of libraries as values.
 
-Of Parquet files that is the schema, the metadata, encodings and statistics of the columns, and the records; the
-checksums in their footers are computed again. Their bytes, which are pyarrow's and its zstd's, stand in a line of
-their own, which counts for one version of pyarrow (``of_this_pyarrow``). Of a Delta log ids, times of the machine,
-versions and sizes are left out.
+For Parquet files the text has the schema, the metadata, encodings and statistics of the columns, and the records;
+the checksums in their footers are computed again. Their bytes depend on pyarrow and its zstd, and are in a
+separate line, which is compared for one version of pyarrow only (``of_this_pyarrow``). For a Delta log, ids, times
+of the machine, versions and sizes are left out.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ BY_LIBRARY = {
     "clientVersion",
     "operationParameters",
 }
-"""Fields of a Delta log whose values are of a library, a machine or a moment."""
+"""Fields of a Delta log whose values come from a library, a machine or a moment."""
 BYTES = "bytes by "
 
 
 def described(files: Mapping[str, bytes]) -> str:
-    """A section for each file; of equal bytes the first file says what they are."""
+    """A section for each file; files with equal bytes refer to the first one."""
     seen: dict[bytes, str] = {}
     lines: list[str] = []
     for path, data in sorted(files.items()):
@@ -56,7 +56,7 @@ def of_this_pyarrow(golden: str) -> bool:
 
 
 def without_bytes(text: str) -> str:
-    """The text without them."""
+    """The text without these lines."""
     return re.sub(rf"\n *{BYTES}.*", "", text)
 
 
@@ -79,7 +79,7 @@ def _without_library(value: Any) -> Any:
 
 
 def _cache(data: bytes) -> Iterator[str]:
-    """A digest of the rest; MessagePack. ``layout`` stands for a release."""
+    """A digest of the rest (MessagePack). ``layout`` depends on the release."""
     digest, body = data[:16], data[16:]
     assert hashlib.blake2b(body, digest_size=16).digest() == digest
     for name, value in msgspec.msgpack.decode(body).items():
@@ -121,7 +121,7 @@ def _value(value: Any) -> str:
 
 
 def _metadata(data: bytes, key: bytes, value: bytes) -> str:
-    """A value of Parquet's footer, but for what bytes of a library come to, which is checked."""
+    """A value of Parquet's footer, except values that depend on a library's bytes, which are checked."""
     if key == CHECKSUMS:
         _check(data, value)
     elif key == MARK:
@@ -136,7 +136,7 @@ def _metadata(data: bytes, key: bytes, value: bytes) -> str:
 
 
 def _check(data: bytes, stated: bytes) -> None:
-    """CRC-32 of the footer, of all before it; where the page index begins; CRC-32 of that index."""
+    """The CRC-32 of the footer, the CRC-32 of the bytes before it, the start of the page index, and its CRC-32."""
     footer_at = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     footer, index_at = data[footer_at:-8], int(stated[16:32], 16)
     zeroed = footer.replace(stated, b"0" * 8 + stated[8:])

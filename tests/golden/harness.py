@@ -57,7 +57,7 @@ REFERENCE = ROOT / "conf" / "reference.toml"
 
 
 def load_everything() -> None:
-    """Import every module below the jobs, so that what is loaded late is known as well."""
+    """Import every module below the jobs, so that lazily loaded modules are included."""
     for package in (partitions, snapshots, tiering, engine):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)

@@ -111,7 +111,8 @@ def api_page() -> str:
 
 
 def _class(found: type, title: str) -> Iterator[str]:
-    """A group of methods is written as its users write it, ``cluster.topics``; another class by its name."""
+    """One class. A group of methods is named as its users write it, ``cluster.topics``; another class by its
+    name."""
     group = title == "Cluster" or (title.startswith("cluster.") and found is _SECTIONS[title][0])
     name = title.lower() if group else found.__name__
     if not group:
@@ -153,7 +154,7 @@ def _attributes(found: type) -> Iterator[str]:
 
 
 def _default(owner: type, name: str) -> str:
-    """The default of a field, where it is a plain value. Only its dataclass knows it where a class has slots."""
+    """The default of a field if it is a plain value. Only the dataclass knows it if a class has slots."""
     declared = (
         {one.name: one.default for one in dataclasses.fields(owner)} if dataclasses.is_dataclass(owner) else {}
     )
@@ -163,7 +164,7 @@ def _default(owner: type, name: str) -> str:
 
 
 def _field_texts(found: type) -> dict[str, str]:
-    """The docstrings that follow fields, which only the source has."""
+    """The docstrings after fields, which only the source has."""
     [body] = ast.parse(textwrap.dedent(inspect.getsource(found))).body
     assert isinstance(body, ast.ClassDef)
     texts = {}

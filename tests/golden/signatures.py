@@ -51,7 +51,7 @@ def members(found: type) -> Iterator[tuple[str, Any]]:
 
 
 def fields(found: type) -> dict[str, Any]:
-    """Public fields that are declared in our classes: of dataclasses, structs, typed dictionaries, tuples."""
+    """Public fields that this project's classes declare: of dataclasses, structs, typed dictionaries, tuples."""
     declared: dict[str, Any] = {}
     for base in reversed(found.__mro__):
         if ours(base):
@@ -65,7 +65,7 @@ def annotation(given: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A default: the name of a function, the member of an enum, else its ``repr``."""
+    """A default: the name of a function, the member of an enum, otherwise its ``repr``."""
     if callable(value) and hasattr(value, "__name__"):
         return str(value.__name__)
     return f"{type(value).__name__}.{value.name}" if isinstance(value, enum.Enum) else repr(value)

@@ -10,13 +10,13 @@ Script = Callable[[Log], Trace]
 
 
 class Both:
-    """One log of each, both empty."""
+    """One empty log of each."""
 
     def __init__(self, ours: Log, kafka: Log) -> None:
         self.ours, self.kafka = ours, kafka
 
     def same(self, script: Script) -> Trace:
-        """The trace of a script, which is the same with both."""
+        """The trace of a script, which must be the same for both."""
         ours, kafka = self.each(script)
         assert ours == kafka, f"ours:  {ours}\nKafka: {kafka}"
         return ours

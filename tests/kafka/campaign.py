@@ -1,8 +1,8 @@
-"""Topics of three real brokers that are mirrored while everything happens that may happen to them, and to mirrors.
+"""Topics of three real brokers are mirrored while all kinds of faults happen to the brokers and to mirrors.
 
-A round fills the topics, kills mirrors (kill -9), each at some moment of its run, and lets something happen to the
-cluster. At the end everything is mirrored, each record is compared, and each copy here is verified. Then comes the
-way back, into fresh brokers (``way_back``).
+A round fills the topics, kills mirrors (kill -9), each at some moment of its run, and causes one event in the
+cluster. At the end everything is mirrored, each record is compared, and each copy here is verified. Then
+everything is exported into fresh brokers (``way_back``).
 """
 
 from __future__ import annotations
@@ -26,30 +26,31 @@ from tests.kafka.way_back import GROUP, WayBack, ends_there
 PLAIN, TRANSACTED, COMPACTED, LOST = "plain", "transacted", "compacted", "lost"
 TOPICS = PLAIN, TRANSACTED, COMPACTED, LOST
 EVENTS = "kill a broker", "stop a broker", "delete records", "add a partition", "elect uncleanly", "leave it alone"
-"""One a round, in turn."""
+"""One event per round, in turn."""
 _ROUNDS = 2 * len(EVENTS)
-"""At most: what brokers take to start again is most of what a round takes, and many kills share one."""
+"""The maximum number of rounds: restarts of brokers take most of a round, so many kills share one."""
 _SHARES = {PLAIN: 0.8, TRANSACTED: 0.15, COMPACTED: 0.05}
-"""Of the records of a round."""
+"""Shares of the records of a round."""
 _IN_TRANSACTION = 5000
-"""About so many records: at the end each transaction's marker is made again, one by one."""
+"""The approximate number of records: at the end each transaction's marker is made again, one by one."""
 _ABORTED = 0.25
 _KEYS = ["a", "b", "c"]
-"""Few: each that is compacted away between two others is a gap of its own, and has to be made again, too."""
+"""Few keys: each record that is compacted away between two others is a separate gap, and must be made again,
+too."""
 _AT_ONCE = 10_000
-"""Records that a producer is given."""
+"""The number of records that a producer gets at once."""
 _MOMENT_S = 0.3
-"""About how long a mirror of some thousand records goes on after its first append."""
+"""The approximate time that a mirror of some thousand records takes after its first append."""
 _MOVING = 100
-"""Mirrors that may find a partition without a leader, before it is said to have lost it."""
+"""The number of mirrors that may find a partition without a leader before it is a failure."""
 _RUNS = 20
-"""Until a mirror that nobody kills must have caught up."""
+"""The number of runs within which an undisturbed mirror must have caught up."""
 _SAFE = {"min.insync.replicas": "2", "segment.bytes": "4194304"}
 _ROUND_THE_BROKERS = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
 
 
 class Campaign:
-    """One seed, from which records, events and moments follow (what a moment meets depends on the machine)."""
+    """One seed, which determines records, events and moments (the effect of a moment depends on the machine)."""
 
     def __init__(self, folder: Path, seed: int, say: Callable[[str], None]) -> None:
         self._folder, self._rng, self._say = folder, random.Random(seed), say
@@ -58,7 +59,8 @@ class Campaign:
         self._values = [self._rng.randbytes(self._rng.randrange(20, 120)) for _ in range(1000)]
 
     def run(self, records: int, kills: int) -> Counter[str]:
-        """What happened how often. Raises: AssertionError, or what a report tells, for anything that is wrong."""
+        """Run the campaign; returns the number of each kind of event. Raises: AssertionError, or the failures of a
+        report, for any fault."""
         (self._folder / "here").mkdir()
         (self._folder / "there").mkdir()
         with (
@@ -93,7 +95,7 @@ class Campaign:
     # ------------------------------------------------------------------------------------- records
 
     def _round(self, records: int, kills: int) -> None:
-        """All topics are filled, one of them before each kill."""
+        """Fill all topics, one of them before each kill."""
         shares = {topic: int(records * share) for topic, share in _SHARES.items()}
         with self._takes("to fill the topics"):
             self._append(COMPACTED, shares[COMPACTED], keys=_KEYS)
@@ -107,7 +109,7 @@ class Campaign:
                     self._kill_a_mirror()
 
     def _producer(self, **configs: str) -> Producer:
-        """One that knows the partitions and the leaders of now."""
+        """A producer that knows the current partitions and leaders."""
         given = {**PRODUCER, "bootstrap.servers": self._kafka.bootstrap, "queue.buffering.max.messages": 200_000}
         return Producer({**given, **{key.replace("_", "."): value for key, value in configs.items()}})
 
@@ -120,7 +122,7 @@ class Campaign:
     def _produce(
         self, producer: Producer, topic: str, records: int, partition: int = -1, keys: list[str] | None = None
     ) -> None:
-        """Some thousands of records at a time; what finds no room in the queue is given once more."""
+        """Produce some thousands of records at a time; records that do not fit into the queue are repeated."""
         for start in range(0, records, _AT_ONCE):
             count = min(_AT_ONCE, records - start)
             left: list[dict[str, Any]] = [{"value": value} for value in self._rng.choices(self._values, k=count)]
@@ -135,7 +137,7 @@ class Campaign:
                     producer.poll(0.05)
 
     def _transact(self, records: int) -> None:
-        """Each transaction in some partition."""
+        """Append each transaction to some partition."""
         producer = self._producer(transactional_id="campaign", compression_type="lz4")
         producer.init_transactions(WAIT_S)
         partitions = len(self._kafka.state(TRANSACTED))
@@ -184,8 +186,8 @@ class Campaign:
             self._kafka.await_all_in_sync(topic, 2 if topic == LOST else len(BROKERS))
 
     def _elect_uncleanly(self) -> None:
-        """Of ``LOST``, whose last records one broker alone has. It is named while nobody leads, and from then on;
-        at last it is mirrored anew."""
+        """Elect another leader of ``LOST``, whose last records only one broker has. Reports name the topic while
+        it has no leader and from then on; finally it is mirrored again from the start."""
         leader = self._kafka.state(LOST)[0][0]
         assert leader is not None
         other = 3 - leader
@@ -215,7 +217,7 @@ class Campaign:
     # ------------------------------------------------------------------------------------- mirrors
 
     def _mirror(self) -> Report:
-        """Again, as long as a leader of another topic than ``LOST`` moves."""
+        """Mirror again while the leader of a topic other than ``LOST`` moves."""
         while True:
             report = self._cluster.mirror(list(TOPICS), self._kafka.bootstrap, replication_factor=2, check=False)
             moving = [f for f in report.failures if f.code == "LEADER_NOT_AVAILABLE" and f.item != f"{LOST}-0"]
@@ -226,7 +228,7 @@ class Campaign:
             time.sleep(1)
 
     def _kill_a_mirror(self) -> None:
-        """Some moment after it has appended something, or at its end where it finds nothing to do."""
+        """Kill a mirror some time after it has appended something, or at its end if it has nothing to do."""
         arguments = ["mirror", "--from", self._kafka.bootstrap, ",".join(TOPICS)]
         arguments += ["--cluster", str(self._folder / "here" / "cluster.toml")]
         before = self._files_here()
@@ -262,7 +264,7 @@ class Campaign:
         self._counts += back.counts
 
     def _commit(self) -> None:
-        """A group has read some of what is mirrored last, and some of a topic with transactions."""
+        """Commit offsets for a group in the topic that is mirrored last, and in a topic with transactions."""
         places = [
             TopicPartition(topic, number, end * 2 // 3)
             for topic in (PLAIN, TRANSACTED)

@@ -1,4 +1,4 @@
-"""Records for a compacted topic, seeded, appended alike to Kafka and to the engine."""
+"""Records for a compacted topic from a seed, appended to Kafka and to the engine alike."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Step:
 
     records: Sequence[Record] = ()
     transactional: bool = False
-    """Whether they are part of the present transaction."""
+    """Whether they are part of the current transaction."""
     commit: bool | None = None
-    """The end of the transaction, instead of records."""
+    """Commits or aborts the transaction, instead of appending records."""
 
 
 class Script:
-    """Steps with plain appends and transactions that overlap with them, until there are so many records. Each call
-    goes on in time. The last step is a record that begins a segment in Kafka, and a file here."""
+    """Steps with plain appends and transactions that overlap with them, up to a number of records. Each call
+    continues in time. The last step is a record that begins a segment in Kafka, and a file here."""
 
     def __init__(self, seed: int, keys: int) -> None:
         self._rng = random.Random(seed)
@@ -48,7 +48,8 @@ class Script:
         self._now_ms = LATER_MS
 
     def steps(self, records: int, together: int, *, keyless: bool) -> Iterator[Step]:
-        """``together``: at most so many records in one step. ``keyless``: some have no key."""
+        """Yield steps. ``together``: the maximum number of records in one step. ``keyless``: some records have no
+        key."""
         left, rng = records, self._rng
         while left > 0:
             size = min(left, rng.randint(1, together))
@@ -92,7 +93,7 @@ class There:
         self._open = False
 
     def take(self, step: Step) -> list[int]:
-        """The offsets of the step's records."""
+        """Append the step's records and return their offsets."""
         producer = self._transactional if step.transactional else self._plain
         if step.commit is not None:
             before = self._log.end(self._topic, 0)
@@ -128,7 +129,7 @@ class Here:
         self._open: BatchTransaction | None = None
 
     def take(self, step: Step) -> list[int]:
-        """The offsets of the step's records."""
+        """Append the step's records and return their offsets."""
         if step.commit is not None:
             assert self._open is not None
             (self._open.commit if step.commit else self._open.abort)().raise_for_failures()

@@ -1,4 +1,4 @@
-"""One broker for all tests of a process; a log on it, and one of ours, for each test."""
+"""One broker for all tests of a process; one log on it, and one of the engine, for each test."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _SETTINGS = {
     "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
     "rlmm.config.remote.log.metadata.topic.num.partitions": "1",
 }
-"""What is done now and then is done at once; and topics may be tiered, to a folder."""
+"""Periodic work is done immediately; topics may be tiered, to a folder."""
 _NUMBERS = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
 def kafka_jars() -> None:
-    """Kafka's jars are there; a test that needs them is left out where they are not."""
+    """Kafka's jars; tests that need them are skipped without them."""
     missing = missing_jars(jar_folder(), PINS)
     if missing:
         pytest.skip(f"{len(missing)} jars of Kafka are not in {jar_folder()}: `make kafka` fetches them")
@@ -62,7 +62,7 @@ def clients(kafka_jars: None, kafka_folder: Path) -> Iterator[KafkaClients]:
 
 @pytest.fixture
 def prefix() -> str:
-    """What the names of a test begin with on the broker."""
+    """The prefix of a test's names on the broker."""
     return f"test-{next(_NUMBERS)}-"
 
 

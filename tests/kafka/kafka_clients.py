@@ -1,4 +1,4 @@
-"""Clients of a Kafka broker: librdkafka, set up to be quick, and what its answers mean."""
+"""Clients of a Kafka broker: librdkafka with short waits, and the meaning of its errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 WAIT_S = 180.0
-"""For whatever is to come."""
+"""The time limit of all waits."""
 _SILENT = logging.getLogger("tests.kafka.librdkafka")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
@@ -43,12 +43,12 @@ _OF_BROKER = {
     KafkaError._UNKNOWN_PARTITION: "UNKNOWN_TOPIC_OR_PARTITION",
     KafkaError._UNKNOWN_TOPIC: "UNKNOWN_TOPIC_OR_PARTITION",
 }
-"""What librdkafka makes of a broker's answer, and which one it was."""
+"""librdkafka's code for a broker's answer, and that answer."""
 _ALSO = {
     "TOPIC_EXCEPTION": "INVALID_TOPIC_EXCEPTION",
     "UNKNOWN_TOPIC_OR_PART": "UNKNOWN_TOPIC_OR_PARTITION",
 }
-"""librdkafka's names that are not Kafka's."""
+"""Names of librdkafka that differ from Kafka's."""
 
 
 def _code_of(error: KafkaError) -> Code:
@@ -58,7 +58,7 @@ def _code_of(error: KafkaError) -> Code:
 
 
 def answers(operation: Callable[P, R]) -> Callable[P, R | Code]:
-    """The code of an error is the answer."""
+    """An error's code becomes the answer."""
 
     @wraps(operation)
     def answer(*args: P.args, **kwargs: P.kwargs) -> R | Code:
@@ -71,7 +71,7 @@ def answers(operation: Callable[P, R]) -> Callable[P, R | Code]:
 
 
 class KafkaClients:
-    """Clients of one broker, which all logs on it share: they are slow to make."""
+    """Clients of one broker, shared by all logs on it because they are slow to create."""
 
     def __init__(self, server: str, wire: KafkaWire) -> None:
         self.address, self.wire = server, wire
@@ -82,8 +82,8 @@ class KafkaClients:
 
     @contextmanager
     def consumer(self, isolation: str) -> Iterator[Consumer]:
-        """A consumer of that isolation level. After an error it is none any more: librdkafka may tell of the error
-        once more, in the next read."""
+        """A consumer of that isolation level. A consumer is discarded after an error, because librdkafka may
+        repeat the error in the next read."""
         if isolation not in self._consumers:
             level = {"group.id": "none", "isolation.level": isolation}
             self._consumers[isolation] = Consumer({**self.server, **CONSUMER, **level})
@@ -96,7 +96,7 @@ class KafkaClients:
             self._consumers[isolation].unassign()
 
     def close(self) -> None:
-        """The consumers; nothing else has to be."""
+        """Close the consumers; nothing else needs to be closed."""
         for consumer in self._consumers.values():
             consumer.close()
 
@@ -104,7 +104,7 @@ class KafkaClients:
 def produce(
     producer: Producer, topic: str, values: Sequence[str], partition: int, times_ms: Sequence[int]
 ) -> list[int]:
-    """Append records in one batch; their offsets. Raises: KafkaException."""
+    """Append records in one batch and return their offsets. Raises: KafkaException."""
     offsets: list[int] = []
     errors: list[KafkaError] = []
 
@@ -117,14 +117,14 @@ def produce(
     times = times_ms or range(LATER_MS, LATER_MS + len(values))
     for value, time_ms in zip(values, times, strict=True):
         producer.produce(topic, value, partition=partition, timestamp=time_ms, on_delivery=delivered)
-    producer.flush(WAIT_S)  # which does not linger
+    producer.flush(WAIT_S)  # which sends immediately
     if errors:
         raise KafkaException(errors[0])
     return offsets
 
 
 def only(asked: Mapping[Any, Any]) -> Any:
-    """The one answer. Raises: KafkaException."""
+    """The single answer. Raises: KafkaException."""
     (answer,) = asked.values()
     return answer.result(WAIT_S)
 

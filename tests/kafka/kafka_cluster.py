@@ -1,4 +1,4 @@
-"""Three brokers of Kafka and a controller, four processes of this machine, of which any may be killed."""
+"""Three brokers of Kafka and a controller: four processes on this machine, each of which can be killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BROKERS = 1, 2, 3
 _CONTROLLER = 9
 _HEAP = "256m"
 _QUICK = "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"
-"""For a JVM that starts often and lives for minutes."""
+"""Options of a JVM that starts often and runs for minutes."""
 _OF_ALL = {
     "offsets.topic.replication.factor": "3",
     "offsets.topic.num.partitions": "3",
@@ -39,11 +39,11 @@ _OF_ALL = {
     "rlmm.config.remote.log.metadata.topic.replication.factor": "3",
     "rlmm.config.remote.log.metadata.topic.num.partitions": "3",
 }
-"""What is done now and then is done often; topics may be tiered, to a folder."""
+"""Periodic work is done often; topics may be tiered, to a folder."""
 
 
 class KafkaCluster:
-    """Started when it is made. Its processes end with ``close``."""
+    """A cluster that runs from its construction until ``close``."""
 
     def __init__(self, folder: Path) -> None:
         controller, *ports = free_ports(4)
@@ -70,35 +70,34 @@ class KafkaCluster:
         self._knows_anew()
 
     def close(self) -> None:
-        """The processes."""
         for node in self._nodes.values():
             node.kill()
 
     def kill(self, broker: int) -> None:
-        """kill -9."""
+        """Kill the broker with kill -9."""
         self._nodes[broker].kill()
         self._up.remove(broker)
         self._knows_anew()
 
     def stop(self, broker: int) -> None:
-        """In good order: others lead before it goes."""
+        """Stop the broker in a controlled way: others lead before it ends."""
         self._nodes[broker].stop()
         self._up.remove(broker)
         self._knows_anew()
 
     def start(self, broker: int) -> None:
-        """Returns when it serves."""
+        """Start the broker, and return when it serves."""
         self._nodes[broker].start()
         self._up.add(broker)
         self._knows_anew()
 
     def _knows_anew(self) -> None:
-        """Clients begin with the brokers that are there."""
+        """Let clients start with the current brokers."""
         self.bootstrap = ",".join(self.addresses[broker] for broker in sorted(self._up))
         self.admin = AdminClient({**CLIENT, "bootstrap.servers": self.bootstrap})
 
     def create(self, topic: str, replicas: list[list[int]], configs: Mapping[str, str] | None = None) -> None:
-        """A topic whose partitions have these replicas, the first of each leads."""
+        """Create a topic whose partitions have these replicas; the first of each leads."""
         given = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1), **(configs or {})}
         only(self.admin.create_topics([NewTopic(topic, len(replicas), replica_assignment=replicas, config=given)]))
         self.await_state(
@@ -106,24 +105,24 @@ class KafkaCluster:
         )
 
     def add_partition(self, topic: str, number: int) -> None:
-        """So that there are ``number``."""
+        """Let the topic have ``number`` partitions."""
         only(self.admin.create_partitions([NewPartitions(topic, number)]))
         self.await_state(topic, lambda states: len(states) == number and all(leader for leader, _ in states))
 
     def elect_unclean(self, topic: str, partition: int) -> None:
-        """A replica that is not in the ISR leads."""
+        """Elect a replica outside the ISR."""
         wanted = [TopicPartition(topic, partition)]
         answered = self.admin.elect_leaders(ElectionType.UNCLEAN, wanted).result(WAIT_S)
         errors = [error for error in answered.values() if error is not None]
         assert not errors, errors
 
     def state(self, topic: str) -> list[tuple[int | None, set[int]]]:
-        """Leader, if there is one, and ISR of each partition."""
+        """The leader, if there is one, and the ISR of each partition."""
         partitions = self.admin.list_topics(topic, timeout=5).topics[topic].partitions
         return [(None if one.leader < 0 else one.leader, set(one.isrs)) for _, one in sorted(partitions.items())]
 
     def await_state(self, topic: str, wanted: Callable[[list[tuple[int | None, set[int]]]], bool]) -> None:
-        """Until leaders and ISRs are as ``wanted``, by a broker that answers."""
+        """Wait until leaders and ISRs are as ``wanted``, according to a running broker."""
 
         def reached() -> bool:
             try:
@@ -137,7 +136,7 @@ class KafkaCluster:
             raise AssertionError(f"{topic} is not as it should be: {self.state(topic)}") from late
 
     def await_all_in_sync(self, topic: str, replicas: int = len(BROKERS)) -> None:
-        """Until each partition has a leader, and an ISR of so many."""
+        """Wait until each partition has a leader, and an ISR of this size."""
         self.await_state(topic, lambda states: all(leader and len(isr) == replicas for leader, isr in states))
 
 

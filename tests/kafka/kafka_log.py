@@ -1,4 +1,4 @@
-"""A Kafka broker, as a ``Log``: by librdkafka, which talks to it in Kafka's own protocol."""
+"""A Kafka broker as a ``Log``, through librdkafka in Kafka's own protocol."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ _NAMED = {
 _ON_THE_WIRE = {At.EARLIEST_LOCAL: -4, At.LATEST_TIERED: -5, At.EARLIEST_PENDING_UPLOAD: -6}
 """Kafka's numbers of positions for which librdkafka has no name."""
 ANY_TIME = {"message.timestamp.after.max.ms": str(2**63 - 1)}
-"""Kafka takes no times more than an hour ahead, by default."""
+"""By default Kafka accepts no times more than an hour ahead."""
 
 
 class KafkaLog(Log):
-    """Topics, groups and transactional ids whose names begin with ``prefix``, on a broker."""
+    """Topics, groups and transactional ids on a broker, whose names begin with ``prefix``."""
 
     def __init__(self, clients: KafkaClients, prefix: str) -> None:
         self._clients, self._prefix = clients, prefix
@@ -59,7 +59,7 @@ class KafkaLog(Log):
         self._producers: dict[str, Producer] = {}
 
     def name(self, name: str) -> str:
-        """On the broker. Internal topics are everybody's."""
+        """The name on the broker. Internal topics have no prefix."""
         return name if name.startswith("__") else f"{self._prefix}{name}"
 
     @answers
@@ -142,8 +142,8 @@ class KafkaLog(Log):
         return {where.partition: answer.result(WAIT_S).low_watermark for where, answer in asked.items()}
 
     def retain(self) -> None:
-        """A broker looks at all of its logs, one after the other, time and again: at this one between two times
-        that it expires a record of 1970."""
+        """Wait for retention. A broker looks at its logs one after the other: between two expirations of a record
+        of 1970 it has looked at this one."""
         canary = "canary"
         if self.list_offsets(canary, At.EARLIEST) == "UNKNOWN_TOPIC_OR_PARTITION":
             self.create_topic(canary, configs={"retention.ms": "1"})
@@ -157,7 +157,7 @@ class KafkaLog(Log):
         self.retain()
 
     def pass_time(self, ms: int) -> None:
-        """It does not look at a clock, but at the records."""
+        """Append a later record: the broker uses the times of records, not a clock."""
 
     def transaction(self, transactional_id: str, *, anew: bool = False, timeout_ms: int = 60_000) -> Transaction:
         if anew or transactional_id not in self._producers:
@@ -211,7 +211,7 @@ class KafkaLog(Log):
         }
 
     def _wait_for(self, topic: str, partitions: int) -> None:
-        """A broker learns of new partitions a moment after they were made."""
+        """Wait for new partitions, which a broker knows a moment after their creation."""
 
         def known() -> bool:
             ends = self.list_offsets(topic, At.LATEST)
@@ -239,7 +239,7 @@ class KafkaLog(Log):
         return end
 
     def _ask(self, topic: str, partitions: Iterable[int], spec: OffsetSpec, committed: bool) -> dict[int, Any]:
-        """ListOffsets, by partition. Raises: KafkaException."""
+        """Send ListOffsets; the answers are by partition. Raises: KafkaException."""
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         wanted = {TopicPartition(self.name(topic), partition): spec for partition in partitions}
         asked = self._admin.list_offsets(wanted, isolation_level=level)
@@ -248,7 +248,7 @@ class KafkaLog(Log):
 
 class _KafkaTransaction(Transaction):
     """A broker answers the end of a transaction when it is decided, and writes the markers afterwards: the end
-    here waits until they are there. No two transactions with offsets of groups may end at once."""
+    here waits until they are written. No two transactions with offsets of groups may end at once."""
 
     def __init__(self, log: KafkaLog, producer: Producer) -> None:
         self._log, self._producer = log, producer
@@ -286,7 +286,8 @@ class _KafkaTransaction(Transaction):
         wait_until(lambda: all(now > then for now, then in zip(self._ends(), before, strict=True)))
 
     def _ends(self) -> list[int]:
-        """Of the partitions of the transaction. Those of its groups are among all of ``__consumer_offsets``."""
+        """The ends of the transaction's partitions. Those of its groups are among all of
+        ``__consumer_offsets``."""
         ends = [self._log.end(*one) for one in sorted(self._partitions)]
         if self._has_offsets:
             offsets = self._log.list_offsets("__consumer_offsets", At.LATEST)

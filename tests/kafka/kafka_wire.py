@@ -1,4 +1,4 @@
-"""Requests that no client of Kafka lets one make: encoded by Kafka's own classes, in a JVM of their own."""
+"""Requests that no client of Kafka can send: encoded by Kafka's own classes, in a separate JVM."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.kafka.log import LATER_MS
 _WAIT_S = 60.0
 _TIMEOUT_MS = 30_000
 _CONSUMER, _DEBUGGING = -1, -2
-"""Who asks for offsets, as a replica id."""
+"""The requester of offsets, as a replica id."""
 _PRODUCE_VERSION = 12
 _LIST_OFFSETS_VERSION = 11
 
 
 class KafkaWire:
-    """Kafka's classes, and a way to send what they encode to a broker."""
+    """Kafka's classes, and a connection that sends their bytes to a broker."""
 
     def __init__(self) -> None:
         java = str(find_java(os.environ).executable)
@@ -36,13 +36,12 @@ class KafkaWire:
         self._storage = kafka.storage
 
     def close(self) -> None:
-        """The JVM."""
         self._gateway.shutdown()
 
     def produce(
         self, server: str, topic: str, value: str, producer: tuple[int, int], sequence: int, acks: int = -1
     ) -> int:
-        """Append one record to partition 0, as a producer of that id and epoch; its offset.
+        """Append one record to partition 0 as a producer of that id and epoch; returns its offset.
 
         Raises: KafkaException.
         """
@@ -62,8 +61,8 @@ class KafkaWire:
         return self._answer(found.errorCode(), found.baseOffset())
 
     def list_offset(self, server: str, topic: str, partition: int, at: int, *, of_replica: bool = False) -> int:
-        """ListOffsets of a time, or of a position by Kafka's number of it; ``of_replica``: of whatever that broker
-        holds. Raises: KafkaException."""
+        """ListOffsets of a time, or of a position by Kafka's number; ``of_replica``: the log of that broker,
+        without a high watermark. Raises: KafkaException."""
         data = self._messages.ListOffsetsRequestData
         asked = data.ListOffsetsPartition().setPartitionIndex(partition).setTimestamp(at).setCurrentLeaderEpoch(-1)
         topics = self._list(data.ListOffsetsTopic().setName(topic).setPartitions(self._list(asked)))
@@ -73,7 +72,7 @@ class KafkaWire:
         return self._answer(found.errorCode(), found.offset())
 
     def is_caught_up(self, behind_ms: int, lag_time_max_ms: int) -> bool:
-        """Whether the leader takes a replica for in sync that lacks a record, and once, so long ago, did not."""
+        """Whether Kafka considers a replica in sync that lacks a record and was last in sync ``behind_ms`` ago."""
         end = self._storage.internals.log.LogOffsetMetadata(4)
         then_ms = 1_000_000
         nobody = self._gateway.jvm.java.util.Optional.empty()

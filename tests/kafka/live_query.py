@@ -1,5 +1,5 @@
-"""A query over a mirrored topic and its source, to be killed: run by ``test_live`` as a program of its own, with
-the folder of the cluster, the topic, Kafka's address, and ``once`` for a run to the end of what there is."""
+"""A query over a mirrored topic and its source, run by ``test_live`` as a separate program to be killed, with the
+folder of the cluster, the topic, Kafka's address, and ``once`` for a run to the present end."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BATCH = 40
-"""Offsets of a batch, at most."""
+"""The maximum number of offsets in a batch."""
 
 
 class Kept:
-    """Each run of a batch as a file of its own, whole or not there: two runs of a batch can be compared."""
+    """Stores each run of a batch as a separate file, atomically, so that two runs of a batch can be compared."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

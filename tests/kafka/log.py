@@ -1,6 +1,6 @@
 """A log as the scripts of this folder use it: few operations, plain answers, the same here and in Kafka.
 
-Every operation that is refused answers with Kafka's name of the error, as a text, and raises nothing.
+Every refused operation returns Kafka's name of the error as a text, and raises nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Trace: TypeAlias = list[object]
 """The answers of a script, in the order of its steps."""
 
 LATER_MS = 4_102_444_800_000
-"""The year 2100: later than every marker of a transaction, which has the time of the machine."""
+"""The year 2100, later than all markers of transactions, which have the time of the machine."""
 
 
 class At(Enum):
@@ -39,7 +39,7 @@ class Found(NamedTuple):
 
 
 class Got(NamedTuple):
-    """What a reader gets: values by offset, and the offset at which it goes on."""
+    """The result of a read: values by offset, and the next offset."""
 
     records: dict[int, str]
     position: int
@@ -47,7 +47,7 @@ class Got(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a group has committed for a partition."""
+    """The committed offset of a group for a partition."""
 
     offset: int
     metadata: str = ""
@@ -58,23 +58,23 @@ class Transaction(Protocol):
     """One transaction of a transactional id."""
 
     def append(self, topic: str, values: Sequence[str], partition: int = 0) -> list[int] | Code:
-        """As ``Log.append``."""
+        """Append like ``Log.append``."""
 
     def commit_offsets(self, group: str, offsets: Mapping[int, int], topic: str) -> Code | None:
-        """Offsets of a group by partition, which count when the transaction is committed."""
+        """Commit offsets of a group by partition, which take effect when the transaction is committed."""
 
     def commit(self) -> Code | None:
-        """Commit; afterwards the markers are written."""
+        """Commit, and wait for the markers."""
 
     def abort(self) -> Code | None:
-        """Abort; afterwards the markers are written."""
+        """Abort, and wait for the markers."""
 
     def time_out(self) -> None:
-        """Its timeout passes, and the cluster aborts it."""
+        """Let its timeout pass, so that the cluster aborts it."""
 
 
 class Log(Protocol):
-    """A cluster with one broker. Names are its own: two logs do not see each other's topics, groups and ids."""
+    """A cluster with one broker and its own names: two logs do not see each other's topics, groups and ids."""
 
     def create_topic(
         self,
@@ -87,7 +87,7 @@ class Log(Protocol):
         """Create a topic."""
 
     def create_partitions(self, topic: str, partitions: int) -> Code | None:
-        """Let a topic have so many partitions."""
+        """Let a topic have this number of partitions."""
 
     def alter_configs(self, topic: str, configs: Mapping[str, str]) -> Code | None:
         """Set configs of a topic."""
@@ -98,14 +98,14 @@ class Log(Protocol):
     def append(
         self, topic: str, values: Sequence[str], partition: int = 0, times_ms: Sequence[int] = ()
     ) -> list[int] | Code:
-        """Append records in one batch, with these times (of the year 2100, one millisecond apart, where none are
-        given); their offsets."""
+        """Append records in one batch, with these times (by default in the year 2100, one millisecond apart), and
+        return their offsets."""
 
     def append_as(
         self, producer: int, sequence: int, value: str, topic: str = "t", *, epoch: int = 0
     ) -> list[int] | Code:
-        """Append one record to partition 0, as the producer of that id: so a sequence is that of a record and of
-        an append; its offset, none where it is known for a duplicate, and no more of it."""
+        """Append one record to partition 0 as the producer of that id, so that a sequence counts records and
+        appends alike. Returns its offset; None if it is a duplicate whose offset is no longer known."""
 
     def read(self, topic: str, start: int = 0, partition: int = 0, *, committed: bool = False) -> Got | Code:
         """Read from an offset to the end, also with the isolation level read_committed."""
@@ -113,25 +113,25 @@ class Log(Protocol):
     def list_offsets(
         self, topic: str, at: At | int, *, committed: bool = False
     ) -> dict[int, int | Found | None] | Code:
-        """A named position, or the first record at or after a time in milliseconds, by partition; None where there
-        is no such record."""
+        """Look up a named position, or the first record at or after a time in milliseconds, by partition; None if
+        there is no such record."""
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int] | Code:
-        """Delete the records below these offsets, by partition; the low watermarks."""
+        """Delete the records below these offsets, by partition, and return the low watermarks."""
 
     def retain(self) -> None:
-        """Retention has its turn."""
+        """Let retention run."""
 
     def tier(self, topic: str, until: tuple[At, int]) -> None:
-        """What is sealed goes to the remote tier, and retention has its turn in both; Kafka does so when it likes,
-        and is awaited ``until`` a position is at that offset."""
+        """Upload sealed segments to the remote tier, and let retention run in both tiers. Kafka does so at its own
+        times, so the call waits ``until`` a position has that offset."""
 
     def pass_time(self, ms: int) -> None:
-        """So long it takes until the next append, and meanwhile what is sealed goes to the remote tier. (Kafka
-        asks the records for the time.)"""
+        """Let this time pass before the next append, and upload sealed segments meanwhile. (Kafka uses the times
+        of records.)"""
 
     def transaction(self, transactional_id: str, *, anew: bool = False, timeout_ms: int = 60_000) -> Transaction:
-        """Begin a transaction; ``anew``: in another incarnation of the producer, which takes the id over."""
+        """Begin a transaction; ``anew``: in another incarnation of the producer, which takes over the id."""
 
     def commit(
         self,
@@ -141,15 +141,15 @@ class Log(Protocol):
         metadata: str = "",
         leader_epoch: int | None = None,
     ) -> Code | None:
-        """Commit offsets of a group, by partition, of no member."""
+        """Commit offsets of a group, by partition, without a member."""
 
     def committed(
         self, group: str, topic: str, partitions: Sequence[int] = (0,), *, require_stable: bool = False
     ) -> dict[int, Committed] | Code:
-        """What a group has committed for those of the partitions for which it has."""
+        """The committed offsets of a group for those of the partitions that have one."""
 
     def delete_group(self, group: str) -> Code | None:
-        """Forget a group."""
+        """Delete a group."""
 
     def groups(self) -> set[str]:
-        """Every group that has committed."""
+        """Every group with committed offsets."""

@@ -1,4 +1,4 @@
-"""A cluster of ours in which topics of a Kafka are mirrored, and jobs on it that are killed."""
+"""A cluster of the engine that mirrors topics of a Kafka, and jobs on it that are killed."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ _FORKS.set_forkserver_preload(
         "tests.kafka.mirrored",
     ]
 )
-"""Jobs are forked from a process that has imported all this: a start would take longer than what is killed."""
+"""Jobs are forked from a process that has imported all modules: otherwise their start would take longer than the
+killed work."""
 
 
 def new_cluster(folder: Path) -> Cluster:
-    """Two brokers below ``folder``, which is there; its file is ``cluster.toml``."""
+    """Two brokers below the existing ``folder``; the file is ``cluster.toml``."""
     for root in ("b1", "b2"):
         (folder / root).mkdir()
     brokers = "".join(f'[[brokers]]\nid = {n}\nlog_dir = "b{n}"\n' for n in (1, 2))
@@ -38,8 +39,8 @@ def new_cluster(folder: Path) -> Cluster:
 
 
 def killed(arguments: Sequence[str], has_begun: Callable[[], bool], after_s: float) -> bool:
-    """Start a job of ``stratalog`` as a process, and kill it (kill -9) ``after_s`` seconds after it has begun to
-    do something; whether it was still alive then."""
+    """Start a job of ``stratalog`` as a process, and kill it (kill -9) ``after_s`` seconds after it has begun its
+    work. Returns whether it was still alive then."""
     process = _FORKS.Process(target=_run, args=arguments)
     process.start()
     try:

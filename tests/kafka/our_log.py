@@ -34,7 +34,7 @@ _NAMED = {
 
 
 def answers(operation: Callable[P, R]) -> Callable[P, R | Code]:
-    """The code of an error is the answer."""
+    """An error's code becomes the answer."""
 
     @wraps(operation)
     def answer(*args: P.args, **kwargs: P.kwargs) -> R | Code:
@@ -50,7 +50,7 @@ def answers(operation: Callable[P, R]) -> Callable[P, R | Code]:
 
 
 class OurLog(Log):
-    """A cluster of its own, in a folder that is empty. Its clock stands still."""
+    """A cluster in an empty folder. Its clock stands still."""
 
     def __init__(self, folder: Path) -> None:
         live = LiveCluster(folder, brokers=1)
@@ -179,7 +179,7 @@ class OurLog(Log):
 
 
 class _OurTransaction(Transaction):
-    """Each is an incarnation of its own here."""
+    """Each transaction is a separate incarnation of the producer here."""
 
     def __init__(self, log: OurLog, transaction: BatchTransaction, timeout_ms: int) -> None:
         self._log, self._transaction, self._timeout_ms = log, transaction, timeout_ms

@@ -31,7 +31,7 @@ FOREVER = {"retention.ms": "-1", "segment.ms": str(SEGMENT_MS)}
 
 
 class Two:
-    """The topic ``t`` in Kafka and here. Both are compacted when the test says so, and at no other time."""
+    """The topic ``t`` in Kafka and here. Both are compacted only when the test calls ``compact``."""
 
     def __init__(
         self, ours: OurLog, kafka: KafkaLog, clients: KafkaClients, folder: Path, delete_retention_ms: int
@@ -49,7 +49,7 @@ class Two:
         assert self._here.take(step) == there
 
     def compact(self) -> int:
-        """Once. The bound, which is the same."""
+        """Compact once, and return the common bound."""
         self.kafka.alter_configs("t", COMPACTED)
         self.ours.alter_configs("t", COMPACTED)
         self.ours.cluster.compact().raise_for_failures()
@@ -61,13 +61,13 @@ class Two:
         return here
 
     def _bound_there(self) -> int:
-        """Up to which the cleaner has cleaned, as the broker notes it."""
+        """The bound up to which the cleaner has cleaned, as the broker records it."""
         lines = (self._folder / "data" / "cleaner-offset-checkpoint").read_text().splitlines()
         found = [line.split() for line in lines]
         return max([int(one[2]) for one in found if one[:2] == [self.kafka.name("t"), "0"]], default=0)
 
     def same_records(self, *, committed: bool) -> dict[int, Record]:
-        """The records by offset, which are the same at the same offsets."""
+        """The records by offset, which must be the same at the same offsets."""
         isolation = Isolation.READ_COMMITTED if committed else Isolation.READ_UNCOMMITTED
         here, there = read_here(self.ours.cluster, "t", isolation), self._read_there(committed)
         differing = [at for at in sorted({*here, *there}) if here.get(at) != there.get(at)]
@@ -75,8 +75,9 @@ class Two:
         return here
 
     def same_positions(self, times_ms: Sequence[int]) -> None:
-        """The offsets of names and times are the same. Kafka finds nothing at some times, although it has later
-        records: it looks into the first segment with a batch of that time, which may have no records any more.
+        """Check that the offsets of names and times are the same. Kafka finds nothing at some times although it
+        has later records: it looks into the first segment with a batch of that time, which may have no records any
+        more.
         """
         names = At.EARLIEST, At.LATEST, At.MAX_TIMESTAMP
         missed = 0

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.kafka
 
 
 def test_the_answer_is_the_low_watermark(both: Both) -> None:
-    """-1 is the high watermark; what is below the log start already is no error, and changes nothing."""
+    """-1 is the high watermark; an offset below the log start is no error, and changes nothing."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t", 2)
@@ -58,8 +58,8 @@ def test_deleted_records_are_found_neither_by_offset_nor_by_time(both: Both) -> 
 
 
 def test_a_time_is_looked_for_in_all_that_is_left_of_the_log(both: Both) -> None:
-    """Records of the year 2100 behind one of 1970 begin a segment. (Until retention has its turn, Kafka looks in
-    the first segment that has so late a record, deleted or not, and in no other one.)"""
+    """Records of the year 2100 after one of 1970 begin a segment. (Until retention runs, Kafka looks only in the
+    first segment that has so late a record, deleted or not.)"""
 
     def script(log: Log) -> Trace:
         log.create_topic("t", configs={"retention.ms": "-1"})
@@ -78,7 +78,7 @@ END = pytest.mark.parametrize("commit", [True, False], ids=["committed", "aborte
 @END
 @pytest.mark.parametrize("start", [2, 4, 5, 6])
 def test_logs_may_start_within_a_transaction_or_at_its_marker(both: Both, start: int, commit: bool) -> None:
-    """What is left of an aborted transaction stays hidden."""
+    """The remaining part of an aborted transaction stays hidden."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t")
@@ -101,7 +101,7 @@ def test_logs_may_start_within_a_transaction_or_at_its_marker(both: Both, start:
 @END
 @pytest.mark.parametrize("start", [2, 3, 4])
 def test_records_of_an_open_transaction_may_be_deleted(both: Both, start: int, commit: bool) -> None:
-    """The last stable offset is where it begins, or the log, until it is over."""
+    """The last stable offset is the start of the transaction, or of the log, until the transaction ends."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t")

@@ -1,4 +1,4 @@
-"""Where the engine answers otherwise than Kafka: each with both answers, and why."""
+"""Intentional differences between the engine and Kafka: each with both answers, and the reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.kafka
 
 
 def test_the_largest_timestamp_is_that_of_a_record_that_is_there(both: Both) -> None:
-    """Kafka goes on to answer with a record that was deleted, below its own log start."""
+    """Kafka continues to answer with a deleted record, below its own log start."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t")
@@ -28,7 +28,7 @@ def test_the_largest_timestamp_is_that_of_a_record_that_is_there(both: Both) -> 
 
 
 def test_the_last_stable_offset_is_never_below_the_log_start(both: Both) -> None:
-    """Kafka answers with the first offset of a batch, also where the log starts within it."""
+    """Kafka answers with the first offset of a batch, even if the log starts within it."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t")
@@ -42,7 +42,7 @@ def test_the_last_stable_offset_is_never_below_the_log_start(both: Both) -> None
 
 
 def test_offsets_beyond_the_end_of_the_log_are_not_committed(both: Both) -> None:
-    """Nobody can have processed them. Kafka's coordinator does not know the log, and takes any."""
+    """No consumer can have processed them. Kafka's coordinator does not know the log, and accepts any offset."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t")
@@ -53,7 +53,7 @@ def test_offsets_beyond_the_end_of_the_log_are_not_committed(both: Both) -> None
 
 
 def test_a_commit_is_all_or_nothing(both: Both) -> None:
-    """Kafka answers for each partition, and commits those that are not wrong."""
+    """Kafka answers for each partition, and commits the valid ones."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t")
@@ -64,7 +64,7 @@ def test_a_commit_is_all_or_nothing(both: Both) -> None:
 
 
 def test_a_deletion_of_records_is_all_or_nothing(both: Both) -> None:
-    """Kafka answers for each partition, and deletes from those that are not wrong."""
+    """Kafka answers for each partition, and deletes from the valid ones."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t", 2)
@@ -76,7 +76,7 @@ def test_a_deletion_of_records_is_all_or_nothing(both: Both) -> None:
 
 
 def test_the_metadata_of_an_offset_is_counted_in_bytes(both: Both) -> None:
-    """As offset.metadata.max.bytes says. Kafka counts characters."""
+    """The unit of offset.metadata.max.bytes is bytes. Kafka counts characters."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t")
@@ -86,7 +86,7 @@ def test_the_metadata_of_an_offset_is_counted_in_bytes(both: Both) -> None:
 
 
 def test_a_group_has_a_name_of_at_most_255_characters(both: Both) -> None:
-    """Kafka takes any."""
+    """Kafka accepts any length."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t")
@@ -96,7 +96,7 @@ def test_a_group_has_a_name_of_at_most_255_characters(both: Both) -> None:
 
 
 def test_to_abort_what_somebody_else_has_aborted_is_no_error(both: Both) -> None:
-    """It is what was wanted. Kafka tells the producer that it is fenced, as at any other step."""
+    """The result is the requested one. Kafka tells the producer that it is fenced, as at any other step."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t")
@@ -110,8 +110,8 @@ def test_to_abort_what_somebody_else_has_aborted_is_no_error(both: Both) -> None
 
 
 def test_a_transaction_that_is_taken_over_is_marked_in_all_partitions_of_a_small_topic(both: Both) -> None:
-    """They were added to it at once, which is one record of its log, and only its producer knows where it has
-    appended. Kafka's producers add one after the other."""
+    """They were added to it at once, in one record of its log, and only its producer knows where it has appended.
+    Kafka's producers add one after the other."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t", 2)
@@ -123,7 +123,7 @@ def test_a_transaction_that_is_taken_over_is_marked_in_all_partitions_of_a_small
 
 
 def test_as_many_partitions_as_there_are_is_no_error(both: Both) -> None:
-    """A call that may be made again, after a failure of which it is unknown whether it counted."""
+    """The call may be repeated after a failure with an unknown outcome."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t", 2)
@@ -133,7 +133,7 @@ def test_as_many_partitions_as_there_are_is_no_error(both: Both) -> None:
 
 
 def test_names_of_topics_may_differ_in_a_dot_and_an_underscore_only(both: Both) -> None:
-    """Kafka's names of metrics would be the same; here there are none that could be."""
+    """In Kafka their metrics would have the same names; here there are no such names."""
 
     def script(log: Log) -> Trace:
         return [log.create_topic("a.b"), log.create_topic("a_b")]
@@ -143,8 +143,8 @@ def test_names_of_topics_may_differ_in_a_dot_and_an_underscore_only(both: Both) 
 
 @pytest.mark.parametrize(("key", "value"), [("retention.bytes", "-2"), ("local.retention.ms", "-1")])
 def test_configs_that_mean_nothing_are_refused(both: Both, key: str, value: str) -> None:
-    """Only -1 is no limit; and local retention is never above the total, tiered or not yet. Kafka takes any size,
-    and looks at local retention when a topic is tiered."""
+    """Only -1 means no limit; and local retention is never above the total, tiered or not yet. Kafka accepts any
+    size, and checks local retention when a topic is tiered."""
 
     def script(log: Log) -> Trace:
         return [log.create_topic("t", configs={key: value})]
@@ -153,7 +153,7 @@ def test_configs_that_mean_nothing_are_refused(both: Both, key: str, value: str)
 
 
 def test_old_records_stay_by_retention_and_not_by_an_empty_cleanup_policy(both: Both) -> None:
-    """Kafka takes an empty list since 4.2 for what retention.ms = -1 and retention.bytes = -1 say (KIP-1161)."""
+    """Kafka accepts an empty list since 4.2, which means retention.ms = -1 and retention.bytes = -1 (KIP-1161)."""
 
     def script(log: Log) -> Trace:
         return [log.create_topic("t", configs={"cleanup.policy": ""})]
@@ -162,7 +162,7 @@ def test_old_records_stay_by_retention_and_not_by_an_empty_cleanup_policy(both: 
 
 
 def test_a_policy_that_is_named_twice_is_refused(both: Both) -> None:
-    """Kafka leaves out the second since 4.2 (KIP-1161): a config that once was taken must not stop a broker."""
+    """Kafka ignores the second since 4.2 (KIP-1161), so that an old config does not stop a broker."""
 
     def script(log: Log) -> Trace:
         return [log.create_topic("t", configs={"cleanup.policy": "delete,delete"})]

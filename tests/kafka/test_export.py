@@ -1,4 +1,5 @@
-"""Topics of ours in a real Kafka broker: equal there, whatever is killed, and groups go on at the same record."""
+"""Topics exported to a real Kafka broker: equal there, whatever is killed, and groups continue at the same
+record."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ KILLS = 4
 
 
 def delete(clients: KafkaClients, topic: str) -> None:
-    """The topic is gone there."""
+    """Delete the topic there."""
     only(clients.admin.delete_topics([topic]))
     wait_until(lambda: topic not in clients.admin.list_topics().topics)
 
@@ -45,7 +46,7 @@ def read(clients: KafkaClients, topic: str, partition: int = 0) -> list[tuple[in
 
 
 def committed(clients: KafkaClients, group: str, topic: str) -> int:
-    """Where a consumer of the group goes on."""
+    """The record at which a consumer of the group continues."""
     with closing(Consumer({**clients.server, **CLIENT, "group.id": group})) as consumer:
         (one,) = consumer.committed([TopicPartition(topic, 0)], WAIT_S)
     return int(one.offset)
@@ -119,7 +120,7 @@ def test_ranges_and_the_rest_of_a_group_go_behind_what_is_there(
 def test_the_farthest_timestamps_come_here_and_go_back(
     clients: KafkaClients, cluster: Cluster, prefix: str
 ) -> None:
-    """Those that the log holds: also none, and ones before 1970."""
+    """All timestamps that the log can hold, including none, and times before 1970."""
     stamps = [-1, 1, -2, 2**53, 5, 9223372036854775, -9223372036854775]
     any_time = {
         "message.timestamp.after.max.ms": str(2**63 - 1),
@@ -150,7 +151,7 @@ def test_the_farthest_timestamps_come_here_and_go_back(
 def test_exports_are_killed_and_one_stands_still_and_each_record_is_there_once(
     new: bool, clients: KafkaClients, cluster: Cluster, prefix: str, tmp_path: Path
 ) -> None:
-    """kill -9 at some moment of a run, time after time; and a zombie that slept through all of it goes on."""
+    """kill -9 at some moment of a run, repeatedly; and a zombie that was paused meanwhile continues."""
     name = f"{prefix}killed"
     cluster.topics.create(name, partitions=2, replication_factor=2)
     rng, stop = random.Random(7), threading.Event()
@@ -227,7 +228,7 @@ def test_exports_are_killed_and_one_stands_still_and_each_record_is_there_once(
 
 
 def order(value: bytes | None) -> tuple[int, int]:
-    """Of the values of ``fill``."""
+    """The order of the values of ``fill``."""
     assert value is not None
     batch, _, number = value.partition(b"/")
     return int(batch), int(number)

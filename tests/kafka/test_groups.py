@@ -1,4 +1,4 @@
-"""Consumer groups: what is committed for them, by whoever is no member, and what is refused."""
+"""Consumer groups: their commits without members, and refused commits."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_metadata_and_leader_epoch_come_back(both: Both) -> None:
 
 @pytest.mark.parametrize("size", [4095, 4097])
 def test_metadata_has_a_largest_size(both: Both, size: int) -> None:
-    """offset.metadata.max.bytes, 4096. (Of just so many the client makes one more.)"""
+    """The limit is offset.metadata.max.bytes, 4096. (The client adds one byte.)"""
 
     def script(log: Log) -> Trace:
         topic(log)

@@ -1,4 +1,5 @@
-"""The ISR: who is in sync, and what is committed while too few are (KIP-966), or after an election (KIP-207)."""
+"""The ISR: replicas in sync, and the committed records if the ISR is too small (KIP-966), or after an election
+(KIP-207)."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ def trios(tmp_path: Path, clients: KafkaClients) -> Iterator[tuple[Trio, Trio]]:
 
 
 def test_nothing_is_committed_while_the_isr_is_too_small(trios: tuple[Trio, Trio]) -> None:
-    """Whatever acks is. What was known to be committed stays so; a leader that has just been elected does not know
-    yet where that ends, for its own epoch begins above it."""
+    """This is independent of acks. Records that were known to be committed stay so; a newly elected leader does
+    not know the end of them yet, because its own epoch begins above it."""
 
     def script(trio: Trio) -> Trace:
         trace: Trace = [trio.append("all three"), trio.latest()]
@@ -46,7 +47,7 @@ def test_nothing_is_committed_while_the_isr_is_too_small(trios: tuple[Trio, Trio
 
 
 def test_a_partition_with_fewer_replicas_needs_all_of_them_and_no_more(both: Both) -> None:
-    """min.insync.replicas asks for no more than there are."""
+    """min.insync.replicas cannot require more replicas than there are."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t", configs=THREE)
@@ -57,5 +58,5 @@ def test_a_partition_with_fewer_replicas_needs_all_of_them_and_no_more(both: Bot
 
 @pytest.mark.parametrize("behind_ms", [0, 299, 300, 301])
 def test_a_replica_is_out_of_sync_after_replica_lag_time_max_ms(clients: KafkaClients, behind_ms: int) -> None:
-    """Not when exactly as long has passed."""
+    """A lag of exactly that time is still in sync."""
     assert lags(behind_ms, 300) != clients.wire.is_caught_up(behind_ms, 300)

@@ -1,4 +1,4 @@
-"""Which partition of an internal topic a name belongs to, as seen in where it grows."""
+"""The partition of an internal topic for a name, found by its growth."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tests.kafka.log import At, Log, Trace
 pytestmark = pytest.mark.kafka
 
 NAMES = ["internal-loader", "Stra\N{LATIN SMALL LETTER SHARP S}e \N{PILE OF POO}", "polygenelubricants", "i" * 200]
-"""The hash of the third is the smallest number of 32 bits, which has no absolute value there."""
+"""The hash of the third name is the smallest 32-bit number, which has no absolute value in 32 bits."""
 PLACES = [[17], [38], [0], [46]]
 
 
 @pytest.fixture
 def prefix() -> str:
-    """Names are as they stand here."""
+    """No prefix: names are used unchanged."""
     return ""
 
 
 def places(log: Log, topic: str, deed: Callable[[str], object]) -> Trace:
-    """The partitions of an internal topic that grow by the deed, for each of the names."""
+    """The partitions of an internal topic that grow when ``deed`` is done, for each of the names."""
 
     def ends() -> dict[int, object]:
         found = log.list_offsets(topic, At.LATEST)

@@ -1,4 +1,4 @@
-"""A real broker with tiered storage: the tier read beside it, and mirrored from it."""
+"""A real broker with tiered storage: its tier is read directly, and mirrored."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TIERED = {
 }
 KILLS = at_depth(test=5, nightly=100)
 LATEST_TIERED = -5
-"""ListOffsets' number."""
+"""The number in ListOffsets."""
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def listed(clients: KafkaClients, name: str, partition: int, at: int) -> int:
 def test_the_brokers_know_the_metadata_the_starts_and_the_history(
     clients: KafkaClients, prefix: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One request for each partition, however often the tier is planned."""
+    """One request per partition, however often the tier is planned."""
     topic = filled(clients, f"{prefix}history")
     tier = opened(clients, tmp_path_factory)
     assert topic.name in tier.topics()
@@ -114,7 +114,7 @@ def test_the_brokers_know_the_metadata_the_starts_and_the_history(
 def test_another_history_of_a_real_broker_makes_all_offsets_unclear(
     clients: KafkaClients, prefix: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """As if the tier had records of the present epoch behind the end of the log."""
+    """The tier seems to have records of the current epoch beyond the end of the log."""
     topic = filled(clients, f"{prefix}other")
     plan = opened(clients, tmp_path_factory)._plan_of(topic.name, 0)
     last = plan.pieces[-1]
@@ -168,7 +168,7 @@ def test_killed_mirrors_of_a_tier_copy_each_record_once(
     clients: KafkaClients, prefix: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Each copy is mirrored until a process ends by itself. Both sides then have the same records at the same
-    offsets, so that none is there twice.
+    offsets, so that no record is duplicated.
     """
     topic = filled(clients, f"{prefix}killed")
     tier = address(tmp_path_factory)

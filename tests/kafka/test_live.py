@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = int(os.environ.get("STRATALOG_TEST_KILLS", "3"))
-"""Nightly, 50."""
+"""50 in the nightly run."""
 RETENTION_MS = 8000
 
 
@@ -44,7 +44,7 @@ def cluster(spark: SparkSession, tmp_path: Path) -> Iterator[Cluster]:
 
 
 def delete_below(clients: KafkaClients, topic: str, offset: int, partition: int = 0) -> None:
-    """What retention does, now."""
+    """Delete records as retention does, now."""
     only(clients.admin.delete_records([TopicPartition(topic, partition, offset)], operation_timeout=WAIT_S))
 
 
@@ -54,7 +54,8 @@ def rows(frame: DataFrame) -> list[tuple[int, int, str | None]]:
 
 
 def test_history_and_kafka_are_one_frame(clients: KafkaClients, cluster: Cluster, prefix: str) -> None:
-    """Transactions: markers and aborted records are on neither side. The same rows when all of it is mirrored."""
+    """Markers and aborted records of transactions are on neither side. The rows stay the same when everything is
+    mirrored."""
     topic = Topic(clients, f"{prefix}one", 2)
     topic.append("a", None, "b")
     topic.transact("c")
@@ -91,7 +92,8 @@ def test_records_that_kafka_deleted_before_they_were_mirrored_are_named(
 def test_a_stream_that_stood_still_for_longer_than_retention_loses_nothing(
     clients: KafkaClients, cluster: Cluster, prefix: str, tmp_path: Path
 ) -> None:
-    """It reads the history, Kafka's newest records, then what Kafka has deleted meanwhile, and Kafka again."""
+    """It reads the history, Kafka's newest records, then records that Kafka has deleted meanwhile, and Kafka
+    again."""
     topic = Topic(clients, f"{prefix}stream", 1)
     seen = Seen("offset", "value")
     topic.append(*map(str, range(5)))
@@ -120,8 +122,8 @@ def test_a_stream_that_stood_still_for_longer_than_retention_loses_nothing(
 def test_a_query_that_is_killed_beside_a_kafka_that_keeps_seconds_has_every_row_once(
     clients: KafkaClients, prefix: str, tmp_path: Path
 ) -> None:
-    """kill -9 of its driver and JVM at any moment, while a mirror runs and Kafka deletes; the last run is let be.
-    A batch that runs again has the same rows."""
+    """kill -9 of its driver and JVM at any moment, while a mirror runs and Kafka deletes; the last run is
+    undisturbed. A batch that runs again has the same rows."""
     rng = random.Random(43)
     topic = Topic(clients, f"{prefix}killed", 2)
     topic.configure(retention_ms=str(RETENTION_MS), segment_ms="1000")
@@ -129,7 +131,7 @@ def test_a_query_that_is_killed_beside_a_kafka_that_keeps_seconds_has_every_row_
     counts, killed_in_work = Counter[int](), 0
 
     def append() -> None:
-        """Some records, most of them to either partition, and now and then a transaction that is aborted."""
+        """Append some records, most of them to either partition, and sometimes an aborted transaction."""
         topic.now_ms = SystemClock().now_ms() - 1_700_000_000_000  # expires as records of now do
         for partition in (0, 1):
             values = [f"{partition}-{counts[partition] + n}" for n in range(rng.randrange(1, 30))]

@@ -1,4 +1,4 @@
-"""The commands of docs/migration.md: from a Kafka to here, and to a fresh Kafka, when the first one is gone."""
+"""The commands of docs/migration.md: from a Kafka to here, and to a fresh Kafka after the first one has gone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE = "docs/migration.md"
 
 
 def run(block: str, **addresses: str) -> None:
-    """Each command of a block, with brokers at these addresses."""
+    """Run each command of a block, with brokers at these addresses."""
     for line in block.splitlines():
         for host, address in addresses.items():
             line = line.replace(f"{host}:9092", address)
@@ -30,7 +30,8 @@ def run(block: str, **addresses: str) -> None:
 
 
 def fill(address: str) -> list[tuple[int, bytes | None]]:
-    """Records in transactions and without, some of them aborted; a group that has read some. What readers get."""
+    """Append records in transactions and without, some of them aborted, and let a group read some. Returns the
+    committed records."""
     settings = {"bootstrap.servers": address, **PRODUCER}
     admin = AdminClient(settings)
     only(admin.create_topics([NewTopic("trips", 2, 1, config={"retention.ms": "-1"})]))

@@ -1,4 +1,4 @@
-"""Topics of a real Kafka broker in a log of ours: equal after each run, whatever happens there, and here."""
+"""Topics of a real Kafka broker in a log of the engine: equal after each run, whatever happens on either side."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ EPOCH_MS = 1_700_000_000_000
 
 
 class Topic:
-    """A topic there, and what is done to it."""
+    """A topic of the broker, and operations on it."""
 
     def __init__(self, clients: KafkaClients, name: str, partitions: int = 3, **configs: str) -> None:
         self.clients, self.name = clients, name
@@ -65,7 +65,7 @@ class Topic:
         self.knows_partitions_anew()
 
     def knows_partitions_anew(self) -> None:
-        """A producer knows the partitions that were there when it first asked."""
+        """A producer only knows the partitions that existed at its first request."""
         self.plain = Producer({**self.clients.server, **PRODUCER})
 
     def append(self, *values: str | None, partition: int = 0, key: str | None = None) -> None:
@@ -73,7 +73,7 @@ class Topic:
         assert self.plain.flush(WAIT_S) == 0
 
     def transact(self, *values: str | None, commit: bool = True, partition: int = 0) -> None:
-        """As one transaction, of a producer of its own."""
+        """Append in one transaction of a new producer."""
         self._ids += 1
         producer = Producer({**self.clients.server, **PRODUCER, "transactional.id": f"{self.name}-{self._ids}"})
         producer.init_transactions(WAIT_S)
@@ -94,7 +94,7 @@ class Topic:
         only(self.clients.admin.incremental_alter_configs([resource]))
 
     def records(self) -> int:
-        """How many a consumer of committed records gets from partition 0."""
+        """The number of records that a consumer of committed records gets from partition 0."""
         with self.clients.consumer("read_committed") as consumer:
             consumer.assign([TopicPartition(self.name, 0, 0)])
             found = 0
@@ -113,7 +113,7 @@ class Topic:
 
 
 def commit_there(clients: KafkaClients, group: str, topic: str, offset: int) -> None:
-    """Of partition 0. The coordinator of a broker that has just started may not be there yet."""
+    """Commit for partition 0. The coordinator of a broker that has just started may not be available yet."""
 
     def committed() -> bool:
         try:
@@ -130,7 +130,7 @@ def commit_there(clients: KafkaClients, group: str, topic: str, offset: int) -> 
 
 
 def mirrored(cluster: Cluster, topic: Topic, *, archive: bool = False) -> Report:
-    """Once, and compared."""
+    """Mirror once, and compare."""
     address = topic.clients.address
     report = cluster.mirror(topic.name, address, replication_factor=2, archive=archive).raise_for_failures()
     compared = cluster.compare(topic.name, address).raise_for_failures()
@@ -263,7 +263,7 @@ def test_a_topic_that_was_made_again_is_left_alone(clients: KafkaClients, cluste
 
 
 class Elsewhere(LocalTasks):
-    """Tasks that travel, as those of Spark do: all that they work with was pickled."""
+    """Tasks that travel, like Spark's: all their objects were pickled."""
 
     processes = 2
 
@@ -330,7 +330,7 @@ KILLS = 6
 def test_mirrors_are_killed_and_one_stands_still_and_there_is_one_copy(
     clients: KafkaClients, cluster: Cluster, prefix: str, tmp_path: Path
 ) -> None:
-    """kill -9 at some moment of a run, time after time; and a zombie that slept through all of it goes on."""
+    """kill -9 at some moment of a run, repeatedly; and a zombie that was paused meanwhile continues."""
     topic = Topic(clients, f"{prefix}killed", 2)
     topic.append("first")
     mirrored(cluster, topic)

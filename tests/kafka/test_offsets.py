@@ -79,7 +79,7 @@ def test_an_empty_log_has_no_offsets_by_time(both: Both) -> None:
 def test_a_time_finds_the_first_record_at_or_after_it(
     both: Both, batches: int, times: list[int], first_at_or_after: dict[int, int | None], largest: int
 ) -> None:
-    """Of records with the largest timestamp, the first is found (KIP-734)."""
+    """Of several records with the largest timestamp, the first is found (KIP-734)."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t")
@@ -95,7 +95,7 @@ def test_a_time_finds_the_first_record_at_or_after_it(
 
 
 def test_reads_begin_within_the_log(both: Both) -> None:
-    """One at its end waits for what comes; one beyond it is out of range."""
+    """A read at its end waits for records; one beyond it is out of range."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t")

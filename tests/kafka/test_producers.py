@@ -1,5 +1,5 @@
-"""Sequences of producers (KIP-98): what is a retry, and what is refused. Of one record each, so that they count
-the same here, where a sequence is that of an append, and in Kafka, where it is that of a record."""
+"""Sequences of producers (KIP-98): retries and refusals. Each append has one record, so that sequences count the
+same here, where they count appends, and in Kafka, where they count records."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_producers_and_partitions_of_topics_count_for_themselves(both: Both) -> 
 
 
 def test_a_producer_of_which_nothing_is_known_begins_anywhere(both: Both) -> None:
-    """What it has appended may have expired."""
+    """Its appends may have expired."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t")
@@ -74,7 +74,7 @@ def test_a_later_epoch_begins_at_zero_and_fences_the_one_before(both: Both) -> N
 
 def test_appends_older_than_the_last_five_are_known_for_ever(both: Both) -> None:
     """A log here finds the offsets of every earlier append, so a repeated backfill appends nothing twice. Kafka
-    remembers five batches, and cannot tell a retry of an earlier one from a sequence that comes late."""
+    remembers five batches, and cannot distinguish a retry of an earlier one from a late sequence."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t")
@@ -86,8 +86,8 @@ def test_appends_older_than_the_last_five_are_known_for_ever(both: Both) -> None
 
 
 def test_sequences_may_be_left_out_and_never_come_late(both: Both) -> None:
-    """They count appends, batches of a stream say, of which some have nothing for a partition. Kafka's are those
-    of records: one that is missing is a record that got lost."""
+    """Sequences count appends, such as batches of a stream, of which some have nothing for a partition. Kafka's
+    count records: a missing one is a lost record."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t")
@@ -99,8 +99,8 @@ def test_sequences_may_be_left_out_and_never_come_late(both: Both) -> None:
 
 
 def test_other_records_under_a_sequence_are_refused(both: Both) -> None:
-    """A task that runs again after a mend may have others. Kafka answers with the offsets of the first ones, and
-    drops these."""
+    """A repeated task may have other records after a bug fix. Kafka answers with the offsets of the first ones,
+    and drops these."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t")
@@ -111,8 +111,6 @@ def test_other_records_under_a_sequence_are_refused(both: Both) -> None:
 
 
 def test_a_later_epoch_begins_with_any_sequence(both: Both) -> None:
-    """As it may leave some out."""
-
     def script(log: Log) -> Trace:
         log.create_topic("t")
         return [log.append_as(7, 0, "a", epoch=0), log.append_as(7, 1, "b", epoch=1)]

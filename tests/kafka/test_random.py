@@ -1,4 +1,4 @@
-"""Random scripts, the same with both, step by step."""
+"""Random scripts, run step by step with both."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ IDS = ("x", "y")
 ALL = range(PARTITIONS)
 
 Step = tuple[str, Mapping[str, object]]
-"""What to do, and with what."""
+"""An operation and its arguments."""
 
 
 class Player:
-    """Does the steps of a script with one log."""
+    """Runs the steps of a script with one log."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -68,7 +68,7 @@ class Player:
 
 
 class Author:
-    """Writes a script, and knows where the logs end. Every record is a batch of its own."""
+    """Writes a script, and knows the log ends. Every record is a separate batch."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -77,7 +77,7 @@ class Author:
         self._values = 0
 
     def script(self) -> list[Step]:
-        """Ends with all transactions, and a look at everything."""
+        """Yield the steps; they end with the ends of all transactions, and a look at everything."""
         steps = [self._next() for _ in range(STEPS)]
         steps += [self._end_of(name) for name in sorted(self._open)]
         steps += [("list_offsets", {"at": at, "committed": True}) for at in (At.EARLIEST, At.LATEST)]
@@ -175,8 +175,8 @@ class Author:
 @pytest.mark.parametrize("seed", range(8))
 def test_a_random_script_has_the_same_answers_at_every_step(both: Both, seed: int) -> None:
     ours, kafka = Player(both.ours), Player(both.kafka)
-    told = []
+    messages = []
     for number, step in enumerate(Author(seed).script()):
         answer = ours.play(step)
-        told.append(f"{number}: {step[0]} {dict(step[1])} -> {answer}")
-        assert answer == kafka.play(step), "\n".join(told)
+        messages.append(f"{number}: {step[0]} {dict(step[1])} -> {answer}")
+        assert answer == kafka.play(step), "\n".join(messages)

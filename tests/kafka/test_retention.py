@@ -1,4 +1,4 @@
-"""Retention: a log that nobody appends to expires, to its last record."""
+"""Retention: a log without appends expires up to its last record."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ pytestmark = pytest.mark.kafka
 
 
 def bounds(log: Log) -> Trace:
-    """Where the log starts and ends."""
+    """The start and the end of the log."""
     return [log.list_offsets("t", At.EARLIEST), log.list_offsets("t", At.LATEST)]
 
 
 def test_the_active_segment_expires_by_time_too(both: Both) -> None:
-    """The log starts where it ends, and goes on there."""
+    """The log then starts at its end, and continues there."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t", configs={"retention.ms": "1"})
@@ -36,7 +36,7 @@ def test_the_active_segment_expires_by_time_too(both: Both) -> None:
 
 
 def test_a_record_that_has_not_expired_keeps_all_that_are_in_its_segment(both: Both) -> None:
-    """A segment is as young as its youngest record, wherever that stands in it."""
+    """A segment is as young as its youngest record, at any place in it."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t", configs={"retention.ms": "1000", "segment.ms": str(2**60)})
@@ -60,7 +60,7 @@ def test_without_a_limit_nothing_expires(both: Both, retention: str) -> None:
 
 @pytest.mark.parametrize(("limit", "start"), [(0, 2), (1, 0)])
 def test_the_active_segment_expires_by_size_where_nothing_is_to_stay(both: Both, limit: int, start: int) -> None:
-    """What is left is at least as large as the limit says."""
+    """The remaining log is at least as large as the limit."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t", configs={"retention.bytes": str(limit), "retention.ms": "-1"})
@@ -72,7 +72,7 @@ def test_the_active_segment_expires_by_size_where_nothing_is_to_stay(both: Both,
 
 
 def test_what_producers_have_appended_outlives_their_records(both: Both) -> None:
-    """An expired log knows a retry for one, and where it goes on."""
+    """An expired log recognizes a retry, and knows the next sequence."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t", configs={"retention.bytes": "0"})

@@ -25,7 +25,7 @@ _TEXT = "org.apache.kafka.common.serialization.StringDeserializer"
 
 @pytest.fixture
 def jvm(kafka_jars: None) -> Iterator[Any]:
-    """With Kafka's classes; no broker runs."""
+    """A JVM with Kafka's classes; no broker runs."""
     gateway = JavaGateway.launch_gateway(
         classpath=class_path(jar_folder(), PINS, "kafka-broker"),
         die_on_exit=True,
@@ -52,7 +52,7 @@ def listed(jvm: Any, *items: Any) -> Any:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    """A few fetches of records, an aborted one with its marker, and one behind them."""
+    """Records for several fetches, an aborted one with its marker, and one after them."""
     live = Ledger(tmp_path).begin()
     live.append([f"v{number}" for number in range(500)]).raise_for_failures()
     aborted = live.driver().transactions.begin("x")
@@ -205,7 +205,7 @@ def test_the_admin_client_of_java_deletes_groups_and_says_what_is_not_served(led
 
 
 def java_error(ask: Callable[[], Any]) -> str:
-    """What a future of Java ends with."""
+    """The error of a Java future."""
     with pytest.raises(Py4JJavaError) as error:
         ask().get()
     return str(error.value.java_exception.getCause().toString())

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture(scope="module")
-def told(clients: KafkaClients) -> Iterator[dict[str, object]]:
-    """By case: the broker's answer."""
+def answers(clients: KafkaClients) -> Iterator[dict[str, object]]:
+    """The broker's answers, keyed by case."""
     topic = NewTopic(TOPIC, 2, config={"retention.ms": "-1"})
     only(clients.admin.create_topics([topic]))
     produce(clients.producer, TOPIC, ["a", "a", "a"], 0, [1000, 2000, 3000])
@@ -29,7 +29,7 @@ def told(clients: KafkaClients) -> Iterator[dict[str, object]]:
 
 
 def _has_committed(client: Wire) -> bool:
-    """The coordinator may still be on its way."""
+    """Commit; the coordinator may not be available yet."""
     found = client.ask(ApiKey.FIND_COORDINATOR, 1, coordinator_key=GROUP, coordinator_type=0)
     if found["error_code"]:
         return False
@@ -38,5 +38,5 @@ def _has_committed(client: Wire) -> bool:
 
 
 @pytest.mark.parametrize(("name", "expected"), [(case.name, case.expected) for case in cases()])
-def test_a_broker_of_kafka_answers_so(name: str, expected: object, told: dict[str, object]) -> None:
-    assert told[name] == expected
+def test_a_broker_of_kafka_answers_so(name: str, expected: object, answers: dict[str, object]) -> None:
+    assert answers[name] == expected

@@ -1,4 +1,4 @@
-"""A mirror of three real brokers: leaders that move, that are missing, and that have lost records."""
+"""A mirror of three real brokers: leaders that move, are missing, or have lost records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def append(kafka: KafkaCluster, topic: str, *values: str, acks: str = "all") -> None:
-    """A producer of its own, which knows the leader of now."""
+    """Append with a new producer, which knows the current leader."""
     producer = Producer({**PRODUCER, "bootstrap.servers": kafka.bootstrap, "acks": acks})
     for value in values:
         producer.produce(topic, value, partition=0)
@@ -57,7 +57,7 @@ def of(report: Report, topic: str) -> Mapping[str, object]:
 def test_an_unclean_election_is_found_by_the_end_of_the_log_and_by_its_leader_epochs(
     kafka: KafkaCluster, cluster: Cluster
 ) -> None:
-    """And until it: a partition without a leader is named, and the others go on."""
+    """Before that, a partition without a leader is named, and the others continue."""
     lost, beside = "lost", "beside"
     kafka.create(lost, [[1, 2]], {"min.insync.replicas": "1"})
     kafka.create(beside, [[3]])
@@ -100,7 +100,7 @@ def test_an_unclean_election_is_found_by_the_end_of_the_log_and_by_its_leader_ep
 
 
 def test_a_marker_that_the_next_leader_has_written_is_no_truncation(kafka: KafkaCluster, cluster: Cluster) -> None:
-    """The log here ends behind the marker, and the leader epoch of its last record before it."""
+    """The log here ends after the marker, and the leader epoch of its last record is older."""
     topic = "moved"
     kafka.create(topic, [[1, 3]])
     append(kafka, topic, "a")

@@ -18,14 +18,14 @@ TIERED = {
 
 
 def place(log: Log) -> Trace:
-    """Where the log, the local log and the remote one begin or end."""
+    """The start or the end of the log, the local log and the remote log."""
     return [log.list_offsets("t", at) for at in (At.EARLIEST, At.EARLIEST_LOCAL, At.LATEST_TIERED, At.LATEST)]
 
 
 def fill(
     log: Log, until: tuple[At, int] = (At.LATEST_TIERED, 2), since_ms: int = LATER_MS, **configs: str
 ) -> None:
-    """Three records in sealed segments, which are tiered, and one in the active segment."""
+    """Append three records in sealed segments, which are tiered, and one in the active segment."""
     changed = {key.replace("_", "."): value for key, value in configs.items()}
     log.create_topic("t", configs={**TIERED, **changed})
     for number, value in enumerate("abcd"):
@@ -64,7 +64,7 @@ def test_local_retention_leaves_the_active_segment_which_is_nowhere_else(both: B
 
 
 def test_an_active_segment_too_old_for_the_brokers_is_sealed_and_leaves_them(both: Both) -> None:
-    """The local log is empty then, and starts where the log ends."""
+    """The local log is then empty, and starts at the log end."""
 
     def script(log: Log) -> Trace:
         fill(log, (At.EARLIEST_LOCAL, 4), since_ms=1, local_retention_ms="1")
@@ -82,7 +82,7 @@ def test_an_active_segment_that_has_expired_leaves_both_tiers(both: Both) -> Non
 
 
 def test_where_only_its_size_asks_for_it_the_last_file_stays_on_the_brokers(both: Both) -> None:
-    """For those who read the end of the log. Kafka seals and uploads the active segment for a limit of 0, and then
+    """Readers of the log's end need it. With a limit of 0, Kafka seals and uploads the active segment, and then
     drops it, too."""
 
     def script(log: Log) -> Trace:

@@ -1,4 +1,4 @@
-"""Topics and their configs: what is refused, and with which error."""
+"""Topics and their configs: refusals and their errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.kafka
 
 @pytest.fixture
 def prefix() -> str:
-    """Names are as they stand here: each test has its own."""
+    """No prefix: each test has its own names."""
     return ""
 
 
@@ -29,7 +29,7 @@ def test_other_names_are_taken(both: Both, name: str) -> None:
 
 
 def test_a_name_that_leaves_no_room_for_the_topic_id_is_refused_here(both: Both) -> None:
-    """A folder is called by both. In Kafka's folders stands the number of the partition."""
+    """A folder's name contains both. Kafka's folders contain the number of the partition."""
     assert both.each(lambda log: [log.create_topic("n" * 249)]) == (["INVALID_TOPIC_EXCEPTION"], [None])
 
 

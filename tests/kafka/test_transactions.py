@@ -13,7 +13,7 @@ END = pytest.mark.parametrize("commit", [True, False], ids=["committed", "aborte
 
 
 def seen(log: Log, topic: str = "t", partition: int = 0) -> Trace:
-    """What both levels of readers get, and where the log ends for them."""
+    """The records for readers of both isolation levels, and their log ends."""
     return [log.read(topic, partition=partition, committed=committed) for committed in (False, True)] + [
         log.list_offsets(topic, At.LATEST, committed=committed) for committed in (False, True)
     ]
@@ -157,7 +157,7 @@ def test_offsets_in_a_transaction_count_when_it_is_committed(both: Both, commit:
 def test_a_commit_beside_a_transaction_of_the_group_counts_when_it_stands_later_in_the_log(
     both: Both, commit: bool
 ) -> None:
-    """What the transaction has committed before it does not take its place; what comes after it does."""
+    """The transaction's earlier commit does not replace it; a later one does."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t", 2)

@@ -1,4 +1,4 @@
-"""A partition on three brokers of which two go away, one after the other: here, and in Kafka."""
+"""A partition on three brokers of which two leave, one after the other: here, and in Kafka."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class Trio(Protocol):
     """One partition with a leader, its heir, and a third replica; all three are in the ISR."""
 
     def append(self, value: str, *, acks_all: bool = True) -> int | Code:
-        """One record; its offset. When it is there, all brokers that are left hold it."""
+        """Append one record and return its offset. All remaining brokers then hold it."""
 
     def latest(self) -> int | Code:
-        """Where the log ends for readers, by its present leader."""
+        """The log end for readers, by the current leader."""
 
     def third_leaves(self) -> None:
-        """In good order, so that the ISR is without it."""
+        """Stop the third broker in a controlled way, so that it leaves the ISR."""
 
     def leader_leaves(self) -> None:
-        """In good order, and the heir leads."""
+        """Stop the leader in a controlled way, so that the heir leads."""
 
     def all_come_back(self) -> None:
-        """And are in the ISR again."""
+        """Start all brokers, and wait until they are in the ISR."""
 
 
 class OurTrio(Trio):
@@ -101,7 +101,6 @@ class KafkaTrio(Trio):
         wait_until(lambda: self.append("first") == 0)
 
     def close(self) -> None:
-        """The processes."""
         for node in self._nodes.values():
             node.kill()
 
@@ -139,5 +138,5 @@ class KafkaTrio(Trio):
 
     @kafka_clients.answers
     def _held_by(self, broker: int) -> int:
-        """Where the log of a replica ends."""
+        """The log end of a replica."""
         return self._wire.list_offset(self._addresses[broker], "t", 0, _LATEST, of_replica=True)

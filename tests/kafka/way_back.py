@@ -1,7 +1,7 @@
-"""The end of a campaign: all that was mirrored goes back into fresh brokers, and all three are the same.
+"""The end of a campaign: all mirrored topics are exported into fresh brokers, and all three are the same.
 
-Each record is compared, there and here, then here and in the fresh brokers: ranges and digests of both have
-to be the same. A group goes on at the same record in all three.
+Each record is compared, there and here, then here and in the fresh brokers: ranges and digests of both must be the
+same. A group continues at the same record in all three.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.kafka.mirrored import killed
 
 GROUP = "readers"
 _RUNS = 20
-"""Until an export that nobody kills must have written all."""
+"""The number of runs within which an undisturbed export must have written everything."""
 
 Place = tuple[str, int]
 Found = tuple[int, bytes | None]
@@ -30,7 +30,7 @@ Found = tuple[int, bytes | None]
 
 
 class WayBack:
-    """The brokers are started, and end with ``close``."""
+    """Fresh brokers, which run until ``close``."""
 
     def __init__(
         self,
@@ -48,19 +48,19 @@ class WayBack:
         self._fresh: KafkaCluster | None = None
 
     def close(self) -> None:
-        """The fresh brokers."""
+        """Stop the fresh brokers."""
         if self._fresh is not None:
             self._fresh.close()
 
     def look(self, kafka: KafkaCluster) -> None:
-        """At the brokers that were mirrored, for the last time. Raises: what is not equal here."""
+        """Compare with the mirrored brokers for the last time. Raises: AssertionError for a difference."""
         with self._takes("to compare, there and here"):
             self._compared = self._compare(kafka)
         self._next = next_records(kafka, self._places())
         assert self._next == self._next_here(), (self._next, self._next_here())
 
     def run(self, kills: int) -> None:
-        """Raises: AssertionError, or what a report tells, where the fresh brokers are not equal."""
+        """Export everything. Raises: AssertionError, or the failures of a report, if the fresh brokers differ."""
         self._fresh = fresh = KafkaCluster(self._folder / "back")
         with self._takes("to kill exports"):
             for _ in range(kills):
@@ -90,7 +90,7 @@ class WayBack:
         self.counts["exports killed" if alive else "exports ended before"] += 1
 
     def _compare(self, kafka: KafkaCluster) -> dict[Place, tuple[object, ...]]:
-        """Range and digest of each partition here, which are those of these brokers, too."""
+        """Compare range and digest of each partition here with those of these brokers."""
         report = self._cluster.compare(list(self._topics), kafka.bootstrap).raise_for_failures()
         self.counts["records compared"] += int(report.totals["here"] or 0)
         return {
@@ -101,7 +101,7 @@ class WayBack:
         }
 
     def _places(self) -> dict[Place, int]:
-        """Of the group, here."""
+        """The group's offsets here."""
         return {place: one.offset for place, one in self._cluster.groups.committed(GROUP).items()}
 
     def _next_here(self) -> dict[Place, Found | None]:
@@ -120,17 +120,17 @@ class WayBack:
 
 
 _QUICK = {"message.timeout.ms": "4000"}
-"""The export after one that was killed waits so long, and half of it again."""
+"""The waits of the export after a killed one."""
 
 
 def next_records(kafka: KafkaCluster, places: dict[Place, int]) -> dict[Place, Found | None]:
-    """The records at which the group goes on there; None: it has read all. Raises: AssertionError where it has
-    committed other places than these."""
+    """The records at which the group continues there; None if it has read everything. Raises: AssertionError if
+    its committed offsets differ from these."""
     found: dict[Place, Found | None] = {}
     configs = {**CONSUMER, "group.id": GROUP, "isolation.level": "read_committed"}
     with closing(Consumer({**configs, "bootstrap.servers": kafka.bootstrap})) as consumer:
-        told = consumer.committed([TopicPartition(*place) for place in places], WAIT_S)
-        assert {(one.topic, one.partition): one.offset for one in told} == places, told
+        seen = consumer.committed([TopicPartition(*place) for place in places], WAIT_S)
+        assert {(one.topic, one.partition): one.offset for one in seen} == places, seen
         for place in places:
             consumer.assign([TopicPartition(*place, OFFSET_STORED)])
             message = consumer.poll(WAIT_S)
@@ -141,7 +141,7 @@ def next_records(kafka: KafkaCluster, places: dict[Place, int]) -> dict[Place, F
 
 
 def ends_there(kafka: KafkaCluster, topic: str) -> list[int]:
-    """Where the logs of a topic end."""
+    """The log ends of a topic there."""
     with closing(Consumer({**CONSUMER, "bootstrap.servers": kafka.bootstrap, "group.id": "ends"})) as asking:
         numbers = range(len(kafka.state(topic)))
         return [asking.get_watermark_offsets(TopicPartition(topic, number), WAIT_S)[1] for number in numbers]

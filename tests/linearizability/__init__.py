@@ -1,4 +1,4 @@
-"""Whether what drivers were told is linearizable, judged by a checker that is not ours: porcupine, a Go module.
+"""Whether the answers to drivers are linearizable, according to a third-party checker: porcupine, a Go module.
 
     calls          calls of drivers with the moments at which they were made and returned; the lines of a file
     recording      runs of the simulation under faults in which drivers append, fetch, commit and elect

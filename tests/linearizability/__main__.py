@@ -1,4 +1,4 @@
-"""Record histories, and have them judged: ``python -m tests.linearizability --histories 1000 --seed 1``."""
+"""Record histories and check them: ``python -m tests.linearizability --histories 1000 --seed 1``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _recorded(seed: int) -> tuple[str, list[Call]]:
 
 
 def main() -> int:
-    """Exit status 1 where a history is refused."""
+    """Returns exit status 1 if a history is refused."""
     parser = argparse.ArgumentParser(prog="python -m tests.linearizability", description=__doc__)
     parser.add_argument("--histories", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1, help="the first seed; each gives one history")

@@ -1,4 +1,4 @@
-"""Calls of drivers: when each was made, when it returned, what it answered."""
+"""Calls of drivers: the times of call and return, and the answer."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class Call:
 
 @dataclass(slots=True)
 class Calls:
-    """The calls of one run, in the order in which they were made. A moment is the number of the event."""
+    """The calls of one run in order. A moment is the number of the event."""
 
     made: list[Call] = field(default_factory=list)
     _moment: int = 0
 
     def begin(self, client: int, on: str, kind: str, *, records: Iterable[bytes] = (), offset: int = 0) -> Call:
-        """A call that a client makes now."""
+        """Record that a client makes a call now."""
         texts = [record.decode() for record in records]
         self.made.append(Call(client, on, kind, self._next(), texts, offset))
         return self.made[-1]
 
     def end(self, call: Call, answer: Mapping[str, Any]) -> None:
-        """It returns now."""
+        """Record that the call returns now."""
         call.answer, call.returned = dict(answer), self._next()
 
     def _next(self) -> int:

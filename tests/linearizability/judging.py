@@ -31,9 +31,9 @@ def judge(histories: Mapping[str, Sequence[Call]]) -> Verdict:
         done = subprocess.run([CHECKER, file.name], capture_output=True, text=True, check=False)
     if done.returncode not in _DECIDED:
         raise RuntimeError(f"{done.stdout}{done.stderr}")
-    *said, summary = done.stdout.splitlines()
-    return Verdict(tuple(_refused(said)), summary)
+    *found, summary = done.stdout.splitlines()
+    return Verdict(tuple(_refused(found)), summary)
 
 
-def _refused(said: Iterable[str]) -> Iterable[str]:
-    return dict.fromkeys(line.removeprefix("history ").partition(": ")[0] for line in said)
+def _refused(lines: Iterable[str]) -> Iterable[str]:
+    return dict.fromkeys(line.removeprefix("history ").partition(": ")[0] for line in lines)

@@ -1,4 +1,4 @@
-"""Faults put into the answers of a sound history, each of which no linearizable log could have given."""
+"""Faults planted into the answers of a sound history, which no linearizable log could return."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from copy import deepcopy
 from tests.linearizability.calls import Call
 
 Plant = Callable[[Sequence[Call]], list[Call] | None]
-"""The history with one fault; None where it has no place for it. The given history is not changed."""
+"""The history with one fault; None if it has no place for it. The given history is not changed."""
 
 
 def _whole_fetches(calls: Sequence[Call], least: int) -> Iterator[Call]:
@@ -53,7 +53,7 @@ def _acknowledged_at_a_taken_offset(calls: Sequence[Call]) -> list[Call] | None:
 
 
 def _commit_goes_back(calls: Sequence[Call]) -> list[Call] | None:
-    """A group's offset is an older one than one committed meanwhile, which no other commit could explain."""
+    """A group's offset is older than one committed meanwhile, and no other commit explains it."""
     found = deepcopy(list(calls))
     for read in found:
         if read.kind != "committed" or read.answer is None or read.answer["offset"] < 0:

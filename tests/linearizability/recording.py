@@ -1,7 +1,7 @@
 """Histories: runs of the simulation in which drivers append, fetch, commit offsets and elect leaders under faults.
 
-Each run is of a seed's own cluster, faults and schedule. Left out are unclean elections, damaged bits and restored
-copies, after which acknowledged records may be lost by the product's own word.
+Each run has a seed's own cluster, faults and schedule. Unclean elections, damaged bits and restored copies are
+left out, because they may lose acknowledged records by design.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TRIES = 3
 
 
 class SerialFetching(Fetching):
-    """Fetches on the driver itself: a thread of its own could not be scheduled."""
+    """Fetches on the driver itself, because a separate thread could not be scheduled."""
 
     def run(self, begin: Any, items: Sequence[Any], *_: object, **__: object) -> Iterator[Outcome[Any, Any]]:
         for item in items:
@@ -61,10 +61,10 @@ class Recorder:
     def __init__(self) -> None:
         self.calls = Calls()
         self._next: dict[tuple[int, int], int] = {}
-        """Where each slot's consumer of a partition goes on."""
+        """The next offset of each slot's consumer of a partition."""
 
     def actions(self) -> dict[str, Action]:
-        """By name; their arguments."""
+        """The actions, keyed by name, with their arguments."""
 
         def of_partition(rng: random.Random, shape: Shape, slot: int, index: int) -> tuple[int, ...]:
             return slot, index, rng.randrange(shape.partitions), rng.randrange(3)
@@ -90,7 +90,7 @@ class Recorder:
         return outcome
 
     def _fetch(self, actor: Actor, slot: int, index: int, partition: int, kind: int) -> str:
-        """Go on where this consumer is, or begin again."""
+        """Continue where this consumer is, or begin again."""
         offset = self._next.get((slot, partition), 0) if kind else 0
         call = self.calls.begin(slot, f"log {partition}", "fetch", offset=offset)
         ports = actor.ports
@@ -106,7 +106,8 @@ class Recorder:
         return f"{len(records)} records"
 
     def _commit(self, actor: Actor, slot: int, index: int, partition: int, group: int) -> str:
-        """The end of the log as this consumer knows it: what it commits may go back, as consumers are several."""
+        """Commit the end of the log as this consumer knows it: it may go back, because there are several
+        consumers."""
         offset = self._next.get((slot, partition), 0)
         call = self.calls.begin(slot, f"group g{group % 2} of {partition}", "commit", offset=offset)
         ports = actor.ports
@@ -159,7 +160,7 @@ def configuration(seed: int) -> Configuration:
 
 
 def record(seed: int) -> list[Call]:
-    """The calls of a seed's run. Raises: AssertionError where the run itself broke an invariant."""
+    """The calls of a seed's run. Raises: AssertionError if the run itself broke an invariant."""
     recorder = Recorder()
     run = Run(configuration(seed))
     before = dict(ACTIONS)

@@ -1,4 +1,4 @@
-"""A checker of others finds the histories of drivers under faults linearizable, and refuses each planted fault."""
+"""The checker finds the histories of drivers under faults linearizable, and refuses each planted fault."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""A deterministic simulation of the metadata quorum: every storage call of every driver a point of interleaving.
+"""A deterministic simulation of the metadata quorum, in which every storage call of every driver is a point of
+interleaving.
 
-One seed gives the voters, what drivers do, the faults, and the schedule. What is committed is followed by a naive
-twin; after every call that changed a voter, and every answer of the log, what must hold is checked (protocol
+One seed determines the voters, the operations of drivers, the faults, and the schedule. A naive twin follows the
+commits; after every call that changed a voter, and every answer of the log, the invariants are checked (protocol
 section 6: I6, I7). Scheduler, roots and shrinking are those of ``tests.simulation``, which runs the whole engine;
-here nothing but the quorum runs, and a run takes some hundredths of a second.
+this package runs only the quorum, and a run takes some hundredths of a second.
 
     configuration  what a seed stands for: sizes, operations, faults
     schedule       who goes on; zombies, slow voters, calls that take effect after their error

@@ -1,4 +1,5 @@
-"""``python -m tests.quorum --seeds 20000 --seed 1``: many seeds from one on; ``--seed 7`` alone: one, in full."""
+"""``python -m tests.quorum --seeds 20000 --seed 1`` runs many seeds from one on; ``--seed 7`` alone runs one, with
+its trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What processes do: a line in ``ACTIONS`` for each operation."""
+"""The operations of processes, one line in ``ACTIONS`` for each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from tests.simulation.configuration import Operation
 from tests.simulation.scheduler import Driver, Violation
 
 FIRST_TOKEN = 100_000
-"""Tokens are ids of brokers that are registered once; below are those that several processes want."""
+"""The first token. Tokens are ids of brokers that are registered once; smaller ids are those for which several
+processes compete."""
 
 _TAKEN = 100
 _NEEDS_MAJORITY = frozenset({"commit", "take", "together", "read", "snapshot"})
@@ -33,23 +34,23 @@ _NEEDS_MAJORITY = frozenset({"commit", "take", "together", "read", "snapshot"})
 
 @dataclass(slots=True)
 class Actor:
-    """Who acts: a thread of a process."""
+    """The acting thread of a process."""
 
     driver: Driver
     process: Process
 
 
 Act = Callable[..., str]
-"""Does it, with an actor and the arguments; what came of it."""
+"""Performs the operation with an actor and its arguments, and returns the outcome."""
 
 
 class TakenError(InvalidCallError):
-    """Somebody has it."""
+    """Another driver has registered it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """A registration that only the first one gets."""
+    """A registration that succeeds only for the first driver."""
 
     token: int
     directory_id: str
@@ -62,12 +63,12 @@ class Take:
 
 
 def registration(broker: int, directory_id: str) -> RegisterBroker:
-    """As ``bring_up.register_brokers`` submits it."""
+    """The command that ``bring_up.register_brokers`` submits."""
     return RegisterBroker(broker, directory_id, None, "x")
 
 
 def perform(actor: Actor, operation: Operation) -> str:
-    """One operation; what came of it. Raises: Violation, also for errors that no fault explains."""
+    """Perform one operation and return its outcome. Raises: Violation, also for errors that no fault explains."""
     world = actor.process.world
     began = world.scheduler.step
     try:
@@ -94,7 +95,7 @@ def new_token(actor: Actor) -> int:
 
 
 def commit(actor: Actor) -> str:
-    """A command that is submitted once."""
+    """Submit a command once."""
     return submit(actor, new_token(actor))
 
 
@@ -113,7 +114,7 @@ def submit(actor: Actor, token: int) -> str:
 
 
 def take(actor: Actor, number: int) -> str:
-    """A command that only the first one may carry out."""
+    """Submit a command that succeeds only for the first driver."""
     world, token = actor.process.world, _TAKEN + number
     try:
         offset = actor.process.client.submit(Take(token, f"{0xC0000000 + world.new_number():032x}"))
@@ -126,7 +127,7 @@ def take(actor: Actor, number: int) -> str:
 
 
 def together(actor: Actor, threads: int) -> str:
-    """Commands of several threads of one process at once."""
+    """Submit commands of several threads of one process at once."""
     world, process = actor.process.world, actor.process
     open_ones = set(range(threads - 1))
     tokens = [new_token(actor) for _ in range(threads)]
@@ -157,31 +158,31 @@ def together(actor: Actor, threads: int) -> str:
 
 
 def read(actor: Actor) -> str:
-    """A linearizable read; the log holds it against the twin."""
+    """Make a linearizable read; the log compares it with the twin."""
     return f"up to {actor.process.client.image().next_offset}"
 
 
 def snapshot(actor: Actor) -> str:
-    """A snapshot, the log start, deletion."""
+    """Take a snapshot, move the log start, and delete."""
     process, lag_ms = actor.process, actor.process.world.configuration.lag_ms
     done = process.client.with_log(lambda log: keep_up(log, process.clock, lag_ms=lag_ms))
     return f"{done.snapshot}, log start {done.log_start}"
 
 
 def describe(actor: Actor) -> str:
-    """What people look at."""
+    """Inspect the voters as an operator does."""
     return f"up to {actor.process.client.with_log(inspect).end}"
 
 
 def open_again(actor: Actor, cache: int) -> str:
-    """A new process on the same machine, with what it, or any other, has remembered."""
+    """Start a new process on the same machine, with the cached state of this process or of any other."""
     remembered = actor.process.world.remembered
     actor.process.open(remembered[-1 - cache % len(remembered)])
     return "opened"
 
 
 def change(actor: Actor, broker: int) -> str:
-    """A voter more, or one less."""
+    """Add or remove one voter."""
     world = actor.process.world
     voters = {voter.broker_id: voter for voter in world.history.image.voters}
     what = "remove" if broker in voters else "add"
@@ -205,13 +206,13 @@ def change(actor: Actor, broker: int) -> str:
 
 
 def enrol(actor: Actor, broker: int) -> str:
-    """A broker is registered with the root that it has."""
+    """Register a broker with its present root."""
     there = actor.process.world.directory_of(broker)
     return str(actor.process.client.submit(registration(broker, there)))
 
 
 def alter(actor: Actor, broker: int) -> str:
-    """As ``change``, of a broker that is registered."""
+    """Change the voters like ``change``, by a registered broker."""
     world, client = actor.process.world, actor.process.client
     if any(voter.broker_id == broker for voter in world.history.image.voters):
         return str(client.change_voters(RemoveVoter(broker)))
@@ -219,7 +220,7 @@ def alter(actor: Actor, broker: int) -> str:
 
 
 def replace(actor: Actor) -> str:
-    """What is lost, or damaged, is replaced, and voters that are replaced come back."""
+    """Replace lost or damaged voters; replaced voters return."""
     world, client = actor.process.world, actor.process.client
     image = world.history.image
     unsound = [

@@ -1,4 +1,4 @@
-"""What a seed stands for: the voters, what each process does, the faults, how it is scheduled."""
+"""The content of a seed: the voters, the operations of each process, the faults, the schedule."""
 
 from __future__ import annotations
 
@@ -9,54 +9,54 @@ from dataclasses import dataclass, replace
 from tests.simulation.configuration import Event, Operation, Plan, operations_of
 
 READERS_IN = 4
-"""Every so many seeds there is a process that may only read."""
+"""One in this many seeds has a process that may only read."""
 FOR_EVER = 10**12
-"""A lag after which the log start moves, in ms: never within a run."""
+"""A lag after which the log start moves, in ms: longer than any run."""
 
 LONG_IN = 5
-"""So many seeds have one whose commits take snapshots."""
+"""One in this many seeds has commits that take snapshots."""
 KEYS_IN = 3
-"""So many seeds have one whose cluster has a key."""
+"""One in this many seeds has a cluster with a key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration(Plan):
-    """Everything that a run depends on, but for the random choices of its schedule."""
+    """Everything on which a run depends, except the random choices of its schedule."""
 
     voters: int = 3
     others: int = 1
-    """Formatted roots of brokers that are no voters."""
+    """Formatted roots of brokers that are not voters."""
     lag_ms: int = 0
     attempts: int = 6
     claimant_attempts: int = 2
     """See ``stratalog.engine.quorum.log.Patience``."""
     zombie_rate: float = 0.0
-    """How often a process stops before a call that changes something until others have claimed twice."""
+    """The probability that a process stops before a mutating call until others have claimed twice."""
     late_rate: float = 0.0
-    """How many of the lost answers are of calls that take effect later."""
+    """The fraction of lost answers whose calls take effect later."""
     slow: int = 0
-    """The broker whose calls take ten times as long; 0: none."""
+    """The broker whose calls take ten times as long; 0 means none."""
     refused: frozenset[tuple[int, int]] = frozenset()
-    """Slots, and brokers whose roots their processes may only read."""
+    """Slots, and the brokers whose roots their processes may only read."""
     real_files: bool = False
-    """Whether files are what they are in storage, or stand-ins for them (see ``remembering``)."""
+    """Whether files have their real content, or stand-ins for it (see ``remembering``)."""
     chunk_bytes: int = 0
-    """Snapshots above this size are fetched in chunks; 0: those that are so in the product."""
+    """Snapshots above this size are fetched in chunks; 0 selects the product's limit."""
     most_batches: int = 50
-    """A commit takes a snapshot after so many batches since the latest one."""
+    """A commit takes a snapshot after this number of batches since the latest one."""
     key: bool = False
-    """Whether the cluster has a key; a stranger without it writes to a voter then."""
+    """Whether the cluster has a key; an attacker without it then writes to a voter."""
 
 
 def directed(*slots: str, **given: object) -> Configuration:
-    """A configuration by hand: operations by slot."""
+    """A configuration written by hand: operations by slot."""
     settings = {"seed": 0, "others": 0, "tick_ms": 0, "constant_roots": True, **given}
     return Configuration(operations=tuple(map(operations_of, slots)), **settings)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """What a run is about: how often which operation, which events."""
+    """The subject of a run: the weights of operations, and the events."""
 
     name: str
     weights: tuple[tuple[str, int], ...]
@@ -86,7 +86,7 @@ THEMES: Sequence[Theme] = (
 
 
 def configuration_of(seed: int, theme_name: str | None = None) -> Configuration:
-    """The configuration of a seed; of a certain theme, where that is given."""
+    """The configuration of a seed, with a certain theme if given."""
     rng = random.Random(f"quorum {seed}")
     theme = rng.choices(THEMES, [theme.weight for theme in THEMES])[0]
     if theme_name is not None:
@@ -135,7 +135,7 @@ def configuration_of(seed: int, theme_name: str | None = None) -> Configuration:
 
 
 def with_key(configuration: Configuration) -> Configuration:
-    """The same of a cluster with a key; somebody who does not have it writes to one voter, again and again."""
+    """The same for a cluster with a key; an attacker without the key writes to one voter repeatedly."""
     rng = random.Random(f"stranger {configuration.seed}")
     broker = rng.randint(1, configuration.voters)
     forged = [(rng.randrange(configuration.horizon), "forge", broker) for _ in range(rng.randint(1, 6))]
@@ -144,7 +144,7 @@ def with_key(configuration: Configuration) -> Configuration:
 
 
 def with_readers(configuration: Configuration) -> Configuration:
-    """The same with one slot more, whose processes may read alone; sometimes other slots may not write to single
+    """The same with one more slot, whose processes may only read; sometimes other slots may not write to single
     voters."""
     rng = random.Random(f"readers {configuration.seed}")
     slot = len(configuration.operations)
@@ -186,7 +186,7 @@ def _events(rng: random.Random, theme: Theme, voters: int, slots: int, horizon: 
             events.append((at, "double", rng.randrange(slots)))
             continue
         events.append((at, what, broker))
-        ends = {"cut": "mend", "fill": "mend", "outage": "mend_all"}.get(what)
+        ends = {"cut": "repair", "fill": "repair", "outage": "repair_all"}.get(what)
         if ends is not None:
             events.append((at + rng.choice((5, 20, 60, 200)), ends, broker))
     return tuple(sorted(events))

@@ -16,14 +16,14 @@ SETUP, FAULTY, AGAIN = "d0", "d1", "d2"
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """An operation, and in what state it finds the quorum."""
+    """An operation, and the state of the quorum before it."""
 
     name: str
     operation: str
     setup: str = "commit"
-    """What another process did before."""
+    """The operations of another process before it."""
     left_at: str = ""
-    """The last call of that process, at which it died: ``create b2``; empty: it came to its end."""
+    """The last call of that process, at which it died, such as ``create b2``; empty if it finished."""
     voters: int = 3
     lost: int = 0
     """The broker that has lost its storage since."""
@@ -33,7 +33,7 @@ class Scenario:
 
     @property
     def configuration(self) -> Configuration:
-        """The setup, the operation, and the operation once more by somebody else."""
+        """The setup, the operation, and the operation once more by another process."""
         return directed(
             self.setup,
             self.operation,
@@ -79,15 +79,15 @@ SCENARIOS: Sequence[Scenario] = (
 
 @dataclass(slots=True)
 class OneFault:
-    """The setup to its end, the operation with one fault at its ``nth`` call, the operation again."""
+    """Runs the setup to its end, the operation with one fault at its ``nth`` call, and the operation again."""
 
     scenario: Scenario
     nth: int
     verdict: Verdict
     calls: int = 0
-    """Of the operation, so far."""
+    """The number of calls of the operation so far."""
     hit: bool = False
-    """Whether there was such a call."""
+    """Whether the operation made such a call."""
     _lost: bool = field(default=False)
 
     def decide(self, step: int, drivers: Sequence[Driver]) -> Decision | None:
@@ -119,11 +119,11 @@ class OneFault:
 
 _OF_CHANGES = frozenset({Verdict.LOSE_ANSWER, Verdict.LATE})
 FAULTS: Sequence[Verdict] = (Verdict.DIE_BEFORE, Verdict.REFUSE, Verdict.LOSE_ANSWER, Verdict.LATE)
-"""Whoever dies after a call dies before his next one."""
+"""The faults. A process that dies after a call dies before its next call."""
 
 
 def run_each(scenario: Scenario, verdict: Verdict) -> Iterator[tuple[int, Result]]:
-    """A run for each call that the operation makes, or (faults of changes) each change."""
+    """Yield a run for each call of the operation, or (faults of changes) for each change."""
     for nth in range(1, 2000):
         fault = OneFault(scenario, nth, verdict)
         result = Run(scenario.configuration).run(fault)
@@ -135,5 +135,5 @@ def run_each(scenario: Scenario, verdict: Verdict) -> Iterator[tuple[int, Result
 
 
 def outcomes_of(result: Result, driver: str) -> list[str]:
-    """What came of a driver's operations."""
+    """The outcomes of a driver's operations."""
     return [str(line[-1]) for line in result.lines if line[1] == driver and line[3] == "ends"]

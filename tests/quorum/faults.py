@@ -1,8 +1,9 @@
-"""What happens to roots, and the bound within which the quorum keeps its promises.
+"""Faults of roots, and the bound within which the quorum keeps its promises.
 
-The rule: storage is lost, damaged or gone for ever only while in every electorate that is in force, or may come
-into force by what is under way, a majority stays sound without it. The one exception is a snapshot that is damaged
-on every voter: while each of them can do without it. Whatever only is away, or full, comes back before the end.
+The rule: storage is lost, damaged or permanently away only while a majority of every electorate that is in force,
+or that a pending change may bring into force, stays sound without it. The one exception is a snapshot that is
+damaged on every voter, while each of them can do without it. Storage that is temporarily away, or full, returns
+before the end.
 """
 
 from __future__ import annotations
@@ -37,41 +38,41 @@ Electorate = tuple[VoterId, ...]
 
 
 class Events:
-    """Changes the world; what the bound does not allow does not happen."""
+    """Changes the world; changes outside the bound do not happen."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._rng = random.Random(f"damage {world.configuration.seed}")
         self.gone: set[int] = set()
-        """Brokers that are away for ever."""
+        """Brokers that are permanently away."""
         self.damaged: dict[str, set[str]] = {}
-        """By directory id: names of files in which a bit is flipped."""
+        """Names of files with a flipped bit, keyed by directory id."""
         self.lost: set[str] = set()
-        """Directory ids that are not to be relied on."""
+        """Directory ids of unreliable storage."""
         self.changing: list[tuple[str, int]] = []
-        """Changes of voters that are under way: ``add``, ``remove`` or ``replace``, and the broker."""
+        """Pending changes of voters: ``add``, ``remove`` or ``replace``, and the broker."""
         self.restart = lambda slot: None
-        """Starts the job of a slot again."""
+        """Restarts the job of a slot."""
         self._formatted = 0
         self.forged: list[tuple[Root, str]] = []
-        """What a stranger has left."""
+        """The files of the attacker."""
 
     def apply(self, what: str, target: int) -> None:
-        """One event."""
+        """Apply one event."""
         done = getattr(self, f"_{what}")(target)
         if done is not False:
             self._world.counts[f"event: {what}"] += 1
         self._world.note_event(f"{what} {target}" + (" (not allowed now)" if done is False else ""))
 
     def calm(self) -> None:
-        """The faults that pass are over."""
+        """End the temporary faults."""
         for broker in self._world.roots:
             if broker not in self.gone:
-                self._mend(broker)
+                self._repair(broker)
         self._world.page = 0
 
-    def mend_everything(self) -> None:
-        """What was away for ever is there again; what a stranger left is removed."""
+    def repair_everything(self) -> None:
+        """Bring back the storage that was permanently away, and remove the files of the attacker."""
         for root, path in self.forged:
             root.delete(path)
         self.gone.clear()
@@ -80,7 +81,7 @@ class Events:
     # ------------------------------------------------------------------------------ the bound
 
     def electorates(self) -> list[Electorate]:
-        """All that decide now, or may do so by what is under way."""
+        """All electorates in force, or that a pending change may bring into force."""
         history = self._world.history
         found = [history.image.voters, *history.voters_ahead()]
         for what, broker in self.changing:
@@ -96,16 +97,16 @@ class Events:
         return (*kept, VoterId(broker, there)) if there else voters
 
     def is_sound(self, voter: VoterId) -> bool:
-        """Whether its storage is what it was, and comes back if it is away."""
+        """Whether its storage is unchanged, and returns if it is away."""
         directory = self._world.directory_of(voter.broker_id)
         return directory == voter.directory_id and directory not in self.lost and voter.broker_id not in self.gone
 
     def may_lose(self, broker: int) -> bool:
-        """The rule."""
+        """The rule of the bound."""
         return all(self._holds(voters, without=broker) for voters in self.electorates())
 
     def may_change(self, what: str, broker: int) -> bool:
-        """Whether a change of voters leaves the rule in force."""
+        """Whether a change of voters keeps the rule."""
         return all(
             self._holds(voters) and self._holds(self._changed(voters, what, broker))
             for voters in self.electorates()
@@ -123,7 +124,7 @@ class Events:
     def _fill(self, broker: int) -> None:
         self._world.roots[broker].full = True
 
-    def _mend(self, broker: int) -> None:
+    def _repair(self, broker: int) -> None:
         root = self._world.roots[broker]
         root.reachable, root.full = broker not in self.gone, False
 
@@ -135,18 +136,18 @@ class Events:
         return None
 
     def _outage(self, broker: int) -> None:
-        """A majority is away."""
+        """Take a majority away."""
         voters = [voter.broker_id for voter in self._world.history.image.voters]
         at = voters.index(broker) if broker in voters else 0
         for away in (voters[at:] + voters[:at])[: len(voters) // 2 + 1]:
             self._cut(away)
 
-    def _mend_all(self, broker: int) -> None:
+    def _repair_all(self, broker: int) -> None:
         for each in self._world.roots:
-            self._mend(each)
+            self._repair(each)
 
     def _double(self, slot: int) -> None:
-        """Somebody thinks that the process is dead."""
+        """Start another process in the slot, as if the first one were dead."""
         self.restart(slot)
 
     def _restart(self, slot: int) -> None:
@@ -155,19 +156,19 @@ class Events:
     # --------------------------------------------------------------------------- lost storage
 
     def _wipe(self, broker: int) -> bool | None:
-        """The disk is lost, an empty one in its place; nobody has formatted it."""
+        """Replace the disk by an empty one, which is not formatted."""
         if not self.may_lose(broker):
             return False
         self.replace_disk(broker)
         return None
 
     def replace_disk(self, broker: int) -> None:
-        """An empty disk."""
+        """Replace the disk by an empty one."""
         self._world.roots[broker].wipe()
         self._world.counts["voters wiped"] += 1
 
     def format(self, broker: int) -> None:
-        """A root without a ``broker.json`` gets one."""
+        """Write a ``broker.json`` into a root without one."""
         root = self._world.roots[broker]
         if root.get(BROKER_FILE) is None:
             self._formatted += 1
@@ -177,7 +178,7 @@ class Events:
             root.create(BROKER_FILE, msgspec.json.encode(fresh), self._world.now_ms())
 
     def _damage(self, broker: int) -> bool | None:
-        """A bit of some file of a voter is flipped. Another one has the file whole."""
+        """Flip a bit of some file of a voter. Another voter has the file intact."""
         directory = self._world.directory_of(broker)
         if not directory or not self.may_lose(broker):
             return False
@@ -196,7 +197,7 @@ class Events:
         return None
 
     def _stranger(self, broker: int) -> bool | None:
-        """Somebody writes to a voter's folder what nobody of ours would."""
+        """Write files into a voter's folder that no driver would write."""
         directory = self._world.directory_of(broker)
         if not directory or not self.may_lose(broker):
             return False
@@ -210,7 +211,7 @@ class Events:
         return None
 
     def _name_of_a_stranger(self) -> ClaimName | DataName | CheckpointName:
-        """Far above what is known, or near it."""
+        """A name far above the known ones, or near them."""
         rng, world = self._rng, self._world
         epoch = rng.choice((GREATEST_EPOCH, world.claims + 5_000_000, world.claims + rng.randint(-2, 3)))
         offset = rng.choice((GREATEST_OFFSET, world.history.end + rng.randint(-3, 3)))
@@ -226,12 +227,12 @@ class Events:
         )
 
     def _is_copied(self, broker: int, name: str) -> bool:
-        """Whether somebody is about to read it, who may have verified it a moment ago."""
+        """Whether a process is about to read the file, and may already have verified it."""
         drivers = self._world.scheduler.drivers.values()
         return any(one.object == name and one.place == str(broker) and not one.done for one in drivers)
 
     def _damage_all(self, broker: int) -> bool | None:
-        """A bit of the latest snapshot is flipped on each voter that has it, all of which can do without."""
+        """Flip a bit of the latest snapshot on each voter that has it, all of which can do without it."""
         world = self._world
         voters = [voter for voter in world.history.image.voters if self.is_sound(voter)]
         names = {voter: world.whole_names(voter.broker_id, voter.directory_id) for voter in voters}
@@ -244,8 +245,8 @@ class Events:
         return self._rot(broker)
 
     def _rot(self, broker: int) -> bool | None:
-        """The same, whether or not they can do without: the product promises that they can, while the log start
-        moves only to the second latest snapshot."""
+        """Flip such bits even if the voters cannot do without the snapshot: the product promises that they can,
+        while the log start moves only to the second latest snapshot."""
         world, voters = self._world, self._world.history.image.voters
         latest = max(world.history.snapshots, default=None)
         names = {voter: world.whole_names(voter.broker_id, voter.directory_id) for voter in voters}
@@ -260,9 +261,9 @@ class Events:
         return None
 
     def _forge(self, broker: int) -> bool | None:
-        """Somebody without the key of the cluster adds a file to a voter: under a name that comes next, or that he
-        has made up; with content that would be right if it were signed, or that was signed for another name.
-        (What he deletes is storage that shows an earlier state of itself: against that a key is no help.)
+        """Let an attacker without the cluster's key add a file to a voter: under the next name, or an invented
+        one; with content that would be right if it were signed, or that was signed for another name. (An attacker
+        who deletes files shows an earlier state of the storage, against which a key does not help.)
         """
         world, rng = self._world, self._rng
         directory = world.directory_of(broker)
@@ -302,7 +303,7 @@ class Events:
         return b"somebody"
 
     def _flip(self, root: Root, directory: str, path: str) -> None:
-        """The object stays the same one for whoever listed it: so a disk rots."""
+        """Flip a bit without changing the object's identity, as a disk does."""
         folder, _, name = path.rpartition("/")
         stored, data = root.folders[folder][path]
         at = self._rng.randrange(len(data))
@@ -312,6 +313,6 @@ class Events:
 
 
 def directory_in(root: Root) -> str:
-    """The directory id of a root; empty when it has none."""
+    """The directory id of a root; empty if it has none."""
     found = root.get(BROKER_FILE)
     return "" if found is None else broker_file_of(found[1]).directory_id

@@ -1,5 +1,5 @@
-"""The naive twin: one list of committed batches. It learns of them from whoever takes them for committed, and of
-each batch when somebody first tries to create it."""
+"""The naive twin: one list of committed batches. It learns of commits from the drivers that consider them
+committed, and of each batch when a driver first tries to create it."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ CLUSTER = "c"
 
 
 class History:
-    """What was committed, and what was answered about it."""
+    """The committed batches, and the answers about them."""
 
     def __init__(self) -> None:
         self.bytes: dict[DataName, bytes] = {}
-        """Every batch that anybody ever tried to create."""
+        """Every batch that any driver ever tried to create."""
         self.batches: dict[DataName, Batch] = {}
         self.files: list[DataName] = []
-        """The committed ones, in order."""
+        """The committed batches, in order."""
         self.images: dict[int, ClusterImage] = {0: ClusterImage()}
-        """After each committed batch."""
+        """The image after each committed batch."""
         self.end = 0
         self.tokens: dict[int, int] = {}
-        """Where each was registered."""
+        """The place where each token was registered."""
         self.never: set[int] = set()
-        """Tokens of whose registration somebody was told that nothing was changed."""
+        """Tokens whose driver received the answer that nothing was changed."""
         self.refused: set[int] = set()
-        """Tokens that somebody was told are taken."""
+        """Tokens whose driver received the answer that they are taken."""
         self.snapshots: set[CheckpointName] = set()
-        """All that were ever frozen."""
+        """All snapshots that were ever frozen."""
         self.counts: Counter[str] = Counter()
         self._by_end: dict[tuple[int, int], DataName] = {}
 
     def copy(self) -> History:
-        """One that knows the same, and has answered nobody yet."""
+        """A copy with the same knowledge and without answers."""
         twin = History()
         twin.bytes, twin.batches = dict(self.bytes), dict(self.batches)
         twin.files, twin.images, twin.end = list(self.files), dict(self.images), self.end
@@ -56,16 +56,18 @@ class History:
     # -------------------------------------------------------------------------------- batches
 
     def meet(self, name: DataName, data: bytes) -> None:
-        """Somebody is about to create a batch. Raises: Violation when another one has its name."""
+        """A driver is about to create a batch. Raises: Violation if another batch has its name."""
         known = self.bytes.setdefault(name, data)
         if known is data:
             batch = self.batches[name] = decoded(CLUSTER, name, data, str(name))
             self._by_end[name.epoch, batch.next_offset] = name
         elif known != data and decoded(CLUSTER, name, data, str(name)) != self.batches[name]:
-            raise Violation(f"I6: two batches are called {name}")  # a flipped bit that says nothing is copied on
+            raise Violation(
+                f"I6: two batches are called {name}"
+            )  # a flipped bit that changes no meaning is copied
 
     def voters_ahead(self) -> list[tuple[VoterId, ...]]:
-        """Electorates of batches that are not known to be committed, and may be."""
+        """Electorates of batches that may be committed."""
         return [
             record.voters
             for name, batch in self.batches.items()
@@ -77,7 +79,8 @@ class History:
     # ------------------------------------------------------------------------------ committed
 
     def believe(self, state: LogState, who: str) -> None:
-        """Somebody takes a log for committed. Raises: Violation when it is not the one that others took."""
+        """A driver considers a log committed. Raises: Violation if it differs from the one that others considered
+        committed."""
         if state.end > self.end:
             self._extend(state, who)
         known = self.images.get(state.end)
@@ -104,8 +107,8 @@ class History:
             self._commit(name)
 
     def _before(self, name: DataName) -> DataName | None:
-        """The batch that a batch follows. A lineage that begins with it does not say; then the one that ends there
-        tells, if it is the only one."""
+        """The batch before a batch. A lineage that begins with the batch does not name it; then it is the batch
+        that ends there, if there is only one."""
         epoch = self.batches[name].lineage.epoch_at(name.base_offset - 1)
         if epoch is not None:
             return self._by_end.get((epoch, name.base_offset))
@@ -132,7 +135,7 @@ class History:
     # -------------------------------------------------------------------------------- answers
 
     def acknowledge(self, token: int, offset: int) -> None:
-        """A registration was answered. Raises: Violation unless it is committed there."""
+        """A registration was acknowledged. Raises: Violation unless it is committed there."""
         if self.tokens.get(token) != offset:
             raise Violation(
                 f"I6: {token} was acknowledged at {offset}, and is committed at {self.tokens.get(token)}"
@@ -140,19 +143,20 @@ class History:
         self.counts["commands acknowledged"] += 1
 
     def deny(self, token: int, why: object) -> None:
-        """A driver is told that its registration changed nothing. Raises: Violation when it is committed."""
+        """A driver received the answer that its registration changed nothing. Raises: Violation if it is
+        committed."""
         if token in self.tokens:
             raise Violation(f"I6: {token} is committed at {self.tokens[token]}, and its driver was told: {why}")
         self.never.add(token)
         self.counts["commands failed"] += 1
 
     def check_read(self, image: ClusterImage, known: int) -> None:
-        """A read that began when the log was committed up to ``known``. Raises: Violation."""
+        """Check a read that began when the log was committed up to ``known``. Raises: Violation."""
         if image.next_offset < known:
             raise Violation(f"I6: a read returned offset {image.next_offset}, {known} was committed when it began")
 
     def check_refusals(self) -> None:
-        """At the end. Raises: Violation."""
+        """Check the refusals at the end. Raises: Violation."""
         if missing := self.refused - self.tokens.keys():
             raise Violation(f"I6: {sorted(missing)} were refused as taken, and nobody has them")
 
@@ -168,7 +172,7 @@ class History:
         self.counts["snapshot files"] += 1
 
     def serves(self, names: Collection[object]) -> bool:
-        """Whether a voter with these files, all of them whole, has the committed log."""
+        """Whether a voter with these intact files has the committed log."""
         start = max((name.end_offset for name in names if isinstance(name, CheckpointName)), default=0)
         for file in reversed(self.files):
             if file.base_offset < start:

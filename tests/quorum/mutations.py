@@ -1,6 +1,7 @@
-"""Steps of the quorum left out: each is a sentence of the protocol or of the product. The simulation must find it.
+"""Variants of the quorum without one step, each for a sentence of the protocol or of the product. The simulation
+must find each of them.
 
-A proof that cannot fail proves nothing. The variants are made by patching; the product has no switch.
+A proof that cannot fail proves nothing. The variants are made by patching, without any switch in the product.
 """
 
 from __future__ import annotations
@@ -35,24 +36,24 @@ from tests.simulation.running import Result
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One step left out."""
+    """One omitted step."""
 
     name: str
     what: str
-    """The sentence."""
+    """The sentence that requires the step."""
     apply: Callable[[], AbstractContextManager[object]]
     theme: str | None = None
-    """The theme of its runs; None: all themes."""
+    """The theme of its runs; None selects all themes."""
     directed: Configuration | None = None
     """Runs of this configuration only, with schedules by seed."""
     shaped: Callable[[Configuration], Configuration] = lambda configuration: configuration
     """Changes the configuration of each run."""
     script: Sequence[tuple[str, str]] = ()
-    """The schedule of the directed configuration by hand."""
+    """A hand-written schedule of the directed configuration."""
     first: int = 1
-    """The first seed that is tried."""
+    """The first seed."""
     seeds: int = 60
-    """The number of seeds that are tried: one of them must fail."""
+    """The number of seeds, one of which must fail."""
 
     def configuration(self, seed: int) -> Configuration:
         """The configuration of a seed, as this mutation needs it."""
@@ -80,7 +81,7 @@ def _damaged(configuration: Configuration) -> Configuration:
     """A voter lags, the log below is deleted, and a snapshot is damaged before the voter gets it."""
     rng = random.Random(configuration.seed)
     away = rng.randrange(60)
-    events = ((away, "cut", 3), (rng.randrange(200), "damage", 1), (away + 300, "mend", 3))
+    events = ((away, "cut", 3), (rng.randrange(200), "damage", 1), (away + 300, "repair", 3))
     return replace(configuration, voters=3, slow=0, events=tuple(sorted(events)))
 
 
@@ -107,20 +108,20 @@ _WIPED = directed(
     schedule="bursts",
     horizon=120,
     constant_roots=False,
-    events=((0, "cut", 2), (1, "wipe", 1), (2, "mend", 2)),
+    events=((0, "cut", 2), (1, "wipe", 1), (2, "repair", 2)),
 )
 _CHANGING = directed("alter 5; commit", "alter 1", "enrol 1; enrol 5", voters=4, others=1)
 _TWO_CHANGES = (
     ("d2", ""),
-    ("d1", "create 3.claim b1"),  # it has read, and does not see what comes now
+    ("d1", "create 3.claim b1"),  # it has read, and does not see later records
     ("d0", "create 3.3 b2"),  # voter 5 more: on voter 1 alone
     ("", "cut 1"),
-    ("d1", "create 3.4 b4"),  # voter 1 less: on voters 2 and 3, two of the three that are left
+    ("d1", "create 3.4 b4"),  # without voter 1: on voters 2 and 3, two of the three remaining ones
     ("d1", "refused"),
     ("d1", ""),
     ("", "cut 2"),
     ("", "cut 3"),
-    ("", "mend 1"),
+    ("", "repair 1"),
     ("d0", ""),  # 1, 4, 5: three of five
 )
 _ROTTING = directed(
@@ -345,7 +346,7 @@ MUTATIONS: Sequence[Mutation] = (
         all_of(
             patched(Claim, "check_change", variants.nothing),
             patched(MetadataClient, "change_voters", variants.change_without_commit),
-            # Of the two electorates the new one alone, as in Raft: where both count, it takes three such changes.
+            # The new electorate alone, as in Raft: if both count, the fault takes three such changes.
             lambda: variants.patch.object(stratalog.engine.quorum.log, "all", variants.the_last, create=True),
         ),
         directed=_CHANGING,

@@ -1,8 +1,8 @@
-"""Files that cost less than Parquet.
+"""Files that are cheaper than Parquet.
 
-What real files hold is remembered by their bytes, errors included: a pure function of them. Most runs go further:
-their files are *stand-ins*, a digest of what they hold, which is looked up where a real file would be decoded. A
-stand-in with a flipped bit is none, and is refused as a damaged file. Formats are explored elsewhere.
+The decoded content of real files is cached by their bytes, including errors, because it is a pure function of
+them. Most runs use *stand-ins* as files: a digest of the content, which is looked up instead of decoding. A
+stand-in with a flipped bit is refused as a damaged file. Other tests explore formats.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def encoded(
 
 
 class _Bytes:
-    """A whole file as something to read, which is the same as another with the same bytes."""
+    """A whole file as a readable object, equal to another one with the same bytes."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -149,7 +149,7 @@ def _verified(data: _Bytes, name: str, owner: str, partition: int) -> Snapshot |
 
 
 def verified(source: object, stored: StoredObject, *, owner: str, partition: int) -> Snapshot:
-    """As ``verify_snapshot`` of bytes that are in memory."""
+    """Like ``verify_snapshot``, for bytes in memory."""
     assert isinstance(source, stratalog.snapshots.reader._Held)
     data = source._fetch(0, source._size_bytes)
     if not data.startswith(_PARQUET):
@@ -164,7 +164,7 @@ def verified(source: object, stored: StoredObject, *, owner: str, partition: int
 
 
 def _put(value: object, sign: Sign | None, *content: object) -> bytes:
-    """A stand-in; a signed one has its tag behind it."""
+    """Store a stand-in; a signed one is followed by its tag."""
     data = hashlib.blake2b(repr(content).encode(), digest_size=_DIGEST_BYTES).digest()
     if sign is not None:
         data += sign(hashlib.sha256(data).digest()).encode()
@@ -173,7 +173,7 @@ def _put(value: object, sign: Sign | None, *content: object) -> bytes:
 
 
 def check_any(key: ClusterKey | None, kind: str, name: str, data: bytes, what: str) -> None:
-    """As ``check_signature_of``, of stand-ins, too."""
+    """Like ``check_signature_of``, also for stand-ins."""
     if data.startswith(_PARQUET):
         check_signature_of(key, kind, name, data, what)
     elif key is not None:
@@ -200,10 +200,10 @@ def stand_in_for_batch(
     repeated: Sequence[BatchRecords] = (),
 ) -> bytes:
     """As ``encode_batch``."""
-    told = tuple(one for one in repeated if lineage.epoch_at(one.name.base_offset) == one.name.epoch)
-    made = Batch(content, lineage, content.records(), told, key is not None)
+    found = tuple(one for one in repeated if lineage.epoch_at(one.name.base_offset) == one.name.epoch)
+    made = Batch(content, lineage, content.records(), found, key is not None)
     sign = None if key is None else partial(key.tag, KIND, str(content.name))
-    return _put(made, sign, cluster_id, content, lineage, told)
+    return _put(made, sign, cluster_id, content, lineage, found)
 
 
 class _StandInWriter:
@@ -266,8 +266,8 @@ class _StandInWriter:
 
 @contextmanager
 def remembered(*, real_files: bool, chunk_bytes: int = 0) -> Iterator[None]:
-    """Inside, the product's pure work on bytes is remembered; without ``real_files`` most files are stand-ins.
-    ``chunk_bytes``: snapshots above this size are fetched in chunks.
+    """Inside the block, the product's pure work on bytes is cached; without ``real_files`` most files are
+    stand-ins. ``chunk_bytes``: snapshots above this size are fetched in chunks.
     """
     patches: list[tuple[object, str, object]] = [
         (stratalog.engine.quorum.contents, "decode_batch", decoded),
@@ -288,5 +288,5 @@ def remembered(*, real_files: bool, chunk_bytes: int = 0) -> Iterator[None]:
 
 
 def fold(image: ClusterImage, offset: int, records: Sequence[MetadataRecord]) -> ClusterImage:
-    """As the product folds."""
+    """Fold like the product."""
     return stratalog.engine.metadata.fold.apply(image, offset, records)

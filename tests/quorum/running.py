@@ -1,4 +1,4 @@
-"""One seed: the faulty part, the part in turn, the operator who brings everything in order."""
+"""One seed: the faulty part, the serial part, and the operator who repairs everything."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class Run:
         self.world = World(configuration, self._note, self._note_event)
         self.world.events.restart = self._start
         self._next = [0] * len(configuration.operations)
-        """By slot: the operation that it is at."""
+        """The next operation, keyed by slot."""
         self._owner = [""] * len(configuration.operations)
         self._started: Counter[int] = Counter()
 
     def seeded(self) -> Result:
-        """With the schedule of its seed."""
+        """A run with the schedule of its seed."""
         return self.run(QuorumSchedule(self.configuration, lambda: self.world.claims, self.world.waits))
 
     def run(self, strategy: Strategy) -> Result:
-        """To the end, or to the first violation."""
+        """Run to the end, or to the first violation."""
         scheduler, world, configuration = self.world.scheduler, self.world, self.configuration
         try:
             with remembered(real_files=configuration.real_files, chunk_bytes=configuration.chunk_bytes):
@@ -51,7 +51,7 @@ class Run:
                 if configuration.refused:
                     self._alone("a reader", self._look_on, READER)
                 self._alone("one alone", self._go_on)
-                world.events.mend_everything()
+                world.events.repair_everything()
                 self._alone("the operator", self._bring_in_order)
                 world.history.check_refusals()
         except Violation as violation:
@@ -78,7 +78,7 @@ class Run:
         self.world.scheduler.spawn(name, slot, self._work)
 
     def _work(self, driver: Driver) -> None:
-        """The job of a slot, from the operation on that it is at."""
+        """The job of a slot, from its next operation on."""
         slot, operations = driver.slot, self.configuration.operations[driver.slot]
         actor = Actor(driver, self.world.process(driver))
         if self._started[slot] > 1:
@@ -113,7 +113,7 @@ class Run:
         self._finish(name)
 
     def _look_on(self, actor: Actor) -> None:
-        """Who may only read gets an answer, or is told that it takes another right."""
+        """Check that a process that may only read gets an answer, or an error that names the missing right."""
         try:
             actor.process.open(self.world.remembered[0])
             actions.read(actor)
@@ -123,8 +123,8 @@ class Run:
             self.world.counts["readers who can tell"] += 1
 
     def _go_on(self, actor: Actor) -> None:
-        """A minority may be away for ever. What a stranger has left there costs claimants a few more rounds,
-        and a person waits for them."""
+        """Check progress. A minority may be permanently away. The files of an attacker there cost claimants a few
+        more rounds, for which an operator waits."""
         world = self.world
         if self.configuration.tags & {"strangers", "key"}:
             actor.process.attempts = Patience().attempts
@@ -135,7 +135,7 @@ class Run:
             actions.snapshot(actor)
 
     def _bring_in_order(self, actor: Actor) -> None:
-        """Whatever is lost is replaced; then every voter has the whole log, and all agree."""
+        """Replace all lost voters; then every voter has the whole log, and all agree."""
         world, process = self.world, actor.process
         process.open(world.remembered[0])
         process.client.with_log(lambda log: keep_up(log, process.clock, lag_ms=FOR_EVER))

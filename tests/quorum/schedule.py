@@ -1,4 +1,5 @@
-"""Who goes on, by a seed: as the whole simulation's schedules, and zombies, slow voters, late effects besides."""
+"""The seeded choice of the next process: like the schedules of the whole simulation, with zombies, slow voters and
+late effects."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from tests.simulation.strategies import Seeded
 
 
 class QuorumSchedule(Seeded):
-    """The schedule of a configuration. ``claims``: how many epochs have been claimed so far; ``waits``: whether
-    somebody waits for another thread of its process."""
+    """The schedule of a configuration. ``claims``: the number of claimed epochs so far; ``waits``: whether a
+    driver waits for another thread of its process."""
 
     def __init__(
         self, configuration: Configuration, claims: Callable[[], int], waits: Callable[[Driver], bool]
@@ -27,7 +28,7 @@ class QuorumSchedule(Seeded):
         self._claims = claims
         self._waits = waits
         self._zombies: dict[str, int] = {}
-        """How many claims each of them waits for."""
+        """The number of claims for which each zombie waits."""
         self._asked: set[tuple[str, str, str, str]] = set()
 
     def decide(self, step: int, drivers: Sequence[Driver]) -> Decision | None:
@@ -41,7 +42,7 @@ class QuorumSchedule(Seeded):
         return super().decide(step, ready)
 
     def _is_zombie(self, driver: Driver) -> bool:
-        """Whether it stands still now."""
+        """Whether the driver is stopped now."""
         until = self._zombies.get(driver.name)
         if until is not None:
             return self._claims() < until
@@ -64,8 +65,8 @@ class QuorumSchedule(Seeded):
 
 
 class Script:
-    """By hand: a driver goes on until it is about to make a call, ``("d0", "create 3.3 b2")``, or is done,
-    ``("d0", "")``; its next call is refused, ``("d0", "refused")``; or something happens, ``("", "cut 1")``.
+    """A hand-written schedule: a driver runs until it is about to make a call, ``("d0", "create 3.3 b2")``, or is
+    done, ``("d0", "")``; its next call is refused, ``("d0", "refused")``; or an event happens, ``("", "cut 1")``.
     """
 
     def __init__(self, *steps: tuple[str, str]) -> None:
@@ -94,7 +95,7 @@ def _is_about_to(driver: Driver, what: str, name: str, place: str) -> bool:
 
 
 class InTurnButWaiting(InTurn):
-    """Everybody in turn, but for those who wait for another thread of their process."""
+    """All drivers in turn, except those that wait for another thread of their process."""
 
     def __init__(self, now_ms: Callable[[], int], waits: Callable[[Driver], bool]) -> None:
         super().__init__(now_ms)

@@ -1,5 +1,5 @@
-"""A process's view of a root. Every call waits at the scheduler, then takes effect, fails, or does both; one whose
-answer is lost may take effect much later, whatever has become of the process: a request on its way."""
+"""A process's view of a root. Every call waits at the scheduler, then takes effect, fails, or both; a call whose
+answer is lost may take effect much later, even after the end of the process, like a request in flight."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ T = TypeVar("T")
 
 
 class Surroundings(Protocol):
-    """What a store knows of the world."""
+    """The world as a store sees it."""
 
     def current(self) -> Driver:
-        """The thread that makes the call."""
+        """The calling thread."""
         ...
 
     def send(self, what: str, root: Root, name: str, effect: Callable[[], object]) -> None:
@@ -34,7 +34,7 @@ class Surroundings(Protocol):
         ...
 
     def failed(self) -> None:
-        """A call has failed."""
+        """Report a failed call."""
         ...
 
     def may_write(self, driver: Driver, root: Root) -> bool:
@@ -42,11 +42,11 @@ class Surroundings(Protocol):
         ...
 
     def intends(self, root: Root, name: str, data: bytes) -> None:
-        """Somebody is about to create a file."""
+        """Report that a file is about to be created."""
         ...
 
     def changed(self, what: str, root: Root, name: str, before: bytes | None) -> None:
-        """A call has changed a root; ``before`` is what had the name."""
+        """Report that a call has changed a root; ``before`` is the previous content of the name."""
         ...
 
 
@@ -69,7 +69,7 @@ class QuorumStore(SimStore):
         return f"QuorumStore({self.uri!r})"
 
     def call(self, what: str, name: str, effect: Callable[[], T]) -> T:
-        """One call: the point, the faults, the effect."""
+        """One call: the point of interleaving, the faults, the effect."""
         root, driver = self.root, self._around.current()
         verdict = Verdict.GO
         if name != BROKER_FILE or not self._constant_roots:
@@ -117,6 +117,5 @@ class QuorumStore(SimStore):
         return result
 
     def create(self, name: str, data: bytes) -> bool:
-        """See ``Store.create``."""
         self._around.intends(self.root, name, data)
         return super().create(name, data)

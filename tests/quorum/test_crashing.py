@@ -1,5 +1,5 @@
-"""A fault at every storage call of claim, commit, read, snapshot, freeze, log start, deletion, transfer, change of
-voters (protocol section 6, I7): every operation can go on from there, and nothing that is committed is lost."""
+"""A fault at every storage call of claim, commit, read, snapshot, freeze, log start, deletion, transfer, and
+change of voters (protocol section 6, I7): every operation can continue from there, and no commit is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.simulation.scheduler import Verdict
 )
 @pytest.mark.slow
 def test_everything_goes_on_after_a_fault_at_any_call(scenario: Scenario, verdict: Verdict) -> None:
-    """Afterwards the same operation goes well, one process alone reads, commits and takes a snapshot, and lost
+    """Afterwards the same operation succeeds, one process alone reads, commits and takes a snapshot, and lost
     voters are replaced (see ``running.Run``)."""
     runs = 0
     for nth, result in run_each(scenario, verdict):
@@ -36,7 +36,7 @@ def test_everything_goes_on_after_a_fault_at_any_call(scenario: Scenario, verdic
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", ["commit", "read"])
 def test_one_voter_of_three_that_fails_a_call_is_nobodys_business(operation: str) -> None:
-    """Whichever call it is: nobody is told of an error."""
+    """No driver gets an error, whichever call fails."""
     for nth, result in run_each(Scenario("", operation), Verdict.REFUSE):
         (outcome,) = outcomes_of(result, FAULTY)
         assert "Error" not in outcome, f"call {nth}: {outcome}"

@@ -1,4 +1,4 @@
-"""Every step of the quorum, left out: the simulation must find it. One row each."""
+"""The simulation must find every omitted step of the quorum, one row each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.depth import at_depth
 from tests.quorum.mutations import MUTATIONS, Mutation
 
 QUICK = 60
-"""A mutation that is found within so many runs is quick enough for ``make check``."""
+"""A mutation that is found within this number of runs is quick enough for ``make check``."""
 SEEDS = at_depth(test=4, nightly=20)
 
 

@@ -1,4 +1,4 @@
-"""Some hundred seeds of the quorum's simulation: clean, of some weight, and the same in every run."""
+"""Some hundred seeds of the quorum's simulation: without violations, of some weight, and the same in every run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.simulation.trace import text_of_trace
 
 SEEDS = 300
 FIRST_PART = 20
-"""So many are quick enough for ``make check``."""
+"""The number of seeds that is quick enough for ``make check``."""
 
 PART = 70
 
@@ -31,7 +31,7 @@ def check(summary: Summary) -> None:
 
 @pytest.mark.slow
 def test_every_invariant_holds_after_every_step() -> None:
-    """Protocol section 6, I6 and I7; and the run has tested something."""
+    """Protocol section 6, I6 and I7. Also checks that the run has tested something."""
     check(run_some(range(1, 1 + FIRST_PART), run_seed))
 
 
@@ -53,7 +53,7 @@ def test_all_kinds_of_runs_have_their_turn() -> None:
     assert {configuration.voters for configuration in configurations} == {1, 3, 5}
     assert {len(configuration.operations) for configuration in configurations} == {2, 3, 4, 5, 6}
     events = Counter(what for configuration in configurations for _, what, _ in configuration.events)
-    assert set(events) >= {"cut", "mend", "outage", "leave", "fill", "wipe", "damage", "damage_all", "double"}
+    assert set(events) >= {"cut", "repair", "outage", "leave", "fill", "wipe", "damage", "damage_all", "double"}
     assert any(configuration.real_files for configuration in configurations)
 
 
@@ -81,7 +81,8 @@ def test_a_trace_can_be_read() -> None:
 
 
 class Interrupting:
-    """All in turn; at its ``nth`` call a certain thread is interrupted, the others of its process go on."""
+    """Runs all threads in turn; at its ``nth`` call a certain thread is interrupted, and the others of its process
+    continue."""
 
     def __init__(self, nth: int, is_the_one: Callable[[Driver], bool]) -> None:
         self.calls = 0
@@ -100,7 +101,7 @@ class Interrupting:
 @pytest.mark.slow
 def test_an_interrupted_thread_takes_no_command_of_another_with_it() -> None:
     """A thread that commits for others is interrupted at any of its calls: each of their commands is committed
-    once, though its batch may be there already."""
+    once, even if its batch already exists."""
     for nth in range(1, 100):
         strategy = Interrupting(nth, lambda driver: "/" in driver.name)
         result = Run(directed("together 4", "commit")).run(strategy)

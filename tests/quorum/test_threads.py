@@ -1,4 +1,4 @@
-"""The metadata log under real threads, on stores that nobody simulates (protocol section 6: I6)."""
+"""The metadata log under real threads, on real stores (protocol section 6: I6)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tests.unit.quorum_harness import CLUSTER, Quorum
 
 
 def histories(quorum: Quorum) -> list[list[MetadataRecord]]:
-    """Each voter's log as records, the one with the greatest (epoch, end) first; read the long way, no code
-    of the log is used."""
+    """Each voter's log as records, the one with the greatest (epoch, end) first; read without the code of the
+    log."""
     logs: list[tuple[int, int, list[MetadataRecord]]] = []
     bytes_of: dict[str, bytes] = {}
     for voter in quorum.voters:
@@ -55,7 +55,7 @@ def histories(quorum: Quorum) -> list[list[MetadataRecord]]:
 
 @pytest.fixture(params=["three", *(pytest.param(one, marks=pytest.mark.slow) for one in ("memory", "local"))])
 def contended(request: pytest.FixtureRequest, tmp_path: Path) -> Quorum:
-    """A quorum on real time, with one voter in memory or on a disk, or three in memory."""
+    """A quorum in real time, with one voter in memory or on a disk, or three in memory."""
     stores: list[Store]
     if request.param == "local":
         (tmp_path / "root").mkdir()
@@ -67,7 +67,7 @@ def contended(request: pytest.FixtureRequest, tmp_path: Path) -> Quorum:
 
 @pytest.mark.slow
 def test_racing_drivers_lose_nothing_that_was_acknowledged(contended: Quorum) -> None:
-    """I6, with threads: no two batches at one offset, nothing acknowledged lost, every read a prefix."""
+    """I6, with threads: no two batches at one offset, no acknowledged batch lost, every read a prefix."""
     acknowledged: list[int] = []
     images: list[ClusterImage] = []
     failures: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""Variants of steps of the quorum, each without what it is about; ``mutations`` says which sentence that is."""
+"""Variants of steps of the quorum, each without one property; ``mutations`` says which sentence requires it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["all_of", "everywhere", "patched"]
 
 
 def everywhere(original: Any, variant: Any) -> Callable[[], AbstractContextManager[object]]:
-    """The variant under every name that a module of the quorum has for the original."""
+    """Patch the variant under every name that a module of the quorum has for the original."""
 
     @contextmanager
     def applied() -> Iterator[None]:
@@ -65,7 +65,7 @@ def never(*_: object, **__: object) -> bool:
 
 
 def the_last(items: Iterable[bool]) -> bool:
-    """In the place of ``all``."""
+    """A replacement for ``all``."""
     return [*items][-1]
 
 
@@ -79,14 +79,14 @@ _survey = MetadataLog._survey
 
 
 def survey_and_remember(log: MetadataLog, **how: bool) -> Any:
-    """As the product's; ``looks_from_before`` needs the looks."""
+    """Like the product, but keeps the looks for ``looks_from_before``."""
     survey = _survey(log, **how)
     _before.update({(id(look.voter.store), look.voter.directory_id): look for look in survey.looks})
     return survey
 
 
 def looks_from_before(voters: Iterable[Voter], epoch: int) -> list[VoterLook]:
-    """The looks from before the claim serve after it."""
+    """Uses the looks from before the claim after it."""
     chosen = [(id(voter.store), voter.directory_id) for voter in voters]
     return [_before[voter] for voter in chosen if voter in _before]
 
@@ -95,12 +95,12 @@ _before: dict[tuple[int, str], VoterLook] = {}
 
 
 def first_of(looks: Sequence[VoterLook]) -> DataName | CheckpointName | None:
-    """What the log of the first of a majority ends with, not the greatest."""
+    """The end of the log of the first of a majority, instead of the greatest."""
     return next(iter(looks)).last
 
 
 def claim_of_anybody(voter: Voter, epoch: int, claimant: str) -> bool:
-    """Whoever was first."""
+    """Accepts a claim of any driver."""
     voter.store.create(voter.path(ClaimName(epoch)), claimant.encode())
     return True
 
@@ -118,7 +118,7 @@ _looked: dict[tuple[int, str], VoterLook] = {}
 
 
 def look_of_memory(voter: Voter) -> VoterLook:
-    """After a create: what it must be, without a look."""
+    """After a create, assumes the result without a look."""
     key = id(voter.store), voter.directory_id
     created = _created.pop(key, [])
     if not created or key not in _looked:
@@ -136,7 +136,7 @@ def create_and_believe(voter: Voter, name: DataName, data: bytes) -> None:
 
 
 def commit_and_keep_the_claim(log: MetadataLog, records: Sequence[MetadataRecord]) -> ClusterImage:
-    """Also when it fails."""
+    """Keeps the claim even if the commit fails."""
     claim = log._claim
     try:
         return _commit(log, records)
@@ -146,7 +146,7 @@ def commit_and_keep_the_claim(log: MetadataLog, records: Sequence[MetadataRecord
 
 
 def commit_and_repeat_what_was_tried(log: MetadataLog, records: Sequence[MetadataRecord]) -> ClusterImage:
-    """The next batch repeats under a name what this driver wanted to have at its offset first."""
+    """The next batch first repeats, under a name, the batch that this driver tried to commit at its offset."""
     tried: dict[int, tuple[bytes, ...]] = log.__dict__.setdefault("tried", {})
     tried.setdefault(log.next_name.base_offset, BatchRecords.of(log.next_name, records, 0).values)
     image = _commit(log, records)
@@ -167,12 +167,12 @@ def shown_whatever_is_claimed(state: LogState, look: VoterLook) -> bool:
 
 
 def held_by_its_end(state: LogState, look: VoterLook) -> bool:
-    """The last file is there."""
+    """Checks only whether the last file exists."""
     return look.last is not None and position_of(look.last)[:2] >= (state.epoch, 0)
 
 
 def by_offset(name: DataName | CheckpointName) -> Position:
-    """The epoch after the offset."""
+    """Chooses the epoch after the offset."""
     match name:
         case DataName(base_offset=offset, epoch=epoch):
             return offset, epoch, True
@@ -181,13 +181,13 @@ def by_offset(name: DataName | CheckpointName) -> Position:
 
 
 def snapshot_after_batch(name: DataName | CheckpointName) -> Position:
-    """A snapshot after the batch that goes on from it."""
+    """Takes a snapshot after the batch that continues from it."""
     epoch, offset, is_batch = position_of(name)
     return epoch, offset, not is_batch
 
 
 def last_batch(files: Sequence[DataName], checkpoints: object) -> DataName | None:
-    """Snapshots are no log."""
+    """Ignores snapshots."""
     return max(files, key=position_of, default=None)
 
 
@@ -195,7 +195,7 @@ def last_batch(files: Sequence[DataName], checkpoints: object) -> DataName | Non
 
 
 def change_without_commit(client: MetadataClient, command: AddVoter | RemoveVoter) -> Any:
-    """On top of whatever the claim found."""
+    """Changes the voters on top of any log that the claim found."""
     log = client._log
     for _ in range(4):
         decision = command.decide(log.read())
@@ -215,7 +215,7 @@ def change_without_commit(client: MetadataClient, command: AddVoter | RemoveVote
 
 
 def settle_what_is_seen(log: MetadataLog) -> CommittedLog:
-    """The greatest log of a majority, committed or not."""
+    """Returns the greatest log of a majority, committed or not."""
     survey = _survey(log, everybody=True)
     return CommittedLog(survey.state, tuple(_listings_of(log)))
 
@@ -227,7 +227,7 @@ def _listings_of(log: MetadataLog) -> Iterator[VoterListing]:
 
 
 def copy_as_it_is(cluster_id: str, source: VoterListing, name: CheckpointName, target: Voter) -> None:
-    """Without a look at what it holds."""
+    """Copies without verifying the content."""
     staged = target.store.stage_copy(source.voter.store, source.checkpoints[name], target.path(name))
     staged.commit()
 
@@ -237,19 +237,19 @@ Doomed = list[DataName | CheckpointName | ChunkName | ClaimName]
 
 
 def doomed_with_the_latest(listing: VoterListing, log_start: int) -> Doomed:
-    """The latest snapshot, too."""
+    """Also deletes the latest snapshot."""
     also = [name for name in listing.checkpoints if name.end_offset == log_start]
     return [*_doomed_on(listing, log_start), *also]
 
 
 def doomed_with_all_claims(listing: VoterListing, log_start: int) -> Doomed:
-    """The greatest claim, too."""
+    """Also deletes the greatest claim."""
     found = _doomed_on(listing, log_start)
     return [*found, *(ClaimName(epoch) for epoch in listing.claims[-1:])] if log_start else found
 
 
 def doomed_wherever(listing: VoterListing, log_start: int) -> Doomed:
-    """Whether or not the voter has a snapshot up to there."""
+    """Deletes even if the voter has no snapshot up to there."""
     return [
         *(name for name in listing.files if name.base_offset < log_start),
         *(name for name in listing.checkpoints if name.end_offset < log_start),
@@ -257,7 +257,7 @@ def doomed_wherever(listing: VoterListing, log_start: int) -> Doomed:
 
 
 def latest_of_all(live: Sequence[VoterUpkeep], now_ms: int, lag_ms: int) -> int:
-    """The latest snapshot that every live voter holds, however young."""
+    """The latest snapshot that every live voter holds, at any age."""
     shared = set.intersection(*(set(one.whole) for one in live)) if live else set()
     return max((name.end_offset for name in shared), default=0)
 

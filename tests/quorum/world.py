@@ -44,13 +44,13 @@ from tests.simulation.scheduler import Driver, Scheduler, Violation
 from tests.simulation.stores import Note, SimStore
 
 READER = -2
-"""The slot of a process that may read alone, when the faults are over."""
+"""The slot of a process that may only read, after the faults are over."""
 START_MS = 1_700_000_000_000
 KEY = ClusterKey(CLUSTER, [b"the key of the simulated cluster"])
 
 
 class WatchedLog(MetadataLog):
-    """The product's log; what it returns is held against the twin's."""
+    """The product's log, whose results are compared with the twin's."""
 
     world: World
     who: str
@@ -89,7 +89,7 @@ class WatchedLog(MetadataLog):
 
 
 class Lock:
-    """One thread of a process at a time; the others wait at the scheduler."""
+    """A lock for the threads of a process; waiting threads wait at the scheduler."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -114,7 +114,7 @@ class Client(MetadataClient):
 
 
 class Clock:
-    """The time of all; whoever sleeps moves it to when he wakes."""
+    """The common time; a sleeping process moves it to its time of waking."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -133,7 +133,7 @@ class Clock:
 
 
 class Process:
-    """One process: its hold on the quorum, and its threads."""
+    """One process: its access to the quorum, and its threads."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -148,11 +148,11 @@ class Process:
         self.start([Voter(*one, world.key) for one in world.voters_at_first(self.stores)], LogState())
 
     def new_id(self) -> str:
-        """An id that no other process makes."""
+        """An id that no other process creates."""
         return f"{self._prefix:016x}{next(self._ids):016x}"
 
     def start(self, voters: Sequence[Voter], hint: LogState) -> None:
-        """As a process that has just been started."""
+        """Start like a new process."""
         configuration = self.world.configuration
         log = WatchedLog(
             CLUSTER,
@@ -170,7 +170,7 @@ class Process:
         self.client = Client(log, self)
 
     def open(self, cached: LogState) -> None:
-        """As ``Cluster.open`` does; what it has seen may be cached, though nobody has confirmed it.
+        """Open like ``Cluster.open``; the result may be cached although no driver has confirmed it.
 
         Raises: as ``find_log``.
         """
@@ -182,7 +182,7 @@ class Process:
 
 
 class World:
-    """One run's quorum."""
+    """The quorum of one run."""
 
     def __init__(self, configuration: Configuration, note: Note, note_event: Callable[[str], None]) -> None:
         formatted = _formatted(configuration.voters, configuration.others, configuration.key)
@@ -198,11 +198,11 @@ class World:
         self.scheduler = Scheduler(self.events.apply, self._after_step)
         self.processes: list[Process] = []
         self.remembered: list[LogState] = [LogState()]
-        """What processes have known or seen, for the caches of later ones."""
+        """The state that processes have seen, for the caches of later processes."""
         self.claims = 1
-        """The greatest epoch that is claimed anywhere."""
+        """The greatest claimed epoch."""
         self.majority_was_there = 0
-        """The last step at which a majority of the voters could be reached."""
+        """The last step at which a majority of the voters was reachable."""
         self.failed_at = -1
         """The last step at which a call failed."""
         self._numbers = 0
@@ -222,16 +222,16 @@ class World:
         return made
 
     def enter(self, driver: Driver, process: Process) -> None:
-        """``driver`` runs as a thread of the process."""
+        """Run ``driver`` as a thread of the process."""
         self._drivers[getcurrent()] = driver
         process.threads.append(driver)
 
     def current(self) -> Driver:
-        """The thread that runs."""
+        """The running thread."""
         return self._drivers[getcurrent()]
 
     def wait(self, condition: Callable[[], bool]) -> None:
-        """Let the present thread stand still while the condition holds."""
+        """Let the current thread wait while the condition holds."""
         driver = self.current()
         self._waits[driver.name] = condition
         try:
@@ -241,7 +241,7 @@ class World:
             self._waits.pop(driver.name, None)
 
     def waits(self, driver: Driver) -> bool:
-        """Whether a thread has nothing to do but to wait for another one."""
+        """Whether a thread can only wait for another one."""
         condition = self._waits.get(driver.name)
         return condition is not None and condition()
 
@@ -251,20 +251,20 @@ class World:
         return QuorumStore(root, self, self.now_ms, self.note, lambda: self.page, configuration.constant_roots)
 
     def voters_at_first(self, stores: dict[int, Store]) -> list[tuple[int, Store, str]]:
-        """Those that a process knows which was opened before the run began."""
+        """The voters that a process knows which was opened before the run began."""
         return [(broker, stores[broker], directory) for broker, directory in self._formatted.voters.items()]
 
     def new_number(self) -> int:
-        """One that nobody else has."""
+        """A number that no other caller gets."""
         self._numbers += 1
         return self._numbers
 
     def now_ms(self) -> int:
-        """The time of all."""
+        """The common time."""
         return self.ms
 
     def heard(self, note: str) -> None:
-        """What a process found wrong, and could do without."""
+        """Record damage that a process has found and tolerated."""
         self.counts["notes"] += 1
 
     def _after_step(self) -> None:
@@ -280,14 +280,14 @@ class World:
                     thread.kill()
 
     def may_lack_what_is_damaged(self, began: int) -> bool:
-        """Whether a file is damaged somewhere, and a call has failed since step ``began``, or some driver may not
-        write to a voter: to one that might have had it whole."""
+        """Whether a result may lack a file that is damaged somewhere: a call has failed since step ``began``, or
+        some driver may not write to a voter, which might have had the file intact."""
         return bool(self.events.damaged) and (self.failed_at >= began or bool(self.configuration.refused))
 
-    # ------------------------------------------------------------------------ what stores tell
+    # ------------------------------------------------------------------------ reports of stores
 
     def failed(self) -> None:
-        """A call has failed."""
+        """Record a failed call."""
         self.failed_at = self.scheduler.step
 
     def may_write(self, driver: Driver, root: Root) -> bool:
@@ -295,7 +295,7 @@ class World:
         return driver.slot != READER and (driver.slot, int(root.place)) not in self.configuration.refused
 
     def send(self, what: str, root: Root, name: str, effect: Callable[[], object]) -> None:
-        """A call that takes effect later."""
+        """Send a call that takes effect later."""
 
         def land(driver: Driver) -> None:
             self._drivers[getcurrent()] = driver
@@ -306,13 +306,13 @@ class World:
         self.scheduler.spawn(f"late{self.new_number()}", -1, land)
 
     def intends(self, root: Root, name: str, data: bytes) -> None:
-        """Somebody is about to create a file."""
+        """Record that a file is about to be created."""
         parsed = parsed_name(base_name(name))
         if isinstance(parsed, DataName):
             self.history.meet(parsed, bytes(data))
 
     def changed(self, what: str, root: Root, name: str, before: bytes | None) -> None:
-        """A call has changed a root. Raises: Violation."""
+        """Check the invariants after a call has changed a root. Raises: Violation."""
         directory, _, rest = name.partition("/")
         if not rest.startswith(METADATA_TOPIC):
             return
@@ -347,17 +347,17 @@ class World:
     # ------------------------------------------------------------------------------- the truth
 
     def directory_of(self, broker: int) -> str:
-        """The directory id of a broker's root; empty when it has none."""
+        """The directory id of a broker's root; empty if it has none."""
         return directory_in(self.roots[broker])
 
     def whole_names(self, broker: int, directory: str) -> Collection[Any]:
-        """The files of a voter that are not damaged."""
+        """The intact files of a voter."""
         folder = self.roots[broker].folders.get(voter_path(directory), {})
         damaged = self.events.damaged.get(directory, ())
         return {parsed_name(name) for name in map(base_name, folder) if name not in damaged}
 
     def believed(self, state: LogState, who: str) -> None:
-        """A process takes a log for committed. Raises: Violation unless it is, and a majority has it."""
+        """A process considers a log committed. Raises: Violation unless it is, and a majority has it."""
         history = self.history
         known = history.end
         history.believe(state, who)
@@ -375,7 +375,7 @@ class World:
 
 
 class _Formatted:
-    """A quorum as it is when its log was begun."""
+    """A quorum just after its log was created."""
 
     def __init__(self, voters: int, others: int, key: ClusterKey | None) -> None:
         self.roots = {broker: Root(str(broker)) for broker in range(1, voters + others + 1)}

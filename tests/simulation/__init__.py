@@ -1,8 +1,8 @@
 """The product's own code, run by a deterministic scheduler; every call of a store is a point of interleaving.
 
-One seed gives a cluster, what its drivers do, the faults, and the schedule. After every step that changed a
-store the invariants of the protocol (section 6) are checked against a naive twin: per partition one list in
-memory. When the faults are over, one lone driver has to bring everything in order.
+One seed determines a cluster, the operations of its drivers, the faults, and the schedule. After every step that
+changed a store the invariants of the protocol (section 6) are checked against a naive twin: per partition one list
+in memory. When the faults are over, a lone driver has to repair everything.
 
     configuration  what a seed stands for: sizes, operations, faults
     scheduler      drivers are greenlets; who goes on, and what becomes of the call
@@ -24,5 +24,5 @@ memory. When the faults are over, one lone driver has to bring everything in ord
     mutations      which sentence each of them is: each must fail
     ..._of_bytes   the same of what vouches for bytes, and of the checks
 
-Nothing here knows the time, hash order, or threads: the same seed gives the same trace.
+The package uses no time, hash order, or threads: the same seed gives the same trace.
 """

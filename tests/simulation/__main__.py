@@ -1,4 +1,5 @@
-"""``python -m tests.simulation --seeds 1000 --seed 1``: many seeds from one on, or one that failed, in full."""
+"""``python -m tests.simulation --seeds 1000 --seed 1`` runs many seeds from one on; a failed seed alone is shown
+in full."""
 
 from __future__ import annotations
 

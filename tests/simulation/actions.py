@@ -1,4 +1,4 @@
-"""What drivers do: a line in ``ACTIONS`` for each operation of the product."""
+"""The operations of drivers: a line in ``ACTIONS`` for each operation of the product."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ OTHER = "u"
 
 
 Plan = Callable[[random.Random, Shape, int, int], tuple[int | str, ...]]
-"""The arguments of an operation; from the slot, and the number of the operation in it."""
+"""The arguments of an operation, made from the slot and the number of the operation in it."""
 
 Act = Callable[..., str]
-"""Does it, with an actor and the arguments; what came of it."""
+"""Performs the operation with an actor and the arguments, and returns the outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Action:
 
 
 def named_by(actor: Actor, report: Report, damaged: Iterable[tuple[Key, int | None, str]]) -> None:
-    """A deep verify names what was damaged all the while. Raises: Violation (I10)."""
+    """Check that a deep verify names everything that was damaged throughout. Raises: Violation (I10)."""
     said = [*report.notes, *(failure.message for failure in report.failures)]
     for key, broker, name in damaged:
         partition = actor.world.invariants.name(key)
@@ -75,7 +75,7 @@ def named_by(actor: Actor, report: Report, damaged: Iterable[tuple[Key, int | No
 
 
 def deep_verify(actor: Actor, *_: int) -> str:
-    """Everything is read: what is damaged from the beginning to the end must be found where it can be reached."""
+    """Read everything: reachable damage that exists from the beginning to the end must be found."""
     world = actor.world
 
     def readable() -> set[tuple[Key, int | None, str]]:
@@ -86,7 +86,7 @@ def deep_verify(actor: Actor, *_: int) -> str:
         }
 
     def fenced() -> set[int]:
-        """Brokers that were fenced at the beginning or later, if only for a time: they are passed over."""
+        """Brokers that were fenced at the beginning or later, even temporarily: they are skipped."""
         images = [image for end, image in oracle.images.items() if end >= begin] or [oracle.image]
         return {broker.broker_id for image in images for broker in image.brokers.values() if broker.fenced}
 
@@ -101,7 +101,7 @@ def deep_verify(actor: Actor, *_: int) -> str:
 
 
 def perform(actor: Actor, operation: Operation) -> str:
-    """One operation; what came of it. Errors of the product are an outcome. Raises: Violation."""
+    """Perform one operation and return its outcome. Errors of the product are an outcome. Raises: Violation."""
     try:
         return ACTIONS[operation.action].act(actor, *operation.arguments)
     except StratalogError as error:
@@ -111,13 +111,13 @@ def perform(actor: Actor, operation: Operation) -> str:
 
 
 def fence_one(actor: Actor, broker: int) -> str:
-    """As a prober that did not reach it."""
+    """Fence a broker like a prober that did not reach it."""
     actor.ports.metadata.submit(FenceBroker(broker))
     return "ok"
 
 
 def shrink(actor: Actor, broker: int, partition: int) -> str:
-    """As somebody whom a follower keeps waiting for too long."""
+    """Shrink the ISR like a driver that has waited too long for a follower."""
     image = actor.ports.metadata.image()
     view = image.view(actor.world.topic_id, partition)
     if broker not in view.isr or broker == view.leader:
@@ -127,7 +127,7 @@ def shrink(actor: Actor, broker: int, partition: int) -> str:
 
 
 def isolate(actor: Actor, partition: int) -> str:
-    """The leader is the last of the ISR, and is taken out of service: the partition has no leader."""
+    """Take the leader, the last member of the ISR, out of service: the partition has no leader."""
     view = actor.ports.metadata.image().view(actor.world.topic_id, partition)
     if view.leader is None:
         return "no leader"
@@ -137,7 +137,7 @@ def isolate(actor: Actor, partition: int) -> str:
 
 
 def elect_one(actor: Actor, broker: int) -> str:
-    """By hand; 0: the preferred replicas."""
+    """Elect a leader by hand; 0 selects the preferred replicas."""
     return check_report(
         actor,
         elect(actor.ports.metadata, actor.ports.storage, actor.ports.execution, [TOPIC], leader=broker or None),
@@ -145,7 +145,7 @@ def elect_one(actor: Actor, broker: int) -> str:
 
 
 def tidy(actor: Actor, *_: int) -> str:
-    """Merge; delete what that hides, and in a second run what left the log in the first."""
+    """Merge; delete the hidden files, and in a second run the files that left the log in the first."""
     done = [
         check_report(actor, operation(actor.ports.metadata, actor.ports.storage, actor.ports.execution))
         for operation in (merge, retain, retain)
@@ -154,7 +154,7 @@ def tidy(actor: Actor, *_: int) -> str:
 
 
 def shorten_one(actor: Actor, partition: int) -> str:
-    """As the driver of an append does behind its acknowledgement."""
+    """Shorten a log like the driver of an append after its acknowledgement."""
     image = actor.ports.metadata.image()
     view = image.view(actor.world.topic_id, partition)
     done = shorten_log(actor.ports.storage, actor.ports.clock, image, view)
@@ -168,7 +168,7 @@ def shorten_one(actor: Actor, partition: int) -> str:
 
 
 def maintain_within(actor: Actor, budget_ms: int) -> str:
-    """All that is due, some of it within a budget that is over after two steps."""
+    """Run everything that is due, partly within a budget that ends after two steps."""
     ports = actor.ports
     report = maintain(
         ports.metadata,
@@ -187,7 +187,7 @@ def maintain_within(actor: Actor, budget_ms: int) -> str:
 
 
 def begin_again(actor: Actor, *_: int) -> str:
-    """As a person who has read that a log is lost."""
+    """Let a lost log begin again, like an operator."""
     return check_report(
         actor,
         keep_one(
@@ -197,7 +197,7 @@ def begin_again(actor: Actor, *_: int) -> str:
 
 
 def tier_uncommitted(actor: Actor, *_: int) -> str:
-    """As a driver that is cut off from the table, or dies, when all is uploaded."""
+    """Tier like a driver that dies, or loses its access to the table, when everything is uploaded."""
     storage = actor.ports.storage
     assert isinstance(storage, SimulatedStorage)
     table = storage.table
@@ -206,10 +206,8 @@ def tier_uncommitted(actor: Actor, *_: int) -> str:
 
 
 def reseal(actor: Actor, segment_bytes: int) -> str:
-    """Segments of another size: what is uploaded from now on has other boundaries than what was before."""
-    topics.alter_configs(
-        actor.ports.metadata, actor.ports.storage, actor.ports.memory, TOPIC, {"segment.bytes": str(segment_bytes)}
-    )
+    """Change the size of segments, so that later uploads have other boundaries than earlier ones."""
+    topics.alter_configs(*actor.ports.all, TOPIC, {"segment.bytes": str(segment_bytes)})
     return "ok"
 
 
@@ -221,7 +219,7 @@ def begin_tiering(actor: Actor) -> str:
 
 
 def reassign_one(actor: Actor, partition: int, *brokers: int) -> str:
-    """Other replicas for a partition."""
+    """Reassign the replicas of a partition."""
     return check_report(
         actor,
         reassign(
@@ -235,7 +233,7 @@ def reassign_one(actor: Actor, partition: int, *brokers: int) -> str:
 
 
 def create_other_topic(actor: Actor, records: int) -> str:
-    """A second topic, which comes and goes, with something in it."""
+    """Create a second topic, or delete it, with some records."""
     copies = min(2, actor.world.shape.brokers)
     configs = dict(actor.world.shape.topic_configs)
     created = topics.create_topic(
@@ -358,6 +356,6 @@ ACTIONS: dict[str, Action] = {
 def plan_operation(
     rng: random.Random, weights: Sequence[tuple[str, int]], shape: Shape, slot: int, index: int
 ) -> Operation:
-    """An operation by its weight."""
+    """Choose an operation by its weight."""
     (name,) = rng.choices([name for name, _ in weights], [weight for _, weight in weights])
     return Operation(name, ACTIONS[name].plan(rng, shape, slot, index))

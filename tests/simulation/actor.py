@@ -23,7 +23,7 @@ CORRUPT = {
 
 @dataclass(slots=True)
 class Actor:
-    """Who acts: a driver with its hold on the cluster."""
+    """The acting driver with its access to the cluster."""
 
     world: World
     driver: Driver
@@ -31,8 +31,8 @@ class Actor:
 
 
 def batch(values: Sequence[bytes], *, keyed: bool = False) -> pa.RecordBatch:
-    """Records with these values, and nothing else; if ``keyed``, with keys, and some are tombstones, whose header
-    has what would be the value."""
+    """Records with these values only; if ``keyed``, with keys, and some are tombstones, whose header has the
+    value."""
     count = len(values)
     dead = [keyed and is_tombstone(value) for value in values]
     stamps = pa.repeat(pa.scalar(1_700_000_000_000_000, pa.int64()), count).cast(SCHEMA.field("timestamp").type)
@@ -52,7 +52,7 @@ def batch(values: Sequence[bytes], *, keyed: bool = False) -> pa.RecordBatch:
 
 
 def check_report(actor: Actor, report: Report) -> str:
-    """Sound storage is never called corrupt. Raises: Violation."""
+    """Check that intact storage is never called corrupt. Raises: Violation."""
     for failure in report.failures:
         if failure.code in CORRUPT:
             topic_partition = failure.item.split(" ")[0]

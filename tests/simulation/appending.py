@@ -15,7 +15,7 @@ _TRIES = 5
 
 
 def append(actor: Actor, producer: str, sequence: int, partition: int, records: int) -> str:
-    """Until it is acknowledged, or for a few times."""
+    """Append until it is acknowledged, or a few times."""
     world = actor.world
     key = world.topic_id, partition
     if world.ledger.is_early(world.topic_id, producer, sequence):
@@ -29,7 +29,7 @@ def append(actor: Actor, producer: str, sequence: int, partition: int, records: 
 
 
 def append_try(actor: Actor, producer: str, sequence: int, partition: int, records: int) -> str:
-    """One call of the product."""
+    """Call the product once."""
     world, key = actor.world, (actor.world.topic_id, partition)
     tokens = world.ledger.tokens(key, producer, sequence, records)
     report = append_records(actor, partition, tokens, who_appends(producer, sequence))
@@ -44,7 +44,7 @@ def append_try(actor: Actor, producer: str, sequence: int, partition: int, recor
     if code == "OUT_OF_ORDER_SEQUENCE_NUMBER" and world.oracle.history(key).was_put_back:
         return "superseded"  # it was lost, and other partitions have later ones
     if code == "DUPLICATE_SEQUENCE_NUMBER" and sum(other > sequence for other in begun) >= LAST_APPENDS:
-        return "superseded"  # so long ago that it may be known no more which records it had
+        return "superseded"  # so long ago that its records may be unknown
     if code in ("DUPLICATE_SEQUENCE_NUMBER", "OUT_OF_ORDER_SEQUENCE_NUMBER"):
         if not world.ledger.any_unclean(world.topic_id):
             raise Violation(f"I11: {producer} {sequence}, the same records: {report.failures[0].message}")
@@ -54,7 +54,7 @@ def append_try(actor: Actor, producer: str, sequence: int, partition: int, recor
 
 
 def append_again(actor: Actor, producer: str, number: int) -> str:
-    """An append that was acknowledged, maybe long ago: a scheduler's backfill."""
+    """Repeat an append that was acknowledged, possibly long ago, like a scheduler's backfill."""
     world = actor.world
     if (done := _one_acknowledged(world, producer, number)) is None:
         return "nothing is acknowledged"
@@ -66,7 +66,7 @@ def append_again(actor: Actor, producer: str, number: int) -> str:
 
 
 def append_other_records(actor: Actor, producer: str, number: int) -> str:
-    """The sequence of an append that was acknowledged, with as many other records."""
+    """Append as many other records with the sequence of an acknowledged append."""
     world = actor.world
     if (done := _one_acknowledged(world, producer, number)) is None:
         return "nothing is acknowledged"
@@ -83,7 +83,7 @@ def append_other_records(actor: Actor, producer: str, number: int) -> str:
 
 
 def _one_acknowledged(world: World, producer: str, number: int) -> tuple[int, int, int] | None:
-    """Partition, sequence and number of records of one of the producer's appends that were acknowledged."""
+    """Partition, sequence and number of records of one of the producer's acknowledged appends."""
     done = world.ledger.acknowledged(world.topic_id, producer)
     if not done:
         return None
@@ -94,7 +94,7 @@ def _one_acknowledged(world: World, producer: str, number: int) -> tuple[int, in
 def append_records(
     actor: Actor, partition: int, tokens: Sequence[bytes], who: ProducerAppend | None, acks: str = "all"
 ) -> Report:
-    """One call of the product."""
+    """Call the product once."""
     report = append_batches(
         actor.ports.metadata,
         actor.ports.storage,
@@ -111,7 +111,7 @@ def append_records(
 
 
 def append_once(actor: Actor, number: int, partition: int, records: int, acks: str) -> str:
-    """Without a producer: nobody tries it again."""
+    """Append without a producer: the append is not retried."""
     world, key = actor.world, (actor.world.topic_id, partition)
     tokens = world.ledger.tokens(key, f"once-{actor.driver.name}", number, records)
     report = append_records(actor, partition, tokens, None, acks)

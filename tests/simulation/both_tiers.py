@@ -16,7 +16,7 @@ from tests.simulation.scheduler import Violation
 
 
 class BothTiers:
-    """Holds the remote tables against the replicas and the oracle."""
+    """Compares the remote tables with the replicas and the oracle."""
 
     def __init__(
         self, invariants: Invariants, tables: Mapping[str, Table], remote: Root, *, tiered_later: bool
@@ -28,7 +28,7 @@ class BothTiers:
         self._erased: dict[Key, tuple[object, ...]] = {}
 
     def check(self) -> None:
-        """After a step. Raises: Violation."""
+        """Check after a step. Raises: Violation."""
         for key, history in self._invariants.oracle.histories.items():
             self._check_erased(key, history)
             if history.rule is None or history.unclean or history.behind or key[0] not in self._tables:
@@ -119,8 +119,8 @@ class BothTiers:
 
 
 def check_latest(history: History, seen: Mapping[int, Token], start: int, end: int, who: str) -> None:
-    """Check that a reader of ``[start, end)`` of both tiers finds the last record of each key: no earlier one has
-    come back. A compaction may have removed the last one that is not erased, since an erased one followed it.
+    """Check that a reader of ``[start, end)`` of both tiers finds the last record of each key, and no earlier one
+    that was removed. A compaction may have removed the last unerased record, since an erased one followed it.
     Raises: Violation (C4)."""
     if history.unclean or any(offset not in history.committed for offset in range(start, end)):
         return

@@ -17,7 +17,7 @@ def command_line(
     run_seed: Callable[[int], Result],
     shrinker: Callable[[Result], Shrinker] = Shrinker,
 ) -> int:
-    """``python -m`` of the package; the exit code says whether everything held."""
+    """Run ``python -m`` of the package; the exit status says whether all invariants held."""
     command = f"python -m {package}"
     parser = argparse.ArgumentParser(prog=command, description=description)
     parser.add_argument("--seeds", type=int, default=0, help="so many seeds, from --seed on")

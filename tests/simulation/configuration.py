@@ -1,4 +1,4 @@
-"""What a seed stands for: the cluster, what each driver does, the faults, how it is scheduled."""
+"""The content of a seed: the cluster, the operations of each driver, the faults, the schedule."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.simulation.themes import (
 )
 
 Event = tuple[int, str, int]
-"""At which step, what, to which broker or slot (see ``faults.Events``)."""
+"""The step, the kind, and the broker or slot of an event (see ``faults.Events``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One thing that a driver does. What the arguments mean is the action's business."""
+    """One operation of a driver. The action interprets the arguments."""
 
     action: str
     arguments: tuple[int | str, ...] = ()
@@ -38,7 +38,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A cluster as it is formatted: of those with the same shape only the first is."""
+    """A cluster as it is formatted: only the first of each shape is formatted, the others are copies."""
 
     brokers: int
     voters: int
@@ -47,55 +47,55 @@ class Shape:
     topic_configs: tuple[tuple[str, str], ...]
     cluster_configs: tuple[tuple[str, str], ...]
     placement: int
-    """Ids differ with it, and so does where replicas are placed."""
+    """Determines the ids, and so the placement of replicas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What drivers do, what happens besides, how it is scheduled: of any simulation."""
+    """The operations of drivers, the events, and the schedule of any simulation."""
 
     seed: int
     operations: tuple[tuple[Operation, ...], ...]
-    """By slot: a slot is a job that is started again when its driver dies."""
+    """Operations by slot: a slot is a job that is restarted when its driver dies."""
     events: tuple[Event, ...] = ()
     constant_roots: bool = False
-    """No root ever changes: to look at a ``broker.json`` is no point of interleaving."""
+    """Whether roots never change: reading a ``broker.json`` is then no point of interleaving."""
     page: int = 0
-    """Names in a page of a listing; 0: a listing is a snapshot."""
+    """The number of names in a page of a listing; 0: a listing is a snapshot."""
     tick_ms: int = 1
-    """How far a step moves the clock."""
+    """The time by which a step moves the clock."""
     schedule: str = "uniform"
     horizon: int = 300
-    """About how many steps the interesting part takes."""
+    """The approximate number of steps of the interesting part."""
     fault_rate: float = 0.0
     late_write_rate: float = 0.0
-    """How often a call that changes something fails and takes effect after its error, or its answer is the echo of
-    its own success."""
+    """The rate of mutating calls that fail and take effect after their error, or whose answer is the echo of their
+    own success."""
     stall_rate: float = 0.0
-    """How often a driver falls asleep before a call of ``stalls_at``, a tenth of it before others."""
+    """The rate of drivers that pause before a call of ``stalls_at``, and a tenth of it before other calls."""
     stalls_at: frozenset[str] = frozenset({"create", "commit", "replace", "delete"})
     crashes: int = 0
     most_steps: int = 4000
-    """After so many steps the faults are over, and everybody goes on in turn."""
+    """The number of steps after which the faults end, and all drivers run in turn."""
     tags: frozenset[str] = field(default=frozenset())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration(Plan):
-    """Everything that a run depends on, but for the random choices of its schedule."""
+    """Everything on which a run depends, except the random choices of its schedule."""
 
     shape: Shape
     setup: tuple[Operation, ...] = ()
-    """What one driver does alone before the others begin."""
+    """The operations of one driver alone before the others begin."""
     ahead_ms: tuple[int, ...] = ()
-    """By slot, how far the clocks of its drivers are ahead of the storage's, or behind (below 0). Empty: they
-    are all right. So are those of who sets up, and of the lone driver."""
+    """By slot, the offset of its drivers' clocks from the storage's (negative: behind). Empty: all clocks are
+    right, including those of the setup and of the lone driver."""
     fine_metadata: bool = True
-    """Whether calls of the metadata log are points of interleaving each, or all of one request together."""
+    """Whether each call of the metadata log is a point of interleaving, or all calls of one request together."""
 
 
 def operations_of(text: str) -> tuple[Operation, ...]:
-    """Operations as they are shown: ``append p0 0 0 1; replicate``."""
+    """Operations in the notation ``append p0 0 0 1; replicate``."""
     operations = []
     for words in map(str.split, filter(None, text.split(";"))):
         arguments = (int(word) if word.isdigit() else word for word in words[1:])
@@ -106,7 +106,8 @@ def operations_of(text: str) -> tuple[Operation, ...]:
 def small(
     *slots: str, setup: str = "", brokers: int = 2, copies: int = 2, page: int = 0, **configs: str
 ) -> Configuration:
-    """A directed configuration: one partition, these operations by slot; ``configs`` with underscores for dots."""
+    """A directed configuration: one partition, these operations by slot; ``configs`` have underscores instead of
+    dots."""
     given = {"compression_type": "uncompressed", "file_delete_delay_ms": "0", "retention_ms": "-1", **configs}
     return Configuration(
         seed=0,
@@ -129,7 +130,7 @@ def small(
 
 
 def configuration_of(seed: int, theme_name: str | None = None, voters: int | None = None) -> Configuration:
-    """The configuration of a seed; of a certain theme, and with so many voters, where that is given."""
+    """The configuration of a seed, with a certain theme and number of voters if given."""
     from tests.simulation.actions import plan_operation  # the table of actions rests on these types
 
     rng = random.Random(f"configuration {seed}")
@@ -204,7 +205,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         *ERASE,
         ERASE_TIERED,
         ERASE_COMPACT_TIERED,
-    ):  # what a mirror was told of is not put back
+    ):  # the state of a mirror is not restored
         operations = mirrored(seed, operations)
     shape, operations = _with_snapshots(seed, shape, operations)
     if theme in ERASE:  # the others have the remote tier
@@ -251,7 +252,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
 def _with_flips(
     seed: int, events: tuple[Event, ...], operations: tuple[tuple[Operation, ...], ...], horizon: int
 ) -> tuple[tuple[Event, ...], tuple[tuple[Operation, ...], ...]]:
-    """In some of the runs bits are flipped, and somebody checks and mends between the rest."""
+    """In some runs bits are flipped, and a driver checks and repairs meanwhile."""
     rng = random.Random(f"flips {seed}")
     if rng.random() >= _FLIPPED:
         return events, operations
@@ -292,7 +293,7 @@ def _tiered(rng: random.Random) -> dict[str, str]:
 def _with_tiering(
     seed: int, shape: Shape, operations: tuple[tuple[Operation, ...], ...]
 ) -> tuple[Shape, tuple[tuple[Operation, ...], ...]]:
-    """In half of these runs a part of each history is tiered before it may get lost."""
+    """In half of these runs a part of each history is tiered before it may be lost."""
     rng = random.Random(f"lost histories {seed}")
     if rng.random() < 0.5:
         return shape, operations
@@ -339,8 +340,8 @@ _TIERED_LATER = 0.3
 def _with_litter(
     seed: int, theme: Theme, shape: Shape, operations: tuple[tuple[Operation, ...], ...]
 ) -> tuple[tuple[Operation, ...], ...]:
-    """In half of the runs with tiering some uploads are never committed, and segments change their size. Where no
-    history gets lost, a vacuum needs to spare nothing for its youth."""
+    """In half of the runs with tiering some uploads are never committed, and segments change their size. If no
+    history is lost, a vacuum may delete objects of any age."""
     rng = random.Random(f"litter {seed}")
     if ("remote.storage.enable", "true") not in shape.topic_configs or rng.random() < 0.5:
         return operations
@@ -361,7 +362,7 @@ def _with_litter(
 def _with_replays(
     seed: int, shape: Shape, operations: tuple[tuple[Operation, ...], ...]
 ) -> tuple[tuple[Operation, ...], ...]:
-    """In some runs producers append again what was acknowledged, and other records under its sequence."""
+    """In some runs producers repeat acknowledged appends, and append other records under their sequences."""
     from tests.simulation.actions import ACTIONS
 
     rng = random.Random(f"replays {seed}")
@@ -379,7 +380,7 @@ def _with_replays(
 def mirrored(
     seed: int, operations: tuple[tuple[Operation, ...], ...], rate: float = 0.06
 ) -> tuple[tuple[Operation, ...], ...]:
-    """In some runs, whatever they are about, drivers mirror a topic, too, each other beside."""
+    """In some runs of any theme, concurrent drivers also mirror a topic."""
     rng = random.Random(f"mirrors {seed}")
     if rng.random() >= rate:
         return operations
@@ -393,8 +394,8 @@ def mirrored(
 def _with_snapshots(
     seed: int, shape: Shape, operations: tuple[tuple[Operation, ...], ...]
 ) -> tuple[Shape, tuple[tuple[Operation, ...], ...]]:
-    """Some runs take snapshots of the metadata between the rest, whatever they are about; most of these delete
-    the log below at once."""
+    """Some runs of any theme take snapshots of the metadata meanwhile; most of these delete the log below
+    immediately."""
     rng = random.Random(f"metadata snapshots {seed}")
     if rng.random() >= 0.3:
         return shape, operations
@@ -409,13 +410,13 @@ def _with_snapshots(
 
 _DAY_MS = 24 * 60 * 60 * 1000
 DAYS_APART_MS = 3 * _DAY_MS
-"""How far a wrong clock is from the right time."""
+"""The distance of a wrong clock from the right time."""
 EXPIRES_SOONER = {"producer.id.expiration.ms": str(_DAY_MS)}
-"""Configs of a topic whose producers a wrong clock would forget."""
+"""Configs of a topic whose producers a wrong clock would expire."""
 
 
 def _with_wrong_clocks(seed: int, shape: Shape, slots: int) -> tuple[Shape, tuple[int, ...]]:
-    """In some runs, whatever they are about, the clocks of drivers are days apart."""
+    """In some runs of any theme, the clocks of drivers are days apart."""
     rng = random.Random(f"clocks {seed}")
     if rng.random() >= 0.15:
         return shape, ()

@@ -1,4 +1,4 @@
-"""What files hold, remembered by their bytes: the same bytes are decoded once in a process."""
+"""The content of files, cached by their bytes: the same bytes are decoded once in a process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _MOST = 4096
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A data file: the tokens of its records, and what its footer says."""
+    """A data file: the tokens of its records, and its footer."""
 
     base_offset: int
     tokens: tuple[bytes, ...]
@@ -50,14 +50,14 @@ class Content:
 
     @property
     def next_offset(self) -> int:
-        """As the records have it."""
+        """The offset after the records."""
         return self.base_offset + len(self.tokens)
 
 
 @lru_cache(maxsize=4096)
 def content_of(data: bytes) -> Content:
-    """The content of a data file, read by Arrow alone, in this thread: one of Arrow's that holds bytes of Python's
-    as the process ends aborts it.
+    """The content of a data file, read by Arrow in this thread: an Arrow thread that holds Python bytes when the
+    process ends aborts it.
     """
     file = pq.ParquetFile(pa.BufferReader(data))
     footer = msgspec.json.decode(file.metadata.metadata[FOOTER_KEY], type=SegmentFooter)
@@ -71,8 +71,8 @@ TOKEN_COLUMNS = ["offset", "value", "producer_id", "headers"]
 
 
 def tokens_of(table: pa.Table) -> tuple[bytes, ...]:
-    """What tells each record from all others: its value, or what a tombstone has instead; of markers, and of the
-    engine's own records, of which equal ones may follow each other, the offset too.
+    """The identity of each record: its value, or the header of a tombstone; for markers, and for the engine's own
+    records, which may be equal, the offset too.
     """
     rows = zip(*(table.column(name).to_pylist() for name in TOKEN_COLUMNS), strict=True)
     return tuple(
@@ -127,10 +127,32 @@ def _footer(store: Store, stored: StoredObject, what: str) -> pq.FileMetaData:
 
 
 _read_parquet_footer = stratalog.partitions.segment._read_parquet_footer
-_encode = stratalog.engine.replication.append._encode
+_encoded_file = stratalog.engine.replication.append._encoded
 _encoded: dict[Hashable, tuple[bytes, Mapping[str, ProducerEntry]]] = {}
 states_after: dict[bytes, Mapping[str, ProducerEntry]] = {}
-"""All producers after an append of this run, by the bytes of its file, of which the footer may hold a few."""
+"""All producers after an append of this run, by the bytes of its file, whose footer may hold only a few."""
+
+
+def encode(
+    staged: StagedWriter,
+    replicas: PartitionReplicas,
+    end: LogEnd,
+    producer: ProducerAppend,
+    source: ReplayableBatches,
+    options: AppendOptions,
+    clock: Clock,
+) -> None:
+    """Write the file of an append."""
+    _encoded_file(staged, replicas, end, producer, source, options, clock).close(
+        end, producer, source, options, clock
+    )
+
+
+class _Closed:
+    """A file that is written already."""
+
+    def close(self, *_: object) -> None:
+        """Nothing is left to write."""
 
 
 def _encode_once(
@@ -141,7 +163,7 @@ def _encode_once(
     source: ReplayableBatches,
     options: AppendOptions,
     clock: Clock,
-) -> None:
+) -> _Closed:
     values = tuple(
         row
         for batch in source
@@ -172,18 +194,20 @@ def _encode_once(
             return part_after(*arguments)
 
         with patch.object(stratalog.engine.replication.append_file, "part_after", noted):
-            _encode(memory, replicas, end, producer, source, options, clock)
+            encode(memory, replicas, end, producer, source, options, clock)
         if len(_encoded) > _MOST:
             _encoded.clear()
         _encoded[key] = memory._buffer.bytes_written(), states[0]  # type: ignore[attr-defined]
     data, state = _encoded[key]
     states_after[data] = state
     staged.file.write(data)
+    return _Closed()
 
 
 @contextmanager
 def remembered() -> Iterator[None]:
-    """Inside, the product's pure work on bytes is remembered too: names, metadata batches, footers, encoding."""
+    """Inside the block, the product's pure work on bytes is cached too: names, metadata batches, footers,
+    encoding."""
     states_after.clear()
     with ExitStack() as stack:
         stack.enter_context(
@@ -192,8 +216,8 @@ def remembered() -> Iterator[None]:
         stack.enter_context(patch.object(stratalog.engine.quorum.voter, "parse_name", parsed_name))
         stack.enter_context(patch.object(stratalog.partitions.listing, "parse_name", parsed_name))
         stack.enter_context(patch.object(stratalog.partitions.segment, "_read_parquet_footer", _footer))
-        stack.enter_context(patch.object(stratalog.engine.replication.append, "_encode", _encode_once))
-        # Of the few producers of a run, too, a footer holds some.
+        stack.enter_context(patch.object(stratalog.engine.replication.append, "_encoded", _encode_once))
+        # A footer holds only some of the few producers of a run.
         changes = stratalog.partitions.producer_changes
         for name, value in (("_FEW", 2), ("_SMALL", 0), ("_PART_OF_ALL", 2), ("_ENTRY_BYTES", 1_000_000)):
             stack.enter_context(patch.object(changes, name, value))

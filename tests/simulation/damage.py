@@ -1,8 +1,8 @@
-"""Flipped bits: what is damaged, what it was, and where good bytes of a record are.
+"""Flipped bits: the damaged objects, their original content, and the good copies of a record.
 
-A flip changes an object in its place: no listing shows it, and copies of it are as bad. So what is bad is known by
-its bytes, wherever they go. Whoever asks for the truth of a log (``intended``) gets what was written: a damaged
-replica holds its records as far as names go (I1 to I7), and I8 is about the bytes.
+A flip changes an object in place: no listing shows it, and its copies are damaged, too. So damage is identified by
+its bytes, wherever they are copied. The truth of a log (``intended``) is its original content: a damaged replica
+holds its records as far as names go (I1 to I7), and I8 is about the bytes.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Damage:
     def __init__(self) -> None:
         self._written: dict[bytes, bytes] = {}
         self.partitions: dict[Key, None] = {}
-        """Of which anything was ever damaged."""
+        """Partitions with any damage so far."""
         self.early: dict[Key, int] = {}
-        """From which offset on something was damaged that nobody had acknowledged."""
+        """The first offset with damage to unacknowledged records."""
 
     def intended(self, data: bytes) -> bytes:
-        """What was written where these bytes are read."""
+        """The original content for these bytes."""
         return self._written.get(data, data) if self._written else data
 
     def is_bad(self, data: bytes) -> bool:
@@ -40,7 +40,7 @@ class Damage:
         return data in self._written
 
     def flip(self, root: Root, name: str, key: Key, choose: Callable[[int], int]) -> int:
-        """One bit of an object; at which byte."""
+        """Flip one bit of an object; returns the position of the byte."""
         found = root.get(name)
         assert found is not None
         data = bytearray(found[1])
@@ -53,7 +53,7 @@ class Damage:
 
 
 class Copies:
-    """Where good bytes of a partition's records are: on replicas, and in the remote tier."""
+    """The good copies of a partition's records: on replicas, and in the remote tier."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -61,10 +61,10 @@ class Copies:
     def lost(
         self, key: Key, *, without: int | None = None, of: tuple[int | None, str] | None = None
     ) -> int | None:
-        """The first offset that is committed and not expired and has no good bytes left, or would have none if the
-        root of broker ``without`` were lost, or the object ``of`` a root (None: the remote tier). None when there
-        is no such offset. Files that a log has released count, but not for the object ``of``: they are deleted
-        without another look at the remote segment.
+        """The first committed, unexpired offset without good bytes, or that would have none without the root of
+        broker ``without``, or without the object ``of`` a root (None: the remote tier). None if there is no such
+        offset. Files that a log has released count, except for the object ``of``: they are deleted without another
+        look at the remote segment.
         """
         world = self._world
         partition, history = world.invariants.partition(key), world.oracle.history(key)
@@ -78,7 +78,7 @@ class Copies:
         return start if start < end else None
 
     def whole_members(self, key: Key, but: int) -> list[int]:
-        """Sound members of the ISR, other than ``but``, whose folder has no damaged object."""
+        """Sound members of the ISR except ``but``, whose folder has no damaged object."""
         world = self._world
         partition = world.invariants.partition(key)
         if partition is None:
@@ -92,7 +92,7 @@ class Copies:
         return found
 
     def elsewhere(self, key: Key, broker: int, name: str) -> list[bool]:
-        """The copies that other replicas have of a file: whether each is good."""
+        """Whether each copy of a file on other replicas is good."""
         world = self._world
         partition = world.invariants.partition(key)
         found = []
@@ -103,7 +103,7 @@ class Copies:
         return [not world.damage.is_bad(entry[1]) for entry in found if entry is not None]
 
     def is_unacknowledged(self, key: Key, name: str) -> bool:
-        """Whether a file holds only records that nobody has acknowledged."""
+        """Whether a file holds only unacknowledged records."""
         parsed, history = parse_name(base_name(name)), self._world.oracle.history(key)
         return isinstance(parsed, DataName) and parsed.base_offset >= max(history.acknowledged, history.high)
 
@@ -127,8 +127,8 @@ class Copies:
                     yield key, None, name
 
     def without_register(self) -> Iterator[Key]:
-        """Partitions whose leader is the last of its ISR, and has a damaged lineage, or begin of a log above 0, of
-        which no other replica has a good copy: heal touches nothing of them."""
+        """Partitions whose leader is the last of its ISR, and has a damaged lineage, or a damaged start of a log
+        above 0, without a good copy on another replica: heal does not change them."""
         world = self._world
         for key in world.damage.partitions:
             partition = world.invariants.partition(key)
@@ -148,7 +148,7 @@ class Copies:
                     break
 
     def remote(self, key: Key) -> Iterator[tuple[str, tuple[int, int]]]:
-        """The remote objects that the table lists of a partition, and their offsets."""
+        """The listed remote objects of a partition, and their offsets."""
         topic = self._world.oracle.image.topics.get(key[0])
         if topic is None or key[0] not in self._world.tables:
             return
@@ -159,7 +159,7 @@ class Copies:
                 yield paths.join(folder, path), (segment.base_offset, segment.next_offset)
 
     def _start(self, key: Key) -> int:
-        """Where the log starts: retention deletes what is below, damaged or not."""
+        """The start of the log: retention deletes records below, damaged or not."""
         world = self._world
         partition = world.invariants.partition(key)
         assert partition is not None
@@ -194,7 +194,7 @@ class Copies:
                 yield span
 
     def _follows(self, key: Key, name: DataName) -> bool:
-        """Whether a file that a log has let go may stand for remote segments: none follows a later rule."""
+        """Whether a released file may replace remote segments: none follows a later rule."""
         table = self._world.tables.get(key[0])
         segments = [] if table is None else [upload.segment for upload in table.live.values()]
         return all(
@@ -204,7 +204,7 @@ class Copies:
         )
 
     def _agreeing(self, key: Key, data: bytes) -> tuple[int, int]:
-        """The offsets that a data file holds as they were committed; an empty range for another history."""
+        """The offsets of a data file whose records are the committed ones; an empty range for another history."""
         content, committed = content_of(data), self._world.oracle.history(key).committed
         for offset, token in enumerate(content.tokens, content.base_offset):
             if committed.get(offset, token) != token:
@@ -212,7 +212,7 @@ class Copies:
         return content.base_offset, content.next_offset
 
     def check(self, key: Key) -> None:
-        """I8. Raises: Violation."""
+        """Check I8. Raises: Violation."""
         lost = self.lost(key)
         if lost is not None and self._was_never_copied(key, lost):
             self._world.abandon(key)
@@ -220,14 +220,15 @@ class Copies:
             raise Violation(f"I8: no good copy of offset {lost} of {self._world.invariants.name(key)} is left")
 
     def _was_never_copied(self, key: Key, offset: int) -> bool:
-        """Whether it was bad before it was acknowledged by the only member of an ISR: nobody had to read it."""
+        """Whether it was damaged before the only member of an ISR acknowledged it, so that no driver had to read
+        it."""
         partition = self._world.invariants.partition(key)
         early = self._world.damage.early.get(key)
         return partition is not None and len(partition.isr) == 1 and early is not None and offset >= early
 
     def is_nobodys_loss(self, damaged: tuple[Key, int | None, str]) -> bool:
-        """Whether a file holds only what nobody has acknowledged and nobody else has, on the leader of an ISR of
-        which no other member is whole: none can lead without it, and heal touches nothing of the partition.
+        """Whether a file holds only records that are unacknowledged and on no other replica, on the leader of an
+        ISR without another intact member: no other member can lead, and heal does not change the partition.
         """
         key, broker, name = damaged
         partition = self._world.invariants.partition(key)

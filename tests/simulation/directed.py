@@ -1,4 +1,4 @@
-"""Small configurations, and schedules by hand, in which a step of the protocol that is left out does harm."""
+"""Small configurations with hand-written schedules, in which an omitted step of the protocol does harm."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REUSED_NAMES = small(
     "append p1 0 0 1; retain; retain",
     "replicate",
     setup="append p9 0 0 1; shrink 1 0; shrink 2 0",
-    retention_bytes="0",  # whatever is committed expires: names become free, however large their files were
+    retention_bytes="0",  # all committed records expire: names become free, for any size of files
 )
 REUSE = (
     ("d0", "commit 1.1 b2"),  # broker 2 leads; d0 is about to append there
@@ -44,7 +44,7 @@ REMEMBERED = small(
     retention_bytes="0",
 )
 FORGOTTEN = (
-    ("d0", "commit 2.1 b2"),  # d0 has appended 1.1, and is about to append behind it
+    ("d0", "commit 2.1 b2"),  # d0 has appended 1.1, and is about to append after it
     ("d1", ""),  # d1 has appended 2.1; it expires, and is deleted
     ("d0", ""),  # d0 gives its name to other records
 )
@@ -70,7 +70,7 @@ REMOTE = {
 ALL_REMOTE = "; ".join(f"append p9 {number} 0 1" for number in range(6)) + "; tier"
 BOTH_COMPACT = small("compact", "compact", setup=ALL_REMOTE, **REMOTE)
 REMOVED_LATE = (
-    ("d0", "commit table remote"),  # d0 is about to replace the segments from which records leave
+    ("d0", "commit table remote"),  # d0 is about to replace the rewritten segments
     ("d1", ""),  # d1 replaces them
     ("d0", ""),
 )
@@ -175,7 +175,7 @@ PASSED = small(
 )
 PASSED_MEANWHILE = (
     ("d0", "table load bremote"),  # d0 has read the metadata: broker 2 leads
-    ("d1", ""),  # broker 1 leads, and tiers what broker 2 has not; its log goes on behind that
+    ("d1", ""),  # broker 1 leads, and tiers records that broker 2 lacks; its log continues after them
     ("d0", ""),
 )
 
@@ -210,19 +210,19 @@ BEHIND = replace(
 
 
 def in_pages(configuration: Configuration) -> Configuration:
-    """Every listing takes a page for each name."""
+    """Let every listing take a page for each name."""
     return replace(configuration, page=1)
 
 
 def overlapping(configuration: Configuration) -> Configuration:
-    """Files leave the log a while before they are deleted."""
+    """Let files leave the log some time before they are deleted."""
     configs = dict(configuration.shape.topic_configs)
     configs |= {"file.delete.delay.ms": "40", "retention.bytes": "6000", "segment.bytes": "5000"}
     return replace(configuration, shape=replace(configuration.shape, topic_configs=tuple(configs.items())))
 
 
 def deleting(configuration: Configuration) -> Configuration:
-    """Files leave the log and are deleted at once."""
+    """Let files leave the log and be deleted immediately."""
     configs = dict(configuration.shape.topic_configs)
     configs |= {"file.delete.delay.ms": "0", "retention.bytes": "2500", "segment.bytes": "1073741824"}
     return replace(configuration, shape=replace(configuration.shape, topic_configs=tuple(configs.items())))

@@ -1,4 +1,4 @@
-"""The end: nothing fails any more, and one lone driver brings everything in order (I7)."""
+"""The end: nothing fails any more, and a lone driver repairs everything (I7)."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ from tests.simulation.themes import ERASING
 from tests.simulation.world import TOPIC, World
 
 _LONG_MS = 8 * 86_400_000
-"""Above all that makes anybody wait: segment.ms, what a vacuum spares, file.delete.delay.ms."""
+"""Longer than every wait: segment.ms, the age that a vacuum spares, file.delete.delay.ms."""
 _TRIES = 4
 
 
 class LoneDriver:
-    """A person with a terminal, in a quiet hour."""
+    """An operator alone with the cluster."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def main(self, driver: Driver) -> None:
-        """Bring everything in order. Raises: Violation where that does not work."""
+        """Repair everything. Raises: Violation if that fails."""
         world = self._world
         actor = Actor(world, driver, world.ports(driver))
-        driver.quiet = 1  # nobody is there to interleave with
+        driver.quiet = 1  # there is no other driver to interleave with
         if world.abandoned:
             return
         try:
@@ -103,7 +103,7 @@ class LoneDriver:
             for operation in (tier, retain, vacuum):
                 check_report(actor, _must(with_ports(operation, ports)()))
         world.time.ms += _LONG_MS
-        for operation in (retain, vacuum):  # deletes what the last retain released
+        for operation in (retain, vacuum):  # deletes the files that the last retain released
             check_report(actor, _must(with_ports(operation, ports)()))
         if ERASING & world.configuration.tags:
             self._erase_the_rest(actor)
@@ -113,10 +113,10 @@ class LoneDriver:
         reading.read_topic(world, ports)
 
     def _erase_the_rest(self, actor: Actor) -> None:
-        """A last run deletes what is left, and then no file has a record that an erasure named (E2)."""
+        """Run a last erasure that deletes the rest; then no file has a record that an erasure named (E2)."""
         world, ports = self._world, actor.ports
         for root in (*world.roots.values(), world.remote):
-            root.staged.clear()  # what writers that died have left, a vacuum deletes after a day
+            root.staged.clear()  # a vacuum deletes the files of dead writers after a day
         report = erase(ports.metadata, ports.storage, ports.execution, [TOPIC], WantedRecords(None), now=True)
         check_report(actor, report)
         if not report.whole:
@@ -134,7 +134,8 @@ class LoneDriver:
             )
 
     def _delete_later_descriptions(self) -> None:
-        """As the error says to a person: the metadata were put back, and a restore would take these."""
+        """Delete the descriptions that the error names: the metadata were restored from a copy, and a restore
+        would use these."""
         world = self._world
         for folder in [name for name in world.remote.folders if name.startswith(paths.DESCRIPTIONS)]:
             for name in list(world.remote.folders[folder]):
@@ -142,7 +143,7 @@ class LoneDriver:
                     world.remote.delete(name)
 
     def _heal(self, actor: Actor) -> None:
-        """All damage is named, and mended: there is a good copy of everything."""
+        """Check that all damage is named, and repaired, because there is a good copy of everything."""
         for _ in range(_TRIES):
             replicate(actor.ports.metadata, actor.ports.storage, actor.ports.execution, actor.ports.memory)
             heal(actor.ports.metadata, actor.ports.storage, actor.ports.execution, actor.ports.memory)
@@ -167,7 +168,7 @@ class LoneDriver:
             self._world.abandon(key)
 
     def _settle(self, actor: Actor) -> None:
-        """Replicate until nothing moves any more; a few runs must do."""
+        """Replicate until nothing changes; a few runs must suffice."""
         for _ in range(_TRIES):
             report = replicate(
                 actor.ports.metadata, actor.ports.storage, actor.ports.execution, actor.ports.memory
@@ -188,7 +189,8 @@ class LoneDriver:
     # --------------------------------------------------------------------------------- afterwards
 
     def check(self) -> None:
-        """All replicas agree, all are in the ISR, every record is accounted for. Raises: Violation."""
+        """Check that all replicas agree, all are in the ISR, and every record is accounted for. Raises:
+        Violation."""
         world = self._world
         if world.abandoned:
             return
@@ -212,7 +214,7 @@ class LoneDriver:
         self._check_remote()
 
     def _check_remote(self) -> None:
-        """The remote tier holds what its tables list, and nothing else."""
+        """Check that the remote tier holds exactly the files that its tables list."""
         lying = {
             name
             for folder, entries in self._world.remote.folders.items()
@@ -271,7 +273,7 @@ class LoneDriver:
 
 
 def world_folders(world: World) -> set[tuple[int, str]]:
-    """The folders that belong to somebody."""
+    """The folders that belong to replicas and voters."""
     owned = {(broker, "") for broker in world.roots}
     owned |= {(broker, paths.voter_path(directory_id)) for broker, directory_id in world.voters.items()}
     owned |= {

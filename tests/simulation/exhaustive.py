@@ -1,9 +1,9 @@
-"""Small configurations, every interleaving: depth-first search by replay, with states remembered.
+"""Every interleaving of small configurations: depth-first search by replay, with known states skipped.
 
-A state is what the stores hold, and what each driver has been told so far: drivers are deterministic, so two
-runs with the same answers are at the same place. The metadata log's requests are one step each; nothing fails.
-After every step the invariants, at the end of every run the lone driver. ``preemptions`` bounds how often a
-driver is interrupted that could go on; None: every interleaving.
+A state consists of the stores and of all answers to each driver so far: drivers are deterministic, so two runs
+with the same answers are at the same place. Each request of the metadata log is one step; nothing fails. The
+invariants are checked after every step, and the lone driver runs at the end of every run. ``preemptions`` bounds
+how often a driver is interrupted that could continue; None: every interleaving.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from tests.simulation.trace import text_of_trace
 
 @dataclass(slots=True)
 class Explored:
-    """What a search has come to."""
+    """The result of a search."""
 
     states: int = 0
     runs: int = 0
     complete: bool = True
     violation: str | None = None
     decisions: list[Decision] | None = None
-    """Of the run that failed."""
+    """The decisions of the failed run."""
 
 
 class _Search:
-    """One run of the search: follows a prefix, then goes on with the driver that runs, noting the choices."""
+    """One run of the search: follows a prefix, then continues the running driver, and records the choices."""
 
     def __init__(self, run: Run, prefix: Sequence[str], seen: set[int], preemptions: int | None) -> None:
         self._run = run
@@ -44,7 +44,7 @@ class _Search:
         self._used = 0
         self.taken: list[str] = []
         self.others: list[list[str]] = []
-        """What else could be done, at each step after the prefix."""
+        """The alternatives at each step after the prefix."""
         self.known = False
 
     def decide(self, step: int, drivers: Sequence[Driver]) -> Decision | None:
@@ -68,11 +68,11 @@ class _Search:
 
 
 def explore(configuration: Configuration, preemptions: int | None = None, most_runs: int = 10**9) -> Explored:
-    """Search until everything was seen, a run failed, or ``most_runs`` were made."""
+    """Search until every interleaving was seen, a run failed, or ``most_runs`` were made."""
     explored = Explored()
     seen: set[int] = set()
     ends: set[int] = set()
-    """What the stores and the drivers came to: from each of them the lone driver goes on once."""
+    """The final states of the stores and the drivers: the lone driver runs once from each."""
     waiting: list[list[str]] = [[]]
     while waiting:
         if explored.runs >= most_runs:

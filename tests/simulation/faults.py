@@ -1,14 +1,14 @@
-"""What happens to roots and processes, and the bound within which the protocol keeps its promises.
+"""Faults of roots and processes, and the bound within which the protocol keeps its promises.
 
-The rule: a root is wiped, or put back from an older copy, only while every partition with this root in its ISR
-has another member there whose storage is sound; and never that of a metadata voter, unless a majority of the
-voters stays untouched. (A voter that was put back from an older copy is not found out: the metadata log trusts
-its directory id. So voters are wiped, never restored.) Whatever only is away, or full, comes back before the end.
+The rule: a root is wiped, or restored from an older copy, only while every partition with this root in its ISR has
+another member there whose storage is sound; and never that of a metadata voter, unless a majority of the voters
+stays untouched. (A restored voter is not detected, because the metadata log trusts its directory id. So voters are
+wiped, never restored.) Storage that is temporarily away, or full, returns before the end.
 
-A bit is flipped only where other bytes of what is committed are good, of a register on another member of the ISR;
-and as long as another member of the ISR is whole. Of what nobody has acknowledged the only copy may be damaged
-before anybody reads it; of several copies one stays good: they were good when they were made, and nobody reads
-them again. No root is lost that has the last good bytes of a record.
+A bit is flipped only if there are other good bytes of the committed records, or of a register on another member of
+the ISR; and as long as another member of the ISR is intact. The only copy of unacknowledged records may be damaged
+before it is read; of several copies one stays good, because they were good when they were made, and are not read
+again. No root with the last good bytes of a record is lost.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 _FLIP_TRIES = 10
-"""Of so many objects one must be such that the bound allows it."""
+"""The number of objects to try for one that the bound allows."""
 
 
 class Events:
-    """Changes the world; what the bound does not allow does not happen."""
+    """Changes the world; changes outside the bound do not happen."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -40,26 +40,26 @@ class Events:
         self._formatted = 0
         self._lost_voters: set[int] = set()
         self._copy_of_all: dict[int, dict[str, bytes]] = {}
-        """The replicas of the topic on all brokers, by broker, as they were at one moment ..."""
+        """The replicas of the topic on all brokers, by broker, at one moment ..."""
         self._copied_ends: dict[int, int] = {}
-        """... and what was acknowledged then, by partition."""
+        """... and the acknowledged ends then, by partition."""
         self._all_copied: dict[int, dict[str, bytes]] = {}
-        """All that the brokers hold, the metadata too, as it was at one moment ..."""
+        """The content of all brokers, including the metadata, at one moment ..."""
         self._oracle_then: Oracle | None = None
-        """... and what was known then."""
+        """... and the oracle then."""
         self._put_back_once = False
         self.restart = lambda slot: None
-        """Starts the job of a slot again."""
+        """Restarts the job of a slot."""
 
     def apply(self, what: str, target: int) -> None:
-        """One event."""
+        """Apply one event."""
         done = getattr(self, f"_{what}")(target)
         if done is not False:
             self._world.ledger.count(f"event: {what}")
         self._world.note_event(f"{what} {target}" + (" (not allowed now)" if done is False else ""))
 
     def mend_all(self) -> None:
-        """The faults that pass are over."""
+        """End the temporary faults."""
         for broker in self._world.roots:
             self._mend(broker)
         self._world.page = 0
@@ -75,7 +75,7 @@ class Events:
         root.reachable, root.full = True, False
 
     def _double(self, slot: int) -> None:
-        """Somebody thinks that the driver is dead."""
+        """Start another driver, as if the first one were dead."""
         self.restart(slot)
 
     def _restart(self, slot: int) -> None:
@@ -84,7 +84,7 @@ class Events:
     # --------------------------------------------------------------------------- lost storage
 
     def may_lose(self, broker: int) -> bool:
-        """The rule."""
+        """The rule of the bound."""
         world = self._world
         if broker in world.voters and len(self._lost_voters | {broker}) * 2 >= len(world.voters):
             return False
@@ -97,7 +97,7 @@ class Events:
         ) and all(world.copies.lost(key, without=broker) is None for key in world.damage.partitions)
 
     def _wipe(self, broker: int) -> bool | None:
-        """The disk is lost, an empty one in its place; nobody has formatted it."""
+        """Replace the disk by an empty one, which is not formatted."""
         if not self.may_lose(broker):
             return False
         if broker in self._world.voters:
@@ -106,7 +106,7 @@ class Events:
         return None
 
     def _replace(self, broker: int) -> bool | None:
-        """The disk is lost, a formatted one in its place; nobody has registered it."""
+        """Replace the disk by a formatted one, which is not registered."""
         if self._wipe(broker) is False:
             return False
         self._format(broker)
@@ -121,7 +121,7 @@ class Events:
         self._backups[broker] = self._world.roots[broker].snapshot()
 
     def _restore(self, broker: int) -> bool | None:
-        """The disk is lost, a copy of what it once held in its place."""
+        """Replace the disk by a copy of its earlier content."""
         if broker not in self._backups or broker in self._world.voters or not self.may_lose(broker):
             return False
         self._world.roots[broker].restore(self._backups[broker], self._world.time.ms)
@@ -130,13 +130,13 @@ class Events:
     # --------------------------------------------------------------------------- all brokers at once
 
     def _copy(self, _: int) -> None:
-        """A copy of the topic's replicas on all brokers, as a snapshot of a machine's disk is."""
+        """Copy the topic's replicas on all brokers, like a snapshot of a machine's disk."""
         self._copy_of_all = {broker: dict(self._of_topic(broker)) for broker in self._world.roots}
         self._copied_ends = {key[1]: self._world.oracle.history(key).acknowledged for key in self._keys()}
 
     def _put_back(self, number: int) -> bool | None:
-        """The copy takes the place of the topic's replicas on all brokers; they are empty where ``number`` is odd.
-        Whatever ran on that machine is gone."""
+        """Replace the topic's replicas on all brokers by the copy, or by nothing if ``number`` is odd. All
+        processes on that machine end."""
         world = self._world
         if self._put_back_once or not (number % 2 or self._copy_of_all):
             return False
@@ -158,7 +158,7 @@ class Events:
             if end >= held and all(one < end for one in ends) and not history.unclean:
                 world.ledger.lose(key, history.put_back(end))
                 world.ledger.count("put back behind the remote log")
-            else:  # nobody can know what is lost: a person decides
+            else:  # the loss is unknown: an operator decides
                 history.forget()
                 world.abandoned = True
         for slot in range(len(world.configuration.operations)):
@@ -166,14 +166,14 @@ class Events:
         return None
 
     def _copy_all(self, _: int) -> None:
-        """A copy of all brokers with their metadata, beneath their ``broker.json``."""
+        """Copy all brokers with their metadata, below their ``broker.json``."""
         world = self._world
         self._all_copied = {broker: _but_identity(root.snapshot()) for broker, root in world.roots.items()}
         self._oracle_then = world.oracle.copy(world.batch)
         self._oracle_then.histories = {key: one.copy() for key, one in world.oracle.histories.items()}
 
     def _put_back_all(self, _: int) -> bool | None:
-        """The copy takes the place of all that the brokers hold; the remote tier is whole."""
+        """Replace the content of all brokers by the copy; the remote tier is unchanged."""
         world, then = self._world, self._oracle_then
         if self._put_back_once or then is None:
             return False
@@ -195,9 +195,9 @@ class Events:
             ends = [self._log_end(broker, key) for broker in self._replicas(key)]
             world.ledger.never.pop(key, None)
             if starts[key] > world.oracle.image.partition(*key).log_start_offset:
-                now.forget()  # what retention has removed is missing now, and a person says that it may be
+                now.forget()  # removed records are missing now, and an operator confirms the loss
                 world.abandoned = True
-            elif end <= before.acknowledged:  # what was acknowledged since then is lost, and nobody can know it
+            elif end <= before.acknowledged:  # later acknowledged records are lost without a trace
                 world.ledger.lose(key, now.offsets.keys() - before.offsets.keys())
                 world.oracle.histories[key] = before
                 world.ledger.count("put back to an earlier moment")
@@ -213,7 +213,7 @@ class Events:
         return None
 
     def _lose_all(self, number: int) -> bool | None:
-        """The folders of all replicas of a partition are gone. What was on its way may arrive still."""
+        """Delete the folders of all replicas of a partition. Calls in flight may still arrive."""
         world = self._world
         key = self._keys()[number % len(self._keys())]
         history = world.oracle.history(key)
@@ -258,7 +258,7 @@ class Events:
     # --------------------------------------------------------------------------- flipped bits
 
     def _flip(self, number: int) -> bool | None:
-        """A bit of an object of a replica, or of the remote tier; which one, the number says."""
+        """Flip a bit of an object of a replica, or of the remote tier; the number selects it."""
         world = self._world
         rng = random.Random(f"flip {world.configuration.seed} {number}")
         places = list(self._flippable())
@@ -302,7 +302,7 @@ class Events:
         if isinstance(register, EpochName):
             folders = (f"{world.invariants.folder(member, key)}/{register}" for member in members)
             return any(world.roots[m].get(path) is not None for m, path in zip(members, folders, strict=True))
-        if isinstance(register, LocalStartName):  # it holds no record; where a log starts any whole member knows
+        if isinstance(register, LocalStartName):  # it holds no record; any intact member knows where a log starts
             return bool(members)
         if broker is not None and world.copies.is_unacknowledged(key, name):
             copies = world.copies.elsewhere(key, broker, name)

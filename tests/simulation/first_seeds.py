@@ -1,8 +1,8 @@
-"""``python -m tests.simulation.first_seeds``: the seeds at which the simulation finds each mutation today.
+"""``python -m tests.simulation.first_seeds``: the seeds at which the simulation currently finds each mutation.
 
-A change of the protocol or of the simulation moves them: then ``test_mutations`` runs seed after seed, from
-``first`` of a mutation on, and takes minutes. Each mutation that is not found at ``first`` has a row.
-Names of mutations limit the search to these.
+A change of the protocol or of the simulation moves them: then ``test_mutations`` runs seed after seed, from a
+mutation's ``first`` on, and takes minutes. Each mutation that is not found at ``first`` has a row. Names of
+mutations limit the search to these.
 """
 
 from __future__ import annotations

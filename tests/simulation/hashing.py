@@ -8,7 +8,7 @@ import sys
 
 
 def outputs_by_order_of_hashes(program: str) -> set[str]:
-    """All that a program prints in processes that hash differently."""
+    """The outputs of a program in processes with different hash seeds."""
     return {
         subprocess.run(
             [sys.executable, "-c", program],

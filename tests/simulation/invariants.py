@@ -1,4 +1,4 @@
-"""I1 to I9 of the protocol, after every step: only what the step can have changed is looked at."""
+"""I1 to I9 of the protocol, checked after every step, for the parts that the step can have changed."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from tests.simulation.transacting import TransactionOracle
 
 @dataclass(frozen=True, slots=True)
 class ListedReplica:
-    """One replica at one moment, as anybody would see it who listed it now."""
+    """One replica at one moment, as a listing now shows it."""
 
     log: ReplicaLog
     tokens: tuple[Token | None, ...]
-    """From the local start to the log end; None where an offset has no record."""
+    """The tokens from the local start to the log end; None for an offset without a record."""
     contents: Mapping[DataFile, Content]
-    """Of the files of the log."""
+    """The contents of the files of the log."""
 
     def token(self, offset: int) -> Token | None:
-        """At an offset of the log."""
+        """The token at an offset of the log."""
         return self.tokens[offset - self.log.local_start]
 
 
 class Invariants:
-    """Holds the truth of the brokers against the oracle."""
+    """Compares the truth of the brokers with the oracle."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Invariants:
     ) -> None:
         self.oracle = oracle
         self.intended = intended
-        """What was written where these bytes are read: a flipped bit is not what it seems."""
+        """The original content for read bytes, which a flipped bit may have changed."""
         self.min_insync_replicas = min_insync_replicas
         self.transactions = transactions
         self.roots = roots
@@ -73,7 +73,7 @@ class Invariants:
     # ---------------------------------------------------------------------------- what there is
 
     def sound(self, broker: int) -> bool:
-        """Whether the root of a broker is the one that is registered."""
+        """Whether the root of a broker is the registered one."""
         registered = self.oracle.image.brokers.get(broker)
         found = self.roots[broker].get(BROKER_FILE)
         if registered is None or found is None:
@@ -83,23 +83,23 @@ class Invariants:
         return msgspec.json.decode(found[1], type=BrokerFile).directory_id == registered.directory_id
 
     def partition(self, key: Key) -> PartitionImage | None:
-        """As it is committed; None when its topic is gone."""
+        """The committed partition; None if its topic is deleted."""
         topic = self.oracle.image.topics.get(key[0])
         return None if topic is None else topic.partitions[key[1]]
 
     @property
     def folders(self) -> Mapping[tuple[Key, int], str]:
-        """Of all replicas as they are placed now."""
+        """The folders of all replicas in their current places."""
         if self.oracle.image is not self._image:
             self._take_image(self.oracle.image)
         return self._folders
 
     def folder(self, broker: int, key: Key) -> str:
-        """Of a replica as it is placed now, by the product's own rule."""
+        """The folder of a replica in its current place, by the product's own rule."""
         return self.folders[key, broker]
 
     def state(self, broker: int, folder: str) -> ListedReplica:
-        """A replica now. Raises: Violation when its own files contradict each other."""
+        """The current state of a replica. Raises: Violation if its own files contradict each other."""
         if folder in self.roots[broker].changed:  # within a step
             return self._look(broker, folder)
         known = self.states.get((broker, folder))
@@ -142,8 +142,8 @@ class Invariants:
         data: Callable[[DataFile], bytes],
         entries: Mapping[str, tuple[StoredObject, bytes]],
     ) -> None:
-        """I11: what its files tell of the producers is all of what their writer knew. Of the last append: those
-        before it were looked at before."""
+        """Check I11: its files have all of the producer state that their writer knew. Only the last append is
+        checked, because earlier ones were checked before."""
         appends = [link for link in log.chain if not link.name.merged]
         expected = states_after.get(data(appends[-1].file)) if appends else None
         if expected is None:
@@ -168,7 +168,7 @@ class Invariants:
     # ------------------------------------------------------------------------------ what must be
 
     def check(self) -> None:
-        """After a step. Raises: Violation."""
+        """Check after a step. Raises: Violation."""
         oracle = self.oracle
         keys = oracle.changed
         if oracle.image is not self._image:
@@ -184,7 +184,7 @@ class Invariants:
             root.changed.clear()
         for broker, folder, key in changed:
             self._check_folder(broker, folder, key, before[broker, folder], keys)
-        for broker, folder, key in changed:  # what was decided in the same step is known by now
+        for broker, folder, key in changed:  # decisions of the same step are known by now
             self._check_transactions(broker, folder, key)
         for _, _, key in changed:
             self._prove(key)
@@ -206,7 +206,7 @@ class Invariants:
     def _check_folder(
         self, broker: int, folder: str, key: Key, before: ListedReplica | None, keys: dict[Key, None]
     ) -> None:
-        """A replica that changed. ``keys`` gets its partition, where the other members must be looked at."""
+        """Check a changed replica. ``keys`` gets its partition if the other members must be checked."""
         if not self.sound(broker):
             return
         state = self.state(broker, folder)
@@ -277,7 +277,8 @@ class Invariants:
             raise Violation(f"C2: {offset} is removed or not in generation {generation} {who}")
 
     def _end_behind(self, broker: int, key: Key, history: History, log: ReplicaLog) -> None:
-        """The leader goes on from the end of the remote log, or has begun again: from here on all holds again."""
+        """The leader continues from the end of the remote log, or has begun again: from here on all invariants
+        hold again."""
         partition = self.partition(key)
         if history.begins_again is not None:
             if partition is not None and broker == partition.leader and log.local_start >= history.begins_again:
@@ -309,8 +310,8 @@ class Invariants:
                 self._check_member(broker, key, history)
 
     def _check_member(self, broker: int, key: Key, history: History) -> None:
-        """A member of the ISR holds all that was acknowledged, and all below any high watermark, and no record
-        that was reported as erased (E1)."""
+        """Check that a member of the ISR holds all acknowledged records, and all below any high watermark, and no
+        record that was reported as erased (E1)."""
         state = self.state(broker, self.folder(broker, key))
         for offset in history.reported:
             if state.log.local_start <= offset < state.log.log_end and state.token(offset) != b"%d:" % offset:
@@ -328,8 +329,8 @@ class Invariants:
         self._commit(history, state, min(state.log.log_end, max(history.acknowledged, history.high)), who)
 
     def _prove(self, key: Key) -> None:
-        """I9: what the ISR holds may be committed while it has enough members. One whose storage is lost by now
-        has no say: it held what was seen of it."""
+        """I9: the records on the ISR may be committed while it has enough members. A member with lost storage does
+        not count, because its earlier content was already seen."""
         partition, history = self.partition(key), self.oracle.history(key)
         if (
             partition is None
@@ -343,6 +344,6 @@ class Invariants:
         history.proven = max([history.proven, *([min(ends)] if ends else [])])
 
     def name(self, key: Key) -> str:
-        """Of a partition, for people."""
+        """The readable name of a partition."""
         topic = self.oracle.image.topics.get(key[0])
         return f"{'a deleted topic' if topic is None else topic.name}-{key[1]}"

@@ -1,4 +1,4 @@
-"""What was appended, and what was said of it: every record is accounted for."""
+"""The appends and their answers: every record is accounted for."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Ledger:
         self._damage = damage
         self._topic_id = topic_id
         self.appends: dict[tuple[Key, str], dict[int, bool]] = {}
-        """Sequences that were begun, in order, and whether they are acknowledged."""
+        """Begun sequences, in order, and whether they are acknowledged."""
         self.sizes: dict[tuple[Key, str, int], int] = {}
         self.never: defaultdict[Key, set[Token]] = defaultdict(set)
-        """Records of which it was said: not appended, and nobody tries them again."""
+        """Records that were answered as not appended, and are not retried."""
         self.counts: Counter[str] = Counter()
 
     def count(self, what: str) -> None:
-        """Something happened."""
+        """Count an event."""
         self.counts[what] += 1
 
     def tokens(self, key: Key, producer: str, sequence: int, records: int) -> list[Token]:
@@ -36,7 +36,7 @@ class Ledger:
         return [f"{key[1]}/{producer}/{sequence}/{index}".encode() for index in range(records)]
 
     def is_early(self, topic_id: str, producer: str, sequence: int) -> bool:
-        """Whether one before it is not acknowledged: a producer appends one after the other."""
+        """Whether an earlier one is not acknowledged: a producer appends one after the other."""
         return any(
             not acknowledged
             for (key, of), begun in self.appends.items()
@@ -45,7 +45,7 @@ class Ledger:
         )
 
     def acknowledged(self, topic_id: str, producer: str) -> list[tuple[int, int]]:
-        """Partition and sequence of what is, in order."""
+        """Partition and sequence of the acknowledged appends, in order."""
         return sorted(
             (key[1], sequence)
             for (key, of), begun in self.appends.items()
@@ -54,7 +54,7 @@ class Ledger:
         )
 
     def lose(self, key: Key, lost: AbstractSet[Token]) -> None:
-        """These records were lost with all storage that had them: their producers try again."""
+        """These records were lost with all their storage: their producers retry."""
         for (of, producer), begun in self.appends.items():
             for sequence in begun if of == key else ():
                 records = self.sizes[of, producer, sequence]
@@ -62,11 +62,11 @@ class Ledger:
                     begun[sequence] = False
 
     def any_unclean(self, topic_id: str) -> bool:
-        """Whether a partition of the topic has lost what was acknowledged; what is known of producers with it."""
+        """Whether a partition of the topic has lost acknowledged records, and producer state with them."""
         return any(history.unclean for key, history in self._oracle.histories.items() if key[0] == topic_id)
 
     def acknowledge(self, key: Key, tokens: Sequence[Token], report: Report) -> str:
-        """Hold what an ``acks=all`` append of one partition says against the oracle; the outcome.
+        """Compare the answer of an ``acks=all`` append of one partition with the oracle; returns the outcome.
 
         Raises: Violation.
         """
@@ -75,7 +75,7 @@ class Ledger:
         if outcome not in ("acknowledged", "duplicate"):
             return outcome
         if outcome == "duplicate" and row["base_offset"] is None:
-            return outcome  # so long ago that nobody knows where: an earlier acknowledgement has said it
+            return outcome  # so long ago that its place is unknown: an earlier acknowledgement had it
         base, end = int(str(row["base_offset"])), int(str(row["next_offset"]))
         history = self._oracle.history(key)
         if history.unclean:
@@ -89,8 +89,8 @@ class Ledger:
         return outcome
 
     def excuse_corruption(self, topic_partition: str, what: str) -> None:
-        """Storage was called corrupt. Raises: Violation (I10), but where a bit was flipped, where an unclean
-        election has left histories that contradict each other, and in the topic that comes and goes.
+        """Storage was called corrupt. Raises: Violation (I10), unless a bit was flipped, an unclean election has
+        left contradicting histories, or the topic is the temporary one.
         """
         for topic_id, partition in self._damage.partitions:
             topic = self._oracle.image.topics.get(topic_id)
@@ -112,7 +112,8 @@ class Ledger:
         raise Violation(f"I10: sound storage is called corrupt: {topic_partition} {what}")
 
     def check_accounts(self) -> None:
-        """At the end: what was acknowledged is there exactly once, what was not appended is not.
+        """Check at the end that each acknowledged record exists exactly once, and that no record exists that was
+        not appended.
 
         Raises: Violation.
         """

@@ -1,4 +1,4 @@
-"""Runs many seeds in several processes, and counts what they covered."""
+"""Runs many seeds in several processes, and counts their coverage."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run_many(first: int, seeds: int, processes: int, run: Callable[[int], Outcom
     summary = Summary()
     chunks = [range(at, min(at + _CHUNK, first + seeds)) for at in range(first, first + seeds, _CHUNK)]
     if processes > 1:
-        # The product's caches keep what they have read: after thousands of seeds a process would take gigabytes.
+        # The product's caches keep their content: after thousands of seeds a process would take gigabytes.
         with multiprocessing.get_context("fork").Pool(processes, maxtasksperchild=20) as pool:
             for part in pool.imap(partial(run_some, run=run), chunks):
                 _take(summary, part)
@@ -78,7 +78,7 @@ def _line(seed: int, violation: str) -> str:
 
 
 def report_on(summary: Summary) -> Iterator[str]:
-    """The lines that a person reads at the end."""
+    """The final lines for the user."""
     rate = summary.seeds / summary.seconds if summary.seconds else 0.0
     yield f"{summary.seeds} seeds in {summary.seconds:.1f} s: {rate:.1f} a second"
     yield "; ".join(f"{what} {count}" for what, count in sorted(summary.counts.items()))

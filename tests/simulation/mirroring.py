@@ -1,7 +1,7 @@
-"""A topic that mirrors another: any number of mirrors, which die, sleep and are late, and one copy.
+"""A topic that mirrors another: any number of mirrors, which die, pause and are late, and one copy.
 
-What the source has at an offset is a function of the offset: a record, or nothing. So what is committed can be
-held against it.
+The source's record at an offset, or its absence, is a function of the offset, so that commits can be compared with
+it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 MIRRORED = "m"
 _SOURCE = "kafka/oX3uHkRbTS6eNWJkT0n5kw"
 _START = 7
-"""Where the source begins, and so the log."""
+"""The start of the source, and so of the log."""
 _TRIES = 4
 _FASTER = {"OFFSET_OUT_OF_RANGE", "DUPLICATE_SEQUENCE_NUMBER", "INVALID_PRODUCER_EPOCH"}
 
 
 def token_at(offset: int) -> Token:
-    """What the log is to have there; of a gap as ``tokens_of`` tells it."""
+    """The expected token of the log there; for a gap as in ``tokens_of``."""
     return b"%d:" % offset if _is_gap(offset) else b"m/%d" % offset
 
 
@@ -48,7 +48,7 @@ def _is_gap(offset: int) -> bool:
 
 
 def rows(start: int, end: int) -> pa.RecordBatch:
-    """What the source has at ``[start, end)``."""
+    """The source's records at ``[start, end)``."""
     from tests.simulation.actor import batch
 
     values = [None if _is_gap(offset) else token_at(offset) for offset in range(start, end)]
@@ -58,7 +58,7 @@ def rows(start: int, end: int) -> pa.RecordBatch:
 
 
 def mirror(actor: Actor, records: int) -> str:
-    """From the log end on, as a run of a mirror does it, which may have looked long ago."""
+    """Mirror from the log end on, like a run of a mirror that may have looked long ago."""
     from tests.simulation.actor import check_report
 
     world, ports = actor.world, actor.ports
@@ -68,8 +68,7 @@ def mirror(actor: Actor, records: int) -> str:
     if MIRRORED not in image.topic_ids:
         with suppress(TopicAlreadyExistsError):
             topics.create_topic(
-                ports.metadata,
-                ports.storage,
+                *ports.for_tasks,
                 MIRRORED,
                 partitions=1,
                 replication_factor=world.shape.copies,
@@ -106,7 +105,7 @@ def mirror(actor: Actor, records: int) -> str:
 
 
 def check_mirrored(oracle: Oracle) -> None:
-    """Whatever is committed is what the source has there. Raises: Violation."""
+    """Check that every committed offset equals the source's. Raises: Violation."""
     topic_id = oracle.image.topic_ids.get(MIRRORED)
     history = None if topic_id is None else oracle.histories.get((topic_id, 0))
     if history is None or history.unclean:
@@ -119,6 +118,6 @@ def check_mirrored(oracle: Oracle) -> None:
 
 
 def with_mirrors(configuration: Configuration) -> Configuration:
-    """The configuration, and mirrors in it."""
+    """The configuration with mirrors added."""
     operations = mirrored(configuration.seed, configuration.operations, rate=1.0)
     return replace(configuration, operations=operations)

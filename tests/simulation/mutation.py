@@ -1,4 +1,4 @@
-"""A step of the protocol that is left out, and the runs of which one must then fail."""
+"""An omitted step of the protocol, and the runs of which one must then fail."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from tests.simulation.strategies import Script, Seeded
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One (!) left out."""
+    """One omitted step that is marked (!)."""
 
     name: str
     what: str
     """The sentence of the protocol."""
     apply: Callable[[], AbstractContextManager[object]]
     theme: str | None = None
-    """The theme of its runs; None: all themes."""
+    """The theme of its runs; None selects all themes."""
     directed: Configuration | None = None
     """Runs of this configuration only, with schedules by seed."""
     script: Sequence[tuple[str, str]] = ()
-    """The schedule of the directed configuration by hand: a window so small that seeds rarely hit it."""
+    """A hand-written schedule of the directed configuration, for a window so small that seeds rarely hit it."""
     shaped: Callable[[Configuration], Configuration] = lambda configuration: configuration
     """Changes the configuration of each run."""
     voters: int | None = None
     first: int = 1
-    """The first seed that is tried."""
+    """The first seed."""
     seeds: int = 1000
-    """The number of seeds that are tried: one of them must fail."""
+    """The number of seeds, one of which must fail."""
 
     def configuration(self, seed: int) -> Configuration:
         """The configuration of a seed, as this mutation needs it."""

@@ -1,7 +1,7 @@
-"""Steps of the protocol left out. Each variant stands for one sentence marked (!); the simulation must find it.
-Those of the metadata log (section 5) are left out in ``tests.quorum``.
+"""Omitted steps of the protocol. Each variant belongs to one sentence marked (!); the simulation must find it.
+``tests.quorum`` omits those of the metadata log (section 5).
 
-A proof that cannot fail proves nothing. The variants are made here, by patching; the product has no switch.
+A proof that cannot fail proves nothing. The variants are made by patching, without any switch in the product.
 """
 
 from __future__ import annotations

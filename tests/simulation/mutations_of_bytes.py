@@ -1,4 +1,4 @@
-"""What vouches for bytes, and what makes alarms true, left out (I8 to I10): the simulation must find each."""
+"""Omitted checks of bytes, and of alarms (I8 to I10): the simulation must find each."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def _unread(
     directed: Configuration | None = None,
     first: int = 1,
 ) -> Mutation:
-    """Of runs in which bits flip: somebody does not look at bytes that he relies upon."""
+    """Runs with flipped bits in which a step does not check bytes that it relies on."""
     return Mutation(name, what, all_of(*patches), theme=theme, directed=directed, shaped=_flipping, first=first)
 
 
 def _untrue(name: str, what: str, *patches: _Patch, first: int = 1) -> Mutation:
-    """Of runs with checks and without flips: a check says what is not so."""
+    """Runs with checks and without flips, in which a check reports something false."""
     return Mutation(name, what, all_of(*patches), theme="checks", first=first)
 
 
@@ -87,8 +87,8 @@ _TAKEN_AWAY = (
     ("flip", "2"),  # of that file
     ("d1", "delete 0.1 b2"),  # broker 1 leads, without the record: d1 is about to take the file away
     ("d0", ""),  # broker 1 gets it all the same
-    ("d2", "create 2.2.hw b2"),  # d2 has copied what is behind it, and is about to say that all is there
-    ("d1", "commit 0.1 b2"),  # it is away, and not yet copied anew
+    ("d2", "create 2.2.hw b2"),  # d2 has copied the following records, and is about to report that all exist
+    ("d1", "commit 0.1 b2"),  # it is away, and not yet copied again
     ("d2", ""),
 )
 

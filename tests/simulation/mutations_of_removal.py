@@ -1,4 +1,4 @@
-"""Steps of compaction and erasure left out (``mutations``)."""
+"""Omitted steps of compaction and erasure (``mutations``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names in storage in the protocol's notation, for traces and schedules by hand."""
+"""Names in storage in the protocol's notation, for traces and hand-written schedules."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def name_in_short(name: str) -> str:
 def _folder(folder: str) -> str:
     incarnation_folder, *rest = folder.split("/")
     directory, _, root = incarnation_folder.partition(".")
-    short = f"{directory[-3:]}{'.' + root[:2] if root else ''}"  # the last digits tell directories apart
+    short = f"{directory[-3:]}{'.' + root[:2] if root else ''}"  # the last digits distinguish directories
     match rest:
         case ["__cluster_metadata"]:
             return "metadata"

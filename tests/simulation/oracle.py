@@ -1,8 +1,8 @@
-"""The naive twin: per partition one list of what is committed; and the metadata as they were committed.
+"""The naive twin: per partition one list of committed records; and the committed metadata.
 
-The twin learns of records from acknowledgements and from replicas: what lies below a high watermark is
-committed for ever. It learns of metadata from any driver that takes a state for committed; whatever anybody
-does rests on such a state, so none is seen here too late.
+The twin learns of records from acknowledgements and from replicas: records below a high watermark are committed
+forever. It learns of metadata from any driver that considers a state committed; every operation rests on such a
+state, so none is seen too late.
 """
 
 from __future__ import annotations
@@ -40,40 +40,41 @@ def is_tombstone(token: Token) -> bool:
 
 @dataclass(slots=True)
 class History:
-    """One partition, as it must be."""
+    """The expected state of one partition."""
 
     begin: int = 0
-    """Where the log begins: the partition was created so. Nothing is below, so everybody has it."""
+    """The start of the log at the partition's creation. Nothing is below, so every replica has it."""
     committed: dict[int, Token] = field(default_factory=dict)
     offsets: dict[Token, int] = field(default_factory=dict)
-    """Where each token is committed."""
+    """The committed offset of each token."""
     acknowledged: int = 0
-    """Everything below is on every member of the ISR."""
+    """All offsets below are on every member of the ISR."""
     high: int = 0
     """The greatest high watermark of any replica."""
     proven: int = 0
-    """Everything below was once on every member of an ISR that had ``min.insync.replicas`` of them."""
+    """All offsets below were once on every member of an ISR with ``min.insync.replicas`` members."""
     unclean: bool = False
-    """It had an unclean election: what was committed may be lost."""
+    """It had an unclean election: committed records may be lost."""
     read: dict[str, int] = field(default_factory=dict)
-    """The greatest high watermark that a reader got, by replica folder."""
+    """The greatest high watermark of a reader, by replica folder."""
     behind: bool = False
-    """All replicas were put back, and end before the remote log: until its leader goes on from the end of that."""
+    """All replicas were restored, and end before the remote log: until the leader continues from the end of
+    that."""
     was_put_back: bool = False
     begins_again: int | None = None
-    """All replicas lost all records, and up to here the metadata know of them: until a person lets the log begin
-    again."""
+    """All replicas lost all records, and up to here the metadata know of them: until an operator lets the log
+    begin again."""
 
     rule: Rule | None = None
-    """By which records have left."""
+    """The rule by which records have left."""
     generation: int = 0
-    """Of the last rule or erasure."""
+    """The generation of the last rule or erasure."""
     erased: dict[int, int] = field(default_factory=dict)
-    """Offsets that erasures name, each with the generation of the first."""
+    """Erased offsets, each with the generation of the first erasure."""
     reported: set[int] = field(default_factory=set)
-    """Those that a run has reported as erased."""
+    """Offsets that a run has reported as erased."""
     whole: set[int] = field(default_factory=set)
-    """Those that a run has reported as wholly erased."""
+    """Offsets that a run has reported as wholly erased."""
 
     def is_superseded(self, offset: int, rule: Rule) -> bool:
         """Whether the rule removes the committed record at an offset."""
@@ -87,8 +88,8 @@ class History:
         )
 
     def commit(self, offset: int, token: Token, who: str) -> None:
-        """``token`` is committed at ``offset``, or a rule has removed what is. Raises: Violation (C1) when another
-        one is, or it is elsewhere."""
+        """``token`` is committed at ``offset``, unless a rule has removed the committed one. Raises: Violation
+        (C1) if another one is committed, or it is committed elsewhere."""
         if token == b"%d:" % offset and (offset in self.erased or self.rule is not None):
             known = self.committed.setdefault(offset, token)  # a mirror has the gaps of its source
             removed = offset in self.erased or known == token or self.rule is None
@@ -102,9 +103,9 @@ class History:
             raise Violation(f"I3: {token!r} is at {offset} {who}, and committed at {self.offsets[token]}")
 
     def put_back(self, end: int) -> set[Token]:
-        """All replicas were put back from an older copy, and the remote log ends at ``end``: what lies below stays
+        """All replicas were restored from an older copy, and the remote log ends at ``end``: records below stay
         committed (I14: no offset is acknowledged with other records while the remote log holds the first). Returns
-        the records that are lost.
+        the lost records.
         """
         lost = {token for offset, token in self.committed.items() if offset >= end}
         self.committed = {offset: token for offset, token in self.committed.items() if offset < end}
@@ -118,7 +119,7 @@ class History:
     def lose_all(self, known: int) -> set[Token]:
         """No replica has a record any more, nor a remote log, and the metadata know that there were some up to
         ``known``: these offsets stay committed (I15: none of them is acknowledged with other records). Returns the
-        records that are lost.
+        lost records.
         """
         lost = set(self.offsets)
         self.committed = {offset: token for offset, token in self.committed.items() if offset < known}
@@ -129,11 +130,11 @@ class History:
         return lost
 
     def copy(self) -> History:
-        """As it is now, without readers."""
+        """A copy without readers."""
         return replace(self, committed=dict(self.committed), offsets=dict(self.offsets), read={})
 
     def forget(self) -> None:
-        """An unclean election: start again from what storage holds."""
+        """After an unclean election, start again from the content of storage."""
         self.unclean = True
         self.committed.clear()
         self.offsets.clear()
@@ -142,17 +143,17 @@ class History:
 
 
 class Oracle:
-    """What must hold of partitions and metadata."""
+    """The invariants of partitions and metadata."""
 
     def __init__(self, bytes_of: Callable[[DataName], bytes]) -> None:
         self.image = ClusterImage()
         self.files: dict[int, DataName] = {}
         """The committed batches by their first offset."""
         self.images: dict[int, ClusterImage] = {}
-        """After each of them."""
+        """The image after each of them."""
         self.histories: dict[Key, History] = {}
         self.changed: dict[Key, None] = {}
-        """Partitions whose metadata changed since somebody looked."""
+        """Partitions whose metadata changed since the last look."""
         self.counts: dict[str, int] = dict.fromkeys(
             (
                 "elections",
@@ -170,23 +171,23 @@ class Oracle:
         self.bytes_of = bytes_of
 
     def copy(self, bytes_of: Callable[[DataName], bytes]) -> Oracle:
-        """One that knows the same metadata, and no records."""
+        """A copy with the same metadata, and no records."""
         twin = Oracle(bytes_of)
         twin.image, twin.files, twin.images = self.image, dict(self.files), dict(self.images)
         return twin
 
     def go_back(self, earlier: Oracle) -> None:
-        """The metadata are as they were when ``earlier`` was copied."""
+        """Return the metadata to the state when ``earlier`` was copied."""
         self.image, self.files, self.images = earlier.image, dict(earlier.files), dict(earlier.images)
 
     def history(self, key: Key) -> History:
-        """Of one partition."""
+        """The history of one partition."""
         return self.histories.setdefault(key, History())
 
     # ------------------------------------------------------------------------------- metadata
 
     def committed(self, state: LogState) -> None:
-        """A driver takes a state of the metadata log for committed. Raises: Violation (I6)."""
+        """A driver considers a state of the metadata log committed. Raises: Violation (I6)."""
         if state.image.next_offset > self.image.next_offset:
             for name in sorted(state.files - set(self.files.values())):
                 if name.base_offset != self.image.next_offset:
@@ -257,7 +258,7 @@ class Oracle:
 
 
 class WatchedLog(MetadataLog):
-    """The product's metadata log, of which the oracle learns what its driver takes for committed."""
+    """The product's metadata log, which tells the oracle the states that its driver considers committed."""
 
     oracle: Oracle
 

@@ -1,4 +1,4 @@
-"""Readers: what they get is contiguous, below the high watermark, and what was committed."""
+"""Readers: their records are contiguous, below the high watermark, and committed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def read_topic(world: World, ports: Ports) -> str:
-    """As ``plan_read`` and a scan do it, every record."""
+    """Read every record, like ``plan_read`` and a scan."""
     from tests.simulation.world import TOPIC
 
     before = {key: dict(history.read) for key, history in world.oracle.histories.items()}
@@ -54,7 +54,7 @@ def read_topic(world: World, ports: Ports) -> str:
 
 
 def read_replica(world: World, ports: Ports, broker: int, partition: int) -> str:
-    """One replica, whichever it is, below its high watermark."""
+    """Read one replica, any of them, below its high watermark."""
     view = ports.metadata.image().view(world.topic_id, partition)
     if broker not in view.replicas:
         return "no replica"
@@ -75,7 +75,7 @@ def read_replica(world: World, ports: Ports, broker: int, partition: int) -> str
 
 
 def offsets(world: World, ports: Ports) -> str:
-    """Positions are answered; their order holds."""
+    """Check that positions are answered, and that their order is right."""
     from tests.simulation.world import TOPIC
 
     specs = (OffsetSpec.EARLIEST, OffsetSpec.EARLIEST_LOCAL, OffsetSpec.LATEST)
@@ -95,7 +95,7 @@ def _read(
         read = [pa.Table.from_batches([rows]) for rows in read_batches(store, file, start, end, TOKEN_COLUMNS)]
         tokens = [token for rows in read for token in tokens_of(rows)]
     except StratalogError:
-        return []  # it is gone: plan again
+        return []  # it is deleted: plan again
     if len(tokens) != end - start:
         raise Violation(f"I5: {len(tokens)} records of [{start}, {end}) {who}")
     if not history.unclean:

@@ -1,5 +1,5 @@
 """The table of a topic in the remote tier, in memory: Delta's promises without Delta. A version is put atomically
-and exclusively; whoever gets no answer reads again. The objects are in a simulated store like any other.
+and exclusively; a driver without an answer reads again. The objects are in a simulated store like any other.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ class Table:
     version: int = -1
     live: dict[str, Uploaded] = field(default_factory=dict)
     removed: dict[str, int] = field(default_factory=dict)
-    """When each path was removed."""
+    """The time when each path was removed."""
     rules: Mapping[int, Rule] = field(default_factory=dict)
     """The recorded rules of removal by partition."""
     erased: Mapping[int, int] = field(default_factory=dict)
     """The recorded erasures by partition."""
     begins: int = 0
-    """The first version whose entry is left."""
+    """The first version whose entry still exists."""
     deleted: bool = False
     """The mark of a topic that is to be deleted."""
 
     def put(self, version: int, change: TableChange, now_ms: int) -> bool:
-        """The version after ``version``, if nobody has put it."""
+        """Put the version after ``version``, unless it exists."""
         if self.version != version:
             return False
         self.version += 1
@@ -87,13 +87,11 @@ class MemoryTopicTable(DeltaTopicTable):
         self._send = send
 
     def load(self) -> RemoteLog:
-        """See ``DeltaTopicTable.load``."""
         if self._driver.point("table", "remote", "load") is Verdict.REFUSE:
             raise StorageError(f"cannot read the table {self.uri}")
         return self._log()
 
     def ensure(self, schema: pa.Schema) -> None:
-        """See ``DeltaTopicTable.ensure``."""
         self._driver.point("table", "remote", "ensure")
         self._table.version = max(self._table.version, 0)
 
@@ -112,7 +110,6 @@ class MemoryTopicTable(DeltaTopicTable):
         raise OutcomeUnknownError(f"commits to {self.uri} failed {_ATTEMPTS} times")
 
     def load_with_removed(self, delay_ms: int) -> tuple[RemoteLog, RemovedFiles]:
-        """See ``DeltaTopicTable.load_with_removed``."""
         log = self.load()
         until = self._now_ms() - delay_ms
         ever = self._table.removed.items()
@@ -121,7 +118,6 @@ class MemoryTopicTable(DeltaTopicTable):
         )
 
     def delete_history(self) -> int:
-        """See ``DeltaTopicTable.delete_history``."""
         version = self.load().version
         if self._driver.point("table", "remote", "history") is Verdict.REFUSE:
             raise StorageError(f"cannot write a checkpoint of the table {self.uri}")
@@ -129,19 +125,16 @@ class MemoryTopicTable(DeltaTopicTable):
         return version
 
     def mark_deleted(self, deleted: bool) -> None:
-        """See ``DeltaTopicTable.mark_deleted``."""
         if self._driver.point("table", "remote", "mark") is Verdict.REFUSE:
             raise StorageError(f"cannot mark the table {self.uri}")
         if self._table.version >= 0:
             self._table.deleted = deleted
 
     def is_marked_deleted(self) -> bool | None:
-        """See ``DeltaTopicTable.is_marked_deleted``."""
         self._driver.point("table", "remote", "mark")
         return None if self._table.version < 0 else self._table.deleted
 
     def delete(self) -> None:
-        """See ``DeltaTopicTable.delete``."""
         self.remote.delete([stored.name for stored in self.remote.walk(self.folder)])
         self._table.version = -1
         self._table.live.clear()
@@ -157,7 +150,7 @@ class MemoryTopicTable(DeltaTopicTable):
         )
 
     def _put_version(self, version: int, change: TableChange) -> None:
-        """The version after ``version``, if nobody has put it. What is answered, the table itself tells."""
+        """Put the version after ``version``, unless it exists. The table itself gives the answer."""
         verdict = self._driver.point("commit", "remote", "table")
         if verdict is Verdict.LATE:
             self._send(lambda: self._table.put(version, change, self._now_ms()))

@@ -1,4 +1,4 @@
-"""The truth: what one root of a broker (or the remote tier) holds."""
+"""The truth: the content of one root of a broker (or of the remote tier)."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ class Root:
         self.place = place
         self.folders: dict[str, dict[str, Entry]] = {}
         self.made: dict[str, int] = {}
-        """How often each name was created: an object's version tells it from the earlier ones of its name."""
+        """The number of creations of each name: an object's version distinguishes it from earlier ones of its
+        name."""
         self.reachable = True
         self.full = False
         self.changed: dict[str, None] = {}
-        """Folders that changed since somebody looked."""
+        """Folders that changed since the last look."""
         self.staged: dict[str, str] = {}
-        """Bytes that have no name yet, of writers that live; with the name to come of those on their way."""
+        """Unnamed bytes of live writers; with the future name if the naming is in flight."""
         self._stagings = 0
         self._sorted: dict[str, tuple[StoredObject, ...]] = {}
         self._by_rank: dict[str, tuple[tuple[int, StoredObject], ...]] = {}
 
     def copy(self) -> Root:
-        """The same objects, on a root of their own."""
+        """The same objects on a separate root."""
         twin = Root(self.place)
         twin.folders = {folder: dict(entries) for folder, entries in self.folders.items()}
         twin.made = dict(self.made)
@@ -50,29 +51,29 @@ class Root:
         return True
 
     def put(self, name: str, data: bytes, now_ms: int) -> None:
-        """Create, in the place of whatever has the name."""
+        """Create an object, or replace the existing one."""
         self.folders.get(folder_of(name), {}).pop(name, None)
         self.create(name, data, now_ms)
 
     def stage(self) -> str:
-        """A place for bytes without a name, in ``staged``."""
+        """A place for unnamed bytes in ``staged``."""
         self._stagings += 1
         place = f"staged-{self._stagings}"
         self.staged[place] = ""
         return place
 
     def lose(self, name: str) -> None:
-        """Bytes on their way to this name do not arrive."""
+        """Bytes in flight to this name do not arrive."""
         self.staged = {place: to for place, to in self.staged.items() if to != name}
 
     def delete(self, name: str) -> None:
-        """One name; one that is not there is no error."""
+        """Delete one name; a missing one is no error."""
         folder = folder_of(name)
         if self.folders.get(folder, {}).pop(name, None) is not None:
             self._touch(folder)
 
     def replace(self, name: str, data: bytes) -> None:
-        """Other bytes in an object, which nobody has written: it is the same one to whoever lists it."""
+        """Replace the bytes of an object without a write: listings show the same object."""
         entries = self.folders[folder_of(name)]
         entries[name] = (entries[name][0], data)
         self._touch(folder_of(name))
@@ -96,7 +97,7 @@ class Root:
         return sorted(found, key=lambda stored: stored.name)
 
     def by_rank(self, prefix: str) -> tuple[tuple[int, StoredObject], ...]:
-        """All objects below a folder in a fixed order of no meaning, as ``readdir`` of a hashed folder has it."""
+        """All objects below a folder in a fixed, meaningless order, like ``readdir`` of a hashed folder."""
         if not prefix or prefix not in self.folders:
             return _ranked(self.listing(prefix))
         if prefix not in self._by_rank:
@@ -111,7 +112,7 @@ class Root:
         return self._sorted[folder]
 
     def wipe(self) -> None:
-        """Everything is gone."""
+        """Delete everything."""
         for folder in self.folders:
             self._touch(folder)
         self.folders = {}
@@ -121,7 +122,7 @@ class Root:
         return {name: data for entries in self.folders.values() for name, (_, data) in entries.items()}
 
     def restore(self, backup: dict[str, bytes], now_ms: int) -> None:
-        """The copy takes the place of what is here; its objects are other ones of the same names."""
+        """Replace the content by the copy; its objects are other ones of the same names."""
         self.wipe()
         for name, data in sorted(backup.items()):
             self.create(name, data, now_ms)

@@ -1,4 +1,4 @@
-"""One seed: the faulty part, the part in turn, the lone driver."""
+"""One seed: the faulty part, the serial part, the lone driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Line = tuple[int, str, str, str, str, str, object]
 
 @dataclass(slots=True)
 class Result:
-    """What became of a run."""
+    """The result of a run."""
 
     configuration: Plan
     violation: str | None = None
@@ -35,7 +35,7 @@ class Result:
     """A digest of all names and bytes on storage at the end."""
 
     def note(self, step: int, driver: Driver, what: str, place: str, name: str, outcome: object) -> None:
-        """One line more: of bytes and lists their length, of objects their version."""
+        """Add one line; bytes and lists are shown by their length, objects by their version."""
         shown: Any = outcome
         if isinstance(outcome, bytes | list | tuple):
             shown = len(outcome)
@@ -44,11 +44,11 @@ class Result:
         self.lines.append((step, driver.name, driver.operation, what, place, name, shown))
 
     def note_event(self, step: int, what: str) -> None:
-        """One line more, of the world."""
+        """Add one line about the world."""
         self.lines.append((step, "", "", what, "", "", None))
 
     def digest(self) -> str:
-        """Of the whole trace, of what was decided, and of all bytes on storage at the end."""
+        """A digest of the whole trace, of the decisions, and of all bytes on storage at the end."""
         digest = hashlib.blake2b(digest_size=16)
         for line in self.lines:
             digest.update(repr(line).encode())
@@ -66,12 +66,12 @@ class Run:
         self.world = World(configuration, self._note, self._note_event)
         self.world.events.restart = self._start
         self._next = [0] * len(configuration.operations)
-        """By slot: the operation that it is at."""
+        """The next operation, keyed by slot."""
         self._owner: list[str] = [""] * len(configuration.operations)
         self._started: Counter[int] = Counter()
 
     def run(self, strategy: Strategy, enough: Callable[[], bool] = lambda: False) -> Result:
-        """To the end, to the first violation, or until the strategy has ended and that is ``enough``."""
+        """Run to the end, to the first violation, or until the strategy has ended if that is ``enough``."""
         scheduler = self.world.scheduler
         try:
             with remembered():
@@ -141,8 +141,8 @@ class Run:
             self._note(driver, "ends", "", "", perform(actor, operation))
 
     def _work(self, driver: Driver) -> None:
-        """The job of a slot, from the operation on that it is at. One that was started again goes on, the
-        former ends after the operation that it is in.
+        """The job of a slot, from its next operation on. A restarted job continues, and the former one ends after
+        its current operation.
         """
         slot = driver.slot
         operations = self.configuration.operations[slot]
@@ -189,7 +189,7 @@ def _answer(outcome: object) -> object:
 
 
 def forget() -> None:
-    """Let the product's caches go: they hold the stores of drivers."""
+    """Clear the product's caches, which hold the stores of drivers."""
     segment.forget()
     replica.remembered_lineages.clear()
 

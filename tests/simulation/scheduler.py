@@ -1,5 +1,5 @@
-"""Drivers as greenlets. Each call of a store comes here before it takes effect; the scheduler says who goes on,
-and what becomes of the call. What a driver computes between two calls is one step with the first of them.
+"""Drivers as greenlets. Each call of a store comes here before it takes effect; the scheduler selects the next
+driver and the effect of the call. A driver's computation between two calls is one step with the first of them.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from greenlet import getcurrent, greenlet
 
 
 class Violation(BaseException):
-    """An invariant does not hold. Nothing of the product catches it."""
+    """An invariant does not hold. The product does not catch it."""
 
 
 class Killed(BaseException):
-    """The process of a driver is gone. Nothing of the product catches it."""
+    """The process of a driver has ended. The product does not catch it."""
 
 
 class Verdict(StrEnum):
-    """What becomes of a call. ``LATE`` and ``ECHO`` are for those that change something: one takes effect when the
-    scheduler says so, long after its error or never; the other has created its object, and is told that the name
-    is taken, as a store is that repeats a request whose answer was lost.
+    """The effect of a call. ``LATE`` and ``ECHO`` are for mutating calls: one takes effect when the scheduler says
+    so, long after its error or never; the other has created its object, and gets the answer that the name is
+    taken, like a store that repeats a request whose answer was lost.
     """
 
     GO = "go"
@@ -65,11 +65,11 @@ class Driver:
         self.wakes_at = 0
         """The step at which the schedule's own pause ends."""
         self.sleeps_until_ms = 0
-        """When it wakes from a sleep of its own, where it sleeps."""
+        """The time when its own sleep ends."""
         self.sent = 0
-        """How many of its calls take effect later."""
+        """The number of its calls that take effect later."""
         self.on_its_way = False
-        """No process, but such a call."""
+        """Whether this is no process, but a call in flight."""
         self.told = 0
         """A digest of all answers so far: with the truth, the whole state of a deterministic driver."""
         self._parent = parent or getcurrent()
@@ -98,14 +98,14 @@ class Driver:
         raise Killed
 
     def run(self, verdict: Verdict) -> None:
-        """Make the call, and go on to the next one. Raises: Violation, and bugs."""
+        """Make the call, and run to the next one. Raises: Violation, and bugs."""
         try:
             self._greenlet.switch(verdict) if self._greenlet else self._greenlet.switch()
         except Killed:
             assert self.dead
 
     def kill(self) -> None:
-        """End the process where it stands."""
+        """End the process at its current call."""
         self.dead = True
         if self._greenlet and not self._greenlet.dead:
             with suppress(Killed):
@@ -113,10 +113,10 @@ class Driver:
 
 
 class Strategy(Protocol):
-    """Decides."""
+    """Decides the steps."""
 
     def decide(self, step: int, drivers: Sequence[Driver]) -> Decision | None:
-        """The next step; None when it has nothing more to say. ``drivers`` are those that are not done."""
+        """The next step; None if the strategy has ended. ``drivers`` are the unfinished ones."""
         ...
 
 
@@ -128,28 +128,28 @@ class Scheduler:
     after_step: Callable[[], None]
     drivers: dict[str, Driver] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
-    """All that was decided: to be replayed."""
+    """All decisions, for a replay."""
     step: int = 0
     _greenlet: greenlet = field(default_factory=getcurrent)
-    """On which it runs: a step ends there, also that of a driver that another one has spawned."""
+    """The greenlet on which it runs: each step ends there, also that of a driver that another one has spawned."""
 
     def spawn(self, name: str, slot: int, main: Callable[[Driver], None]) -> Driver:
-        """A new driver; it starts with its first step."""
+        """Add a driver, which starts with its first step."""
         driver = self.drivers[name] = Driver(name, slot, main, self._greenlet)
         return driver
 
     def send(self, sender: Driver, land: Callable[[Driver], None]) -> None:
-        """A call of ``sender`` is on its way: ``land`` is what becomes of it, whatever becomes of the sender."""
+        """A call of ``sender`` is in flight: ``land`` is its effect, independent of the sender."""
         sender.sent += 1
         call = self.spawn(f"{sender.name}~{sender.sent}", sender.slot, land)
         call.operation, call.on_its_way = sender.operation, True
 
     def living(self) -> list[Driver]:
-        """The drivers that are not done, in the order in which they came."""
+        """The unfinished drivers, in the order of their creation."""
         return [driver for driver in self.drivers.values() if not driver.done]
 
     def run(self, strategy: Strategy, most_steps: int) -> bool:
-        """Follow a strategy; whether all drivers are done. Raises: Violation, and bugs of the product."""
+        """Follow a strategy; returns whether all drivers are done. Raises: Violation, and bugs of the product."""
         for _ in range(most_steps):
             drivers = self.living()
             if not drivers:
@@ -161,7 +161,7 @@ class Scheduler:
         return not self.living()
 
     def take(self, decision: Decision) -> None:
-        """One step. A decision about a driver that is done, or was never there, is passed over."""
+        """Take one step. A decision about a driver that is done, or never existed, is skipped."""
         if decision.event is not None:
             self.step += 1
             self.decisions.append(decision)
@@ -176,13 +176,13 @@ class Scheduler:
         self.after_step()
 
     def forget(self) -> None:
-        """What was done so far was preparation: steps are counted, and decisions kept, from here on."""
+        """The steps so far were preparation: steps are counted, and decisions kept, from here on."""
         self.drivers.clear()
         self.decisions.clear()
         self.step = 0
 
     def kill_all(self) -> None:
-        """End all processes; nothing of them reaches a store any more."""
+        """End all processes; none of their calls reaches a store any more."""
         for driver in self.drivers.values():
             driver.kill()
 
@@ -199,7 +199,7 @@ class Replay:
 
 @dataclass(slots=True)
 class InTurn:
-    """Everybody in turn, a few calls each; nothing fails, and whoever sleeps is left to sleep."""
+    """All drivers in turn, a few calls each; nothing fails, and sleeping drivers are left to sleep."""
 
     now_ms: Callable[[], int]
 

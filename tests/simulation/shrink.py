@@ -1,6 +1,6 @@
-"""A failing run with less in it: fewer drivers, operations, events and faults, and fewer changes of driver.
+"""Shrinks a failing run: fewer drivers, operations, events and faults, and fewer changes of driver.
 
-Delta debugging over what the run was made of, then over the list of its decisions; bounded in replays.
+Delta debugging over the parts of the run, then over the list of its decisions; bounded in replays.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Shrinker:
         self.result = result
 
     def shrink(self) -> Result:
-        """The smallest that was found."""
+        """The smallest failing run that was found."""
         self._shrink_configuration()
         self._shrink_decisions()
         return self.result

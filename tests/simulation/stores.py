@@ -1,5 +1,5 @@
-"""A driver's view of a root. Every call waits at the scheduler, then takes effect, fails, or does both; one that
-changes something may take effect much later, whatever has become of the driver: a request on its way.
+"""A driver's view of a root. Every call waits at the scheduler, then takes effect, fails, or both; a mutating call
+may take effect much later, even after the end of the driver, like a request in flight.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ CHANGES = frozenset({"create", "commit", "replace", "delete"})
 """The calls that change what is stored."""
 
 Note = Callable[[Driver, str, str, str, object], None]
-"""Told of every call: driver, call, place, name, outcome."""
+"""Called with every call: driver, call, place, name, outcome."""
 
 Send = Callable[[Driver, str, Root, str, Callable[[], object]], None]
 """Lets a call take effect later: driver, call, root, name, effect."""
 
 
 class SimStore:
-    """One driver's view of one root. ``page`` is how many names a page of a listing has; 0: all of them, so
-    that one page is a snapshot. ``constant_roots``: no ``broker.json`` ever changes, to look at it is no step.
+    """One driver's view of one root. ``page``: the number of names in a page of a listing; 0: all, so that one
+    page is a snapshot. ``constant_roots``: no ``broker.json`` ever changes, so reading it is no step.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class SimStore:
         return f"SimStore({self.uri!r}, {self._driver.name})"
 
     def call(self, what: str, name: str, effect: Callable[[], T]) -> T:
-        """One call: the point, the faults, the effect."""
+        """One call: the point of interleaving, the faults, the effect."""
         driver = self._driver
         verdict = Verdict.GO
         if name != BROKER_FILE or not self._constant_roots:
@@ -102,7 +102,7 @@ class SimStore:
         return result
 
     def _unanswered(self, what: str, name: str) -> StratalogError:
-        """As the stores of the product have it: the bulk of a delete is asked for again by a later run."""
+        """Like the product's stores: a later run repeats the rest of a bulk delete."""
         if what in ("create", "commit"):
             return OutcomeUnknownError(f"{self.uri}: no answer whether {name} was created")
         if what in ("delete", "replace"):
@@ -110,16 +110,14 @@ class SimStore:
         return StoreTimeoutError(f"{self.uri}: no answer")
 
     def create(self, name: str, data: bytes) -> bool:
-        """See ``Store.create``."""
         self.counts.creates += 1
         return self.call("create", name, lambda: self.root.create(name, bytes(data), self._now_ms()))
 
     def stage_writer(self, name: str) -> StagedWriter:
-        """See ``Store.stage_writer``. Only ``staged`` shows staged bytes: staging is no step."""
+        """See ``Store.stage_writer``. Only ``staged`` shows staged bytes, so staging is no step."""
         return _StagedBytes(self, name)
 
     def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
-        """See ``Store.stage_copy``."""
         with source.open(source_object) as reader:
             data = reader.read()
         staged = _StagedBytes(self, name)
@@ -128,7 +126,6 @@ class SimStore:
         return staged
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """See ``Store.read``."""
         self.counts.reads += 1
 
         def effect() -> bytes:
@@ -141,7 +138,6 @@ class SimStore:
         return self.call("read", name, effect)
 
     def stat(self, name: str) -> StoredObject:
-        """See ``Store.stat``."""
         self.counts.reads += 1
 
         def effect() -> StoredObject:
@@ -165,22 +161,20 @@ class SimStore:
         return io.BytesIO(self.call("open", source_object.name, effect))
 
     def walk(self, prefix: str) -> Sequence[StoredObject]:
-        """See ``Store.walk``."""
         self.counts.lists += 1
         if not self._page():
             return self.call("list", prefix, lambda: self.root.listing(prefix))
         return self._list_in_pages(prefix)
 
     def now_ms(self) -> int:
-        """See ``Store.now_ms``: an answer that was given before tells it, so it is no step."""
+        """See ``Store.now_ms``: an earlier answer contains it, so it is no step."""
         return self._now_ms()
 
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
-        """See ``Store.sweep_staging``: staged bytes go with their writer."""
+        """See ``Store.sweep_staging``: staged bytes disappear with their writer."""
         return 0
 
     def staged(self) -> frozenset[str]:
-        """See ``Store.staged``."""
         return self.call("staged", "", lambda: frozenset(self.root.staged))
 
     def list(
@@ -195,11 +189,10 @@ class SimStore:
         return [stored for stored in listed if stored.name > f"{prefix}/{after}"] if after else listed
 
     def names(self, prefix: str) -> frozenset[str]:
-        """See ``Store.names``."""
         return frozenset(stored.name for stored in self.list(prefix))
 
     def _list_in_pages(self, prefix: str) -> Sequence[StoredObject]:
-        """Each page at its own moment."""
+        """List each page at its own moment."""
         size = max(self._page(), 1)
         found: list[StoredObject] = []
         position = -1
@@ -229,11 +222,9 @@ class SimStore:
             raise StorageError(f"{self.uri}: cannot delete {', '.join(failed)}")
 
     def uri_of(self, name: str) -> str:
-        """See ``Store.uri_of``."""
         return f"{self.uri}/{name}"
 
     def check(self) -> None:
-        """See ``Store.check``."""
         check_exclusive_create(self, f".check-{self._driver.name}")
 
 
@@ -282,13 +273,13 @@ class _StagedBytes:
             self.abort()
 
     def abort(self) -> None:
-        """A name that may still come is not called back."""
+        """A naming in flight is not revoked."""
         if not self._store.root.staged.get(self._place):
             self._store.root.staged.pop(self._place, None)
 
 
 class _Buffer(io.BytesIO):
-    """A buffer that can still be asked for its bytes when its writer has closed it."""
+    """A buffer that still returns its bytes after its writer has closed it."""
 
     _kept = b""
 

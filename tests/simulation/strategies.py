@@ -1,4 +1,5 @@
-"""Who goes on, by a seed: uniform, priorities with a few change points (PCT), bursts; with arbitrary pauses."""
+"""Seeded choices of the next driver: uniform, priorities with a few change points (PCT), bursts; with arbitrary
+pauses."""
 
 from __future__ import annotations
 
@@ -14,16 +15,16 @@ Pick = Callable[[int, Sequence[Driver]], Driver]
 
 _LONG_SLEEPS = (15, 60, 200, 600)
 _LATE = (Verdict.LATE, Verdict.LATE, Verdict.ECHO)
-"""What becomes of a create without an answer; a delete is always late."""
+"""The effect of a create without an answer; a delete is always late."""
 _ON_ITS_WAY = (0, 5, *_LONG_SLEEPS)
-"""For how many steps a call is that takes effect later ..."""
+"""The number of steps for which a late call is in flight ..."""
 _NEVER_ARRIVES = 0.2
-"""... and how often it never does."""
+"""... and the rate of late calls that never take effect."""
 
 
 class Seeded:
-    """The random part of a run: schedule, pauses, faults of calls, those that take effect later; and the events of
-    its configuration."""
+    """The random part of a run: schedule, pauses, faults of calls, late effects; and the events of its
+    configuration."""
 
     def __init__(self, configuration: Plan) -> None:
         self._configuration = configuration
@@ -82,8 +83,8 @@ class Seeded:
 
 
 class Script:
-    """By hand: a driver in turn goes on until it is about to make a call, ``("d0", "commit 1.1 b3")``:
-    the call, how the name ends in the protocol's notation, the broker; or, without a call, until it is done.
+    """A hand-written schedule: a driver runs until it is about to make a call, ``("d0", "commit 1.1 b3")``: the
+    call, the end of the name in the protocol's notation, the broker; or, without a call, until it is done.
     ``("flip", "0")`` is the event of that name and number.
     """
 
@@ -127,7 +128,7 @@ def _bursts(rng: random.Random, horizon: int) -> Pick:
 
 
 def _priorities(rng: random.Random, horizon: int) -> Pick:
-    """The driver with the highest priority goes on; at a few steps the one that runs falls behind all others."""
+    """The driver with the highest priority runs; at a few steps its priority becomes the lowest."""
     changes = sorted(rng.randrange(horizon) for _ in range(rng.randint(1, 8)))
     priorities: dict[str, float] = {}
     lowest = 0.0

@@ -1,7 +1,7 @@
-"""The law of the sweep: a partition that ``maintain`` would pass over, by what its runs have kept and by one look
-at the brokers, has nothing to be done for it.
+"""The law of the sweep: a partition that ``maintain`` would skip, by the stored results of its runs and one look
+at the brokers, needs no work.
 
-The runs were torn apart by others, by appends and by faults; whatever they have kept is on storage in the end.
+Other drivers, appends and faults interrupt the runs; their results are on storage in the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STEPS: dict[str, Callable[..., Report]] = {"replicate": replicate, "merge": mer
 
 
 def check_sweep(actor: Actor) -> None:
-    """Tell each step of what it would not have been told of. Raises: Violation where that changes anything."""
+    """Give each step the partitions that it would not have got. Raises: Violation if that changes anything."""
     world, ports = actor.world, actor.ports
     image = probe_brokers(ports.metadata, ports.storage).image
     times = decode(load_stored(ports.storage, image, MAINTENANCE).line)
@@ -50,7 +50,7 @@ def check_sweep(actor: Actor) -> None:
 
 
 def _files(world: World) -> set[tuple[int, str, str]]:
-    """Every file of every broker: where it lies, its name, and which of that name it is."""
+    """Every file of every broker: its place, its name, and its version."""
     return {
         (broker, name, entry[0].version)
         for broker, root in world.roots.items()

@@ -1,4 +1,4 @@
-"""What flips may hit, and which damage the end excuses."""
+"""The allowed targets of flips, and the damage that the end excuses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run_until(configuration: Configuration, call: str = "") -> World:
 
 
 def test_of_what_was_copied_and_not_acknowledged_a_good_copy_stays() -> None:
-    """Brokers 3 and 1 have the record; broker 2, a whole member of the ISR without it, may leave the ISR, and
+    """Brokers 3 and 1 have the record; broker 2, an intact member of the ISR without it, may leave the ISR, and
     then the record is committed."""
     world = run_until(small("append p0 0 0 1", brokers=3, copies=3), "create 1.epoch b2")
     key = world.topic_id, 0
@@ -39,7 +39,7 @@ def bring_in_order(world: World) -> None:
 
 
 def flip(world: World, broker: int, name: DataName | EpochName) -> None:
-    """A bit in the middle of a file of a replica."""
+    """Flip a bit in the middle of a file of a replica."""
     key = world.topic_id, 0
     world.damage.flip(world.roots[broker], f"{world.invariants.folder(broker, key)}/{name}", key, lambda n: n // 2)
 
@@ -53,8 +53,8 @@ COMMITTED, BEYOND = DataName(0, None, 1), DataName(1, None, 1)
 def test_nobodys_loss_leaves_a_partition_as_it_is_when_no_member_is_whole(
     shrink: str, other: DataName | EpochName
 ) -> None:
-    """Broker 2 leads with a record that nobody has acknowledged, and that nobody can read any more. Broker 1 is
-    damaged too, in the ISR or out of it, so that it cannot lead: a person has to decide."""
+    """Broker 2 leads with an unacknowledged record, which cannot be read any more. Broker 1 is damaged too, in the
+    ISR or out of it, so that it cannot lead: an operator has to decide."""
     world = run_until(small(f"append p9 0 0 1; append_leader 0 0 1 leader{shrink}"))
     flip(world, 2, BEYOND)
     flip(world, 1, other)

@@ -1,4 +1,4 @@
-"""Every step of the protocol that is marked (!), left out: the simulation must find it. One row each."""
+"""Every omitted step of the protocol that is marked (!): the simulation must find it. One row each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.simulation.mutations_of_removal import MUTATIONS_OF_REMOVAL
 from tests.simulation.mutations_of_uploads import MUTATIONS_OF_UPLOADS
 
 CLEAN = at_depth(test=3, nightly=10)
-"""Seeds of each directed configuration, in which nothing is left out."""
+"""Seeds of each directed configuration without an omitted step."""
 
 
 @pytest.mark.slow
@@ -35,7 +35,7 @@ def test_the_simulation_finds_a_step_left_out(mutation: Mutation) -> None:
 
 @pytest.mark.slow
 def test_a_look_does_not_tell_that_a_write_is_not_on_its_way() -> None:
-    """No answer lost of what did take effect shows it: only what takes effect later, behind the look."""
+    """Lost answers do not show it: only calls that take effect later, after the look, do."""
     (mutation,) = (mutation for mutation in MUTATIONS if mutation.name == "not there is not written")
     lost = replace(mutation, shaped=lambda c: replace(c, late_write_rate=0.0, fault_rate=0.2))
     with mutation.apply():

@@ -1,4 +1,4 @@
-"""Some hundred seeds of the simulation: clean, of some weight, and the same in every run."""
+"""Some hundred seeds of the simulation: without violations, of some weight, and the same in every run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def counts_of_clean_runs(configurations: Iterable[Configuration]) -> Counter[str
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.slow
 def test_every_invariant_holds_after_every_step(part: int) -> None:
-    """Protocol section 6, I1 to I10; and the run has tested something."""
+    """Protocol section 6, I1 to I10. Also checks that the run has tested something."""
     each = SEEDS // PARTS
     summary = run_some(range(1 + part * each, 1 + (part + 1) * each))
     assert not summary.failures, f"python -m tests.simulation --seed {summary.failures[0][0]}: {summary.failures}"
@@ -61,7 +61,7 @@ def test_every_invariant_holds_after_every_step(part: int) -> None:
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.slow
 def test_a_mirror_has_what_its_source_has_whatever_happens(part: int) -> None:
-    """Several of them, which die, sleep and are late: an offset holds what the source has, or nothing yet."""
+    """Several mirrors, which die, pause and are late: an offset holds the source's record, or nothing yet."""
     each = 8
     seeds = range(1 + part * each, 1 + (part + 1) * each)
     counts = counts_of_clean_runs(with_mirrors(configuration_of(seed)) for seed in seeds)
@@ -79,7 +79,7 @@ def test_replicas_that_were_put_back_go_on_from_the_end_of_the_remote_log() -> N
 
 @pytest.mark.slow
 def test_leaders_that_answer_reads_and_refuse_creates_resign() -> None:
-    """Roots are full, and empty again, in any order with all else. Every invariant holds."""
+    """Roots become full, and empty again, in any order with all other events. Every invariant holds."""
 
     def filled(seed: int) -> Configuration:
         configuration = configuration_of(seed, "base")
@@ -96,7 +96,7 @@ def test_leaders_that_answer_reads_and_refuse_creates_resign() -> None:
 
 @pytest.mark.slow
 def test_brokers_that_were_put_back_with_their_metadata_take_no_upload_of_before_for_theirs() -> None:
-    """I14; and what nobody committed is not what has its name."""
+    """I14; uncommitted objects do not count as others of the same name."""
     counts = counts_of_clean_runs(
         configuration_of(seed, "earlier") for seed in range(1, 1 + at_depth(test=30, nightly=1000))
     )
@@ -149,7 +149,7 @@ def test_a_seed_gives_the_same_trace_every_time(seed: int) -> None:
 
 @pytest.mark.slow
 def test_the_order_of_hashes_does_not_matter() -> None:
-    """Nor does the process, nor what ran in it before: whole traces and all stored bytes, of runs of all kinds."""
+    """Neither the process nor its earlier runs matter: whole traces and all stored bytes, of runs of all kinds."""
     seeds = [3, 7, 17, 22, 40, 41]
     program = f"from tests.simulation.running import run_seed; print(*(run_seed(s).digest() for s in {seeds}))"
     here = " ".join(run_seed(seed).digest() for seed in reversed(seeds))
@@ -173,7 +173,7 @@ def test_recorded_decisions_give_the_same_trace(seed: int, late: bool) -> None:
 def test_a_call_takes_effect_after_its_error_and_under_its_condition_then(
     order: str, told: list[object], stored: bytes
 ) -> None:
-    """Whoever comes first has the name; and the caller goes on when it is its turn, not with its call."""
+    """The first creator has the name; and the caller continues in its turn, not with its call."""
     world, answers = Run(small()).world, list[object]()
 
     def create_two(driver: Driver) -> None:
@@ -208,7 +208,7 @@ TIERED = {"remote_storage_enable": "true", "segment_bytes": "1", "local_retentio
 
 
 def also_what_waits(*args: Any, **more: Any) -> TopicLitter:
-    """Litter, without what "anything else" spares: uploads that a commit may need."""
+    """Litter including the objects that "anything else" spares: uploads that a commit may need."""
     found, objects = find_litter(*args, **more), args[0]
     listed = {segment.path for segment in args[1].all_segments()}
     return replace(found, litter=dict.fromkeys(objects.segments.keys() - listed, Why.SUPERSEDED))
@@ -221,8 +221,8 @@ def also_what_waits(*args: Any, **more: Any) -> TopicLitter:
 def test_a_vacuum_at_any_moment_takes_nothing_that_a_tier_run_commits(
     monkeypatch: pytest.MonkeyPatch, rule: Callable[..., TopicLitter], bad: range
 ) -> None:
-    """Some was uploaded by a driver that died, some is on its way; the vacuum spares nothing for its youth. And
-    were the rule another one, it would show."""
+    """A dead driver uploaded some objects, others are in flight; the vacuum deletes objects of any age. A
+    different rule would be detected."""
     monkeypatch.setattr(vacuum, "find_litter", rule)
     setup = "append p9 0 0 1; append p9 1 0 1; tier_uncommitted; append p9 2 0 1"
     both = replace(small("tier", "tier", "vacuum_at_once; vacuum_at_once", setup=setup, **TIERED), tick_ms=1)
@@ -232,8 +232,8 @@ def test_a_vacuum_at_any_moment_takes_nothing_that_a_tier_run_commits(
 
 @pytest.mark.slow
 def test_tiered_runs_leave_litter_for_a_vacuum_to_find(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uploads that nobody committed, under boundaries that no run will have again; else the last check, that table
-    and folder agree, would say little."""
+    """Uncommitted uploads have boundaries that no later run has; otherwise the last check, that table and folder
+    agree, would prove little."""
     found: Counter[str] = Counter()
 
     def counted(*args: Any, **more: Any) -> TopicLitter:

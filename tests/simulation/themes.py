@@ -1,4 +1,4 @@
-"""The themes of runs: how often a driver does which operation, and which faults happen."""
+"""The themes of runs: the weights of operations, and the faults."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """What a run is about: how often which operation, which events."""
+    """The subject of a run: the weights of operations, and the events."""
 
     name: str
     weights: tuple[tuple[str, int], ...]
     events: tuple[str, ...] = ("cut", "cut", "fill", "double")
     weight: int = 10
     length: tuple[int, int] = (1, 3)
-    """How many operations a slot has."""
+    """The number of operations of a slot."""
     unclean: bool = False
     tiered: bool = False
 
@@ -103,7 +103,7 @@ CHECKS = (
     Theme("checks", _CHECKS, length=(2, 4)),
     Theme("checks", (*_CHECKS, ("tier", 4), ("vacuum", 1)), ("cut", "double", "fill"), length=(2, 5), tiered=True),
 )
-"""Verify and heal beside everything that changes a log."""
+"""Verify and heal beside all operations that change a log."""
 
 _SHORT = (
     *(("append", 18), ("append_leader", 1), ("shorten", 8), ("replicate", 2), ("elect", 2), ("shrink", 2)),
@@ -123,7 +123,7 @@ SHORT = (
     Theme("short", (*_SHORT, ("tier", 4), ("vacuum", 1)), ("cut", "double", "fill"), length=(3, 7), tiered=True),
     Theme("short", (*_SHORT, ("verify", 1), ("heal", 2)), ("wipe", "replace", "cut", "double"), length=(3, 7)),
 )
-"""Drivers that keep logs short behind their appends, beside everything that changes a log."""
+"""Drivers that keep logs short after their appends, beside all operations that change a log."""
 
 _MAINTAIN = (
     *(("append", 12), ("append_leader", 2), ("maintain", 10), ("elect", 2), ("shrink", 2), ("fence", 1)),
@@ -134,7 +134,7 @@ MAINTAIN = (
     Theme("maintain", _MAINTAIN, ("cut", "double", "fill"), length=(2, 5), tiered=True),
     Theme("maintain", _MAINTAIN, ("wipe", "replace", "cut", "double"), length=(2, 5)),
 )
-"""Several drivers that do all that is due, beside appends and everything that changes a log."""
+"""Several drivers that run everything due, beside appends and all operations that change a log."""
 
 _COMPACT = (
     *(("append", 18), ("compact", 8), ("merge", 3), ("tidy", 4), ("retain", 2), ("replicate", 3), ("elect", 5)),
@@ -144,7 +144,7 @@ COMPACT = (
     Theme("compact", _COMPACT, ("cut", "cut", "fill", "double"), length=(3, 7)),
     Theme("compact", (*_COMPACT, ("reassign", 2), ("cancel", 1)), ("cut", "double"), length=(3, 7)),
 )
-"""Compaction beside everything that changes a log."""
+"""Compaction beside all operations that change a log."""
 
 COMPACT_TIERED = Theme(
     "compact tiered",
@@ -168,7 +168,7 @@ ERASE = (
     Theme("erase", (*_ERASE, ("reassign", 2), ("cancel", 1), ("transact", 2)), ("cut", "double"), length=(3, 7)),
     Theme("erase", (*_ERASE, ("compact", 6)), ("cut", "double"), length=(3, 7)),
 )
-"""Erasing keys beside everything that changes a log; in the last one the log is compacted, too."""
+"""Erasing keys beside all operations that change a log; in the last one the log is compacted, too."""
 
 ERASING = frozenset({"erase", "erase tiered", "erase compact tiered"})
 """The names of the themes that erase keys."""
@@ -210,8 +210,8 @@ MIXED_IN = (
     ("erase tiered", 0.04, (ERASE_TIERED,)),
     ("erase compact tiered", 0.04, (ERASE_COMPACT_TIERED,)),
 )
-"""The share of all runs that have one of these themes; the last that applies wins. Other runs are as they would be
-without the table."""
+"""The share of all runs that have one of these themes; the last applicable one wins. Other runs are as without the
+table."""
 
 BEHIND = Theme(
     "behind",
@@ -220,8 +220,8 @@ BEHIND = Theme(
     length=(3, 6),
     tiered=True,
 )
-"""All replicas are put back from an older copy, or emptied, beside a whole remote tier. Tests ask for it by its
-name. The remote tier always answers in these runs: where it does not, appends go on."""
+"""All replicas are restored from an older copy, or emptied, while the remote tier is intact. Tests select it by
+name. The remote tier always answers in these runs, because appends continue without it."""
 
 EARLIER = Theme(
     "earlier",
@@ -233,7 +233,8 @@ EARLIER = Theme(
     length=(3, 6),
     tiered=True,
 )
-"""All that the brokers hold, the metadata too, is put back from an older copy, beside a whole remote tier."""
+"""The content of all brokers, including the metadata, is restored from an older copy, while the remote tier is
+intact."""
 LOST = Theme(
     "lost",
     (
@@ -243,8 +244,7 @@ LOST = Theme(
     ("double",),
     length=(3, 6),
 )
-"""The folders of all replicas of a partition are lost, and there is no remote log. Tests ask for both by their
-names."""
+"""The folders of all replicas of a partition are lost, and there is no remote log. Tests select both by name."""
 
 ALWAYS_DUE = {
     "leader.imbalance.check.interval.seconds": "1",

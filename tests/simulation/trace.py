@@ -1,4 +1,4 @@
-"""A trace as a person reads it."""
+"""A readable trace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.simulation.running import Line, Result
 
 
 def text_of_trace(result: Result) -> Iterator[str]:
-    """Line by line; the violation last."""
+    """The trace line by line; the violation last."""
     yield f"seed {result.configuration.seed}: {result.configuration}"
     for (driver, operation), lines in groupby(result.lines, key=lambda line: (line[1], line[2])):
         if driver:

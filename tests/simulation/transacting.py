@@ -1,9 +1,10 @@
-"""Transactions over several partitions: what drivers do, and what readers of committed records must see of them.
+"""Transactions over several partitions: the drivers' operations, and the expected records of readers.
 
-At every step, in every replica: below its last stable offset a record of a transaction is seen if and only if the
-log of ``__transaction_state`` has decided to commit that transaction. So nothing is seen before it is decided, and
-nothing of an aborted transaction ever; of a committed one all is seen that no older open transaction holds back.
-In the end, when all transactions are over, nothing is held back: each is there as a whole, or not at all.
+At every step, in every replica: below its last stable offset a record of a transaction is visible if and only if
+the log of ``__transaction_state`` has decided to commit that transaction. So nothing is visible before the
+decision, and nothing of an aborted transaction ever; of a committed one everything is visible that no older open
+transaction delays. At the end, when all transactions are over, nothing is delayed: each is completely visible, or
+not at all.
 """
 
 from __future__ import annotations
@@ -38,25 +39,25 @@ class Begun:
     """A transaction that a driver has begun."""
 
     tokens: dict[Token, Key] = field(default_factory=dict)
-    """Of the appends that were acknowledged."""
+    """The tokens of the acknowledged appends."""
     committed: bool = False
-    """Its driver was told that it is committed."""
+    """Whether its driver got the answer that it is committed."""
 
 
 class TransactionOracle:
-    """What was decided, as ``__transaction_state`` has it, and what was appended."""
+    """The decisions by ``__transaction_state``, and the appended records."""
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
         self._states = TransactionStates()
         self.begun: dict[ProducerEpoch, Begun] = {}
         self.owner: dict[Token, ProducerEpoch] = {}
-        """Of every record that was tried in a transaction."""
+        """The transaction of every record that was tried in one."""
         self._decided: dict[ProducerEpoch, bool] = {}
 
     @property
     def decided(self) -> Mapping[ProducerEpoch, bool]:
-        """Whether to commit, of every transaction of which that is decided by now."""
+        """The outcome of every transaction that is decided by now: whether it is committed."""
         topic_id = self._oracle.image.topic_ids.get(TRANSACTIONS_TOPIC)
         if topic_id is None:
             return {}
@@ -72,7 +73,7 @@ class TransactionOracle:
         return self._decided
 
     def check(self, log: ReplicaLog, contents: Mapping[DataFile, Content], who: str) -> None:
-        """One replica. Raises: Violation. Nobody knows what an abandoned log has decided."""
+        """Check one replica. Raises: Violation. The decisions of an abandoned log are unknown."""
         topic_id = self._oracle.image.topic_ids.get(TRANSACTIONS_TOPIC)
         if topic_id is not None and self._oracle.history((topic_id, 0)).unclean:
             return
@@ -90,7 +91,7 @@ class TransactionOracle:
                 raise Violation(f"T1: {token!r} at {offset}: committed {decided[owner]}, seen {is_seen} {who}")
 
     def check_end(self, key: Key, log: ReplicaLog, contents: Mapping[DataFile, Content], who: str) -> None:
-        """One replica, when all is over. Raises: Violation."""
+        """Check one replica at the end. Raises: Violation."""
         self.check(log, contents, who)
         transactions = transactions_of(log, lambda file: contents[file].footer)
         if transactions.last_stable_offset != log.high_watermark:
@@ -104,7 +105,7 @@ class TransactionOracle:
                 raise Violation(f"T2: {lost} of {owner}, which is committed, are not there {who}")
 
     def check_settled(self, content: Content, what: str) -> None:
-        """A remote segment: ``control IS NULL`` gives what is committed. Raises: Violation."""
+        """Check a remote segment: ``control IS NULL`` selects the committed records. Raises: Violation."""
         decided = self.decided
         for token, control in zip(content.tokens, content.control, strict=True):
             owner = self.owner.get(token)
@@ -121,7 +122,7 @@ def _name(value: bytes) -> bytes:
 def _records(
     log: ReplicaLog, contents: Mapping[DataFile, Content], hidden: frozenset[object]
 ) -> Iterator[tuple[Token, int, bool]]:
-    """Token, offset, and whether readers of committed records see it where it is below their end."""
+    """Token, offset, and whether readers of committed records see it if it is below their end."""
     for link in log.chain:
         content = contents[link.file]
         for offset in range(link.start, min(link.end, content.next_offset)):
@@ -134,7 +135,7 @@ def _records(
 
 
 def transact(actor: Actor, name: str, number: int, commit: str, timeout_ms: int, *partitions: int) -> str:
-    """A transaction of some appends, one after the other; each try is one of its own."""
+    """Run a transaction of some appends, one after the other; each try is a separate one."""
     from tests.simulation.actor import batch, check_report
     from tests.simulation.world import TOPIC
 
@@ -160,7 +161,7 @@ def transact(actor: Actor, name: str, number: int, commit: str, timeout_ms: int,
 
 
 def finish(actor: Actor, *_: int) -> str:
-    """Whatever was left behind."""
+    """End all abandoned transactions."""
     from tests.simulation.actor import check_report
 
     return check_report(

@@ -1,6 +1,6 @@
-"""Variants of steps of the protocol, each without what it is about; ``mutations`` says which sentence that is.
+"""Variants of steps of the protocol, each without one property; ``mutations`` says which sentence requires it.
 
-Nothing here patches anything while a run is on: several drivers are inside a function at once.
+Nothing here is patched during a run: several drivers are inside a function at once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from stratalog.engine.metadata.image import ClusterImage, PartitionImage, Partit
 from stratalog.engine.metadata.records import PartitionChangeRecord
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.in_sync import Progressed, adding, joined, propose
-from stratalog.engine.replication.append import Appended, _commit, _encode
+from stratalog.engine.replication.append import Appended, _commit
 from stratalog.engine.replication.append_file import AppendOptions, ReplayableBatches
 from stratalog.engine.replication.log_end import LogEnd, look_at_end
 from stratalog.engine.replication.partition import PartitionReplicas
@@ -76,7 +76,7 @@ from stratalog.tiering.statistics import statistics_json
 
 
 def by_the_driver(clock: Clock, _store: object) -> int:
-    """The time, whatever the storage says."""
+    """The driver's time, whatever the storage reports."""
     return clock.now_ms()
 
 
@@ -125,7 +125,7 @@ def append_without_looking_again(
     end: LogEnd | None = None,
     turn: object = None,
 ) -> Appended:
-    """Steps 1 to 3, without step 4: whoever created the file has appended."""
+    """Steps 1 to 3, without step 4: the creator of the file has appended."""
     source, leader = ReplayableBatches(batches), replicas.leader
     for _ in range(50):
         end, _ = look_at_end(replicas, end, clock, copies)
@@ -134,7 +134,7 @@ def append_without_looking_again(
             return Appended(earlier.base_offset, earlier.next_offset, duplicate=True, bytes=0)
         name = DataName(end.log_end, None, replicas.epoch)
         staged = leader.store.stage_writer(leader.path(name))
-        _encode(staged, replicas, end, producer, source, options, clock)
+        tests.simulation.content.encode(staged, replicas, end, producer, source, options, clock)
         if _commit(staged, name, attempt):
             records = sum(batch.num_rows for batch in source)
             return Appended(end.log_end, end.log_end + records, duplicate=False, bytes=staged.size_bytes)
@@ -142,7 +142,7 @@ def append_without_looking_again(
 
 
 def ends_of_any_view() -> AbstractContextManager[object]:
-    """A driver goes on from an end that it knows, whatever has changed about the partition since."""
+    """A driver continues from a known end, whatever has changed about the partition since."""
 
     def known(ends: LogEnds, views: Iterable[PartitionView]) -> dict[int, LogEnd]:
         kept = {view.partition: ends._ends.take(view.key) for view in views}
@@ -152,7 +152,7 @@ def ends_of_any_view() -> AbstractContextManager[object]:
 
 
 def not_there_is_not_written(staged: Any, name: DataName, attempt: Any) -> bool:
-    """After an unknown outcome a look: what is not there was not written."""
+    """After an unknown outcome a look: a missing file was not written."""
     try:
         return _commit(staged, name, attempt)
     except OutcomeUnknownError as error:
@@ -167,7 +167,7 @@ def not_there_is_not_written(staged: Any, name: DataName, attempt: Any) -> bool:
 def done_for_good(
     replicas: PartitionReplicas, follower_id: int, options: SyncOptions, before: Listing, log: ReplicaLog
 ) -> Synced | None:
-    """A follower that once lacked nothing lacks nothing."""
+    """A follower that once lacked nothing always lacks nothing."""
     follower = replicas.replica(follower_id)
     done = _done.get((follower.store, follower.folder))
     return None if done is None else done.synced
@@ -187,13 +187,13 @@ _settle = _Maintenance._settle
 def settled_by_a_later_look(
     self: _Maintenance, name: str, piece: Sequence[TopicIdPartition], report: Report
 ) -> None:
-    """By the brokers as they are when the step is over: somebody may have changed them since it looked."""
+    """By the brokers after the step, which may have changed since it looked."""
     self._due.__dict__.pop("looks", None)
     _settle(self, name, piece, report)
 
 
 def only_the_last_is_known(state: Any, append: ProducerAppend, what: str) -> Any:
-    """Whatever comes again after another one comes too late."""
+    """Every repeated append after another one comes too late."""
     last = state.get(append.producer_id)
     if last is not None and last.epoch == append.epoch and append.sequence < last.sequence:
         raise OutOfOrderSequenceNumberError(what)
@@ -207,7 +207,7 @@ def nothing_missed(*_: object) -> dict[int, Exception]:
 def after_append_without_raised_epoch(
     state: Any, append: ProducerAppend, base_offset: int, next_offset: int, now_ms: int, digest: bytes | None
 ) -> Any:
-    """A marker ends the transaction, and lets its epoch and sequence be."""
+    """A marker ends the transaction without changing its epoch and sequence."""
     after = _after_append(state, append, base_offset, next_offset, now_ms, digest)
     if append.control is not None:
         last = state.get(append.producer_id)
@@ -218,7 +218,7 @@ def after_append_without_raised_epoch(
 
 
 def earlier_attempt_without_raised_epoch(state: Any, append: ProducerAppend, what: str) -> Any:
-    """A marker is there already when nothing of its transaction is open."""
+    """A marker counts as written if its transaction is not open."""
     if append.control is None:
         return earlier_attempt(state, append, what)
     last = state.get(append.producer_id)
@@ -230,20 +230,20 @@ _after_append = stratalog.engine.replication.append_file.after_append
 
 
 def changes_alone(replica: Replica, log: ReplicaLog, index: int) -> tuple[dict[str, ProducerEntry], Levels]:
-    """The producers that the last footer holds are all that there are."""
+    """The producers in the last footer are considered complete."""
     return applied({}, replica.footer(log.chain[index].file).producers), ()
 
 
 def touched_by_the_last(
     levels: Levels | None, touched: Iterable[str], producers: int, log_end: int
 ) -> Level | None:
-    """Those that this append has touched, whatever was touched before it."""
+    """The producers of this append only, whatever was changed before it."""
     level = next_level(levels, touched, producers, log_end)
     return level if level is None else Level(level.since, frozenset(touched))
 
 
 def file_of_any_epoch(replica: Replica, log: ReplicaLog, index: int) -> tuple[dict[str, ProducerEntry], Levels]:
-    """The changes rest on the file that ends at their offset, the oldest of these, whatever epoch it is of."""
+    """The changes are based on the file that ends at their offset, the oldest of these, of any epoch."""
     part = replica.footer(log.chain[index].file).producer_part
     if part.since is not None:
         for file in sorted(log.listing.data, key=lambda file: file.name.epoch):
@@ -298,7 +298,7 @@ def counted_on_trust(
     offset: int,
     appended: Transaction,
 ) -> ReadState[TransactionStates]:
-    """What was decided counts, whatever stands between it and the state that it was decided on."""
+    """Every decision counts, whatever is between it and the state on which it was based."""
     return ReadState(before.state.apply(offset, [appended]), before.epoch)
 
 
@@ -357,7 +357,7 @@ def register_later() -> AbstractContextManager[object]:
 
 
 def copy_of_the_name(leader: Replica, follower: Replica, group: Any, copies: Any) -> None:
-    """A copy of whatever has the name, as long as its bytes are those that its writer put down."""
+    """A copy of the current object of the name, if its bytes are those of its writer."""
     for link in group:
         with errors_of(leader):
             try:
@@ -381,7 +381,7 @@ def expand_without_second_sync(
     states: Mapping[TopicIdPartition, Progressed],
     *_: object,
 ) -> None:
-    """Both commits, and nothing between them."""
+    """Both commits without a sync between them."""
     newcomers = {
         key: [broker for broker in state.caught_up if broker not in state.replicas.view.isr]
         for key, state in states.items()
@@ -393,7 +393,7 @@ def expand_without_second_sync(
 
 
 def without_but_last(isr: tuple[int, ...], broker: int) -> tuple[int, ...]:
-    """A new incarnation leaves every ISR but those in which it is the last member."""
+    """A new incarnation leaves every ISR except those in which it is the last member."""
     return tuple(member for member in isr if member != broker) or isr
 
 
@@ -409,7 +409,7 @@ def begin_at_own_end(leader: Replica, log: ReplicaLog, epoch: int, tail: RemoteT
 def begin_again_at_its_log_start(
     image: ClusterImage, present: PartitionImage, election: Election, what: str
 ) -> PartitionChangeRecord:
-    """A lost log begins where the log started, whatever is known of its offsets."""
+    """A lost log begins at its log start, whatever offsets are known."""
     record = _begin_again(image, present, election, what)
     return msgspec.structs.replace(record, log_start_offset=present.log_start_offset)
 
@@ -425,7 +425,7 @@ def begin_again_in_its_folders(
 def reused_by_its_name(
     leader: Replica, run: Run, remote: Store, there: StoredObject, compression: str
 ) -> Uploaded | None:
-    """A sound object of that name is the upload, whatever it holds."""
+    """An intact object of that name counts as the upload, whatever its content is."""
     found = verify_bytes(remote, DataFile(run.segment_name, there))
     segment = segment_of(leader, run, found.footer, there.size_bytes)
     return Uploaded(segment, there.modified_ms, statistics_json(found), 0)

@@ -1,4 +1,4 @@
-"""Variants of what vouches for bytes and of the checks, each without what it is about (``mutations_of_bytes``)."""
+"""Variants of the checks of bytes, each without one property (``mutations_of_bytes``)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stratalog.partitions.store import Store
 
 
 def unchecked(*_: object) -> None:
-    """Nobody reads it."""
+    """The bytes are not read."""
 
 
 def deleting_what_is_forgotten(*given: Any, forgotten: bool = False, **more: Any) -> Repair:
@@ -30,7 +30,7 @@ def deleting_what_is_forgotten(*given: Any, forgotten: bool = False, **more: Any
 
 
 def nothing_wrong(*_: object) -> Iterator[Any]:
-    """Nobody reads it, and nothing is told."""
+    """The bytes are not read, and nothing is reported."""
     return iter(())
 
 
@@ -40,7 +40,7 @@ def line_of(content: bytes) -> bytes:
 
 
 def nothing_bad(store: Store, file: DataFile) -> CheckedSegment:
-    """All is read, and found good."""
+    """Everything is read, and considered good."""
     return replace(check_segment(store, file), bad=())
 
 
@@ -69,11 +69,11 @@ def all_of_it(listing: Listing, lineage: Lineage) -> int:
 
 
 def nothing_walked(*_: object) -> Walked:
-    """Each partition is listed by itself: a finding of a walk is always looked at once more."""
+    """Each partition is listed by itself: a finding of a walk is always checked once more."""
     return NOT_WALKED
 
 
 def leader_first(items: Iterable[Any], key: Callable[[Any], Any] | None = None) -> list[Any]:
-    """Without "followers before their leader": the replicas are sorted by nothing else than whether they lead."""
+    """Without "followers before their leader": the replicas are sorted only by whether they lead."""
     found = sorted(items, key=key)  # type: ignore[type-var]
     return found[::-1] if key is not None and {type(each) for each in map(key, found)} == {bool} else found

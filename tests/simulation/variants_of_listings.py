@@ -47,7 +47,7 @@ def is_live(name: DataName, lineage: Lineage, local_start: int) -> bool:
 def resolve_without_chain(
     listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFile], int]
 ) -> ReplicaLog:
-    """Live files in the order of their bases, none of them cut; a gap is not seen where a base follows."""
+    """Live files in the order of their bases, none of them cut; a gap is not detected if a base follows."""
     log = _resolve(listing, lineage, end_of_append)
     dead = {file.name for file in log.dead}
     live = sorted((file for file in listing.data if file.name not in dead), key=lambda file: file.name)
@@ -103,17 +103,17 @@ def first_scan(list_once: Callable[[], Any], where: str, together: object) -> An
 def all_of_the_second(
     first: Sequence[StoredObject], second: Sequence[StoredObject]
 ) -> Sequence[StoredObject] | None:
-    """With what came behind the end of the first scan."""
+    """Includes names that appeared after the end of the first scan."""
     return None if objects_together(first, second) is None else second
 
 
 def holes_and_all(first: Sequence[StoredObject], second: Sequence[StoredObject]) -> Sequence[StoredObject] | None:
-    """Without what the second scan alone shows."""
+    """Without the names that only the second scan shows."""
     return None if objects_together(first, second) is None else first
 
 
 def never_late(first: Sequence[StoredObject], second: Sequence[StoredObject]) -> Sequence[StoredObject] | None:
-    """High watermarks as if all of the log below them were listed."""
+    """High watermarks as if the whole log below them were listed."""
     found = objects_together(first, second)
     return None if found is None else [replace(one, late=False) for one in found]
 
@@ -132,5 +132,5 @@ def known_for_good(
     uri_of: Callable[[str], str],
     generation: int = 0,
 ) -> KnownLog:
-    """What is remembered of a folder is not looked at again."""
+    """A cached folder is not listed again."""
     return before or known_again(None, answer, folder, uri_of, generation)

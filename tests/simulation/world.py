@@ -1,4 +1,4 @@
-"""A cluster on simulated storage: the truth, the oracle, and drivers that hold the product's own contexts."""
+"""A cluster on simulated storage: the truth, the oracle, and drivers with the product's own contexts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Answer = TypeVar("Answer")
 
 
 class Time:
-    """The time of all drivers: steps move it, and whoever sleeps moves it to when he wakes."""
+    """The time of all drivers: steps move it, and a sleeping driver moves it to its time of waking."""
 
     def __init__(self) -> None:
         self.ms = START_MS
@@ -98,7 +98,7 @@ class SerialTasks(SerialRunner):
 
 
 def _unheard(note: str) -> None:
-    """Notes of the metadata are nobody's business here."""
+    """Notes of the metadata are ignored here."""
 
 
 class CoarseClient(MetadataClient):
@@ -157,7 +157,7 @@ class World:
         self.shape = configuration.shape
         self.time = Time()
         self.page = configuration.page
-        """Names in a page of a listing now."""
+        """The current number of names in a page of a listing."""
         self.note = note
         self.note_event = note_event
         formatted = _formatted(self.shape)
@@ -167,7 +167,7 @@ class World:
         self.roots = {broker: root.copy() for broker, root in formatted.roots.items()}
         self.remote = Root("remote")
         self.tables: defaultdict[str, Table] = defaultdict(Table)
-        """Of the remote tier, by topic id."""
+        """The tables of the remote tier, by topic id."""
         self.oracle = formatted.oracle.copy(self.batch)
         self.transactions = TransactionOracle(self.oracle)
         self.damage = Damage()
@@ -204,7 +204,7 @@ class World:
             self.copies.check(key)
 
     def abandon(self, key: Key) -> None:
-        """Of what is damaged there a person has to decide: no copy of it was ever good, or had to be."""
+        """An operator has to decide about the damage there: no copy of it was ever good, or had to be."""
         self.ledger.count("damaged before it was copied, on a last member")
         self.oracle.history(key).forget()
         self.abandoned = True
@@ -215,12 +215,12 @@ class World:
         return 1 if internal else int(dict(self.shape.topic_configs).get("min.insync.replicas", 1))
 
     def now_ms(self) -> int:
-        """The time of all."""
+        """The common time."""
         return self.time.ms
 
     def send(self, driver: Driver, what: str, root: Root, name: str, effect: Callable[[], object]) -> None:
-        """A call of a driver takes effect later, or never. It has reached the storage: that nobody else does by
-        now does not matter.
+        """A call of a driver takes effect later, or never. It has reached the storage, so it does not matter that
+        no other process does by now.
         """
 
         def land(call: Driver) -> None:
@@ -244,7 +244,7 @@ class World:
         raise AssertionError(f"{name} is on no voter")
 
     def ports(self, driver: Driver) -> Ports:
-        """A driver's hold on the cluster, as ``Cluster.open`` would give it."""
+        """A driver's ports, as ``Cluster.open`` would make them."""
         numbers = iter(range(1, 1_000_000))
         self._ids += 1
         prefix = f"{0x10000000 + self._ids:08x}"  # none that the formatted cluster has
@@ -298,7 +298,7 @@ class World:
 
 
 class Formatted:
-    """A cluster of some shape as it is when it was formatted and its topic was created."""
+    """A cluster of some shape just after it was formatted and its topic was created."""
 
     def __init__(self, shape: Shape) -> None:
         brokers = tuple(
@@ -345,16 +345,15 @@ class Formatted:
         metadata = MetadataClient(log, clock, _unheard)
         ports = Ports(metadata, *execution_on(storage, SerialTasks(), clock, Silent()))
         bring_up.register_brokers(ports.metadata, ports.storage, ports.execution).raise_for_failures()
-        topics.alter_configs(ports.metadata, ports.storage, ports.memory, None, dict(shape.cluster_configs))
+        topics.alter_configs(*ports.all, None, dict(shape.cluster_configs))
         created = topics.create_topic(
-            ports.metadata,
-            ports.storage,
+            *ports.for_tasks,
             TOPIC,
             partitions=shape.partitions,
             replication_factor=shape.copies,
             configs=dict(shape.topic_configs),
         )
-        self.topic_id = created.topic_id
+        self.topic_id = str(created.rows[0]["topic_id"])
         for root in self.roots.values():
             root.changed.clear()
 

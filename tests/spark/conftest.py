@@ -1,4 +1,4 @@
-"""A cluster for each file of tests. Files that need topics from the beginning make their own from ``folder``."""
+"""A cluster for each file of tests. Files that need topics from the beginning create their own from ``folder``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests take either kind of session, but for those that are marked with the reason."""
+    """Run all tests on both kinds of session, except those marked with a reason."""
     for item in items:
         if item.get_closest_marker("delta") is not None and not with_delta():
             item.add_marker(pytest.mark.skip(reason="Delta has no build for this Spark"))
@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
 
 @pytest.fixture(scope="module")
 def cluster(spark: SparkSession, folder: Path) -> Cluster:
-    """One for the module: each test has its own topic."""
+    """One cluster per module: each test has its own topic."""
     return stream_cluster(spark, folder)
 
 

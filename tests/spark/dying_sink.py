@@ -1,5 +1,5 @@
-"""A stream whose first task to append kills its worker, by the format's sink: run by ``test_stream_sink`` as a
-program of its own, with the folder to work in."""
+"""A stream through the format's sink whose first appending task kills its worker, run by ``test_stream_sink`` as a
+separate program, with the folder to work in."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.spark.spark_cluster import write_cluster_file
 
 
 class Dying(StratalogDataSource):
-    """The product's, with brokers that let a process die."""
+    """The product's sink, with brokers that let a process die."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,5 +1,5 @@
-"""An append of which the first task to finish kills its worker: run by ``test_append`` as a program of its own,
-with the folder to work in."""
+"""An append whose first finished task kills its worker, run by ``test_append`` as a separate program, with the
+folder to work in."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.spark.spark_cluster import write_cluster_file
 
 
 class DyingStore(LocalStore):
-    """The process that first appends to a topic dies as soon as the file has its name."""
+    """The first process to append to a topic dies as soon as the file has its name."""
 
     def __reduce__(self) -> tuple[type[DyingStore], tuple[str]]:  # type: ignore[override]
         return DyingStore, (self.root,)
@@ -37,7 +37,7 @@ class DyingStore(LocalStore):
 
 
 def opener(uri: str, options: StoreOptions, clock: Clock) -> Store:
-    """Brokers die, the remote tier does not."""
+    """Brokers let processes die, the remote tier does not."""
     path = uri.removeprefix("file://")
     return open_store(uri, options, clock) if path.endswith("remote") else DyingStore(path)
 

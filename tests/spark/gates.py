@@ -1,7 +1,7 @@
-"""Gates in storage: a call waits in the process that makes it, or kills that process, until a test says more.
+"""Gates in storage: a call waits in its process, or kills that process, until a test opens the gate.
 
-A gate is a file in a folder that the test and all processes of the cluster share. Who comes to a gate says so
-in another file there, and looks for a third one that opens it.
+A gate is a file in a folder that the test and all processes of the cluster share. A process at a gate creates
+another file there, and waits for a third one that opens the gate.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Where a process is to stop."""
+    """The place where a process stops."""
 
     call: str
-    """A method of the store, or ``commit``: the moment at which a staged file gets its name."""
+    """A method of the store, or ``commit``: the naming of a staged file."""
     path: str
-    """What is found in the path of the object (or in the prefix), root included: a regular expression."""
+    """A regular expression that matches a part of the object's path (or prefix), including the root."""
     after: bool = False
-    """After the call has taken effect, not before."""
+    """Whether to stop after the effect of the call instead of before it."""
     times: int = 1
-    """The first so many are stopped, later ones go through."""
+    """The number of calls to stop; later ones pass."""
     die: bool = False
-    """The process ends there and then."""
+    """Whether the process exits there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """A process that has come to a gate."""
+    """A process at a gate."""
 
     pid: int
 
     @property
     def executor(self) -> int:
-        """The process of the executor: the parent of the one that forks Python workers."""
+        """The executor's process: the parent of the one that forks Python workers."""
         return parent(parent(self.pid))
 
     def kill_executor(self) -> None:
-        """kill -9; it must be an executor."""
+        """kill -9 of the process, which must be an executor."""
         command = _ps("command", self.executor)
         assert "CoarseGrainedExecutorBackend" in command, command
         os.kill(self.executor, signal.SIGKILL)
@@ -67,35 +67,35 @@ class Stopped:
 
 
 class Gates:
-    """The test's side."""
+    """The gates as the test uses them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._numbers = itertools.count(1)
 
     def close(self, gate: Gate) -> int:
-        """From here on processes stop at it; its number."""
+        """Close a gate, so that processes stop at it; returns its number."""
         number = next(self._numbers)
         _write(self.folder / f"{number}.gate", json.dumps(asdict(gate)))
         return number
 
     def stopped(self, number: int, which: int = 0) -> Stopped:
-        """Who stands at the gate, once somebody does."""
+        """Wait for a process at the gate, and return it."""
         file = self.folder / f"{number}.{which}.stopped"
         wait_for(f"gate {number}", file.exists)
         return Stopped(**json.loads(file.read_text()))
 
     def count(self, number: int) -> int:
-        """How many have come to the gate so far."""
+        """The number of processes that have reached the gate so far."""
         return len([*self.folder.glob(f"{number}.*.stopped")])
 
     def open(self, number: int) -> None:
-        """All go through, now and later."""
+        """Let all processes pass, now and later."""
         (self.folder / f"{number}.open").touch()
 
     def passed(self, number: int, which: int = 0) -> None:
-        """Wait until who stood at the gate has been through it, or was ended where it stood: Spark kills the
-        attempt that has lost, sooner or later.
+        """Wait until the stopped process has passed the gate, or was killed there: Spark kills the losing attempt
+        sooner or later.
         """
         stopped = self.stopped(number, which)
         through = self.folder / f"{number}.{which}.passed"
@@ -166,7 +166,7 @@ def opener(control: Path) -> Callable[[str, StoreOptions, Clock], Store]:
 
 
 def parent(pid: int) -> int:
-    """The process that has started another."""
+    """The parent of a process."""
     return int(_ps("ppid", pid))
 
 
@@ -178,7 +178,7 @@ def _ps(what: str, pid: int) -> str:
 
 
 def _write(file: Path, text: str) -> bool:
-    """Create a file with its content at once. False: it is there already."""
+    """Create a file atomically with its content. Returns False if it exists."""
     whole = file.with_name(f".{file.name}.{os.getpid()}")
     whole.write_text(text)
     try:

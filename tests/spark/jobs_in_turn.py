@@ -1,4 +1,4 @@
-"""Under spark-submit: runs jobs as the command ``stratalog`` does, one after the other, in one session.
+"""Run jobs under spark-submit like the command ``stratalog``, one after the other, in one session.
 
     jobs_in_turn.py CALLS
 
@@ -20,9 +20,9 @@ from stratalog.jobs.main import main
 
 if __name__ == "__main__":
     roots = load_cluster_file(os.environ["STRATALOG_CLUSTER"]).roots
-    spark = spark_session("jobs in turn", roots=roots)  # jobs take the session that is there
+    spark = spark_session("jobs in turn", roots=roots)  # jobs use the existing session
     for call in json.loads(Path(sys.argv[1]).read_text()):
-        with redirect_stdout(io.StringIO()) as said:
+        with redirect_stdout(io.StringIO()) as output:
             status = main([*call, "--json"])
-        print("DONE", json.dumps([status, json.loads(said.getvalue().splitlines()[-1])]), flush=True)
+        print("DONE", json.dumps([status, json.loads(output.getvalue().splitlines()[-1])]), flush=True)
     spark.stop()

@@ -1,4 +1,4 @@
-"""A log of wide rows in 64 partitions where no Python worker of Spark may have more than 1 GiB of address space.
+"""Appends wide rows to 64 partitions while no Python worker of Spark may have more than 1 GiB of address space.
 
     memory_limited.py MASTER CLUSTER_FILE
 
@@ -24,15 +24,15 @@ LIMIT = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
 }
-"""Spark sets the first as RLIMIT_AS, of each worker. The last two are its defaults, as a platform's session has
-them."""
+"""Spark sets the first as RLIMIT_AS of each worker. The last two are Spark's defaults, as in the session of a
+platform."""
 PARTITIONS = 64
 WIDE_BYTES = 256 * 1024
-"""Of a row's text: more than the records of one batch of Spark's may have if it counts them."""
+"""The size of a row's text: more than the records of one batch of Spark may have if Spark counts them."""
 LARGE = 1_280_000_000 // WIDE_BYTES
-"""Rows of the first partition: more than a worker may have."""
+"""The rows of the first partition: more than the memory of a worker."""
 ROWS = LARGE + 8 * PARTITIONS
-"""All, the other ones in all partitions alike."""
+"""All rows; the others are distributed equally over all partitions."""
 CONFIGS = {
     "remote.storage.enable": "true",
     "segment.bytes": "1",
@@ -43,7 +43,7 @@ CONFIGS = {
 
 
 def limits(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a worker: its limit."""
+    """The limit of a worker."""
     for batch in batches:
         most = resource.getrlimit(resource.RLIMIT_AS)[0]
         yield pa.RecordBatch.from_pydict({"most": pa.array([most] * batch.num_rows, pa.int64())})
@@ -57,7 +57,7 @@ def main(master: str, file: str) -> None:
         settings={} if master.startswith("sc:") else settings,
         roots=load_cluster_file(file).roots,
     )
-    told: dict[str, object] = {
+    found: dict[str, object] = {
         "limit": {row.most for row in spark.range(8).mapInArrow(limits, "most bigint").collect()}.pop()
     }
     cluster = Cluster.open(file, spark)
@@ -71,16 +71,16 @@ def main(master: str, file: str) -> None:
         wide = part.selectExpr("n", "p", f"repeat(sha2(cast(n AS STRING), 256), {WIDE_BYTES // 64}) AS s")
         report = cluster.append("wide", wide, partition="p", acks="leader").raise_for_failures()
         appended += int(report.totals["records"] or 0)
-    told["appended"] = appended
-    told["copied"] = cluster.replicate("wide").raise_for_failures().totals["copied_bytes"]
-    told["uploaded"] = cluster.tier("wide").raise_for_failures().totals["uploaded_files"]
+    found["appended"] = appended
+    found["copied"] = cluster.replicate("wide").raise_for_failures().totals["copied_bytes"]
+    found["uploaded"] = cluster.tier("wide").raise_for_failures().totals["uploaded_files"]
     for _ in range(2):
         cluster.retain("wide").raise_for_failures()
-    told["findings"] = cluster.verify("wide", deep=True).raise_for_failures().totals["findings"]
-    told["remote"] = any(part.remote for part in cluster.plan_read("wide"))
+    found["findings"] = cluster.verify("wide", deep=True).raise_for_failures().totals["findings"]
+    found["remote"] = any(part.remote for part in cluster.plan_read("wide"))
     sums = ("count(*) AS records", "sum(length(value.s)) AS bytes", "sum(value.n) AS n")
-    told["read"] = list(cluster.read("wide").selectExpr(*sums).first() or ())
-    print("TOLD", json.dumps(told))
+    found["read"] = list(cluster.read("wide").selectExpr(*sums).first() or ())
+    print("TOLD", json.dumps(found))
     spark.stop()
 
 

@@ -1,13 +1,13 @@
-"""A site where nothing is shared: a standalone cluster whose driver and workers have a Python, a scratch folder
-and a working directory each, and storage in buckets alone.
+"""A site that shares nothing: a standalone cluster whose driver and workers each have their own Python, scratch
+folder and working directory, with storage in buckets only.
 
-The Pythons are environments of their own. Their packages are links to those of this one, in the same versions
-(``tests.bare_python``): installed anew they would be the same files, and a network would be needed. This checkout
-is in none of them. stratalog comes as its wheel, which pip installs in each, or to workers as the zip of
-``stratalog package`` by ``--py-files``.
+The Pythons are separate environments, whose packages are links to those of this one, in the same versions
+(``tests.bare_python``): an installation would need a network and produce the same files. None of them contains
+this checkout. pip installs stratalog's wheel in each, or workers get the zip of ``stratalog package`` through
+``--py-files``.
 
-Workers have credentials of the storage in their environment, as a platform gives them to its machines, and
-Hadoop's S3A on their class path, as its images do.
+Workers have credentials of the storage in their environment, and Hadoop's S3A on their class path, like the
+machines and images of a platform.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from tests.bare_python import bare_python, installed, requirements_of
 from tests.spark.standalone import HOSTS, ROOT, Standalone, session_settings, spark_environment, standalone
 
 WORKER = "STRATALOG_TEST_WORKER"
-"""In the environment of executors: the name of their worker."""
+"""The name of an executor's worker, in its environment."""
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 BROKERS = 3
 
 KEY, VALUE = StringType(), StructType([StructField("n", LongType())])
-"""Types of topics that are made here, where there is no session that knows DDL."""
+"""Types of topics that are created here, without a session that parses DDL."""
 
 CLUSTER = """
 [cluster]
@@ -57,20 +57,20 @@ region = "{region}"
 
 @dataclass(frozen=True)
 class Site:
-    """The cluster, and how a driver is started on it."""
+    """The cluster, and the environment of its drivers."""
 
     folder: Path
-    """Of the driver, which nobody else reads."""
+    """The folder of the driver, which no other process reads."""
     spark: Standalone
     endpoint: S3Endpoint
     python: Path
     """The driver's."""
     scripts: Path
-    """Where the driver has ``append.py`` and the other jobs."""
+    """The folder with ``append.py`` and the other jobs."""
     zip: Path | None
-    """What ``--py-files`` brings to executors."""
+    """The zip that ``--py-files`` sends to executors."""
     submitted: list[Submitted] = field(default_factory=list)
-    """All that was started."""
+    """All started processes."""
 
     @cached_property
     def bucket(self) -> Store:
@@ -84,7 +84,8 @@ class Site:
         return Cluster.open(self._file(self.folder / "seen-here.toml"))
 
     def write_cluster_file(self, name: str = "cluster", brokers: str = "b") -> str:
-        """A cluster file in the bucket; its address. ``brokers`` is the beginning of their names."""
+        """Write a cluster file into the bucket and return its address. ``brokers`` is the common prefix of their
+        names."""
         here = self._file(self.folder / f"{name}.toml", name, brokers)
         assert self.bucket.create(f"{name}.toml", here.read_bytes())
         return self.bucket.uri_of(f"{name}.toml")
@@ -100,7 +101,7 @@ class Site:
         return path
 
     def start(self, script: str | Path, *argv: str, settings: Mapping[str, str] = {}, **environ: str) -> Submitted:
-        """A spark-submit of a job (its name), or of another script."""
+        """Start a spark-submit of a job (by name), or of another script."""
         path = script if isinstance(script, Path) else self.scripts / f"{script}.py"
         chosen = {
             **session_settings(),
@@ -129,12 +130,13 @@ class Site:
         return self.start(job, *argv, "--json", settings=settings).report(status)
 
     def run_in_turn(self, *calls: Sequence[str], **environ: str) -> list[dict[str, Any]]:
-        """The reports of jobs in one spark-submit. Raises: AssertionError for one with an exit status but 0."""
+        """The reports of jobs in one spark-submit. Raises: AssertionError if one has an exit status other than
+        0."""
         script, listed = (self.folder / name for name in ("jobs_in_turn.py", "calls.json"))
         shutil.copy(ROOT / "tests/spark/jobs_in_turn.py", script)
         listed.write_text(json.dumps(calls))
-        said = self.start(script, str(listed), **environ).end()
-        done = [json.loads(line.removeprefix("DONE ")) for line in said.splitlines() if line.startswith("DONE ")]
+        text = self.start(script, str(listed), **environ).end()
+        done = [json.loads(line.removeprefix("DONE ")) for line in text.splitlines() if line.startswith("DONE ")]
         for call, (status, report) in zip(calls, done, strict=True):
             assert status == 0, (call, report)
         return [report for _, report in done]
@@ -154,25 +156,25 @@ class Site:
 
 
 class Submitted:
-    """A spark-submit that runs; its output is in files of the driver's folder."""
+    """A running spark-submit, whose output is in files of the driver's folder."""
 
     def __init__(self, command: list[str], environ: Mapping[str, str], folder: Path) -> None:
-        self._said = folder / f"{len([*folder.glob('*.out')])}.out"
-        with self._said.open("wb") as out:
+        self._output = folder / f"{len([*folder.glob('*.out')])}.out"
+        with self._output.open("wb") as out:
             self.process = subprocess.Popen(command, cwd=folder, env=dict(environ), stdout=out, stderr=out)
 
     @property
     def output(self) -> str:
-        """What it has said so far."""
-        return self._said.read_text(errors="replace")
+        """The output so far."""
+        return self._output.read_text(errors="replace")
 
     def end(self) -> str:
-        """All that it said. Raises: AssertionError for another exit status than 0."""
+        """Wait, and return all output. Raises: AssertionError for an exit status other than 0."""
         assert self.process.wait(timeout=300) == 0, self.output[-6000:]
         return self.output
 
     def report(self, status: int = 0) -> dict[str, Any]:
-        """The report that it has printed last. Raises: AssertionError for another exit status."""
+        """The last printed report. Raises: AssertionError for another exit status."""
         assert self.process.wait(timeout=300) == status, self.output[-6000:]
         found: dict[str, Any] = json.loads(self.output.splitlines()[-1])
         return found
@@ -180,7 +182,7 @@ class Submitted:
 
 @contextmanager
 def site(folder: Path, endpoint: S3Endpoint, wheel: Path, way: str, *, hands_out: bool = True) -> Iterator[Site]:
-    """A site whose workers have stratalog by ``way``, and credentials where the site ``hands_out`` such."""
+    """A site whose workers have stratalog by ``way``, and credentials if the site ``hands_out`` them."""
     (driver := folder / "driver").mkdir()
     (driver / "scratch").mkdir()
     python = installed(wheel, driver / "python", ["spark"])

@@ -1,4 +1,5 @@
-"""What a reader gets from a cluster on folders, without Spark: the planned files, by pyarrow alone."""
+"""The records that a reader gets from a cluster on folders, without Spark: the planned files, read with pyarrow
+alone."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from stratalog import Cluster
 
 
 def read_back(cluster: Cluster, topic: str) -> dict[int, list[Any]]:
-    """The values of each partition in offset order. Offsets are contiguous, and each stands there once."""
+    """The values of each partition in offset order. Offsets must be contiguous, and occur once."""
     found: dict[int, dict[int, Any]] = {}
     for part in cluster.plan_read(topic):
         rows = pq.ParquetFile(part.uri.removeprefix("file://")).read(["offset", "value"])

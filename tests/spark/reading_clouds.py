@@ -1,6 +1,6 @@
-"""A process of its own, whose JVM has the connectors of Azure and Google, and the clouds' variables: it opens each
-cluster file that is named, and prints what Spark reads of topic ``t``, all settings, and which pools of threads
-would keep a JVM of spark-submit from its end."""
+"""A separate process, whose JVM has the connectors of Azure and Google, and the clouds' variables: it opens each
+named cluster file, and prints Spark's rows of topic ``t``, all settings, and the thread pools that would keep a
+JVM of spark-submit from ending."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A driver in a process of its own, with a session on a standalone cluster: it does what it is told line by line.
+"""A driver in a separate process, with a session on a standalone cluster, which executes one call per line.
 
     python -m tests.spark.remote_driver MASTER CLUSTER_FILE GATES
 Each line of standard input is a JSON object, ``{"call": ..., "arguments": {...}}``; the answer is one line of
@@ -20,7 +20,7 @@ from tests.spark.standalone import ROOT, read, session_settings, spark_environme
 
 
 class RemoteDriver:
-    """The test's side: one call at a time."""
+    """The driver as the test uses it: one call at a time."""
 
     def __init__(self, master: str, cluster_file: Path, gates: Path, log: Path) -> None:
         self._log = log
@@ -36,13 +36,13 @@ class RemoteDriver:
             )
 
     def start(self, call: str, **arguments: Any) -> None:
-        """Have it do something, and do not wait."""
+        """Start a call without waiting."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"call": call, "arguments": arguments}).encode() + b"\n")
         self._process.stdin.flush()
 
     def report(self) -> dict[str, Any]:
-        """What came of it. Raises: AssertionError with what the driver raised."""
+        """The result of the call. Raises: AssertionError with the driver's error."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, f"the driver has ended: {read(self._log)[-3000:]}"
@@ -56,7 +56,7 @@ class RemoteDriver:
         return self.report()
 
     def end(self) -> None:
-        """No more calls."""
+        """End the driver."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -74,21 +74,21 @@ def main(master: str, cluster_file: str, gates: str) -> None:
     spark = spark_session("driver", master=master, settings=session_settings())
     cluster = with_parts(Cluster, opener=opener(Path(gates))).open(cluster_file, spark)
     for line in sys.stdin:
-        told = json.loads(line)
-        arguments = told["arguments"]
+        answer = json.loads(line)
+        arguments = answer["arguments"]
         try:
-            if told["call"] == "append":
+            if answer["call"] == "append":
                 source = spark.range(arguments.pop("start"), arguments.pop("end"), 1, 1)
-                source = source.coalesce(1)  # the plan is not asked whether it is small
+                source = source.coalesce(1)  # the plan is not checked for its size
                 frame = source.selectExpr("cast(id AS STRING) AS value", "id % 2 AS p")
                 report = cluster.append(arguments.pop("topic"), frame, partition="p", **arguments)
-            elif told["call"] == "read":
+            elif answer["call"] == "read":
                 read_back = cluster.read(arguments["topic"]).orderBy("partition", "offset")
                 rows = [[row.partition, row.offset, row.value.decode()] for row in read_back.collect()]
                 print(json.dumps({"records": rows}), flush=True)
                 continue
             else:
-                report = getattr(cluster, told["call"])(arguments.pop("topic"), **arguments)
+                report = getattr(cluster, answer["call"])(arguments.pop("topic"), **arguments)
             print(report.to_json(), flush=True)
         except OperationFailedError as error:
             print(error.report.to_json(), flush=True)

@@ -53,7 +53,7 @@ def begun(file: Path) -> None:
 
 
 def rows(frame: DataFrame, *columns: str) -> Counter[str]:
-    """The rows, however often each; by their text, for a row may hold what cannot be hashed."""
+    """The rows with their counts, keyed by their text, because a row may contain unhashable values."""
     return Counter(map(repr, (frame.select(*columns) if columns else frame).collect()))
 
 

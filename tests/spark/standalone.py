@@ -1,7 +1,7 @@
 """A real Spark cluster of processes on this machine: a master, two workers of one core, and their executors.
 
-The workers go by two names of this machine: Spark gives a speculative copy only to another host. Executors inherit
-the environment of their worker.
+The workers use two names of this machine, because Spark starts a speculative copy only on another host. Executors
+inherit the environment of their worker.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def session_settings() -> dict[str, str]:
         "spark.speculation.multiplier": "1.1",
         "spark.speculation.minTaskRuntime": "200ms",
         "spark.speculation.efficiency.enabled": "false",
-        # The attempt that loses lives on, a zombie, instead of being killed two seconds later.
+        # The losing attempt survives as a zombie, instead of being killed two seconds later.
         "spark.python.task.killTimeout": "10min",
     }
 
@@ -58,7 +58,7 @@ class Standalone:
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
-        """The master and its workers; returns when they know each other."""
+        """Start the master and its workers; returns when they are connected."""
         log = self._folder / "master.log"
         argv = ("--host", HOSTS[0], "--port", "0")
         self._daemons["master"] = _daemon(log, f"{_CLASSES}.master.Master", *argv)
@@ -66,7 +66,7 @@ class Standalone:
         self.start_workers()
 
     def start_workers(self) -> None:
-        """Those that are not there."""
+        """Start the missing workers."""
         missing = [host for host in HOSTS if host not in self._daemons]
         logs = {host: self._folder / f"worker-{host}.log" for host in missing}
         for host, log in logs.items():
@@ -79,7 +79,7 @@ class Standalone:
             wait_for(f"worker {host}", registered, [*self._daemons.values()])
 
     def kill_worker(self, host: str) -> int:
-        """kill -9 of a worker, and of its executors; how many these were."""
+        """kill -9 of a worker and of its executors; returns the number of executors."""
         worker = self._daemons.pop(host)
         find = ["pgrep", "-P", str(worker.pid), "-f", "CoarseGrainedExecutorBackend"]
         executors = [int(pid) for pid in subprocess.run(find, capture_output=True, check=False).stdout.split()]
@@ -91,7 +91,7 @@ class Standalone:
         return len(executors)
 
     def end(self) -> None:
-        """All that was started; executors end with their workers."""
+        """End all started processes; executors end with their workers."""
         for daemon in self._daemons.values():
             daemon.send_signal(signal.SIGTERM)
         for daemon in self._daemons.values():
@@ -104,7 +104,7 @@ class Standalone:
 
 @contextmanager
 def standalone(folder: Path, environments: Mapping[str, Mapping[str, str]] = {}) -> Iterator[Standalone]:
-    """A cluster; ``environments`` are those of workers, by host, beyond what they need."""
+    """A cluster; ``environments`` are additional variables of workers, keyed by host."""
     cluster = Standalone(folder, environments)
     try:
         cluster.start()
@@ -114,8 +114,8 @@ def standalone(folder: Path, environments: Mapping[str, Mapping[str, str]] = {})
 
 
 def spark_submit() -> list[str]:
-    """The command in the project's root, with its settings; where ``$STRATALOG_JARS`` is set, with the jars there
-    and not with those of the checkout, which the settings name."""
+    """The command in the project's root, with its settings. With ``$STRATALOG_JARS``, the jars there are used
+    instead of the checkout's, which the settings name."""
     command = [str(Path(sys.prefix, "bin", "spark-submit")), "--properties-file", "conf/spark-defaults.conf"]
     if "STRATALOG_JARS" in os.environ:
         command += ["--driver-class-path", os.pathsep.join(map(str, session_jars(jar_folder())))]
@@ -123,8 +123,8 @@ def spark_submit() -> list[str]:
 
 
 def spark_environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a Spark process of its own, whatever session the tests have; without the names that
-    ``extra`` gives an empty text.
+    """The environment of a separate Spark process, independent of the tests' session; names with an empty text in
+    ``extra`` are removed.
     """
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))}
     home = Path(pyspark.__file__).parent
@@ -139,7 +139,7 @@ def spark_environment(extra: Mapping[str, str]) -> dict[str, str]:
 
 
 def read(file: Path) -> str:
-    """The text of a file, empty where there is none yet."""
+    """The text of a file; empty if the file does not exist."""
     return file.read_text(errors="replace") if file.exists() else ""
 
 

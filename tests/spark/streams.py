@@ -1,4 +1,5 @@
-"""What tests of streams share: a cluster, numbers to append, a query that reads all there is, what it saw."""
+"""Shared parts of the tests of streams: a cluster, numbers to append, a query that reads everything, and its
+results."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ class Numbers:
 
 
 def source(spark: SparkSession, folder: Path, topic: str, **options: object) -> DataFrame:
-    """A stream of a topic from its beginning on. A test of limits is skipped where Spark has none."""
+    """A stream of a topic from its beginning. A test of limits is skipped if Spark has none."""
     if spark_version() < LIMITS and any(name.startswith("max") for name in options):
         pytest.skip(_LIMITED)
     given = {"cluster": str(folder / "cluster.toml"), "topic": topic, "startingOffsets": "earliest", **options}
@@ -67,8 +68,8 @@ def source(spark: SparkSession, folder: Path, topic: str, **options: object) -> 
 
 
 def patiently(act: Callable[[], T]) -> T:
-    """Spark gives a process of a stream ten seconds to come up, also on a busy machine: then it is run again. One
-    that is late still comes up, and makes the next ones late: the pause between grows.
+    """Run again if Spark's process of a stream is not up within ten seconds, as on a busy machine. A late process
+    still starts, and delays the next ones, so the pause between tries grows.
     """
     for pause_s in range(5, 65, 5):
         try:
@@ -81,7 +82,7 @@ def patiently(act: Callable[[], T]) -> T:
 
 
 def to_its_end(writing: DataStreamWriter, checkpoint: Path) -> StreamingQuery:
-    """A query over all that there is now."""
+    """Run a query over all current records."""
 
     def run() -> StreamingQuery:
         query = writing.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
@@ -92,13 +93,13 @@ def to_its_end(writing: DataStreamWriter, checkpoint: Path) -> StreamingQuery:
 
 
 def drain(frame: DataFrame, checkpoint: Path, each: Callable[[Any, int], None]) -> StreamingQuery:
-    """All that there is now, batch by batch."""
+    """Process all current records, batch by batch."""
     return to_its_end(frame.writeStream.foreachBatch(each).queryName("drain"), checkpoint)
 
 
 class Seen:
-    """What the batches of a query held. Spark Connect hands them to a copy of this in a process of the server's:
-    they go through a folder."""
+    """The content of a query's batches. Spark Connect passes them to a copy of this object in a process of the
+    server, so they are stored in a folder."""
 
     def __init__(self, *columns: str) -> None:
         self.columns = columns or ("value.n",)

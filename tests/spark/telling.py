@@ -1,4 +1,4 @@
-"""A run on S3 that prints all it can tell: reports, plans, settings, exceptions. A step that fails prints why.
+"""A run on S3 that prints everything it can: reports, plans, settings, exceptions. A failed step prints its error.
 
 spark-submit ... telling.py CLUSTER_FILE [format]
 """
@@ -30,7 +30,7 @@ ONE = {"offsets.topic.replication.factor": "1", "offsets.topic.num.partitions": 
 
 
 def settings_of(spark: SparkSession) -> str:
-    """Every setting there is: Spark's, SQL's, and Hadoop's, of which scans carry copies to executors."""
+    """All settings: Spark's, SQL's, and Hadoop's, which scans copy to executors."""
     hadoop = spark._jsparkSession.sessionState().newHadoopConf()
     lines = [f"{key}={value}" for key, value in spark.sparkContext.getConf().getAll()]
     lines += [f"{row.key}={row.value}" for row in spark.sql("SET -v").collect()]
@@ -39,12 +39,12 @@ def settings_of(spark: SparkSession) -> str:
 
 
 def main(path: str, *options: str) -> None:
-    """All steps."""
+    """Run all steps."""
     file_path = Path(path)
     file = load_cluster_file(file_path)
     spark = spark_session("telling", roots=file.roots)
 
-    def told(step: Callable[[], object]) -> None:
+    def run_step(step: Callable[[], object]) -> None:
         try:
             print(step())
         except Exception:
@@ -62,7 +62,7 @@ def main(path: str, *options: str) -> None:
         return frame.collect()
 
     def streamed(cluster: Cluster) -> object:
-        """Out of the topic and into it again, with a checkpoint beside the cluster file."""
+        """Stream out of the topic and into it again, with a checkpoint beside the cluster file."""
         source = spark.readStream.format("stratalog").options(cluster=path, startingOffsets="earliest", group="g")
         query = (
             source.load("t")
@@ -76,7 +76,7 @@ def main(path: str, *options: str) -> None:
         return query.recentProgress
 
     def pickled(cluster: Cluster) -> object:
-        """What travels to executors, and what each thing says of itself."""
+        """The pickled objects that executors get, and the text of each object."""
         ports, image = ports_of(cluster), cluster.image
         replicas_of, table = (
             ports.storage.replicas_of(image, image.topics.values()),
@@ -105,7 +105,7 @@ def main(path: str, *options: str) -> None:
         lambda: cluster.recover("t", ADDRESS),
         lambda: pickled(cluster),
     ):
-        told(step)
+        run_step(step)
     spark.stop()
 
 

@@ -1,4 +1,5 @@
-"""The ways of rows to the log: few by the driver, narrow ones in batches that are bounded by records alone."""
+"""The paths of rows to the log: few rows through the driver, narrow rows in batches that are bounded by records
+alone."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ VALUE = "city STRING, n BIGINT"
 
 @pytest.fixture
 def jobs(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[Callable[[], int]]:
-    """How many jobs Spark has run for this test so far."""
+    """The number of Spark jobs of this test so far."""
     context = spark.sparkContext
     context.setJobGroup(request.node.name, request.node.name)
     yield lambda: len(context.statusTracker().getJobIdsForGroup(request.node.name))
@@ -72,7 +73,8 @@ def wide(cluster: Cluster, name: str) -> bool:
 def test_few_rows_take_one_job(
     partitioner: str, cluster: Cluster, spark: SparkSession, jobs: Callable[[], int]
 ) -> None:
-    """One that fetches them; of others there is the shuffle of their own plan, ours, and the tasks behind it."""
+    """One job fetches them; the others are the shuffle of their own plan, the append's shuffle, and the tasks
+    after it."""
     configs = {"partitioner": partitioner}
     few, many = topic(cluster, f"few-{partitioner}", configs), topic(cluster, f"many-{partitioner}", configs)
     cluster.append(few, source(spark), key="key").raise_for_failures()
@@ -107,7 +109,7 @@ def test_more_rows_than_the_plan_promised_take_the_shuffle(cluster: Cluster, spa
 
 @pytest.mark.classic("it counts with an accumulator")
 def test_user_code_runs_once(cluster: Cluster, spark: SparkSession) -> None:
-    """A plan with it is not asked whether it is small, for its rows might be computed twice."""
+    """The size of such a plan is not determined, because that might compute its rows twice."""
     ran = spark.sparkContext.accumulator(0)
 
     def many(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -140,7 +142,8 @@ def test_a_row_that_is_refused_leaves_nothing_of_the_others(cluster: Cluster, sp
 
 
 def test_a_sequence_is_appended_once_on_either_way(cluster: Cluster, spark: SparkSession) -> None:
-    """First by the driver, then by the shuffle: the digests of both agree, and other rows are refused."""
+    """First through the driver, then through the shuffle: the digests of both agree, and other rows are
+    refused."""
     name = topic(cluster, "once")
     cluster.append(name, source(spark), key="key", producer="p", sequence=1).raise_for_failures()
     for again in (source(spark).repartition(2), source(spark)):
@@ -155,7 +158,7 @@ def test_a_sequence_is_appended_once_on_either_way(cluster: Cluster, spark: Spar
 def test_a_partition_that_is_tried_again_gets_the_rows_that_were_fetched(
     cluster: Cluster, spark: SparkSession, jobs: Callable[[], int]
 ) -> None:
-    """A lost race, a new leader: what ``rand()`` gave at first is appended."""
+    """After a lost race or a new leader, the first results of ``rand()`` are appended."""
     name = topic(cluster, "again")
     image = cluster.image.topic(name)
     random = spark.range(50).selectExpr("cast(rand() AS STRING) AS value", "id % 3 AS p")
@@ -187,7 +190,7 @@ def test_a_partition_that_is_tried_again_gets_the_rows_that_were_fetched(
 def test_a_record_that_is_not_narrow_lets_batches_be_bounded_by_bytes(
     cluster: Cluster, spark: SparkSession, jobs: Callable[[], int], partitions: int | None
 ) -> None:
-    """Of the append, which is not the worse for it, and of later ones. Settings are the user's again."""
+    """The batches of this append, which works, and of later ones are bounded by bytes. Settings are restored."""
     name = topic(cluster, f"wide-{partitions}")
     text = f"if(n = 7, repeat('x', {NARROW_BYTES}), city)"
     given = source(spark).selectExpr("key", f"{text} AS city", "n")
@@ -207,7 +210,7 @@ def test_a_record_that_is_not_narrow_lets_batches_be_bounded_by_bytes(
 def test_batches_of_narrow_records_are_bounded_by_their_number_while_they_are_appended(
     cluster: Cluster, spark: SparkSession
 ) -> None:
-    """Also where every byte is over the bound that is set."""
+    """Even if every byte exceeds the configured bound."""
     name = topic(cluster, "narrow")
     seen = spark.sparkContext.accumulator(0)
 
@@ -246,7 +249,7 @@ def test_lists_have_no_width_and_their_records_are_appended_all_the_same(
 
 
 def test_a_frame_with_the_columns_of_a_record_is_records(cluster: Cluster, spark: SparkSession) -> None:
-    """Kafka's own shape, as Spark's Kafka source and sink have it; the value of a typed topic is one column."""
+    """The shape of Kafka records in Spark's source and sink; the value of a typed topic is one column."""
     name = topic(cluster, "shaped")
     given = source(spark).selectExpr(
         "key", "struct(city, n) AS value", "TIMESTAMP'2026-01-02 03:04:05Z' AS timestamp"

@@ -1,4 +1,4 @@
-"""Bad records of DataFrames and streams: by executors and by the driver, in batches that come again."""
+"""Bad records of DataFrames and streams: on executors and on the driver, in repeated batches."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def cluster(spark: SparkSession, folder: Path) -> Cluster:
 
 @pytest.fixture
 def bad(cluster: Cluster, topic: str) -> str:
-    """A typed topic named after the test, and one for its bad records, whose name this is."""
+    """A typed topic named after the test, and one for its bad records, whose name is returned."""
     cluster.topics.delete(topic).raise_for_failures()
     cluster.topics.create(topic, partitions=2, replication_factor=2, key="STRING", value=VALUE)
     name = f"{topic[:70]}-bad"
@@ -58,13 +58,13 @@ def bad(cluster: Cluster, topic: str) -> str:
 
 
 def trips(spark: SparkSession) -> DataFrame:
-    """Text and numbers, of which some fit."""
+    """Text and numbers, some of which fit the type."""
     made = spark.createDataFrame(TRIPS, "id STRING, city STRING, distance STRING, day STRING, hour DOUBLE")
     return made.selectExpr("id", "city", "distance", "struct(day, hour) AS at")
 
 
 def kept(cluster: Cluster, topic: str) -> dict[str, tuple[Any, dict[str, str]]]:
-    """Of a topic of bad records: the value and what happened, by key, each once."""
+    """The value and the error of each bad record, keyed by its key, each once."""
     found = cluster.read(topic).select("key", "value", "headers").collect()
     keys = [row.key.decode() for row in found]
     assert len(set(keys)) == len(keys)
@@ -78,7 +78,7 @@ def kept(cluster: Cluster, topic: str) -> dict[str, tuple[Any, dict[str, str]]]:
 
 
 def reasons(cluster: Cluster, topic: str) -> dict[str, str]:
-    return {key: said["message"] for key, (_, said) in kept(cluster, topic).items()}
+    return {key: message["message"] for key, (_, message) in kept(cluster, topic).items()}
 
 
 def keys(cluster: Cluster, topic: str) -> list[str]:
@@ -112,11 +112,11 @@ def test_rows_that_do_not_fit_go_to_their_topic_once_however_they_travel(
         assert all((row["outcome"] == "duplicate") == again for row in report.rows if row["outcome"] != "bad")
     assert keys(cluster, topic) == sorted(GOOD)
     assert reasons(cluster, bad) == BAD
-    value, said = kept(cluster, bad)["t1"]
+    value, found = kept(cluster, bad)["t1"]
     assert json.loads(value) == {"city": "Oslo", "distance": "three", "at": {"day": "2013-01-01", "hour": 2.0}}
-    assert (said["producer"], said["sequence"]) == ("loader", "7")
+    assert (found["producer"], found["sequence"]) == ("loader", "7")
     partition = {row.key: row.partition for row in cluster.read(topic).select("key", "partition").collect()}
-    assert said["destination"].removeprefix(f"{topic}-") in {"0", "1"}
+    assert found["destination"].removeprefix(f"{topic}-") in {"0", "1"}
     assert rows(cluster.read(topic), "key", "value.*") == rows(
         trips(spark)
         .where("id IN ('t0', 't3')")
@@ -135,7 +135,7 @@ def test_rows_that_do_not_fit_go_to_their_topic_once_however_they_travel(
 def test_a_bad_row_refuses_the_append_and_nothing_of_it_is_written(
     cluster: Cluster, spark: SparkSession, topic: str, bad: str
 ) -> None:
-    """Of another type, at once; of a value, before the first byte."""
+    """A wrong type is refused immediately; a wrong value before the first byte is written."""
     with pytest.raises(
         InvalidRecordError, match="value column 'distance' is string, but is declared as double: cast it"
     ):
@@ -176,7 +176,7 @@ def test_rows_without_a_partition_or_a_key_are_bad_too(
         row.value.decode(): {one.key.removeprefix(PREFIX): one.value.decode() for one in row.headers}
         for row in cluster.read(bad).collect()
     }
-    assert {value: said["message"] for value, said in found.items()} == {
+    assert {value: message["message"] for value, message in found.items()} == {
         "b": f"{UNKNOWN_PARTITION}: 7",
         "c": NO_PARTITION,
         "d": NO_KEY,
@@ -205,14 +205,14 @@ def test_a_line_that_sparks_reader_could_not_parse_goes_to_the_topic_as_it_was(
         cluster.append(topic, given, key="id")
     cluster.append(topic, given, key="id", on_bad_record="topic", bad_record_topic=bad).raise_for_failures()
     assert keys(cluster, topic) == ["t0"]
-    found = cluster.read(bad).selectExpr("cast(value AS STRING) AS line", "headers[0].value AS said").collect()
-    assert {row.line: bytes(row.said).decode() for row in found} == {lines[1]: CORRUPT, lines[2]: CORRUPT}
+    found = cluster.read(bad).selectExpr("cast(value AS STRING) AS line", "headers[0].value AS message").collect()
+    assert {row.line: bytes(row.message).decode() for row in found} == {lines[1]: CORRUPT, lines[2]: CORRUPT}
 
 
 def test_the_place_that_a_record_came_from_is_told(
     cluster: Cluster, spark: SparkSession, topic: str, bad: str
 ) -> None:
-    """Of one topic into another, in a transaction with the offsets."""
+    """The records are copied from one topic to another, in a transaction with the offsets."""
     raw = f"{topic[:70]}-raw"
     cluster.topics.create(raw, partitions=1, replication_factor=2)
     lines = spark.createDataFrame([("1",), ("one",), ("2",)], "value STRING").coalesce(1)
@@ -226,9 +226,9 @@ def test_the_place_that_a_record_came_from_is_told(
         transaction.commit_offsets("copy", {(raw, 0): 3})
     read = cluster.read(bad, isolation="read_committed").select("value", "headers").collect()
     assert [row.value for row in read] == [b"one"]
-    said = {one.key.removeprefix(PREFIX): one.value.decode() for one in read[0].headers}
+    found = {one.key.removeprefix(PREFIX): one.value.decode() for one in read[0].headers}
     assert (
-        said.items()
+        found.items()
         >= {"topic": raw, "partition": "0", "offset": "1", "message": "value is not of type INT"}.items()
     )
     assert sorted(row.value for row in cluster.read(numbers, isolation="read_committed").collect()) == [1, 2]
@@ -252,7 +252,7 @@ def test_the_place_that_a_record_came_from_is_told(
 def test_a_cast_that_would_lose_something_makes_a_row_bad(
     cluster: Cluster, spark: SparkSession, topic: str, given: str, declared: str, good: set[str]
 ) -> None:
-    """Text is parsed, as Spark's try_cast does, and may be longer than what it says."""
+    """Text is parsed, like Spark's try_cast, and may be longer than its value."""
     name = f"{topic[:70]}-cast"
     cluster.topics.create(name, partitions=1, replication_factor=2, key="STRING", value=declared)
     frame = spark.sql(f"SELECT explode({given}) AS value").selectExpr("cast(value AS STRING) AS k", "value")
@@ -317,8 +317,8 @@ def test_a_batch_that_comes_again_has_each_bad_record_once(
     assert (keys(cluster, topic), reasons(cluster, bad)) == (sorted(GOOD), BAD)
     assert reports[-1].totals["bad_records"] == 4
     assert f"append to {topic}, batch 0: 4 bad records were left out" in caplog.text
-    _, said = kept(cluster, bad)["t1"]
-    assert (said["producer"].partition("@")[0], said["sequence"]) == ("copy", "0")
+    _, found = kept(cluster, bad)["t1"]
+    assert (found["producer"].partition("@")[0], found["sequence"]) == ("copy", "0")
 
 
 @pytest.mark.sample(1)

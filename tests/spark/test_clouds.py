@@ -73,4 +73,6 @@ def test_spark_reads_both_tiers_on_azure_and_google(
     assert "LASTING []" in done.stdout
     assert ACCOUNT_KEY not in done.stdout + done.stderr
     for file in files:
-        Cluster.open(file).verify(deep=True).raise_for_failures()  # what a connector leaves harms nobody
+        Cluster.open(file).verify(
+            deep=True
+        ).raise_for_failures()  # the remaining threads of a connector do no harm

@@ -1,4 +1,5 @@
-"""Spark reads a compacted log: in a batch, as a stream, and as a stream that goes on behind what was compacted."""
+"""Spark reads a compacted log: in a batch, as a stream, and as a stream that continues after the compacted
+part."""
 
 from __future__ import annotations
 

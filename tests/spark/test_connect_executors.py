@@ -1,4 +1,4 @@
-"""Spark Connect before a standalone cluster: executors are other processes than the server, on other hosts."""
+"""Spark Connect with a standalone cluster: executors are separate processes on other hosts than the server."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ VALUE = "n BIGINT, carrier STRING, delay DOUBLE, at TIMESTAMP"
 
 @pytest.mark.delta
 def test_a_log_lives_through_it_all_and_is_its_source_row_for_row(spark: SparkSession, tmp_path: Path) -> None:
-    """What a person gets: the demo's steps on small data; the bytes of a bootstrap with and without
-    KIP-1023; the remote table with plain delta-spark and with deltalake."""
+    """The results for users: the demo's steps on small data; the bytes of a bootstrap with and without KIP-1023;
+    the remote table with plain delta-spark and with deltalake."""
     cluster = format_cluster(spark, tmp_path, brokers=3)
     cluster.topics.create(
         "flights",

@@ -1,4 +1,4 @@
-"""Executors that have no checkout and no installation: ``stratalog package`` and ``--py-files``."""
+"""Executors without a checkout or an installation: ``stratalog package`` and ``--py-files``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Executors whose environment has no credentials of the storage: a provider gives them, or they need none."""
+"""Executors whose environment has no credentials of the storage: a provider supplies them, or they are not
+needed."""
 
 from __future__ import annotations
 
@@ -25,9 +26,9 @@ pytestmark = [
 ]
 
 ROWS = 20_000
-"""More than the driver appends by itself."""
+"""More rows than the driver appends by itself."""
 NOBODY = dict.fromkeys(CREDENTIALS, "")
-"""Of the driver's environment, too."""
+"""An environment without credentials, for the driver, too."""
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def append(place: Site, topic: str) -> tuple[str, ...]:
 
 
 def test_executors_ask_a_provider_where_nobody_has_credentials(place: Site, keys: Vault) -> None:
-    """No environment has any, the driver's neither: an append, a replication, a look at all bytes."""
+    """No environment has any, including the driver's: an append, a replication, a check of all bytes."""
     make_topic(place, "asked")
     module = keys.write_provider(place.folder)
     given = ("--credentials", "vault_provider:keys")
@@ -86,7 +87,8 @@ def test_executors_ask_a_provider_where_nobody_has_credentials(place: Site, keys
 
 
 def test_executors_that_may_not_reach_the_storage_are_not_asked_to(place: Site) -> None:
-    """The driver has credentials, and ``--runner threads``: without, the same append fails in the tasks."""
+    """The driver has credentials, and ``--runner threads``: without that option, the same append fails in the
+    tasks."""
     make_topic(place, "threads")
     refused = place.run(*append(place, "threads"), status=1)
     assert {one["code"] for one in refused["failures"]} == {"SASL_AUTHENTICATION_FAILED"}
@@ -97,7 +99,7 @@ def test_executors_that_may_not_reach_the_storage_are_not_asked_to(place: Site) 
 
 
 def test_a_plain_session_reads_and_appends_without_a_jar_of_ours(place: Site, keys: Vault) -> None:
-    """Both tiers, of buckets, on executors, by the format and as a DataFrame; and by the driver alone."""
+    """Both tiers, in buckets, on executors, through the format and as a DataFrame; and on the driver alone."""
     make_topic(place, "plain")
     jobs = (append(place, "plain"), append(place, "plain"), ("replicate",), ("tier",), ("retain",), ("retain",))
     place.run_in_turn(*((*job, "--runner", "threads") for job in jobs))
@@ -107,12 +109,12 @@ def test_a_plain_session_reads_and_appends_without_a_jar_of_ours(place: Site, ke
     module = keys.write_provider(place.folder)
     plain = {"spark.driver.extraClassPath": "", "spark.executor.extraClassPath": ""}
     argv = (place.bucket.uri_of("cluster.toml"), "vault_provider:keys", "plain")
-    said = place.start(script, *argv, settings=plain, PY_FILES=str(module), **NOBODY).end()
-    told = json.loads(said.rpartition("TOLD ")[2].splitlines()[0])
-    assert len(told["absent"]) == 2
-    assert (told["before"], told["appended"]) == (2 * ROWS, ROWS)
-    assert told["sum"] == 2 * sum(range(ROWS)) + sum(range(ROWS, 2 * ROWS))
-    assert told["fetched"] > 0
-    assert told["tailed"] == 8
-    assert told["read"] == 3 * ROWS
+    text = place.start(script, *argv, settings=plain, PY_FILES=str(module), **NOBODY).end()
+    answer = json.loads(text.rpartition("TOLD ")[2].splitlines()[0])
+    assert len(answer["absent"]) == 2
+    assert (answer["before"], answer["appended"]) == (2 * ROWS, ROWS)
+    assert answer["sum"] == 2 * sum(range(ROWS)) + sum(range(ROWS, 2 * ROWS))
+    assert answer["fetched"] > 0
+    assert answer["tailed"] == 8
+    assert answer["read"] == 3 * ROWS
     assert {one["worker"] for one in keys.asked} == {None, *HOSTS}

@@ -1,8 +1,8 @@
-"""Spark's own faults, on a standalone cluster of processes: speculative copies, tasks that are tried again,
-executors killed in the middle of their work, two drivers at once.
+"""Spark's own faults, on a standalone cluster of processes: speculative copies, retried tasks, executors killed in
+the middle of their work, two drivers at once.
 
-Gates in storage (``gates``) hold a process at a call until the test has seen to it that something happened: no
-time is waited for.
+Gates in storage (``gates``) hold a process at a call until the test has caused an event, so no test waits for a
+time.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tests.unit.harness import batch
 pytestmark = [pytest.mark.spark, pytest.mark.classic("its drivers have sessions of their own")]
 
 RECORDS = 40
-"""How many there are from the start, in appends of ten; those that a tested append adds follow."""
+"""The initial number of records, in appends of ten; those of a tested append follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """A cluster of Spark with a driver in another process, a cluster of ours that this process drives too."""
+    """A Spark cluster with a driver in another process, and a stratalog cluster that this process uses as well."""
 
     folder: Path
     gates: Gates
@@ -40,8 +40,8 @@ class Workers:
     here: Cluster
 
     def topic(self, name: str, job: str) -> None:
-        """A topic on two brokers, and what the job finds to do: appends ``acks=leader``; tiered, and merged
-        or not."""
+        """A topic on two brokers with work for the job: appends with ``acks=leader``; tiered, and merged or
+        not."""
         configs = {
             "remote.storage.enable": str(job in ("tier", "retain", "verify")).lower(),
             "segment.bytes": "1000000" if job == "merge" else "1",
@@ -59,11 +59,11 @@ class Workers:
             self.here.tier(name).raise_for_failures()
 
     def append(self, name: str, batches: dict[int, list[pa.RecordBatch]], sequence: int, acks: str) -> None:
-        """As this process's producer."""
+        """Append as this process's producer."""
         self.here.append_batches(name, batches, producer="here", sequence=sequence, acks=acks).raise_for_failures()
 
     def check(self, name: str, records: int) -> None:
-        """All is as the source, each record once, in order, and all copies agree."""
+        """Check that all records equal the source, once each, in order, and that all copies agree."""
         assert read_back(self.here, name) == {
             p: [str(number).encode() for number in range(p, records, 2)] for p in (0, 1)
         }
@@ -71,7 +71,7 @@ class Workers:
         self.here.verify(name).raise_for_failures()
 
     def gate(self, job: str, name: str) -> Gate:
-        """The middle of a job's work on partition 0: where a task gives what it has written its name."""
+        """A gate in the middle of a job's work on partition 0: where a task names its written file."""
         view = self.here.image.views(name)[0]
         (follower,) = set(view.replicas) - {view.leader}
         leader_root, follower_root = (rf"/b{broker}/.*{name}-.*/0\.\d+/" for broker in (view.leader, follower))
@@ -85,7 +85,7 @@ class Workers:
         }[job]
 
     def start(self, job: str, name: str) -> int:
-        """Start a job on Spark; how many records there are afterwards."""
+        """Start a job on Spark; returns the number of records afterwards."""
         if job == "append":
             self.spark.start("append", topic=name, start=RECORDS, end=RECORDS + 20, producer="there", sequence=0)
             return RECORDS + 20
@@ -117,8 +117,8 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("job", JOBS)
 def test_a_speculative_copy_overtakes_an_attempt_that_is_slow(workers: Workers, job: str) -> None:
-    """One attempt stands still in the middle of its work until the job has ended by the other; then it goes
-    on, a zombie."""
+    """One attempt stops in the middle of its work until the other has ended the job; then it continues as a
+    zombie."""
     name = f"slow-{job}"
     workers.topic(name, job)
     gate = workers.gates.close(workers.gate(job, name))
@@ -172,8 +172,8 @@ def assert_all_done(job: str, report: dict[str, Any]) -> None:
 def test_an_append_of_which_all_attempts_are_lost_is_unknown_and_the_same_sequence_ends_it(
     workers: Workers,
 ) -> None:
-    """Not a Spark exception: partition 1 has its records, partition 0 has not, and nobody who asks the job
-    could tell."""
+    """There is no Spark exception: partition 1 has its records, partition 0 has not, and the job cannot know the
+    outcome."""
     workers.topic("lost", "append")
     wanted = workers.gate("append", "lost")
     gate = workers.gates.close(Gate(wanted.call, wanted.path, times=100, die=True))
@@ -215,8 +215,8 @@ def test_a_job_of_which_all_attempts_are_lost_says_so_and_the_next_run_ends_it(w
 @pytest.mark.parametrize("job", [job for job in JOBS if job != "append"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_two_runs_of_a_job_overlap(workers: Workers, job: str, after: bool) -> None:
-    """All attempts of one run stand still in the middle of their work while the other run, of a driver in
-    another process, begins and ends."""
+    """All attempts of one run stop in the middle of their work while the other run, by a driver in another
+    process, begins and ends."""
     name = f"twice-{job}-{after}"
     workers.topic(name, job)
     wanted = workers.gate(job, name)
@@ -233,20 +233,20 @@ def test_two_runs_of_a_job_overlap(workers: Workers, job: str, after: bool) -> N
 
 
 def assert_clear(report: dict[str, Any]) -> None:
-    """The loser has done nothing wrong and need not be told so; or it is told to try again."""
+    """Check that the loser succeeded, or that its error says to try again."""
     assert {failure["code"] for failure in report["failures"]} <= {"RETRIABLE", "SOURCE_CHANGED"}
 
 
 def without_times(records: pa.RecordBatch) -> pa.RecordBatch:
-    """As Spark sends records that have no timestamp: the append gives them one."""
+    """Rows as Spark sends records without a timestamp: the append sets it."""
     index = records.schema.get_field_index("timestamp")
     field = records.schema.field(index)
     return records.set_column(index, field, pa.nulls(records.num_rows, field.type))
 
 
 def test_two_drivers_append_the_same_sequence_at_once(workers: Workers) -> None:
-    """Whoever is first, the other finds a duplicate, at the same offsets: the same rows, of a DataFrame there and
-    of Arrow batches here, have the same digest."""
+    """The later driver finds a duplicate at the same offsets: the same rows, of a DataFrame there and of Arrow
+    batches here, have the same digest."""
     workers.topic("same", "append")
     wanted = workers.gate("append", "same")
     gate = workers.gates.close(Gate(wanted.call, wanted.path, times=100))
@@ -263,7 +263,7 @@ def test_two_drivers_append_the_same_sequence_at_once(workers: Workers) -> None:
 
 
 def test_two_drivers_append_to_the_same_partition_at_once(workers: Workers) -> None:
-    """Nobody overwrites anybody: the later one follows, its records in one piece and in their order."""
+    """Nothing is overwritten: the records of the later driver follow, contiguous and in order."""
     workers.topic("race", "append")
     wanted = workers.gate("append", "race")
     gate = workers.gates.close(Gate(wanted.call, wanted.path, times=100))

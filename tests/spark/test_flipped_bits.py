@@ -1,4 +1,5 @@
-"""A flipped bit in a file of the log: a read is right or an error of one line, in any session, by any way."""
+"""A flipped bit in a file of the log: a read returns right rows or fails with an error of one line, in any session
+and by any path."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ Read = Callable[[Cluster, str], "DataFrame"]
 
 @pytest.fixture(scope="module")
 def cluster(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    """Topics ``zstd`` and ``uncompressed``, one file each; ``tiered``, of which the first file is remote only.
-    With nested values, and values that a dictionary holds.
+    """Topics ``zstd`` and ``uncompressed`` with one file each, and ``tiered``, whose first file is remote only.
+    They have nested and dictionary-encoded values.
     """
     made = format_cluster(spark, tmp_path_factory.mktemp("flips"))
     rows = spark.range(RECORDS).selectExpr(
@@ -63,7 +64,7 @@ def first_file(cluster: Cluster, topic: str) -> Path:
 
 @contextmanager
 def flipped(file: Path, at: int, bit: int = 0) -> Iterator[None]:
-    """The file with one bit another."""
+    """The file with one flipped bit."""
     good = file.read_bytes()
     bad = bytearray(good)
     bad[at] ^= 1 << bit
@@ -86,7 +87,7 @@ def session(spark: SparkSession, **settings: str) -> Iterator[None]:
 
 
 def pages(file: Path) -> list[int]:
-    """Positions in pages, of every column the same number: bodies, and headers before them."""
+    """Positions in pages, the same number for every column: in bodies, and in headers before them."""
     group = pq.read_metadata(file).row_group(0)
     dice = random.Random(7)
     found = []
@@ -97,7 +98,7 @@ def pages(file: Path) -> list[int]:
 
 
 def in_page(file: Path, path: str) -> int:
-    """The middle of a column."""
+    """A position in the middle of a column."""
     group = pq.read_metadata(file).row_group(0)
     column = next(c for c in map(group.column, range(group.num_columns)) if c.path_in_schema == path)
     first = column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
@@ -132,8 +133,8 @@ WAYS: dict[str, Read] = {
 def test_a_flipped_bit_in_a_page_is_never_a_wrong_value(
     cluster: Cluster, spark: SparkSession, topic: str, vectorised: str
 ) -> None:
-    """Of every column, nested ones and dictionaries; by both readers of Spark's, in a session that asks for no
-    checks.
+    """For every column, including nested ones and dictionaries; by both of Spark's readers, in a session that
+    disables checks.
     """
     file = first_file(cluster, topic)
     found = 0
@@ -156,13 +157,13 @@ def test_the_error_is_one_line_with_topic_partition_offsets_and_remedy(
     file = first_file(cluster, topic)
     frame = WAYS[way](cluster, topic)
     at = in_page(file, "value.word")
-    said = rf"^{topic}-0: offsets \[0, {RECORDS}\) cannot be read: .*{file.name}.*; run heal[^\n]*$"
+    text = rf"^{topic}-0: offsets \[0, {RECORDS}\) cannot be read: .*{file.name}.*; run heal[^\n]*$"
     with flipped(file, at):
-        with pytest.raises(CorruptSegmentError, match=said), cluster.read_errors():
+        with pytest.raises(CorruptSegmentError, match=text), cluster.read_errors():
             frame.select("value.word", "value.few").collect()
         if way != "all":
             return
-        with pytest.raises(CorruptSegmentError, match=said), cluster.read_errors():
+        with pytest.raises(CorruptSegmentError, match=text), cluster.read_errors():
             frame.toArrow()
 
 
@@ -171,7 +172,7 @@ def test_the_error_is_one_line_with_topic_partition_offsets_and_remedy(
 def test_what_parquet_has_no_checksum_of_is_checked_when_a_read_is_made(
     cluster: Cluster, topic: str, where: str
 ) -> None:
-    """By a wrong statistic Spark would leave out row groups, by a wrong name a column would be null."""
+    """Spark would skip row groups because of a wrong statistic, and read nulls because of a wrong name."""
     file = first_file(cluster, topic)
     size = file.stat().st_size
     footer = int.from_bytes(file.read_bytes()[-8:-4], "little") + 8
@@ -187,14 +188,14 @@ def test_the_job_says_that_line(cluster: Cluster, capfd: pytest.CaptureFixture[s
     file = first_file(cluster, "zstd")
     with flipped(file, in_page(file, "offset")):
         status = job.main(["--cluster", str(cluster.file.path), "zstd"])
-    said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("ERROR CORRUPT_SEGMENT: ")]
+    messages = [line for line in capfd.readouterr().err.splitlines() if line.startswith("ERROR CORRUPT_SEGMENT: ")]
     assert status == 1
-    assert len(said) == 1
-    assert said[0].startswith(f"ERROR CORRUPT_SEGMENT: zstd-0: offsets [0, {RECORDS}) cannot be read")
+    assert len(messages) == 1
+    assert messages[0].startswith(f"ERROR CORRUPT_SEGMENT: zstd-0: offsets [0, {RECORDS}) cannot be read")
 
 
 def test_what_is_not_the_file_s_fault_is_not_called_damage(cluster: Cluster, spark: SparkSession) -> None:
-    """A file that is good when it is looked at, one that is gone, one of somebody else, and other errors."""
+    """A file that is intact when it is checked, a deleted file, a foreign file, and other errors."""
     file, frame = first_file(cluster, "uncompressed"), cluster.read("uncompressed")
     good = file.read_bytes()
     file.unlink()
@@ -235,7 +236,7 @@ def test_a_snapshot_s_pages_are_checked_too(spark: SparkSession, tmp_path: Path)
 @pytest.mark.parametrize("tier", ["local", "remote"])
 @pytest.mark.parametrize("where", ["page", "footer"])
 def test_what_the_line_says_helps(spark: SparkSession, tmp_path: Path, tier: str, where: str) -> None:
-    """Another copy takes the damaged one's place: on a broker under its name, in the remote tier under another."""
+    """Another copy replaces the damaged one: on a broker under its name, in the remote tier under another name."""
     made = format_cluster(spark, tmp_path)
     remote = TIERED | {"file.delete.delay.ms": "600000"} if tier == "remote" else {}
     made.topics.create("t", partitions=1, replication_factor=2, configs=remote)

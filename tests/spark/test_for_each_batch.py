@@ -21,8 +21,8 @@ pytestmark = pytest.mark.spark
 
 
 class Into:
-    """Appends each batch's numbers to a Delta table, once; the first try of a batch fails after the write, where a
-    file says so. It travels to a server of Spark Connect.
+    """Appends each batch's numbers to a Delta table, once; the first try of a batch fails after the write if a
+    marker file exists. It can be sent to a server of Spark Connect.
     """
 
     def __init__(self, table: Path, fails: Path) -> None:
@@ -109,7 +109,7 @@ def test_fields_that_the_type_gets_are_in_the_next_batch(
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "message"),
     [
         ({"columns": "offset"}, "the option columns does not apply"),
         ({"minpartitions": 4}, "the option minPartitions does not apply"),
@@ -120,9 +120,9 @@ def test_fields_that_the_type_gets_are_in_the_next_batch(
     ids=["rows", "case", "end", "unknown", "two"],
 )
 def test_an_option_that_does_not_apply_is_refused_before_the_query(
-    cluster: Cluster, topic: str, option: dict[str, object], said: str
+    cluster: Cluster, topic: str, option: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(InvalidCallError, match=said):
+    with pytest.raises(InvalidCallError, match=message):
         cluster.for_each_batch(topic, Seen(), **option)
 
 

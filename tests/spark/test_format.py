@@ -115,7 +115,7 @@ def test_chosen_columns_and_headers(read: Reading) -> None:
 
 @pytest.mark.skipif(spark_version() < (4, 1), reason="earlier versions plan each query")
 def test_a_frame_is_pinned_by_its_first_query(cluster: Cluster, spark: SparkSession, read: Reading) -> None:
-    """Also when its files are in the remote tier since."""
+    """Even if its files have moved to the remote tier since."""
     cluster.topics.create("growing", partitions=2, replication_factor=2, key="STRING", value=VALUE, configs=TIERED)
     append(cluster, spark, "growing", 0, 4)
     pinned = read("growing")
@@ -132,7 +132,7 @@ def test_a_frame_is_pinned_by_its_first_query(cluster: Cluster, spark: SparkSess
 def test_a_query_never_reads_by_the_filters_of_the_one_before(
     spark: SparkSession, read: Reading, enabled: str
 ) -> None:
-    """Spark keeps the plan of a DataFrame, and would keep one that was made by filters."""
+    """Spark caches the plan of a DataFrame, and would cache one that was made with filters."""
     setting = "spark.sql.python.filterPushdown.enabled"
     spark.conf.set(setting, enabled)
     try:
@@ -179,7 +179,7 @@ def test_rows_with_their_partitions_go_by_the_driver(
 
 
 @pytest.mark.parametrize(
-    ("mode", "columns", "options", "said"),
+    ("mode", "columns", "options", "message"),
     [
         ("overwrite", ["partition", "value"], {}, "a log is only appended to"),
         ("append", ["value", "7 AS extra"], {}, r"no place for the columns \['extra'\]"),
@@ -198,19 +198,19 @@ def test_refused_writes(
     mode: str,
     columns: list[str],
     options: dict[str, str],
-    said: str,
+    message: str,
 ) -> None:
     frame = (
         spark.range(3).selectExpr("0 AS partition", "struct(id AS n, 'x' AS word) AS value").selectExpr(*columns)
     )
     to = frame.write.format("stratalog").options(cluster=str(folder / "cluster.toml"), **options).mode(mode)
-    with pytest.raises(Exception, match=said):
+    with pytest.raises(Exception, match=message):
         to.save("numbers")
     assert read().count() == 100
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"maxRowsPerTrigger": "1"}, "the option maxRowsPerTrigger applies only to streams"),
         ({"startingOffsets": "latest"}, "a batch read with it is empty"),
@@ -221,8 +221,8 @@ def test_refused_writes(
         ({"endingOffsets": '{"0": 51, "1": 8}'}, r"endingOffsets says 51, but the log has \[0, 50\)"),
     ],
 )
-def test_refused_reads(read: Reading, options: dict[str, str], said: str) -> None:
-    with pytest.raises(Exception, match=said):
+def test_refused_reads(read: Reading, options: dict[str, str], message: str) -> None:
+    with pytest.raises(Exception, match=message):
         read(**options).collect()
 
 
@@ -231,7 +231,7 @@ def test_refused_reads(read: Reading, options: dict[str, str], said: str) -> Non
 
 @pytest.fixture
 def own_catalog(spark: SparkSession) -> Iterator[None]:
-    """Spark's own: with another one, such as Delta's, Spark cannot read tables of Python sources."""
+    """Spark's own catalog: with another one, such as Delta's, Spark cannot read tables of Python sources."""
     name = "spark.sql.catalog.spark_catalog"
     before = spark.conf.get(name)
     spark.conf.set(name, "builtin")
@@ -253,19 +253,19 @@ def table(own_catalog: None, spark: SparkSession, folder: Path, cluster: Cluster
 def test_another_catalog_in_the_place_of_spark_s_is_named(
     cluster: Cluster, spark: SparkSession, folder: Path
 ) -> None:
-    """Spark would make a table there that it cannot load."""
+    """Spark would create a table there that it cannot load."""
     options = f"cluster '{folder / 'cluster.toml'}', subscribe '{topic_for(cluster, 'of-delta')}'"
-    said = "with which Spark loads no table of a Python source: use cluster.create_views"
-    with pytest.raises(Exception, match=f"DeltaCatalog, {said}") as told:
+    text = "with which Spark loads no table of a Python source: use cluster.create_views"
+    with pytest.raises(Exception, match=f"DeltaCatalog, {text}") as caught:
         spark.sql(f"CREATE TABLE refused USING stratalog OPTIONS ({options})")
-    assert len(str(told.value).strip().splitlines()) <= 5
+    assert len(str(caught.value).strip().splitlines()) <= 5
     assert not spark.catalog.tableExists("refused")
     spark.sql(f"CREATE TEMPORARY VIEW taken USING stratalog OPTIONS ({options})")
 
 
 @pytest.mark.skipif(spark_version() < (4, 1), reason="earlier versions want a value for each column of a table")
 def test_a_table_is_read_and_appended_to(cluster: Cluster, spark: SparkSession, read: Reading, table: str) -> None:
-    """Spark gives a table's readers no options; they lie in its columns, and WITH adds to them."""
+    """Spark passes no options to a table's readers; they are stored in its columns, and WITH adds to them."""
     insert = "(partition, key, value) VALUES (0, 'a', struct(1L, 'x')), (1, 'b', struct(2L, 'y'))"
     spark.sql(f"INSERT INTO {table} {insert}")
     for _ in range(2):

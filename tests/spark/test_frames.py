@@ -1,4 +1,4 @@
-"""Frames that are not Spark's: produce makes the records that an append of the same rows makes."""
+"""Frames of other libraries: produce makes the records that an append of the same rows makes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TABLE = pa.table(
 
 
 class OnlyCapsule:
-    """A frame of somebody whom we have never heard of."""
+    """A frame of an unknown library, which only has Arrow's capsule."""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return TABLE.__arrow_c_stream__(requested_schema)
@@ -97,7 +97,7 @@ def test_an_append_takes_frames_of_spark_alone_and_says_what_takes_others(cluste
 
 
 @pytest.mark.parametrize(
-    ("named", "said"),
+    ("named", "message"),
     [
         ({"key": "naem"}, "key: column 'naem' is not in the DataFrame, which has .*; did you mean 'name'"),
         ({"timestamp": "nowhere"}, "timestamp: column 'nowhere' is not in the DataFrame"),
@@ -105,12 +105,12 @@ def test_an_append_takes_frames_of_spark_alone_and_says_what_takes_others(cluste
     ],
 )
 def test_a_misnamed_column_is_refused_before_unknown_fields(
-    cluster: Cluster, spark: SparkSession, folder: Path, named: Any, said: str
+    cluster: Cluster, spark: SparkSession, folder: Path, named: Any, message: str
 ) -> None:
     rows = spark.createDataFrame(TABLE)
     before = files(folder)
     for write in (cluster.append, cluster.records):
-        with pytest.raises(InvalidRecordError, match=said):
+        with pytest.raises(InvalidRecordError, match=message):
             write("spark", rows, **named)
     assert files(folder) == before
 
@@ -173,7 +173,7 @@ def test_a_key_that_spark_4_0_cannot_hash_is_refused(spark: SparkSession, monkey
 
 
 def test_a_frame_goes_where_producers_of_kafka_send_its_keys(spark: SparkSession, tmp_path: Path) -> None:
-    """And rows without a key by their values, as ever; the same from ``records``."""
+    """Rows without a key are distributed by their values, as always; ``records`` gives the same result."""
     cluster = format_cluster(spark, tmp_path)
     cluster.topics.create("m", partitions=5, replication_factor=2, configs={"partitioner": MURMUR2})
     rows: list[tuple[str | None, str]] = [(f"key-{n}", str(n)) for n in range(40)] + [(None, "a"), (None, "b")]

@@ -1,4 +1,4 @@
-"""Every job as it is called: exit status, the report as JSON or as a table, and dry runs that change nothing."""
+"""Every job as users call it: exit status, the report as JSON or as a table, and dry runs that change nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CONFIGS = {
     "remote.storage.enable": "true",
     "segment.bytes": "10900",
     "segment.merge.min.files": "2",
-    "segment.merge.inline.bytes": "0",  # merge is a job to be run here
+    "segment.merge.inline.bytes": "0",  # the job merge has work here
     "local.retention.bytes": "1",
     "file.delete.delay.ms": "0",
 }
@@ -49,7 +49,7 @@ class Place:
         return str(self.folder / "cluster.toml")
 
     def listing(self) -> dict[str, tuple[int, int]]:
-        """Every file with its size and time of change."""
+        """Every file with its size and modification time."""
         found = (path for path in self.folder.rglob("*") if path.is_file())
         return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
 
@@ -59,7 +59,7 @@ class Place:
 
 
 def text(number: int) -> str:
-    """Something that does not compress: sizes decide what is merged and tiered."""
+    """Incompressible text, because sizes decide what is merged and tiered."""
     return hashlib.sha256(str(number).encode()).hexdigest()
 
 
@@ -87,7 +87,7 @@ def empty(tmp_path: Path) -> Place:
 
 @pytest.fixture(scope="module")
 def filled_once(tmp_path_factory: pytest.TempPathFactory, spark: object) -> Place:
-    """A tiered topic with appends that can be merged, tiered, dropped; made by the jobs themselves."""
+    """A tiered topic with appends that can be merged, tiered and dropped; created by the jobs themselves."""
     place = make_place(tmp_path_factory.mktemp("filled") / "cluster")
     configs = [part for pair in CONFIGS.items() for part in ("--config", "=".join(pair))]
     shape = ("--partitions", "2", "--replication-factor", "3", "--key", "STRING", "--value", "n BIGINT, s STRING")
@@ -102,7 +102,7 @@ def filled_once(tmp_path_factory: pytest.TempPathFactory, spark: object) -> Plac
 
 @pytest.fixture
 def filled(filled_once: Place, tmp_path: Path) -> Iterator[Place]:
-    """A copy that a test may change. Its roots are others than those that the metadata knows: trust them."""
+    """A copy that a test may change. Its roots differ from the registered ones, so they are trusted."""
     copy = tmp_path / "cluster"
     shutil.copytree(filled_once.folder, copy)
     place = Place(copy)
@@ -117,8 +117,8 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 def submit(place: Place, script: str, *argv: str) -> subprocess.CompletedProcess[str]:
-    """The job under spark-submit, in the project's root, as its help says. Spark puts what Python says on
-    standard error on its standard output.
+    """Run the job under spark-submit, in the project's root, as its help says. Spark redirects Python's standard
+    error to standard output.
     """
     settings = ["--master", "local[1]", f"jobs/{script}.py", *argv, "--cluster", place.file]
     environ = {name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"}
@@ -151,8 +151,8 @@ def test_a_job_under_spark_submit_works_and_prints_its_report_last(filled: Place
 @pytest.mark.classic("spark-submit starts a session of its own")
 def test_a_bad_call_under_spark_submit_is_two_and_one_line(filled: Place) -> None:
     done = submit(filled, "tier", "--topics", "nix")
-    said = [line for line in done.stderr.splitlines() if not line.startswith("WARNING: Using incubator")]
-    assert (done.returncode, said) == (2, [])
+    messages = [line for line in done.stderr.splitlines() if not line.startswith("WARNING: Using incubator")]
+    assert (done.returncode, messages) == (2, [])
     assert done.stdout.splitlines() == [
         "ERROR UNKNOWN_TOPIC_OR_PARTITION: topic 'nix' does not exist, or was deleted"
     ]
@@ -223,7 +223,7 @@ def test_a_dry_run_of_an_append_counts_the_records_of_each_partition(
 def test_an_append_counts_its_bad_records_and_puts_them_into_their_topic(
     filled: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of 300 numbers 128 fit into a TINYINT; from a frame, and from a stream of its batches."""
+    """128 of 300 numbers fit into a TINYINT; from a frame, and from a stream of its batches."""
 
     def run(job: str, *argv: str) -> dict[str, Any]:
         assert filled.call(job, *argv, "--json") == 0, capsys.readouterr()
@@ -246,7 +246,7 @@ def test_an_append_counts_its_bad_records_and_puts_them_into_their_topic(
         0,
         72,
         100,
-    ]  # in whatever order Spark lists files
+    ]  # for any order in which Spark lists files
     assert report["totals"]["bad_records"] == 172
     for topic, count in (("small", 2 * 128), ("bad", 2 * 172)):
         assert run("read", topic, "--count")["totals"]["records"] == count
@@ -325,9 +325,9 @@ def test_a_batch_that_cannot_be_appended_ends_the_stream(
     )
     argv = (*source, "struct(n, s) AS v", "--value", "v", "--stream", "--producer", "x", "--checkpoint")
     assert filled.call("append", *argv, str(filled.folder / "c")) == 2
-    said = capsys.readouterr().err
-    assert "a row's partition is 9" in said
-    assert len(said.splitlines()) == 1
+    found = capsys.readouterr().err
+    assert "a row's partition is 9" in found
+    assert len(found.splitlines()) == 1
 
 
 def test_people_get_a_table_of_what_was_read(filled_once: Place, capsys: pytest.CaptureFixture[str]) -> None:
@@ -369,16 +369,16 @@ THREADS = [
 
 @pytest.mark.classic("it asks the JVM which jobs were started")
 def test_no_job_hands_tasks_to_executors_with_runner_threads(filled: Place, spark: SparkSession) -> None:
-    """Although a session is there. Spark reads the input of an append, and scans what is read: JVM alone. Jobs
-    that compute in the driver anyway have no such option. A mirror takes a Kafka; its tasks are tested
-    in tests/bridges/test_mirror_in_bulk.py.
+    """A session exists. Spark reads the input of an append, and scans, in the JVM alone. Jobs that compute in the
+    driver anyway have no such option. A mirror needs a Kafka; tests/bridges/test_mirror_in_bulk.py tests its
+    tasks.
     """
     mains = {name: job_of(name) for name in JOBS}
     with_tasks = {name for name, main in mains.items() if main.runs != "driver"}
     assert {argv[0] for argv in THREADS} == with_tasks - {"mirror"}
 
     def started(job: str, *argv: str) -> bool:
-        """Whether a Spark job was, by any thread."""
+        """Whether any thread has started a Spark job."""
         tracker = spark.sparkContext.statusTracker()
         before = set(tracker.getJobIdsForGroup(None))
         assert filled.call(job, *argv) == 0
@@ -401,9 +401,9 @@ def test_a_broken_replica_makes_verify_fail(filled: Place, capsys: pytest.Captur
     victim.chmod(0o644)
     victim.write_bytes(bytes(data))
     assert filled.call("verify", "--deep", "--json") == 1
-    said = capsys.readouterr()
-    assert json.loads(said.out.splitlines()[-1])["failures"]
-    assert said.err.startswith("FAILED t-")
+    found = capsys.readouterr()
+    assert json.loads(found.out.splitlines()[-1])["failures"]
+    assert found.err.startswith("FAILED t-")
     assert filled.call("verify", "--deep") == 1
     assert "FAILED" in capsys.readouterr().out
 
@@ -459,11 +459,11 @@ def test_a_bad_call_says_what_is_wrong_and_changes_nothing(
     job, *rest = [str(filled_once.folder / "in") if part == "IN" else part for part in argv]
     before = filled_once.listing()
     assert filled_once.call(job, *rest) == 2
-    said = capsys.readouterr()
-    assert says in said.err
-    assert said.err.startswith("ERROR ")
-    assert len(said.err.splitlines()) == 1
-    assert said.out == ""
+    found = capsys.readouterr()
+    assert says in found.err
+    assert found.err.startswith("ERROR ")
+    assert len(found.err.splitlines()) == 1
+    assert found.out == ""
     assert filled_once.listing() == before
 
 

@@ -1,4 +1,4 @@
-"""A mirrored topic and its source as one DataFrame: native scans of what is here, tasks for the rest."""
+"""A mirrored topic and its source as one DataFrame: native scans of the mirrored records, tasks for the rest."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_history_in_both_tiers_and_the_newest_records_are_one_frame(spark: Spark
 
 
 class Failing(Seen):
-    """The batch that comes while a file is there fails, once it has read its rows."""
+    """Fails the next batch while a file exists, after it has read its rows."""
 
     def __init__(self, fails: Path, *columns: str) -> None:
         super().__init__(*columns)
@@ -96,8 +96,8 @@ class Failing(Seen):
 
 @limits
 def test_a_stream_begins_in_the_history_and_goes_over_to_the_source(spark: SparkSession, tmp_path: Path) -> None:
-    """A batch that failed is the same when it runs again, though the source has lost its records since. Spark
-    pickles the source with each query.
+    """A repeated batch is the same, although the source has lost its records since. Spark pickles the source with
+    each query.
     """
     cluster: Cluster = format_cluster(spark, tmp_path)
     source, fails = MemorySource(), tmp_path / "fails"
@@ -136,7 +136,7 @@ def test_a_stream_begins_in_the_history_and_goes_over_to_the_source(spark: Spark
 @pytest.mark.nightly
 @limits
 def test_two_streams_of_a_session_read_their_own_topics(spark: SparkSession, tmp_path: Path) -> None:
-    """Also where the second is made before the first has started; a batch of another topic is refused."""
+    """Even if the second is made before the first has started; a batch of another topic is refused."""
     cluster: Cluster = format_cluster(spark, tmp_path)
     made = []
     for name, values in (("t", "ab"), ("u", "xyz")):

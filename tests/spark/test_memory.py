@@ -30,7 +30,7 @@ pytestmark = [
 def test_64_partitions_of_wide_rows_in_workers_of_a_gibibyte(
     kind: str, s3_endpoint: S3Endpoint, tmp_path: Path
 ) -> None:
-    """One of the partitions has more than a worker may: appended, copied, tiered, verified, read back."""
+    """One of the partitions is larger than a worker's memory: appended, copied, tiered, verified, read back."""
     bucket, remote = s3_endpoint.buckets
     brokers = "".join(f'[[brokers]]\nid = {n}\nlog_dir = "s3://{bucket}/{tmp_path.name}/b{n}"\n' for n in (1, 2))
     file = tmp_path / "cluster.toml"
@@ -50,9 +50,9 @@ def test_64_partitions_of_wide_rows_in_workers_of_a_gibibyte(
             check=False,
         )
     assert done.returncode == 0, done.stderr[-6000:]
-    told = json.loads(done.stdout.rpartition("TOLD ")[2])
+    answer = json.loads(done.stdout.rpartition("TOLD ")[2])
     everything = [ROWS, ROWS * WIDE_BYTES, sum(range(ROWS))]
-    assert told["limit"] == 1024**3
-    assert (told["appended"], told["findings"], told["remote"]) == (ROWS, 0, True)
-    assert min(told["copied"], told["uploaded"]) >= PARTITIONS
-    assert told["read"] == everything
+    assert answer["limit"] == 1024**3
+    assert (answer["appended"], answer["findings"], answer["remote"]) == (ROWS, 0, True)
+    assert min(answer["copied"], answer["uploaded"]) >= PARTITIONS
+    assert answer["read"] == everything

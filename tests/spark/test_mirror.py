@@ -1,4 +1,4 @@
-"""A topic that mirrors another, as Spark reads it: a gap is no record, hot or cold; nobody else appends."""
+"""Spark's reads of a mirrored topic: a gap is no record, hot or cold; other appends are refused."""
 
 from __future__ import annotations
 

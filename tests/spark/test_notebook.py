@@ -1,4 +1,4 @@
-"""Notebooks in kernels: the README's example with a classic session, and one of Spark Connect; those of the
+"""Notebooks in kernels: the README's example with a classic session and with Spark Connect; those of the
 documentation, all in one kernel, twice from top to bottom.
 """
 
@@ -45,7 +45,7 @@ def test_the_readme_runs_as_a_notebook(kind: str, tmp_path: Path, monkeypatch: p
 
 
 def test_the_notebooks_of_the_documentation_run_twice(tmp_path: Path) -> None:
-    """They assert what they say themselves, and show tables, a short traceback, and no progress that stays."""
+    """They contain assertions, and show tables, a short traceback, and no remaining progress bars."""
     shown: dict[str, list[str]] = {}
     for path, book in run(tmp_path, times=2):
         outputs = [out for cell in book.cells for out in cell.get("outputs", ())]

@@ -1,4 +1,5 @@
-"""Executors that share nothing but buckets with the driver: all jobs, streams, by wheel and by ``--py-files``."""
+"""Executors that share only buckets with the driver: all jobs and streams, with the wheel and with
+``--py-files``."""
 
 from __future__ import annotations
 
@@ -38,20 +39,20 @@ CONFIGS = {
     "file.delete.delay.ms": "0",
 }
 PART_ROWS = 11_000
-"""More than the driver appends by itself."""
+"""More rows than the driver appends by itself."""
 ROWS = 3 * PART_ROWS
 
 ON_THE_DRIVER = {"health", "metrics", "report", "history", "policy", "protect", "produce"} | {
     *("mirror", "compare", "export", "serve", "kafka_tier"),
 }
-"""Jobs that run no task; and ``mirror``, whose tasks take brokers of Kafka."""
+"""Jobs without tasks; and ``mirror``, whose tasks need Kafka brokers."""
 
 
 @pytest.fixture(scope="module", params=["wheel", "py-files"])
 def place(
     request: pytest.FixtureRequest, s3_endpoint: S3Endpoint, wheel: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
-    """A site with inputs in its bucket, and a cluster that was formatted."""
+    """A site with inputs in its bucket, and a formatted cluster."""
     folder = tmp_path_factory.mktemp(request.param)
     with site(folder, s3_endpoint, wheel, request.param) as started:
         for part in range(3):
@@ -71,7 +72,7 @@ def make_topic(place: Site, name: str, partitions: int = 2) -> None:
 
 
 def numbers_in(place: Site, topic: str) -> Counter[int]:
-    """The records of a topic, however often each, read here."""
+    """The records of a topic with their counts, read here."""
     found: Counter[int] = Counter()
     cluster = place.cluster
     for partition in range(len(cluster.image.topic(topic).partitions)):
@@ -86,10 +87,10 @@ def numbers_in(place: Site, topic: str) -> Counter[int]:
 def test_tasks_run_in_a_python_and_a_folder_of_their_own(place: Site) -> None:
     script = place.folder / "where.py"
     shutil.copy(ROOT / "tests/spark/where_tasks_run.py", script)
-    said = place.start(script).end()
-    told = [json.loads(line.removeprefix("TASK ")) for line in said.splitlines() if line.startswith("TASK ")]
-    assert {task["worker"] for task in told} == set(HOSTS)
-    for task in told:
+    text = place.start(script).end()
+    messages = [json.loads(line.removeprefix("TASK ")) for line in text.splitlines() if line.startswith("TASK ")]
+    assert {task["worker"] for task in messages} == set(HOSTS)
+    for task in messages:
         own = place.folder.parent / task["worker"]
         assert task["prefix"] == str(own / "python")
         assert Path(task["folder"]).is_relative_to(place.folder.parent / f"worker-{task['worker']}")
@@ -100,7 +101,7 @@ def test_tasks_run_in_a_python_and_a_folder_of_their_own(place: Site) -> None:
 
 @pytest.mark.long("runs every job on a standalone cluster")
 def test_every_job_does_its_work(place: Site) -> None:
-    """In the order of a cluster's life; what each says of its work."""
+    """In the order of a cluster's life; each job's report is checked."""
     uri, done = place.bucket.uri_of, {"format"}
 
     def run(*calls: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -178,8 +179,8 @@ def test_every_job_does_its_work(place: Site) -> None:
 @pytest.mark.long("Spark takes its time to see that a worker is gone")
 @limits
 def test_a_stream_whose_worker_is_killed_copies_every_record_once(place: Site) -> None:
-    """kill -9 of a worker and its executor between the beginning of a batch and its end. The other worker goes on,
-    and so does the stream: into a topic from files, and out of it into another one."""
+    """kill -9 of a worker and its executor between the beginning and the end of a batch. The other worker
+    continues, and so does the stream: into a topic from files, and out of it into another one."""
     make_topic(place, "arrived")
     make_topic(place, "copied")
     uri = place.bucket.uri_of
@@ -209,7 +210,7 @@ def test_a_stream_whose_worker_is_killed_copies_every_record_once(place: Site) -
 
 
 def amid_a_batch(place: Site, checkpoint: str, least: int) -> Callable[[], int | None]:
-    """The number of the batch, from ``least`` on, that has begun, and has not ended."""
+    """The number of a batch, at least ``least``, that has begun and not ended."""
 
     def look() -> int | None:
         begun, ended = (
@@ -227,15 +228,15 @@ def amid_a_batch(place: Site, checkpoint: str, least: int) -> Callable[[], int |
 
 @pytest.mark.long("Spark takes its time to see that a worker is gone")
 def test_an_append_whose_worker_is_killed_ends_as_if_nothing_had_been(place: Site) -> None:
-    """kill -9 of a worker and its executor when some of its files are there, and others are not. (``test_faults``
-    kills executors of every job, before and after each file.)"""
+    """kill -9 of a worker and its executor when only some of its files exist. (``test_faults`` kills executors of
+    every job, before and after each file.)"""
     partitions = 32
     make_topic(place, "killed", partitions)
     cluster = place.cluster
     topic_id = cluster.image.topic("killed").topic_id
 
     def files() -> int:
-        """In all logs of the topic."""
+        """The files in all logs of the topic."""
         stored = (one.name for store in cluster.stores.values() for one in store.list(""))
         return sum(topic_id in name and name.endswith(".parquet") for name in stored)
 

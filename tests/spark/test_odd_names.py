@@ -1,4 +1,4 @@
-"""Names of fields, whatever they are made of, work from an append to the Delta table, and none is ever SQL."""
+"""Any names of fields work from an append to the Delta table, and none is ever interpreted as SQL."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ ROWS = [
 
 
 def plain(value: Any) -> Any:
-    """Rows as tuples: the names are looked at elsewhere."""
+    """Rows as tuples: other assertions check the names."""
     match value:
         case Row():
             return tuple(map(plain, value))
@@ -99,7 +99,7 @@ def plain(value: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def cluster(spark: SparkSession, folder: Path) -> Cluster:
-    """``t``: two records in the remote tier, and one on brokers."""
+    """Topic ``t``: two records in the remote tier, and one on brokers."""
     made = format_cluster(spark, folder)
     made.topics.create("t", partitions=1, replication_factor=2, key="STRING", value=VALUE, configs=TIERED)
     for number, row in enumerate(ROWS):
@@ -143,7 +143,7 @@ def test_sql_knows_them_by_views_and_range_functions(cluster: Cluster, spark: Sp
 @pytest.mark.long("runs a dozen Spark queries")
 @pytest.mark.nightly
 def test_other_readers_find_them_in_the_delta_table(cluster: Cluster, spark: SparkSession, folder: Path) -> None:
-    """Neither Parquet nor Delta's protocol bounds names; delta-spark only refuses to write some."""
+    """Neither Parquet nor Delta's protocol restricts names; only delta-spark refuses to write some."""
     address = str(folder / "remote" / f"t-{cluster.image.topic('t').topic_id}")
     frame = spark.read.format("delta").load(address)
     assert [plain(row.value) for row in frame.orderBy("offset").collect()] == ROWS[:2]
@@ -161,7 +161,7 @@ def test_they_are_streamed(cluster: Cluster, spark: SparkSession) -> None:
 
 
 def test_folders_have_odd_names_too(spark: SparkSession, tmp_path: Path) -> None:
-    """An address is no pattern: of ``b[1]`` nothing is read in ``b1``."""
+    """An address is not a pattern: reading ``b[1]`` reads nothing in ``b1``."""
     folder = tmp_path / "r [1] {a,b} *? %41 é"
     folder.mkdir()
     file = write_cluster_file(folder, 1)
@@ -175,7 +175,7 @@ def test_folders_have_odd_names_too(spark: SparkSession, tmp_path: Path) -> None
 
 @pytest.mark.classic("it asks the JVM what was called")
 def test_a_name_is_no_sql(spark: SparkSession, tmp_path: Path) -> None:
-    """The one that called a static Java method for whoever called the range function."""
+    """Such a name once called a static Java method for any caller of the range function."""
     made = format_cluster(spark, tmp_path)
     for number, value in enumerate(
         (StructType([StructField(INJECTION, LongType())]), f"{identifier(INJECTION)} INT")

@@ -1,4 +1,4 @@
-"""The code of the README, of the tutorial and of the page on Delta tables does what they say."""
+"""The code of the README, of the tutorial and of the page on Delta tables has the results that they show."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.spark
 def test_the_code_in_the_readme_runs_and_prints_what_it_says(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its ``spark_session`` is the session that is there. Bytes, requests and seconds may differ."""
+    """Its ``spark_session`` is the existing session. Bytes, requests and seconds may differ."""
     make_cluster_file("README.md", tmp_path)
     monkeypatch.chdir(tmp_path)
     [example] = blocks("README.md", "python")
@@ -33,7 +33,7 @@ def test_the_code_in_the_readme_runs_and_prints_what_it_says(
 
 
 def without_costs(printed: str) -> list[str]:
-    """The lines, without those that are empty, and without figures that differ from run to run."""
+    """The lines without empty ones, and without figures that differ from run to run."""
     costs = r"bytes [\d,]+, [\d,]+ storage requests, [\d.]+ s$"
     return [re.sub(costs, "costs", line) for line in printed.splitlines() if line.strip()]
 
@@ -130,13 +130,15 @@ def test_the_code_in_the_tutorial_runs(
 def test_the_names_of_the_delta_page_are_made_and_read(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every statement on it, with the README's topic."""
+    """Every statement on the page, with the README's topic."""
     make_cluster_file("README.md", tmp_path)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec(blocks("README.md", "python")[0], names)
     cluster = names["cluster"]
-    cluster.topics.alter_configs("trips", {"segment.bytes": "1"})  # what is there is old enough for the table
+    cluster.topics.alter_configs(
+        "trips", {"segment.bytes": "1"}
+    )  # the existing files are old enough for the table
     cluster.tier().raise_for_failures()
     cluster.append("trips", names["trips"], key="id").raise_for_failures()
     table, view = blocks("docs/delta.md", "python")

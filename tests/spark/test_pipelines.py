@@ -61,7 +61,7 @@ def environ() -> dict[str, str]:
 
 
 def run(command: str, url: str) -> None:
-    """A run of the pipeline. Its exit status is 1 in PySpark 4.2.0, as the page says."""
+    """Run the pipeline. Its exit status is 1 in PySpark 4.2.0, as the page says."""
     program, *arguments = command.replace(SERVER, url).split()
     binary = Path(sys.executable).parent / program
     done = subprocess.run([str(binary), *arguments], env=environ(), capture_output=True, text=True, timeout=300)
@@ -69,6 +69,6 @@ def run(command: str, url: str) -> None:
 
 
 def python(code: str) -> str:
-    """What a program prints, in a process of its own: a process has one kind of session."""
+    """The output of a program in a separate process, because a process has one kind of session."""
     command = [sys.executable, "-c", code]
     return subprocess.run(command, env=environ(), capture_output=True, text=True, timeout=120, check=True).stdout

@@ -1,6 +1,6 @@
-"""A provider of credentials is asked on executors, too: each process that has asked leaves a mark.
+"""Executors call a provider of credentials, too: each process that has called it leaves a mark.
 
-The environment of executors has good credentials, from when the session started, and the driver bad ones.
+The environment of executors has good credentials from the start of the session, and the driver has bad ones.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ DAY = date(2013, 1, 10)
 
 
 def named(root: str) -> Mapping[str, Any]:
-    """Each process imports it. The prefix of the root is a folder of this machine, where the marks are left."""
+    """Each process imports it. The prefix of the root is a folder of this machine with the marks."""
     folder = root.split("/", 3)[3].rpartition("/")[0]
     Path("/", folder, f"asked-{os.getpid()}").touch()
     return {"access_key": ACCESS_KEY, "secret_key": SECRET_KEY}
 
 
 def given() -> Callable[[str], Mapping[str, Any]]:
-    """As a notebook has one: no process could import it."""
+    """A provider as a notebook defines it, which no process could import."""
     return lambda root: named(root)
 
 
 @pytest.fixture
 def file(s3_endpoint: S3Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of a cluster in a bucket, of which the environment of this process has no credentials any more."""
+    """The file of a cluster in a bucket, for which the environment of this process has no credentials any more."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret-at-all")  # set after the session had started
     root = f"s3://{s3_endpoint.bucket}{tmp_path}"
     brokers = "".join(f'[[brokers]]\nid = {n}\nlog_dir = "{root}/b{n}"\n' for n in (1, 2))
@@ -79,7 +79,7 @@ def test_executors_ask_for_credentials_themselves(
 def test_a_read_is_of_tasks_that_ask_where_spark_s_own_reader_could_not(
     spark: SparkSession, file: Path, tmp_path: Path
 ) -> None:
-    """Of both tiers, by offsets and times, in SQL, and at an isolation level. Nothing lets the session reach the
+    """Of both tiers, by offsets and times, in SQL, and at an isolation level. The session itself cannot reach the
     server."""
     cluster = Cluster.format(file, spark, credentials=f"{__name__}:named", keeps_short=False)
     cluster.topics.alter_configs(
@@ -136,14 +136,14 @@ def test_a_read_is_of_tasks_that_ask_where_spark_s_own_reader_could_not(
 @pytest.mark.nightly
 @pytest.mark.connect
 def test_the_latest_snapshots_are_read_by_tasks_that_ask(spark: SparkSession, file: Path, tmp_path: Path) -> None:
-    """Of one that was made in a task's memory, and of one that Spark has reduced."""
+    """One snapshot was made in a task's memory, and one by Spark."""
     cluster = Cluster.format(file, spark, credentials=f"{__name__}:named", keeps_short=False)
     kept = {"cleanup.policy": "snapshot", "retention.ms": "-1"}
     cluster.topics.create("t", partitions=2, replication_factor=1, key="k STRING", value="n INT", configs=kept)
     assert cluster.read_snapshot("t").count() == 0
 
     def snapshot(start: int, memory_bytes: int) -> set[tuple[str, int]]:
-        """Of a hundred keys more, from ``start`` on, which is their value."""
+        """Snapshot a hundred more keys, from ``start`` on; each key is its value."""
         rows = spark.range(start, start + 100, numPartitions=1).selectExpr(
             "struct(cast(id AS STRING) AS k) AS key", f"struct({start} AS n) AS value"
         )

@@ -46,7 +46,7 @@ def source(spark: SparkSession, batch: int | None = None) -> DataFrame:
 
 
 def expected(spark: SparkSession) -> DataFrame:
-    """What the log holds, with the columns ``COLUMNS``."""
+    """The content of the log, with the columns ``COLUMNS``."""
     return source(spark).selectExpr(
         "p AS partition",
         f"id div {PARTITIONS} AS offset",
@@ -142,7 +142,7 @@ def test_only_the_files_and_columns_that_are_needed_are_scanned(cluster: Cluster
 
 
 def test_a_read_is_pinned_to_the_state_at_planning(cluster: Cluster, spark: SparkSession) -> None:
-    """Records that are appended later are not seen, however often the DataFrame is evaluated."""
+    """Records that are appended later are not visible, however often the DataFrame is evaluated."""
     cluster.topics.create("pinned", replication_factor=2)
     cluster.append("pinned", spark.sql("SELECT 'a' AS value")).raise_for_failures()
     frame = cluster.read("pinned")
@@ -182,7 +182,7 @@ def test_an_empty_topic_is_an_empty_frame_of_its_schema(cluster: Cluster) -> Non
 
 
 def test_a_topic_that_was_deleted_and_created_again_begins_anew(cluster: Cluster, spark: SparkSession) -> None:
-    """Protocol, section 1: topics have ids, and the id stands in every path."""
+    """Protocol, section 1: topics have ids, and every path contains the id."""
     for word in ("old", "new"):
         cluster.topics.create("reborn", replication_factor=2, configs=TIERED)
         cluster.append("reborn", spark.sql(f"SELECT '{word}' AS value")).raise_for_failures()
@@ -195,8 +195,8 @@ def test_a_topic_that_was_deleted_and_created_again_begins_anew(cluster: Cluster
 
 
 def test_where_segments_overlap_each_record_is_read_once(cluster: Cluster, spark: SparkSession) -> None:
-    """Two drivers merged overlapping runs: the log takes from each what the other one has not (protocol,
-    section 1, "read from p on"); the files' other records are left out of the scan."""
+    """Two drivers merged overlapping runs: the log takes from each file the records that the other lacks
+    (protocol, section 1, "read from p on"); the scan leaves out the files' other records."""
     cluster.topics.create("overlapping", replication_factor=1)
     for number in range(6):
         source = spark.range(2).selectExpr(f"concat({number}, '-', id) AS value").coalesce(1)
@@ -222,7 +222,7 @@ def test_where_segments_overlap_each_record_is_read_once(cluster: Cluster, spark
 
 @pytest.mark.parametrize("count", [3, 230])
 def test_many_files_of_which_a_part_counts(spark: SparkSession, tmp_path: Path, count: int) -> None:
-    """However many ranges are cut: beyond some number a join takes the place of a filter."""
+    """Beyond some number of ranges a join replaces a filter."""
     schema = physical_schema()
     ranges = []
     for partition in range(count):
@@ -246,7 +246,7 @@ def test_many_files_of_which_a_part_counts(spark: SparkSession, tmp_path: Path, 
 
 
 def test_a_scan_of_a_compacted_topic_has_the_last_record_of_each_key(spark: SparkSession, tmp_path: Path) -> None:
-    """Over both tiers, of which the remote one was rewritten; what was appended since is all there."""
+    """Over both tiers, of which the remote one was rewritten; all later records are included."""
     cluster = format_cluster(spark, tmp_path)
     compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
     cluster.topics.create("t", partitions=1, replication_factor=2, configs={**TIERED, **compacted})

@@ -1,4 +1,4 @@
-"""Planned reads in Spark: several topics, SQL, what reaches the Parquet scan, files that vanish."""
+"""Planned reads in Spark: several topics, SQL, filters in the Parquet scan, files that vanish."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 RECORDS = 40_000
-"""Of the topic ``big``, whose one file has several row groups and many pages."""
+"""The records of topic ``big``, whose only file has several row groups and many pages."""
 
 
 @pytest.fixture(scope="module")
 def cluster(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    """``north`` and ``south`` of two partitions; ``big`` of one, whose records are five kibibytes each, of which a
-    codec leaves half of one."""
+    """``north`` and ``south`` with two partitions; ``big`` with one, whose records are five kibibytes each, half
+    of which a codec removes."""
     made = format_cluster(spark, tmp_path_factory.mktemp("plans"))
     made.topics.alter_configs(
         None, {"transaction.state.log.replication.factor": "1", "transaction.state.log.num.partitions": "1"}
@@ -50,7 +50,8 @@ def cluster(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Cl
 
 
 def bytes_read(spark: SparkSession, frame: DataFrame) -> int:
-    """What the tasks of an evaluation read, as Spark counts it where it reads ranges one after the other."""
+    """The bytes that the tasks of an evaluation read, as Spark counts them when it reads ranges one after the
+    other."""
     vectored = "parquet.hadoop.vectored.io.enabled"
     tracker, store = spark.sparkContext.statusTracker(), spark.sparkContext._jsc.sc().statusStore()
     spark.conf.set(vectored, "false")
@@ -70,7 +71,7 @@ def bytes_read(spark: SparkSession, frame: DataFrame) -> int:
 
 
 def test_several_topics_are_one_frame(cluster: Cluster) -> None:
-    """Each record says its topic; ranges are those of each topic."""
+    """Each record has its topic; ranges are per topic."""
     frame = cluster.read(pattern="(north|south)", start={("north", 0): 8, ("south", 1): 9})
     found = frame.where("offset >= 8").select("topic", "partition", "offset", "value.city").collect()
     assert {tuple(row) for row in found} == {
@@ -102,7 +103,7 @@ def test_a_view_is_pinned_and_a_new_one_of_its_name_takes_its_place(cluster: Clu
 
 
 def test_a_table_function_reads_ranges_by_filters_of_the_scan(cluster: Cluster, spark: SparkSession) -> None:
-    """SQL's own function, inlined: one native scan of the topic that is named, and of no other."""
+    """SQL's own function, inlined: one native scan of the named topic only."""
     cluster.create_range_function("stratalog_range", ["north", "south"])
     frame = spark.sql("SELECT offset, value.city FROM stratalog_range('south', 1, 3, 5)")
     assert ordered(frame.selectExpr("1 AS partition", "*"), "offset", "city") == [(3, "south-7"), (4, "south-9")]
@@ -114,7 +115,7 @@ def test_a_table_function_reads_ranges_by_filters_of_the_scan(cluster: Cluster, 
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         ("'west', 0, 0, 1", "topic west is not among what it reads: north, south"),
         ("'south', 9, 0, 1", "topic south has no partition 9 among what it reads"),
@@ -124,15 +125,15 @@ def test_a_table_function_reads_ranges_by_filters_of_the_scan(cluster: Cluster, 
     ],
 )
 def test_a_call_of_the_table_function_for_what_is_not_there_fails(
-    cluster: Cluster, spark: SparkSession, call: str, said: str
+    cluster: Cluster, spark: SparkSession, call: str, message: str
 ) -> None:
     cluster.create_range_function("stratalog_range", ["north", "south"])
-    with pytest.raises(PySparkException, match=said):
+    with pytest.raises(PySparkException, match=message):
         spark.sql(f"SELECT count(*) FROM stratalog_range({call})").collect()
     assert spark.sql("SELECT * FROM stratalog_range('south', 0, 1000000, 1000001)").collect() == []
 
 
-# --------------------------------------------------------------------- what reaches the scan
+# --------------------------------------------------------------------- filters in the scan
 
 
 @pytest.mark.parametrize(
@@ -146,8 +147,7 @@ def test_a_call_of_the_table_function_for_what_is_not_there_fails(
     ],
 )
 def test_a_filter_reaches_the_parquet_scan(cluster: Cluster, condition: str, pushed: str) -> None:
-    """Of what stands in every record, and of the fields of a declared type; only the columns that are asked for
-    are read."""
+    """Filters on fields of the record and of a declared type; only the requested columns are read."""
     plan = explained(cluster.read("big").where(condition).select("value.more"))
     assert pushed in plan.split("PushedFilters", 1)[1]
     assert "text" not in plan.split("ReadSchema", 1)[1]
@@ -156,7 +156,7 @@ def test_a_filter_reaches_the_parquet_scan(cluster: Cluster, condition: str, pus
 @pytest.mark.skipif(not _PAGES, reason="pages have up to 1 MiB before Arrow 23")
 @pytest.mark.classic("it counts the bytes that the JVM says it read")
 def test_a_range_reads_its_pages_and_one_column_reads_its_bytes(cluster: Cluster, spark: SparkSession) -> None:
-    """1 % of the offsets, somewhere in the middle of a row group: a few pages of each column."""
+    """1 % of the offsets, in the middle of a row group: a few pages of each column."""
     full = bytes_read(spark, cluster.read("big"))
     part = cluster.read("big", RECORDS // 2, RECORDS // 2 + RECORDS // 100)
     assert part.count() == RECORDS // 100
@@ -165,7 +165,7 @@ def test_a_range_reads_its_pages_and_one_column_reads_its_bytes(cluster: Cluster
 
 
 def test_one_hot_partition_is_read_by_many_tasks_both_ends_exact(cluster: Cluster, spark: SparkSession) -> None:
-    """Spark splits a file at row groups: every record is read by one task."""
+    """Spark splits a file at row groups: one task reads each record."""
     size = "spark.sql.files.maxPartitionBytes"
     (part,) = cluster.plan_read("big")
     spark.conf.set(size, str(part.size_bytes // 4))
@@ -186,7 +186,7 @@ def test_one_hot_partition_is_read_by_many_tasks_both_ends_exact(cluster: Cluste
 
 @contextmanager
 def careless(spark: SparkSession) -> Iterator[None]:
-    """A session that lets Spark skip what it cannot read."""
+    """A session in which Spark skips unreadable files."""
     keys = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
     for key in keys:
         spark.conf.set(key, "true")
@@ -215,7 +215,7 @@ EXPECTED = [(1, "1"), (2, "2"), (3, "3"), (4, "4")]
 def test_a_plan_gives_the_same_rows_from_the_successors_of_its_files(
     cluster: Cluster, spark: SparkSession, fate: str
 ) -> None:
-    """The same plan before, and after its files were merged or left the brokers for the remote."""
+    """Evaluate the same plan before and after its files were merged or left the brokers for the remote tier."""
     configs = {"segment.merge.min.files": "2", "segment.bytes": "1000000", "remote.storage.enable": "false"}
     plan = filled(cluster, spark, fate, **(configs if fate == "merged" else {}))
     assert read_values(cluster.read(plan)) == EXPECTED
@@ -234,7 +234,7 @@ def test_a_plan_gives_the_same_rows_from_the_successors_of_its_files(
 def test_a_file_that_vanishes_under_a_frame_fails_it_whatever_the_session_says(
     cluster: Cluster, spark: SparkSession
 ) -> None:
-    """Never fewer rows without a sign; the plan still finds them."""
+    """It never returns fewer rows silently; the plan still finds them."""
     plan = filled(cluster, spark, "vanishing")
     with careless(spark):
         frame = cluster.read(plan)
@@ -286,8 +286,8 @@ def test_a_plan_takes_no_options(cluster: Cluster) -> None:
 def test_readers_get_the_same_of_transactions_before_and_after_they_are_merged(
     cluster: Cluster, spark: SparkSession, tiered: bool
 ) -> None:
-    """KIP-98's isolation levels: by markers where appends are files of their own, by the column ``control`` of
-    merged and remote segments."""
+    """KIP-98's isolation levels: by markers if appends are separate files, by the column ``control`` of merged and
+    remote segments."""
     name = f"transactions-{tiered}"
     configs = TIERED if tiered else {"segment.merge.min.files": "2", "file.delete.delay.ms": "0"}
     cluster.topics.create(name, partitions=1, replication_factor=1, configs=configs)

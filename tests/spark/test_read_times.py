@@ -22,7 +22,7 @@ DAYS, BATCHES, BATCH = 20, 6, 400
 
 
 def hours_of(batch: int) -> list[int]:
-    """The hours, from ``DAY_0`` on, of one append's events: those of many days, in any order."""
+    """The hours, from ``DAY_0`` on, of one append's events: hours of many days, in any order."""
     rng = random.Random(batch)
     around = rng.randrange(DAYS * 24)
     return [max(0, int(rng.gauss(around, 40))) for _ in range(BATCH)]
@@ -54,7 +54,7 @@ def expected(start_h: int, end_h: int) -> list[int]:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("topic", ["both", "local", "remote"])
 def test_a_day_is_all_records_of_that_day_and_no_others(cluster: Cluster, topic: str) -> None:
-    """Delta and Iceberg prune by the files' bounds, then filter; so does this."""
+    """Delta and Iceberg prune by the files' bounds, then filter; so does this read."""
     everything = cluster.plan_read(topic)
     for day in (0, 3, 9, 15, DAYS + 30):
         start, end = DAY_0 + timedelta(days=day), DAY_0 + timedelta(days=day + 1)
@@ -67,7 +67,7 @@ def test_a_day_is_all_records_of_that_day_and_no_others(cluster: Cluster, topic:
 
 
 def test_where_the_look_up_would_have_missed_records(cluster: Cluster) -> None:
-    """The look-up gives a range of offsets: other records, of other times among them."""
+    """The look-up returns a range of offsets, which contains records of other times."""
     start, end = "2013-01-10", "2013-01-11"
     looked_up = cluster.read("both", FirstAt(start), FirstAt(end))
     assert sorted(row.n for row in looked_up.select("value.n").collect()) != expected(9 * 24, 10 * 24)

@@ -1,4 +1,4 @@
-"""delta-spark judges the remote table of each kind of topic; the unit tests have the other readers."""
+"""delta-spark reads the remote table of each kind of topic; the unit tests have the other readers."""
 
 from __future__ import annotations
 

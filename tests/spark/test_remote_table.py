@@ -56,7 +56,7 @@ ROWS_PER_FILE, FILES, PARTITIONS = 50, 4, 2
 
 
 def record(partition: int, offset: int) -> dict[str, Any] | None:
-    """A value with the edges that statistics get wrong: nulls, NaN, long strings, microseconds."""
+    """A value with edge cases of statistics: nulls, NaN, long strings, microseconds."""
     if offset % 17 == 16:
         return None
     return {
@@ -129,7 +129,7 @@ def frame(spark: SparkSession, table: DeltaTopicTable) -> DataFrame:
 
 
 def rows_without_skipping(spark: SparkSession, table: DeltaTopicTable) -> DataFrame:
-    """The same files through Spark's Parquet reader, which knows nothing of Delta's statistics."""
+    """The same files through Spark's Parquet reader, which ignores Delta's statistics."""
     files = [str(Path(table.uri) / s.path) for s in table.load().all_segments()]
     return spark.read.schema(spark.read.format("delta").load(table.uri).schema).parquet(*files)
 
@@ -252,7 +252,7 @@ def test_time_travel_history_and_vacuum(spark: SparkSession, table: DeltaTopicTa
 
 
 def test_the_least_and_greatest_offset_come_from_the_statistics(frame: DataFrame) -> None:
-    """delta-spark answers MIN and MAX of numbers from the log alone where it can: bounds must be exact."""
+    """delta-spark answers MIN and MAX of numbers from the log alone if possible, so bounds must be exact."""
     row = frame.selectExpr("min(offset)", "max(offset)", "min(partition)", "max(partition)", "count(*)").first()
     assert row is not None
     assert tuple(row) == (0, FILES * ROWS_PER_FILE - 1, 0, PARTITIONS - 1, FILES * ROWS_PER_FILE * PARTITIONS)
@@ -268,7 +268,7 @@ def test_delta_rs_skips_by_the_same_statistics(table: DeltaTopicTable) -> None:
 
 @pytest.fixture
 def changing(tmp_path: Path) -> DeltaTopicTable:
-    """A table of its own, with one version of one file."""
+    """A separate table with one version of one file."""
     made = table_in(LocalStore(str(tmp_path)))
     made.ensure(physical_schema(value=VALUE))
     add(made, 0, VALUE)
@@ -361,7 +361,7 @@ def test_deltalake_polars_and_delta_spark_read_the_same_of_a_table_with_a_histor
 def test_what_leaves_the_remote_log_is_seen_by_time_travel_until_it_is_vacuumed(
     spark: SparkSession, changing: DeltaTopicTable
 ) -> None:
-    """Retention, and histories that was lost in an unclean election, take files out of the newest version only."""
+    """Retention, and histories lost in an unclean election, remove files from the newest version only."""
 
     def offsets(version: int | None = None) -> list[int]:
         read = spark.read.format("delta")
@@ -383,7 +383,8 @@ def test_what_leaves_the_remote_log_is_seen_by_time_travel_until_it_is_vacuumed(
 def test_a_stream_sees_every_record_once_across_versions_that_also_remove(
     spark: SparkSession, changing: DeltaTopicTable, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A reader says ``ignoreChanges``: what a version adds is always new records, also where it removes files."""
+    """A reader sets ``ignoreChanges``: a version that removes files may also add them, and added records are
+    always new."""
     place = tmp_path_factory.mktemp("stream")
 
     def catch_up() -> list[int]:
@@ -414,7 +415,8 @@ def test_a_stream_sees_every_record_once_across_versions_that_also_remove(
 def test_checkpoints_are_read_by_both_and_old_log_entries_go(
     spark: SparkSession, changing: DeltaTopicTable
 ) -> None:
-    """delta.checkpointInterval, delta.logRetentionDuration: opening costs what is live, however many versions."""
+    """delta.checkpointInterval, delta.logRetentionDuration: the cost of opening depends on the live files, not on
+    the number of versions."""
     for base in range(ROWS_PER_FILE, 45 * ROWS_PER_FILE, ROWS_PER_FILE):
         changing.commit([uploaded(segment(base, base + ROWS_PER_FILE))], histories=OURS)
     log = Path(changing.uri) / "_delta_log"

@@ -1,4 +1,4 @@
-"""What Spark does to a remote table: OPTIMIZE is taken back without anybody noticing, a DELETE is refused."""
+"""Spark's changes of a remote table: OPTIMIZE is silently reverted, a DELETE is refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_an_optimize_by_spark_is_taken_back_and_no_reader_sees_a_record_twice(
     wanted = list(range(3 * ROWS_PER_FILE))
 
     def streamed() -> list[int]:
-        """What a stream that goes on has written in all."""
+        """The total number of records that a continuous stream has written."""
         (
             spark.readStream.format("delta")
             .load(tiered.uri)
@@ -62,7 +62,7 @@ def test_an_optimize_by_spark_is_taken_back_and_no_reader_sees_a_record_twice(
     log = tiered.load()
     assert log.segments == before.segments
     assert f"OPTIMIZE at version {log.version} with Apache-Spark/" in str(log.rewrite)
-    for segment in before.all_segments():  # if it were gone, it could be made anew
+    for segment in before.all_segments():  # a lost one could be created again
         written = pq.read_table(Path(tiered.uri) / segment.path).select(schema.names).cast(schema)
         found = pa.Table.from_batches(list(tiered.records(segment, schema)))
         assert str(found.to_pylist()) == str(written.to_pylist()), "as text: NaN equals nothing else"

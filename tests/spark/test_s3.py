@@ -74,7 +74,7 @@ def cluster(spark: SparkSession, s3_endpoint: S3Endpoint, file: Path) -> Cluster
 
 @pytest.fixture
 def named_by_environment(s3_endpoint: S3Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cluster in a bucket that no test has opened. The environment of the driver alone names the server."""
+    """A cluster in a bucket that no test has opened. Only the driver's environment names the server."""
     client = client_of(StoreOptions(s3_endpoint.url, s3_endpoint.region))
     bucket = f"named-by-{tmp_path.name.replace('_', '-')[:50].strip('-')}".lower()
     client.create_bucket(Bucket=bucket)
@@ -110,7 +110,7 @@ def test_a_server_that_the_environment_alone_names(spark: SparkSession, named_by
 def test_a_profile_that_the_environment_alone_names(
     named_by_environment: Path, s3_endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server and the keys are the profile's, for S3A too, which knows no profile by itself."""
+    """The profile has the server and the keys, for S3A too, which does not read profiles itself."""
     folder = named_by_environment.parent
     for variable in ("AWS_ENDPOINT_URL_S3", *credentials()):
         monkeypatch.delenv(variable)
@@ -185,7 +185,8 @@ def test_a_log_lives_on_folders_and_buckets_alike(
 def test_a_broker_in_a_bucket_that_lost_everything_comes_back(
     cluster: Cluster, spark: SparkSession, s3_endpoint: S3Endpoint
 ) -> None:
-    """KIP-903: it is another incarnation; it joins the ISR again after it has copied what is not tiered."""
+    """KIP-903: it is another incarnation; it rejoins the ISR after it has copied the records that are not
+    tiered."""
     cluster.topics.create("t", partitions=1, replication_factor=2)
     frame = spark.range(100).selectExpr("cast(id AS STRING) AS value")
     cluster.append("t", frame).raise_for_failures()
@@ -200,7 +201,8 @@ def test_a_broker_in_a_bucket_that_lost_everything_comes_back(
 
 
 def run_telling_everything(file: Path, secret: str, *argv: str) -> str:
-    """What ``telling.py`` says under spark-submit, with this secret key in its environment and an event log."""
+    """The output of ``telling.py`` under spark-submit, with this secret key in its environment and an event
+    log."""
     events = file.parent / "events"
     events.mkdir(exist_ok=True)
     settings = {
@@ -233,22 +235,22 @@ def run_telling_everything(file: Path, secret: str, *argv: str) -> str:
 @pytest.mark.nightly
 @pytest.mark.classic("it tells all settings of the JVM")
 def test_a_secret_is_in_nothing_that_a_run_leaves(file: Path, s3_endpoint: S3Endpoint) -> None:
-    """Neither in what it prints (reports, plans, settings, Hadoop's too, exceptions for a wrong key, pickles), nor
-    in a file or an object: logs of events, checkpoints, Delta's logs, the roots.
+    """The secret is neither in the output (reports, plans, settings including Hadoop's, exceptions for a wrong
+    key, pickles), nor in a file or an object: event logs, checkpoints, Delta's logs, the roots.
     """
-    said = run_telling_everything(file, SECRET_KEY, "format")
+    found = run_telling_everything(file, SECRET_KEY, "format")
     assert (
-        said.count("Traceback (most")
-        == said.count("UnsupportedStoreError: the folder to export to: this address (s3:...) is refused")
+        found.count("Traceback (most")
+        == found.count("UnsupportedStoreError: the folder to export to: this address (s3:...) is refused")
         == 1
     )
-    assert "\nfs.s3a.session.token=by-hand\n" in said, "Hadoop's settings were looked at; what a user sets stays"
+    assert "\nfs.s3a.session.token=by-hand\n" in found, "Hadoop's settings were looked at; what a user sets stays"
     refused = run_telling_everything(file, WRONG_KEY)
     assert refused.count("Traceback (most") >= 3
     assert "SignatureDoesNotMatch" in refused or "403" in refused
     secrets = (SECRET_KEY, WRONG_KEY, CLUSTER_KEY, str(base64.b64decode(CLUSTER_KEY))[2:-1], "hunter2")
     for secret in secrets:
-        assert secret not in said + refused
+        assert secret not in found + refused
 
     left = {path: path.read_bytes() for path in file.parent.rglob("*") if path.is_file()}
     for bucket in s3_endpoint.buckets:

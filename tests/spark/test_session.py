@@ -1,4 +1,4 @@
-"""A session reads what delta-rs wrote, on a disk and in S3, and says so quietly."""
+"""A session reads files of delta-rs, on a disk and in S3, without warnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A time without a zone is in the session's time zone wherever Spark is, and in UTC without it."""
+"""A time without a zone is in the session's time zone with Spark, and in UTC without it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def tokyo(spark: SparkSession) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def topic(cluster: Cluster, spark: SparkSession) -> str:
-    """The hours as text that Spark casts, as the record's timestamp and as a field of either type of time."""
+    """The hours as text that Spark casts, as the record's timestamp and as a field of both types of time."""
     cluster.topics.create(
         "hours", partitions=1, replication_factor=1, value="at TIMESTAMP, ntz TIMESTAMP_NTZ, hour INT"
     )
@@ -98,7 +98,7 @@ def test_the_start_of_a_stream_of_batches(cluster: Cluster, topic: str, tmp_path
 def test_the_format_takes_no_time_without_a_zone(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str
 ) -> None:
-    """Spark does not tell a Python source the session's zone."""
+    """Spark does not pass the session's zone to a Python source."""
     reader = spark.read.format("stratalog").option("cluster", str(folder / "cluster.toml"))
     given = reader.option("startingTimestamp", "2013-06-01T12:00:00")
     with pytest.raises(Exception, match="without a time zone"):
@@ -111,7 +111,7 @@ def test_the_format_takes_no_time_without_a_zone(
     ["Asia/Tokyo", "America/New_York", "UTC", "Z", "+05:30", "-08:00", "GMT+2", "UTC+01:00", "GMT", "Etc/GMT+5"],
 )
 def test_zones_are_what_they_are_to_spark(spark: SparkSession, zone: str) -> None:
-    """Also where a clock is put on (02:30 does not exist) and back (01:30 is twice)."""
+    """Including the hours that a clock skips (02:30 does not exist) and repeats (01:30 occurs twice)."""
     texts = ["2013-03-10 02:30:00", "2013-11-03 01:30:00", "2013-07-01 00:00:00"]
     try:
         spark.conf.set(ZONE, zone)

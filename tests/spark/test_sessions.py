@@ -1,4 +1,5 @@
-"""Both kinds of session do the same: a classic one, and one of Spark Connect. ``make test`` runs both."""
+"""Both kinds of session have the same results: a classic one, and one of Spark Connect. ``make test`` runs
+both."""
 
 from __future__ import annotations
 
@@ -185,7 +186,7 @@ def test_a_type_that_is_none_is_refused(cluster: Cluster) -> None:
 
 
 def run(writing: DataStreamWriter) -> None:
-    """All that there is now."""
+    """Run over all current records."""
     patiently(lambda: writing.trigger(availableNow=True).start().awaitTermination())
 
 
@@ -201,7 +202,7 @@ def files_of_numbers(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def producers(cluster: Cluster, topic: str) -> set[str]:
-    """The producers that a topic knows."""
+    """The named producers of a topic."""
     ports = ports_of(cluster)
     found: set[str] = set()
     for view in cluster.image.views(topic):
@@ -230,7 +231,7 @@ def test_a_writer_of_batches_knows_its_query_and_appends_each_batch_once(
 def test_two_queries_of_a_session_at_once_name_their_checkpoints(
     cluster: Cluster, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A classic session knows each without."""
+    """A classic session identifies each without a checkpoint."""
     topic = topic_of_its_own(cluster, "two")
     frame = files_of_numbers(spark, tmp_path)
     idle = spark.readStream.format("rate").load().writeStream.format("noop")
@@ -273,7 +274,7 @@ def test_a_job_of_a_stream_reports_its_batches_and_the_error_that_ends_it(
 
 
 class StayingStore(LocalStore):
-    """Storage of this process: it cannot be sent to another one."""
+    """Storage of this process that cannot be sent to another one."""
 
     def __reduce__(self) -> str:
         raise TypeError("the store was to stay here")

@@ -1,4 +1,4 @@
-"""The format as a sink as Kafka's is used: columns and options, and a schema that grows from files to Delta."""
+"""The format as a sink, used like Kafka's: columns and options, and a schema that grows from files to Delta."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_temporary_view_takes_keys_and_values(cluster: Cluster, spark: SparkSe
 def test_fields_are_called_as_columns_of_the_log(
     cluster: Cluster, spark: SparkSession, folder: Path, value: str | None
 ) -> None:
-    """The option then names the topic, and the columns are fields, whatever they hold."""
+    """The option then names the topic, and the columns are fields, whatever they contain."""
     topic = created(cluster, f"called-{value}", "topic STRING, offset BIGINT, n INT")
     given = "cast(null AS STRING)" if value is None else f"'{value}'"
     number = "cast(null AS BIGINT)" if value is None else "7L"
@@ -76,7 +76,7 @@ def test_a_void_column_is_null_as_in_spark_s_insert(cluster: Cluster, spark: Spa
 
 @pytest.mark.skipif(spark_version() < LIMITS, reason="before Spark 4.2 only a worker's traceback has the sentence")
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         ({"kafka.bootstrap.servers": "b:9092"}, "use the option cluster, the path of the cluster file"),
         ({"topik": "t"}, "unknown option 'topik'; did you mean 'topic'"),
@@ -85,15 +85,15 @@ def test_a_void_column_is_null_as_in_spark_s_insert(cluster: Cluster, spark: Spa
     ],
 )
 def test_an_error_of_the_format_is_a_sentence(
-    cluster: Cluster, spark: SparkSession, folder: Path, more: dict[str, str], said: str
+    cluster: Cluster, spark: SparkSession, folder: Path, more: dict[str, str], message: str
 ) -> None:
     if "short" in more.values():
         created(cluster, "short", "n INT")
     writer = spark.sql("SELECT 1 AS n, 2 AS m").write.format("stratalog").options(**options(folder, **more))
-    with pytest.raises(Exception, match=said) as told:
+    with pytest.raises(Exception, match=message) as caught:
         writer.mode("append").save()
-    assert len(str(told.value).strip().splitlines()) <= 5, str(told.value)
-    assert "Traceback" not in str(told.value)
+    assert len(str(caught.value).strip().splitlines()) <= 5, str(caught.value)
+    assert "Traceback" not in str(caught.value)
 
 
 @pytest.mark.nightly

@@ -44,7 +44,7 @@ def cluster(spark: SparkSession, tmp_path: Path) -> Cluster:
 
 
 def append(spark: SparkSession, cluster: Cluster, frame: DataFrame) -> None:
-    """Columns ``n`` (the key), ``name`` (null: a tombstone), ``at`` (seconds)."""
+    """Append the columns ``n`` (the key), ``name`` (null: a tombstone), ``at`` (seconds)."""
     frame.createOrReplaceTempView("given")
     rows = spark.sql(
         """SELECT named_struct('land', IF(n % 3 = 0, NULL, 'no'), 'number', CAST(n AS INT)) AS key,
@@ -80,7 +80,7 @@ def test_a_snapshot_and_the_log_after_it_are_the_whole_log_reduced_by_key(
     spark: SparkSession, cluster: Cluster, memory_bytes: int
 ) -> None:
     """KIP-630, "Loading Snapshots": load the snapshot, then apply the log from its end offset on. A snapshot on
-    top of a snapshot says the same."""
+    top of a snapshot gives the same result."""
     append(spark, cluster, numbers(spark, 300, "first", 0))
     cluster.snapshot("cities", by_hand=True, memory_bytes=memory_bytes).raise_for_failures()
     append(spark, cluster, numbers(spark, 100, "second", 1000))
@@ -111,7 +111,7 @@ def test_a_snapshot_and_the_log_after_it_are_the_whole_log_reduced_by_key(
 def test_a_snapshot_goes_on_where_the_schema_has_grown(
     spark: SparkSession, cluster: Cluster, memory_bytes: int
 ) -> None:
-    """A key that has a new field, and null in it, is the key that it was."""
+    """A key with a new field that is null equals the older key without it."""
     append(spark, cluster, numbers(spark, 20, "first", 0))
     cluster.snapshot("cities", by_hand=True, memory_bytes=memory_bytes).raise_for_failures()
     cluster.topics.alter(
@@ -164,8 +164,8 @@ KINDS = {
 
 
 def put(spark: SparkSession, cluster: Cluster, kind: Kind, first: int, count: int, producer: str) -> None:
-    """Records ``first`` and the ``count - 1`` after it, in this order: every seventh a tombstone, every third with
-    headers, every eleventh without a time."""
+    """Append records ``first`` and the ``count - 1`` after it, in this order: every seventh a tombstone, every
+    third with headers, every eleventh without a time."""
     rows = (
         spark.range(first, first + count, 1, 1)
         .selectExpr("id AS n")
@@ -194,7 +194,7 @@ def put(spark: SparkSession, cluster: Cluster, kind: Kind, first: int, count: in
 
 
 def snapshots_of(cluster: Cluster) -> list[pa.Table]:
-    """What the snapshots of partition 0 hold on every broker, as Arrow has it in the files."""
+    """The content of the snapshots of partition 0 on every broker, as Arrow tables of the files."""
     image = cluster.image
     replicas = PartitionReplicas(image.view(image.topic("t").topic_id, 0), cluster.stores)
     found = []
@@ -211,8 +211,8 @@ def snapshots_of(cluster: Cluster) -> list[pa.Table]:
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 def test_spark_and_memory_make_the_same_snapshot(spark: SparkSession, tmp_path: Path, kind: Kind) -> None:
-    """The two ways are one fold: the same rows in the same order with the same times, headers and types, the same
-    tombstones left out; of nothing, and on top of an earlier snapshot."""
+    """The two ways have one result: the same rows in the same order with the same times, headers and types, the
+    same tombstones left out; for an empty log, and on top of an earlier snapshot."""
     made = []
     for name, memory_bytes in (("memory", IN_MEMORY), ("spark", OUT_OF_CORE)):
         (tmp_path / name).mkdir()
@@ -237,7 +237,7 @@ def test_spark_and_memory_make_the_same_snapshot(spark: SparkSession, tmp_path: 
 
 
 def test_a_record_without_a_key_is_refused(spark: SparkSession, cluster: Cluster) -> None:
-    """As Kafka's compacted topics do: by the append, and nothing of it is written."""
+    """The append refuses it, like Kafka's compacted topics, and writes nothing."""
     nobody = spark.sql("SELECT CAST(NULL AS STRUCT<land: STRING, number: INT>) AS key, 0 AS partition")
     with pytest.raises(
         InvalidRecordError, match="the key is null, but the topic keeps the latest record of each key"
@@ -253,8 +253,8 @@ def test_a_record_without_a_key_is_refused(spark: SparkSession, cluster: Cluster
 
 
 def test_damage_that_the_task_finds_is_a_failure_of_its_partition(spark: SparkSession, cluster: Cluster) -> None:
-    """Spark has read the keys, and not the values; what Python finds there is told as our error, and the other
-    partitions go on."""
+    """Spark has read the keys, and not the values; damage that Python finds there is an error of stratalog, and
+    the other partitions continue."""
     append(spark, cluster, numbers(spark, 40, "first", 0))
     leader = PartitionReplicas(
         cluster.image.view(cluster.image.topic("cities").topic_id, 0), cluster.stores
@@ -275,7 +275,7 @@ def test_damage_that_the_task_finds_is_a_failure_of_its_partition(spark: SparkSe
 
 
 def test_python_sees_one_batch_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
-    """Whatever the partition comes to, the task that writes holds a row group of it and little else."""
+    """For any size of the partition, the writing task holds one row group of it and little else."""
     cluster = format_cluster(spark, tmp_path)
     cluster.topics.create("t", partitions=1, replication_factor=2, configs=CONFIGS)
     records, value_bytes = 150_000, 4096
@@ -294,7 +294,7 @@ def test_python_sees_one_batch_at_a_time(spark: SparkSession, tmp_path: Path) ->
 
 
 def test_spark_counts_what_has_changed(spark: SparkSession, cluster: Cluster) -> None:
-    """KIP-630, "When to Snapshot": new records do not count, changes of what the snapshot holds do."""
+    """KIP-630, "When to Snapshot": new records do not count, changes of records in the snapshot do."""
     cluster.topics.alter_configs("cities", {"metadata.log.max.record.bytes.between.snapshots": "1"})
     append(spark, cluster, numbers(spark, 100, "first", 0))
     assert cluster.snapshot("cities", memory_bytes=OUT_OF_CORE).raise_for_failures().totals["made"] == 2
@@ -308,7 +308,7 @@ def test_spark_counts_what_has_changed(spark: SparkSession, cluster: Cluster) ->
 
 
 def test_a_snapshot_of_nothing_but_old_tombstones_is_empty(spark: SparkSession, cluster: Cluster) -> None:
-    """Spark runs no task for no rows; there is a snapshot all the same."""
+    """Spark runs no task without rows; the snapshot exists nevertheless."""
     append(spark, cluster, numbers(spark, 10, "", 0, gone=True))
     made = cluster.snapshot("cities", by_hand=True, memory_bytes=OUT_OF_CORE).raise_for_failures()
     assert [row["records"] for row in made.rows] == [0, 0]

@@ -1,4 +1,4 @@
-"""A type of Spark's that no topic can hold is refused in our words: by name, before anything is appended."""
+"""A type of Spark that no topic can hold is refused with an error that names it, before anything is appended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What SQL knows a cluster by: system views and functions, and names in catalogs."""
+"""A cluster in SQL: system views and functions, and names in catalogs."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ def test_system_views_show_what_is_there_when_they_are_queried(cluster: Cluster,
     assert answer(spark, latest.format("last-tiered")) == [(0, 19), (1, 19)]
     assert answer(spark, latest.replace(", '{}'", "")) == [(0, 26), (1, 26)]
     for function in ("stratalog_files", "stratalog_offsets"):
-        with pytest.raises(Exception, match="'tripz' does not exist") as told:
+        with pytest.raises(Exception, match="'tripz' does not exist") as caught:
             answer(spark, f"SELECT * FROM {function}('tripz')")
-        assert spark_version() < LIMITS or "Traceback" not in str(told.value)
+        assert spark_version() < LIMITS or "Traceback" not in str(caught.value)
     with pytest.raises(Exception, match="nothing"):
         answer(spark, "SELECT * FROM stratalog_partitions('nothing')")
     with pytest.raises(InvalidCallError, match="not a name for a view"):
@@ -106,9 +106,7 @@ def test_no_column_of_a_system_view_needs_quotes(cluster: Cluster, spark: SparkS
 
 @pytest.mark.delta
 def test_topics_have_names_beside_delta_s_catalog(cluster: Cluster, spark: SparkSession) -> None:
-    """In the session as ``spark_session`` makes it, with Parquet's pruning; the views do not move on by
-    themselves.
-    """
+    """In the session of ``spark_session``, with Parquet's pruning; the views do not advance by themselves."""
     assert spark.conf.get(OWN_CATALOG) == "org.apache.spark.sql.delta.catalog.DeltaCatalog"
     cluster.topics.create("bike-rides", partitions=1, replication_factor=2, value="n INT")
     cluster.append("bike-rides", spark.sql("SELECT 7 AS n"))
@@ -143,7 +141,7 @@ def test_topics_that_sql_cannot_tell_apart_are_refused(cluster: Cluster) -> None
 
 @pytest.fixture
 def logs(spark: SparkSession) -> Iterator[str]:
-    """A schema of Spark's own catalog, in a session that has no other one in its place."""
+    """A schema of Spark's own catalog, in a session without a replacement for it."""
     before = spark.conf.get(OWN_CATALOG)
     spark.conf.set(OWN_CATALOG, "builtin")
     spark.sql("CREATE SCHEMA logs")
@@ -156,7 +154,7 @@ def logs(spark: SparkSession) -> Iterator[str]:
 def test_the_remote_table_is_an_external_table_under_spark_s_and_delta_s_catalog(
     cluster: Cluster, spark: SparkSession, logs: str
 ) -> None:
-    """What drops the name leaves the table."""
+    """Dropping the name keeps the table."""
     for catalog in ("builtin", "org.apache.spark.sql.delta.catalog.DeltaCatalog"):
         spark.conf.set(OWN_CATALOG, catalog)
         cluster.catalog.create_table("logs.trips", "trips")
@@ -173,7 +171,7 @@ def test_the_remote_table_is_an_external_table_under_spark_s_and_delta_s_catalog
 def test_delta_spark_reads_the_remote_table_and_its_compaction_is_taken_back(
     cluster: Cluster, spark: SparkSession
 ) -> None:
-    """Before Delta's catalog, which delta-spark's commands need; a foreign writer changes no record."""
+    """With Delta's catalog, which delta-spark's commands need; a foreign writer changes no record."""
     pytest.importorskip("delta")
     table = cluster.catalog.delta_table("trips")
     offsets = sorted(tuple(row) for row in table.toDF().select("partition", "offset").collect())
@@ -222,7 +220,7 @@ def test_a_view_of_both_tiers_stays_right_when_more_is_tiered(
 def test_a_view_of_both_tiers_says_what_a_catalog_cannot_do(
     cluster: Cluster, spark: SparkSession, logs: str
 ) -> None:
-    """And leaves alone what is not its own."""
+    """It also leaves other tables alone."""
     spark.sql("CREATE TABLE logs.mine_tail (n INT) USING parquet")
     with pytest.raises(InvalidCallError, match="not a table of the format stratalog"):
         cluster.catalog.create_view("logs.mine", "trips")
@@ -246,7 +244,7 @@ def test_a_view_of_both_tiers_says_what_a_catalog_cannot_do(
 @pytest.mark.delta
 @pytest.mark.classic("the second catalog is set up in the JVM")
 def test_names_of_three_parts_in_a_second_catalog(cluster: Cluster, spark: SparkSession, logs: str) -> None:
-    """One as Unity Catalog's is: Delta's, over a catalog that is not Spark's own name."""
+    """A catalog like Unity Catalog: Delta's, over a catalog that does not have Spark's name."""
     spark.conf.set("spark.sql.catalog.lake", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
     catalogs = spark._jsparkSession.sessionState().catalogManager()  # type: ignore[attr-defined]
     catalogs.catalog("lake").setDelegateCatalog(catalogs.v2SessionCatalog())

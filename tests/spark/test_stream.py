@@ -1,4 +1,4 @@
-"""Streams from topics and into topics, on Spark: what a query reads and writes is each record, once."""
+"""Streams from topics and into topics, on Spark: a query reads and writes each record once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_stream_has_the_columns_and_the_rows_of_a_read(
 def test_available_now_ends_and_the_next_run_goes_on(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
-    """In batches of at most so many rows, and what is new only."""
+    """In batches of a limited number of rows, with new records only."""
     numbers, seen = Numbers(cluster, spark, topic), Seen()
     numbers.append(25)
     frame = source(spark, folder, topic, maxRowsPerTrigger=10)
@@ -130,9 +130,9 @@ def test_records_that_wander_to_the_remote_tier_are_read_from_there(
 
 
 def failure(run: Callable[[], object]) -> str:
-    with pytest.raises(StreamingQueryException) as told:
+    with pytest.raises(StreamingQueryException) as caught:
         run()
-    return str(told.value)
+    return str(caught.value)
 
 
 def test_a_checkpoint_of_another_topic_or_of_one_that_was_created_again(
@@ -142,12 +142,12 @@ def test_a_checkpoint_of_another_topic_or_of_one_that_was_created_again(
     numbers.append(5)
     drain(source(spark, folder, topic), tmp_path, Seen())
     cluster.topics.create("another", partitions=2, replication_factor=2, key="STRING", value=VALUE)
-    said = failure(lambda: drain(source(spark, folder, "another"), tmp_path, Seen()))
-    assert f"the checkpoint belongs to topic '{topic}', but the query reads 'another'" in said
+    found = failure(lambda: drain(source(spark, folder, "another"), tmp_path, Seen()))
+    assert f"the checkpoint belongs to topic '{topic}', but the query reads 'another'" in found
     cluster.topics.delete(topic).raise_for_failures()
     cluster.topics.create(topic, partitions=2, replication_factor=2, key="STRING", value=VALUE)
-    said = failure(lambda: drain(source(spark, folder, topic), tmp_path, Seen()))
-    assert f"topic '{topic}' was deleted and created again" in said
+    found = failure(lambda: drain(source(spark, folder, topic), tmp_path, Seen()))
+    assert f"topic '{topic}' was deleted and created again" in found
 
 
 def test_lost_records_end_the_query_unless_they_may_be_lost(
@@ -166,7 +166,7 @@ def test_lost_records_end_the_query_unless_they_may_be_lost(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"startngOffsets": "latest"}, "did you mean 'startingOffsets'"),
         ({"columns": "value.wrd"}, "did you mean 'value.word'"),
@@ -176,10 +176,11 @@ def test_lost_records_end_the_query_unless_they_may_be_lost(
     ids=["option", "column", "topic", "cluster"],
 )
 def test_what_is_wrong_with_the_options_is_said_before_the_stream_starts(
-    spark: SparkSession, folder: Path, topic: str, options: dict[str, str], said: str
+    spark: SparkSession, folder: Path, topic: str, options: dict[str, str], message: str
 ) -> None:
-    """When it is loaded; on Spark Connect, which asks its server late, when its columns are asked for."""
-    with pytest.raises(Exception, match=said):
+    """The error comes when the stream is loaded; with Spark Connect, which asks its server late, when its columns
+    are requested."""
+    with pytest.raises(Exception, match=message):
         str(source(spark, folder, **{"topic": topic, **options}).schema)  # type: ignore[arg-type]
 
 
@@ -189,7 +190,8 @@ def test_what_is_wrong_with_the_options_is_said_before_the_stream_starts(
 def test_a_new_checkpoint_is_a_new_stream_whose_batches_are_not_taken_for_the_old_ones(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
-    """Its batch ids begin at 0 again; were the producer the name alone, they would pass for duplicates."""
+    """Its batch ids begin at 0 again; if the producer were only the name, the batches would count as
+    duplicates."""
     cluster.topics.create("again", partitions=2, replication_factor=2, key="STRING", value=VALUE)
     numbers = Numbers(cluster, spark, topic)
     numbers.append(30)

@@ -1,7 +1,7 @@
-"""Streams whose checkpoint is not what it should be: put back, lost, shared by two queries (protocol, I3 and I11).
+"""Streams with a wrong checkpoint: restored from a copy, lost, or shared by two queries (protocol, I3 and I11).
 
-A batch that is planned anew from an older checkpoint has other rows under the same number. They would be taken for
-what is in the topic already, and lost without a sign.
+A batch that is planned again from an older checkpoint has other rows under the same number. They would count as
+duplicates of the topic's records, and be silently lost.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Copy:
         on_changed_replay: str = "refuse",
         **options: object,
     ) -> None:
-        """Until nothing is left, in batches of so many rows."""
+        """Run to the end, in batches of this number of rows."""
         frame = source(self._spark, self._folder, "numbers", maxRowsPerTrigger=rows, **options)
         if self._way == "writer":
             writer = self._cluster.stream_writer(
@@ -71,7 +71,7 @@ class Copy:
         to_its_end(stream, checkpoint or self.checkpoint)
 
     def put_back(self, batches: int, saved: Path) -> None:
-        """The checkpoint as it was so many batches before its end."""
+        """Restore the checkpoint of this number of batches before its end."""
         shutil.rmtree(self.checkpoint)
         shutil.copytree(saved, self.checkpoint)
         for folder in ("offsets", "commits"):
@@ -86,15 +86,15 @@ class Copy:
         return Counter(row.n for row in self._cluster.read(self.topic).select("value.n").collect())
 
     def refused(self, **options: object) -> str:
-        """How a run ends that means other rows; it stores none."""
+        """The error of a run that would append other rows; it stores none."""
         before = self.found()
-        with pytest.raises(StreamingQueryException) as told:
+        with pytest.raises(StreamingQueryException) as caught:
             self.run(**options)  # type: ignore[arg-type]
-        said = str(told.value)
-        assert "OUT_OF_ORDER_SEQUENCE_NUMBER" in said, said
-        assert "Restore the newer checkpoint" in said, said
+        text = str(caught.value)
+        assert "OUT_OF_ORDER_SEQUENCE_NUMBER" in text, text
+        assert "Restore the newer checkpoint" in text, text
         assert self.found() == before
-        return said
+        return text
 
 
 @pytest.mark.long("starts several queries, one after another")
@@ -109,14 +109,14 @@ def test_a_checkpoint_that_was_put_back_loses_nothing_and_says_so(
     every = Counter(range(BATCHES * ROWS))
     assert copy.found() == every
     saved = shutil.copytree(copy.checkpoint, tmp_path / "saved")
-    for batches in (1, 5, 7):  # the end of the log tells of five, its files of the others
+    for batches in (1, 5, 7):  # the end of the log has five, its files have the others
         copy.put_back(batches, saved)
-        copy.run()  # with the same rows in each batch: all is there
+        copy.run()  # with the same rows in each batch: nothing is missing
         assert copy.found() == every
         copy.put_back(batches, saved)
         assert "with other records" in copy.refused(rows=ROWS - 1)
     copy.put_back(1, saved)
-    copy.run(rows=ROWS - 1, producer="again")  # what README says: nothing is lost, the last batch occurs twice
+    copy.run(rows=ROWS - 1, producer="again")  # the README's case: nothing is lost, the last batch occurs twice
     assert copy.found() == every + Counter(dict.fromkeys(copy.found() - every, 1))
     assert (copy.found() - every).total() == ROWS
 
@@ -127,7 +127,7 @@ def test_a_checkpoint_that_was_put_back_loses_nothing_and_says_so(
 def test_a_query_whose_checkpoint_is_shared_by_another_one_is_ended(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path, way: str
 ) -> None:
-    """Both have one id, and count their batches alike."""
+    """Both have one id, and the same batch numbers."""
     copy = Copy(way, cluster, spark, folder, tmp_path / "shared")
     copy.run()
     saved = shutil.copytree(copy.checkpoint, tmp_path / "of-another")
@@ -135,7 +135,9 @@ def test_a_query_whose_checkpoint_is_shared_by_another_one_is_ended(
     other = shutil.copytree(copy.checkpoint, tmp_path / "other")
     copy.run()
     copy.refused(rows=2 * ROWS, checkpoint=other)
-    copy.run(rows=2 * ROWS, checkpoint=other, on_changed_replay="accept")  # knowing what is not to be had then
+    copy.run(
+        rows=2 * ROWS, checkpoint=other, on_changed_replay="accept"
+    )  # with the list of the records that are missing then
     assert copy.found() == Counter(range(BATCHES * ROWS))
 
 
@@ -144,7 +146,7 @@ def test_a_query_whose_checkpoint_is_shared_by_another_one_is_ended(
 def test_a_lost_checkpoint_is_made_up_for_by_one_that_starts_behind_what_is_in_the_topic(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
-    """What README says."""
+    """The procedure of the README."""
     copy = Copy("writer", cluster, spark, folder, tmp_path / "lost")
     copy.run(group="copy-of-numbers")
     shutil.rmtree(copy.checkpoint)

@@ -1,4 +1,4 @@
-"""Streams whose queries die, are killed or stopped: what they copy is each record, once."""
+"""Streams whose queries die, are killed or stopped: they copy each record once."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ LIVES = at_depth(test=7, nightly=20)
 
 
 class DiedError(Exception):
-    """The driver is no more."""
+    """The driver has died."""
 
 
 class Dying:
-    """Appends batches, and dies as a seed says: before, amid the partitions of a batch, or after it."""
+    """Appends batches, and dies at a seeded moment: before, within, or after a batch."""
 
     def __init__(self, cluster: Cluster, topic: str, rng: random.Random) -> None:
         self._append = cluster.stream_writer(topic, key="key", value="value", producer="copy")
@@ -42,7 +42,7 @@ class Dying:
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         self.alive_for -= 1
         how = "not" if self.alive_for >= 0 else self._rng.choice(["before", "amid", "after"])
-        if how == "amid" and batch_id > self._whole:  # what is whole comes again whole, or not at all
+        if how == "amid" and batch_id > self._whole:  # a complete batch comes again completely, or not at all
             self._append(batch.where("pmod(hash(key), 2) = 0"), batch_id)
         elif how != "before":
             self._append(batch, batch_id)
@@ -58,8 +58,8 @@ class Dying:
 def test_a_query_that_dies_again_and_again_copies_every_record_once(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
-    """From a tiered topic into another, while records are appended to the one, merged, uploaded and dropped from
-    the brokers."""
+    """From a tiered topic into another, while records are appended to the first one, merged, uploaded and dropped
+    from the brokers."""
     rng = random.Random(20)
     cluster.topics.alter_configs(topic, TIERED)
     cluster.topics.create("copied", partitions=2, replication_factor=2, key="STRING", value=VALUE)
@@ -97,7 +97,7 @@ def test_a_query_that_dies_again_and_again_copies_every_record_once(
 def test_a_job_that_is_killed_copies_every_record_once(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
-    """kill -9 of a spark-submit, as soon as it has come so far; the last run is let be."""
+    """kill -9 of a spark-submit at a certain progress; the last run is undisturbed."""
     rng = random.Random(9)
     cluster.topics.create("killed", partitions=2, replication_factor=2, key="STRING", value=VALUE)
     numbers = Numbers(cluster, spark, topic)
@@ -125,8 +125,8 @@ def test_a_job_that_is_killed_copies_every_record_once(
 def test_a_query_that_is_stopped_amid_its_batches_copies_every_record_once(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
-    """``stop`` interrupts whatever runs; the format's own sink. A stop amid the first file of a checkpoint is left
-    out: Spark refuses the checkpoint that it leaves.
+    """``stop`` interrupts the running work of the format's own sink. A stop during the first file of a checkpoint
+    is left out, because Spark refuses the resulting checkpoint.
     """
     cluster.topics.create("stopped", partitions=2, replication_factor=2, key="STRING", value=VALUE)
     numbers = Numbers(cluster, spark, topic)
@@ -152,7 +152,7 @@ def test_a_query_that_is_stopped_amid_its_batches_copies_every_record_once(
 def test_a_batch_whose_end_spark_did_not_note_is_not_appended_again(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
-    """The driver died between the append and the checkpoint: the batch comes again under its id."""
+    """The driver died between the append and the checkpoint: the batch is repeated under its id."""
     cluster.topics.create("noted", partitions=2, replication_factor=2, key="STRING", value=VALUE)
     Numbers(cluster, spark, topic).append(30)
     writer = cluster.stream_writer("noted", key="key", value="value", producer="copy")

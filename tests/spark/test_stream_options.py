@@ -1,4 +1,4 @@
-"""The options of a stream on Spark, the lag that its listener sees, and triggers and sinks that there are not."""
+"""The options of a stream on Spark, the lag that its listener sees, and unsupported triggers and sinks."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_stream_reads_what_its_options_say(
 
 
 class Listening(StreamingQueryListener):
-    """Remembers the progress of the sources, and the runs that have ended."""
+    """Stores the progress of the sources, and the ended runs."""
 
     def __init__(self) -> None:
         self.sources: list[Any] = []
@@ -91,7 +91,7 @@ class Listening(StreamingQueryListener):
 def test_a_listener_sees_the_lag_behind_the_log_whatever_the_limit_of_batches(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path, limit: dict[str, str], batches: int
 ) -> None:
-    """By the names of the metrics of Spark's Kafka source."""
+    """The names of the metrics are those of Spark's Kafka source."""
     listener, seen = Listening(), Seen()
     spark.streams.addListener(listener)
     options = {"subscribePattern": "rides-.*", "startingOffsets": "earliest", **limit}
@@ -103,10 +103,10 @@ def test_a_listener_sees_the_lag_behind_the_log_whatever_the_limit_of_batches(
     for batch in seen.batches:
         left -= len(batch)
         behind.append(left)
-    told = [json.loads(source.latestOffset) for source in listener.sources[: len(seen.batches)]]
-    assert [one["avgOffsetsBehindLatest"] * 2 for one in told] == behind
-    assert all(0 <= one["minOffsetsBehindLatest"] <= one["maxOffsetsBehindLatest"] for one in told)
-    assert told[-1]["topics"]["rides-b"]["partitions"]["0"]["offset"] == 10
+    messages = [json.loads(source.latestOffset) for source in listener.sources[: len(seen.batches)]]
+    assert [one["avgOffsetsBehindLatest"] * 2 for one in messages] == behind
+    assert all(0 <= one["minOffsetsBehindLatest"] <= one["maxOffsetsBehindLatest"] for one in messages)
+    assert messages[-1]["topics"]["rides-b"]["partitions"]["0"]["offset"] == 10
 
 
 @pytest.mark.delta
@@ -114,7 +114,7 @@ def test_a_listener_sees_the_lag_behind_the_log_whatever_the_limit_of_batches(
 def test_to_table_is_refused_and_says_what_names_a_topic(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
-    """Spark tells the sink of a table its folder, and none of its options."""
+    """Spark passes the table's folder to the sink, and none of its options."""
     records = cluster.records("rides-b", stream(spark, folder, subscribe="rides-a"), key="key", value="value")
     query = records.writeStream.format("stratalog").option("cluster", str(folder / "cluster.toml"))
     query = query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
@@ -129,7 +129,7 @@ def test_to_table_is_refused_and_says_what_names_a_topic(
 def test_a_real_time_trigger_is_refused(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
-    """By Spark: no source and no sink in Python is among those that it runs so."""
+    """Spark refuses it: its list of supported sources and sinks has none in Python."""
     frame = stream(spark, folder, subscribe="rides-a")
     query = frame.writeStream.format("console").outputMode("update").option("checkpointLocation", str(tmp_path))
     with pytest.raises(PySparkException, match="is not supported in Real-time Mode"):

@@ -1,4 +1,4 @@
-"""A stream from topic to topic where brokers and the remote tier are buckets of a real S3 server."""
+"""A stream from topic to topic with brokers and the remote tier in buckets of a real S3 server."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def file(s3_endpoint: S3Endpoint, tmp_path: Path) -> Path:
 def test_a_stream_reads_buckets_of_both_tiers_and_writes_down_no_secret(
     spark: SparkSession, s3_endpoint: S3Endpoint, file: Path, tmp_path: Path
 ) -> None:
-    """Credentials are the environment's, of each process: not in options, plans or the checkpoint."""
+    """Credentials come from the environment of each process: they are not in options, plans or the checkpoint."""
     reach_stores(spark, load_cluster_file(file).roots)
     cluster = Cluster.format(file, spark)
     cluster.topics.create("t", partitions=2, replication_factor=1, value="n BIGINT", configs=TIERED)

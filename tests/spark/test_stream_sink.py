@@ -1,4 +1,4 @@
-"""The sink of a stream on executors: what Spark tells its tasks, batches that come again, a task that dies."""
+"""The sink of a stream on executors: Spark's properties of its tasks, repeated batches, a task that dies."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cluster(spark: SparkSession, folder: Path) -> Cluster:
 
 
 class Telling(DataSource):
-    """A sink whose tasks write down what they are told."""
+    """A sink whose tasks write down their properties."""
 
     @classmethod
     def name(cls) -> str:
@@ -75,25 +75,25 @@ def run(records: DataFrame, sink: str, checkpoint: Path, **options: str) -> Stre
 def test_a_task_is_told_its_batch_and_has_all_rows_of_its_partition(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
-    """No document promises the local properties, nor that the number of a task is the partition's: a version of
-    Spark that does otherwise is found here."""
+    """Spark documents neither the local properties, nor that a task's number is that of its partition: this test
+    finds a version of Spark that differs."""
     cluster.topics.create("told", partitions=PARTITIONS, replication_factor=2, key="STRING", value=VALUE)
     spark.dataSource.register(Telling)
     frame = source(spark, folder, "numbers", maxRowsPerTrigger=20)
     records = cluster.records("told", frame, key="key", value="value")
     (tmp_path / "told").mkdir()
     query = run(records, "telling", tmp_path / "checkpoint", path=str(tmp_path / "told"))
-    told = [json.loads(file.read_text()) for file in sorted((tmp_path / "told").iterdir())]
-    assert {one[0] for one in told} == {query.id}
-    assert {(batch, number) for _, batch, number, _, _ in told} >= {(b, n) for b in range(3) for n in range(3)}
-    assert all(found in ([], [number]) for _, _, number, found, _ in told)
-    assert {one[4] for one in told} == {PARTITIONS}
+    messages = [json.loads(file.read_text()) for file in sorted((tmp_path / "told").iterdir())]
+    assert {one[0] for one in messages} == {query.id}
+    assert {(batch, number) for _, batch, number, _, _ in messages} >= {(b, n) for b in range(3) for n in range(3)}
+    assert all(found in ([], [number]) for _, _, number, found, _ in messages)
+    assert {one[4] for one in messages} == {PARTITIONS}
 
 
 def test_a_batch_that_comes_again_is_appended_once(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
-    """As after the death of a driver that had not noted its last batch in Spark's checkpoint."""
+    """As after the death of a driver that had not recorded its last batch in Spark's checkpoint."""
     cluster.topics.create("again", partitions=PARTITIONS, replication_factor=2, key="STRING", value=VALUE)
     for _ in range(3):
         frame = source(spark, folder, "numbers", maxRowsPerTrigger=20)
@@ -111,7 +111,7 @@ def test_a_batch_that_comes_again_is_appended_once(
 @pytest.mark.slow
 @pytest.mark.classic("it starts a session of its own")
 def test_a_task_that_dies_when_its_file_has_a_name_is_run_again_and_appends_nothing(tmp_path: Path) -> None:
-    """In a session of its own, with speculation: so the tasks append, and no rows come to the driver."""
+    """In a separate session, with speculation: so the tasks append, and the driver gets no rows."""
     root = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.dying_sink", str(tmp_path)],

@@ -1,4 +1,4 @@
-"""Transactions of DataFrames: appended by Spark's tasks, read by Spark as a whole or not at all (KIP-98)."""
+"""Transactions of DataFrames: appended by Spark's tasks, and read by Spark completely or not at all (KIP-98)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def seen(cluster: Cluster, topic: str, isolation: str) -> set[int]:
 
 @pytest.mark.connect
 def test_dataframes_are_appended_to_several_topics_or_to_none(spark: SparkSession, cluster: Cluster) -> None:
-    """Hot and cold: aborted records are in neither, though they are in the files of both."""
+    """Hot and cold: aborted records are in neither result, although they are in the files of both."""
     for topic in ("one", "two"):
         cluster.topics.create(topic, partitions=2, replication_factor=2, value="n BIGINT", configs=TIERED)
     with cluster.transactions.begin("loader") as t:
@@ -57,7 +57,7 @@ def test_dataframes_are_appended_to_several_topics_or_to_none(spark: SparkSessio
 
 @pytest.mark.nightly
 def test_a_snapshot_by_spark_holds_what_one_in_memory_does(spark: SparkSession, cluster: Cluster) -> None:
-    """What is aborted, and markers, take no place among the latest records, merged or not."""
+    """Aborted records and markers are not among the latest records, merged or not."""
     configs = {"cleanup.policy": "snapshot", "segment.merge.min.files": "2", "retention.ms": "-1"}
     for topic in ("one", "two"):
         cluster.topics.create(topic, partitions=1, replication_factor=2, value="n BIGINT", configs=configs)

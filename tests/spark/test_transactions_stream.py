@@ -1,7 +1,8 @@
-"""Read, process, write as a stream: output, and the offsets that it was made of, in one transaction (KIP-98).
+"""Read, process, write as a stream: output and input offsets in one transaction (KIP-98).
 
-The group's offsets, not the checkpoint, say what is processed: they are committed with the output or not at all.
-So whoever runs a batch again begins a transaction first (whatever was left open is over then), and then looks.
+The group's offsets, not the checkpoint, determine the processed records: they are committed with the output or not
+at all. So a process that repeats a batch first begins a transaction (which ends any open one), and then reads the
+offsets.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ def nothing(step: str, batch_id: int) -> None:
 
 
 class Powers:
-    """Squares and cubes of what comes in, of each number one; ``at`` is told where it is. It opens the
-    cluster, for Spark Connect hands batches to a process of the server's."""
+    """Squares and cubes, one of each number; ``at`` is called with the name of each step. It opens the cluster
+    itself, because Spark Connect passes batches to a process of the server."""
 
     def __init__(self, folder: Path, at: Callable[[str, int], None] = nothing) -> None:
         self._file, self._at = folder / "cluster.toml", at
@@ -69,7 +70,7 @@ class Powers:
 
 
 def drain(spark: SparkSession, folder: Path, checkpoint: Path, each: Powers) -> None:
-    """All that there is now, in batches of ten."""
+    """Process all current records, in batches of ten."""
     given = {"topic": "raw", "startingOffsets": "earliest", "maxRowsPerTrigger": "10"}
     frame = spark.readStream.format("stratalog").options(cluster=str(folder / "cluster.toml"), **given).load()
     to_its_end(frame.writeStream.foreachBatch(each), checkpoint)
@@ -81,14 +82,14 @@ def committed(cluster: Cluster, topic: str) -> list[tuple[int, int]]:
 
 
 ENDS = (("between", 0), ("after the commit", 0), ("before the commit", 1), ("after the commit", 2))
-"""Where a query ends, one after the other: the step, and the batch."""
+"""The step and the batch at which each query ends."""
 
 
 @limits
 def test_a_stream_cut_short_anywhere_processes_each_record_once(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
-    """Spark runs a batch again that is not in its checkpoint, also one whose transaction was committed."""
+    """Spark repeats a batch that is not in its checkpoint, even if its transaction was committed."""
     cluster.append("raw", spark.range(35).selectExpr("id AS n")).raise_for_failures()
     for step, batch in ENDS[: at_depth(test=2, nightly=4)]:
 
@@ -108,7 +109,7 @@ def test_a_stream_cut_short_anywhere_processes_each_record_once(
 def test_of_two_streams_with_one_transactional_id_the_older_is_fenced(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
-    """It ends with one clear error, and leaves nothing."""
+    """It ends with one clear error, and writes nothing."""
     cluster.append("raw", spark.range(100, 105).selectExpr("id AS n")).raise_for_failures()
     before = len(committed(cluster, "squares"))
 

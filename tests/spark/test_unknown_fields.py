@@ -1,4 +1,5 @@
-"""Fields of a DataFrame that its topic's type lacks: refused, taken in, or left out, by every way in of Spark."""
+"""Fields of a DataFrame that its topic's type lacks: refused, added, or left out, for every way to append with
+Spark."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ IS = (WANTED[0] + 73) % 100
 
 @pytest.fixture(scope="module")
 def table(cluster: Cluster, spark: SparkSession) -> str:
-    """The path of the Delta table of the topic ``wide``, which has half of the records on the brokers as well."""
+    """The path of the Delta table of topic ``wide``, half of whose records are also on the brokers."""
     value = ", ".join(f"f{number} BIGINT" for number in range(FIELDS))
     cluster.topics.create("wide", partitions=1, replication_factor=1, value=value, configs=TIERED)
     for start in (0, ROWS // 2):

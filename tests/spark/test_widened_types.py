@@ -110,7 +110,8 @@ def test_delta_spark_reads_them_in_the_remote_table(cluster: Cluster, spark: Spa
 def test_spark_itself_reads_no_larger_decimals_of_the_same_scale(
     spark: SparkSession, tmp_path: Path, as_integers: bool
 ) -> None:
-    """Why a DECIMAL becomes wider only with its scale. The second column is what a rewrite by Spark has."""
+    """This is the reason why a DECIMAL becomes wider only with its scale. The second column is that of a rewrite
+    by Spark."""
     number = pa.array([Decimal("9000000.01")], pa.decimal128(9, 2))
     pq.write_table(pa.table({"p": number}), tmp_path / "old.parquet", store_decimal_as_integer=as_integers)
 
@@ -135,7 +136,7 @@ def test_a_stream_of_batches_goes_on_with_the_new_types(cluster: Cluster, topic:
 def test_a_running_query_ends_before_it_passes_the_wider_values(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
-    """And goes on from its checkpoint with the new type."""
+    """It continues from its checkpoint with the new type."""
     name = "while-it-runs"
     cluster.topics.create(name, partitions=1, replication_factor=1, value="n INT")
     cluster.append(name, spark.range(2).selectExpr("cast(id AS INT) AS n")).raise_for_failures()

@@ -1,4 +1,4 @@
-"""A vault on this machine that gives credentials to everybody who asks, and remembers who that was."""
+"""A vault on this machine that gives credentials to every caller, and records the callers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def keys(root):
 
 
 class Vault:
-    """The test's side."""
+    """The vault as the test uses it."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -47,7 +47,7 @@ class Vault:
 
 @contextmanager
 def vault() -> Iterator[Vault]:
-    """A vault that listens."""
+    """A running vault."""
 
     class Answer(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

@@ -1,4 +1,4 @@
-"""Waiting for a state, never for a time: bounded, and looking often."""
+"""Waits for a state, never for a time: bounded, with frequent looks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOOK_EVERY_S = 0.01
 def wait_for(what: str, look: Callable[[], T | None], processes: Sequence[subprocess.Popen[bytes]] = ()) -> T:
     """The first answer of ``look`` that is true.
 
-    Raises: AssertionError when none comes, or one of the processes that it depends on has ended.
+    Raises: AssertionError if none comes, or if a required process has ended.
     """
     deadline = time.monotonic() + LONGEST_S
     while True:

@@ -1,4 +1,4 @@
-"""Reads and appends under spark-submit in a plain session of PySpark: no jar and no setting of stratalog's.
+"""Read and append under spark-submit in a plain session of PySpark, without jars and settings of stratalog.
 
 without_jars.py CLUSTER_FILE PROVIDER TOPIC
 """
@@ -28,7 +28,7 @@ if __name__ == "__main__":
     cluster = Cluster.open(file, spark, credentials=provider)
     more = spark.range(20_000, 40_000, 1, 2).selectExpr("id AS n", "cast(id % 7 AS STRING) AS k")
     appended = cluster.append(topic, more, key="k", producer="plain", sequence=0).raise_for_failures()
-    told = {
+    found = {
         "absent": absent,
         "before": before,
         "appended": appended.totals["records"],
@@ -37,4 +37,4 @@ if __name__ == "__main__":
         "tailed": sum(table.num_rows for table in cluster.tail(topic, last=4, follow=False)),
         "read": cluster.read(topic).count(),
     }
-    print("TOLD", json.dumps(told))
+    print("TOLD", json.dumps(found))

@@ -1,8 +1,8 @@
 """Run the suites of other clients against ``stratalog serve``, and count: ``python -m tests.strangers``.
 
-Sources come from the registries into ``.cache/strangers``; Go, npm, a C++ compiler and a JDK are needed. Each test
-runs in a process of its own against an endpoint of its suite. Exit status 1 where a test fails that is not a known
-gap, or where less than 95 % of those that apply pass.
+The sources come from the registries into ``.cache/strangers``; Go, npm, a C++ compiler and a JDK are needed. Each
+test runs in a separate process with an endpoint of its suite. Exit status 1 if a test fails that is not a known
+gap, or if less than 95 % of the applicable tests pass.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _verdict(suite: Suite, test: str, port: int, log: Path) -> str:
 
 
 def _run(suite: Suite, only: str) -> tuple[int, int, int]:
-    """How many tests applied, passed, and failed without being a known gap."""
+    """The numbers of tests that applied, passed, and failed without being a known gap."""
     suite.fetch()
     logs = CACHE / "logs"
     logs.mkdir(exist_ok=True)
@@ -71,15 +71,15 @@ def _run(suite: Suite, only: str) -> tuple[int, int, int]:
         for test in suite.tests:
             if only and only not in test:
                 continue
-            said = _verdict(suite, test, port, logs / f"{test.rpartition('::')[2]}.log")
-            applied += said != "skipped itself"
-            passed += said == "passed"
-            failed = said.startswith("failed")
+            found = _verdict(suite, test, port, logs / f"{test.rpartition('::')[2]}.log")
+            applied += found != "skipped itself"
+            passed += found == "passed"
+            failed = found.startswith("failed")
             unexpected = failed and test not in suite.gaps
             unknown += unexpected
-            if said != "passed":
+            if found != "passed":
                 known = ", a known gap" if failed and not unexpected else ""
-                print(f"{suite.name} {test}: {said}{known}", flush=True)
+                print(f"{suite.name} {test}: {found}{known}", flush=True)
         with suppress(OSError):
             (logs / f"endpoint of {suite.name}.log").write_bytes(Path(folder, "endpoint.log").read_bytes())
     print(f"{suite.name} {suite.version}: {passed} of {applied} that apply passed", flush=True)

@@ -43,7 +43,7 @@ class Suite:
     gaps: Mapping[str, str]
     """Those of them that are known to fail, and why."""
     left_out: Mapping[str, str]
-    """What does not apply, and why."""
+    """Tests that do not apply, with the reason."""
     partitions: int = 4
     """The partitions of topics that are created by their first use."""
 

@@ -49,7 +49,7 @@ _WITHOUT_MEANING = {"cleanup.policy", "max.message.bytes", "kfake.is_internal"}
 
 
 class Writing:
-    """The answers that the endpoint lacks."""
+    """The answers to requests that the endpoint lacks."""
 
     def __init__(self, cluster: Cluster, partitions: int) -> None:
         self._cluster = cluster
@@ -57,7 +57,7 @@ class Writing:
         self._ids = itertools.count(1)
 
     def produce(self, request: KafkaRequest) -> Fields:
-        """Append each partition's batches; the offset of the first record."""
+        """Append each partition's batches; returns the offset of the first record."""
         answers = {}
         for (topic, partition), one in partitions_of(request.body).items():
             offset, error = -1, 0
@@ -133,13 +133,13 @@ class Writing:
 
     @staticmethod
     def _topic_error(name: str, act: Callable[[], object]) -> Fields:
-        error, said = 0, None
+        error, found = 0, None
         try:
             act()
         except StratalogError as failed:
             exists = isinstance(failed, TopicAlreadyExistsError)
-            error, said = _ALREADY_EXISTS if exists else error_code(failed), str(failed)
-        return {"topic": name, "error_code": error, "error_message": said}
+            error, found = _ALREADY_EXISTS if exists else error_code(failed), str(failed)
+        return {"topic": name, "error_code": error, "error_message": found}
 
 
 def _batch(data: bytes) -> pa.RecordBatch:

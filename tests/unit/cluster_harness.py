@@ -1,4 +1,4 @@
-"""A whole cluster without Spark, one directory a test: brokers in memory or on folders, a remote tier on a
+"""A whole cluster without Spark, one directory per test: brokers in memory or on folders, a remote tier on a
 folder, and any number of drivers."""
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ TIERED = {
     "local.retention.bytes": "0",
     "file.delete.delay.ms": "0",
 }
-"""Configs of a topic that leaves the brokers as fast as it can."""
+"""Configs of a topic that leaves the brokers as early as possible."""
 
 Values = Mapping[int, Iterable[str]]
-"""What to append: values by partition."""
+"""Values to append, keyed by partition."""
 
 
 class Dying(Silent):
-    """The driver dies when all is uploaded and nothing is committed yet."""
+    """The driver dies when everything is uploaded and nothing is committed yet."""
 
     def __init__(self) -> None:
         self.left = 0
@@ -68,7 +68,7 @@ class Dying(Silent):
 class LiveCluster:
     """Brokers 1..n, in racks a, b, ..., of which ``voters`` vote. ``on_disk`` puts the brokers on folders too.
 
-    The clock starts at the time of day, since files on disks carry that of the machine.
+    The clock starts at the current time, because files on disks have that of the machine.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class LiveCluster:
         self.through = through
         self.cluster_key = cluster_key
         self.selectors: dict[str, MakeSelector] = {}
-        """What drivers offer (``replica.selector.class``)."""
+        """The selectors of the drivers (``replica.selector.class``)."""
         self._numbers = itertools.count(1)
         self._memory: dict[str, MemoryStore] = {}
         self._lock = threading.Lock()
@@ -105,11 +105,11 @@ class LiveCluster:
         )
 
     def new_id(self) -> str:
-        """Ids in the order in which they are asked for."""
+        """Ids in the order of the requests."""
         return f"{next(self._numbers):032x}"
 
     def open_root(self, uri: str, options: StoreOptions, clock: Clock) -> Store:
-        """The stores of this cluster alone, as ``through`` wraps them."""
+        """Opens only the stores of this cluster, wrapped by ``through``."""
         scheme, _, rest = uri.partition("://")
         with self._lock:
             if scheme == "memory":
@@ -121,8 +121,8 @@ class LiveCluster:
     def driver(
         self, progress: Progress | None = None, *, keeps_short: bool = False, clock: Clock | None = None
     ) -> Cluster:
-        """Another driver of the same cluster. Only one that ``keeps_short`` works behind its appends. The storage
-        goes by the clock of the cluster, whatever the driver's says."""
+        """Another driver of the same cluster. Only a driver that ``keeps_short`` merges in the background. The
+        storage uses the clock of the cluster, whatever the driver's clock is."""
         return with_parts(
             Cluster, clock=self.clock if clock is None else clock, new_id=self.new_id, opener=self.open_root
         ).open(
@@ -134,7 +134,7 @@ class LiveCluster:
         )
 
     def select_by(self, **selectors: MakeSelector) -> None:
-        """From now on drivers offer these, and the first of them is chosen."""
+        """Let drivers offer these selectors from now on, and select the first one."""
         self.selectors = selectors
         self.cluster = self.driver()
         self.cluster.topics.alter_configs(None, {KEY: next(iter(selectors))})
@@ -148,13 +148,13 @@ class LiveCluster:
         return self.cluster.stores[broker]
 
     def wipe(self, broker: int) -> None:
-        """The broker lost its disk; an empty one is in its place."""
+        """Replace the broker's disk by an empty one."""
         store = self.store(broker)
         store.delete([stored.name for stored in store.list("")])
 
     @contextmanager
     def unreachable(self, broker: int) -> Iterator[None]:
-        """The broker's volume is not mounted; what was on it is there again afterwards."""
+        """Unmount the broker's volume during the block."""
         away = self.folder / f"b{broker}-unmounted"
         self.root(broker).rename(away)
         self.root(broker).mkdir()
@@ -165,7 +165,7 @@ class LiveCluster:
     # ----------------------------------------------------------------------------- append, read
 
     def topic(self, name: str = "t", *, partitions: int = 1, copies: int = 3, **configs: str) -> None:
-        """Create a topic; ``configs`` with underscores for dots."""
+        """Create a topic; ``configs`` have underscores instead of dots."""
         self.cluster.topics.create(
             name,
             partitions=partitions,
@@ -174,7 +174,7 @@ class LiveCluster:
         )
 
     def tiered(self, name: str = "t", *, partitions: int = 1, copies: int = 3, **configs: str) -> None:
-        """Create a topic with ``TIERED``, and ``configs`` above it."""
+        """Create a topic with ``TIERED`` and additional ``configs``."""
         given = {key.replace("_", "."): value for key, value in configs.items()}
         self.cluster.topics.create(
             name, partitions=partitions, replication_factor=copies, configs={**TIERED, **given}
@@ -191,9 +191,9 @@ class LiveCluster:
         acks: str = "all",
         driver: Cluster | None = None,
     ) -> Report:
-        """Append values (to partition 0 where none is named), one append a partition, with timestamps from
-        ``at_ms`` on, a microsecond apart. The sequence of a producer is 0 where none is given.
-        The report is returned of an append that failed, too."""
+        """Append values (to partition 0 by default), one append per partition, with timestamps from ``at_ms`` on,
+        a microsecond apart. The default sequence of a producer is 0. Returns the report, even if the append
+        failed."""
         given = values if isinstance(values, Mapping) else {0: values}
         if producer is not None and sequence is None:
             sequence = 0
@@ -207,14 +207,14 @@ class LiveCluster:
         )
 
     def fill(self, values: Iterable[str], topic: str = "t", *, at_ms: int = 1) -> None:
-        """One append a value, to partition 0."""
+        """Append each value separately to partition 0."""
         for value in values:
             self.append([value], topic, at_ms=at_ms).raise_for_failures()
 
     def read(
         self, topic: str = "t", start: Bound = None, end: Bound = None, partitions: Sequence[int] | None = None
     ) -> dict[int, list[str]]:
-        """The values that a reader gets, by partition in offset order. Offsets are contiguous."""
+        """The values that a reader gets, by partition in offset order. Offsets must be contiguous."""
         found: dict[int, dict[int, str]] = {}
         for part in self.cluster.plan_read(topic, start, end, partitions):
             of_partition = found.setdefault(part.partition, {})
@@ -245,7 +245,7 @@ class LiveCluster:
     # -------------------------------------------------------------------------------- replicas
 
     def replicas(self, topic: str = "t", partition: int = 0) -> PartitionReplicas:
-        """A partition as the metadata has it now."""
+        """A partition in the current metadata."""
         image = self.cluster.image
         return PartitionReplicas(image.view(image.topic(topic).topic_id, partition), self.cluster.stores)
 
@@ -253,7 +253,7 @@ class LiveCluster:
         return self.replicas(topic, partition).replica(broker)
 
     def log(self, broker: int, topic: str = "t", partition: int = 0) -> ReplicaLog:
-        """A replica's log now."""
+        """The current log of a replica."""
         return self.replica(broker, topic, partition).log()
 
     def leader(self, topic: str = "t", partition: int = 0) -> int:
@@ -273,7 +273,7 @@ class LiveCluster:
         return {str(link.name): replica.store.read(link.file.object.name) for link in replica.log().chain}
 
     def on_brokers(self) -> dict[str, bytes]:
-        """Every file of every broker whose root exists; with ``in_remote`` it is all there is."""
+        """Every file of every broker whose root exists; with ``in_remote`` this is all storage."""
         found = dict[str, bytes]()
         for store in self.cluster.stores.values():
             with suppress(BrokerUnreachableError):
@@ -286,7 +286,8 @@ class LiveCluster:
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """What happens inside changes no file of the cluster, but for the list of due partitions: it is a hint."""
+        """Check that the block changes no file of the cluster, except the list of due partitions, which is a
+        hint."""
         before = self._all_but_hints()
         yield
         after = self._all_but_hints()
@@ -299,7 +300,7 @@ class LiveCluster:
 
 
 def rows_of(report: Report, *columns: str) -> list[tuple[object, ...]]:
-    """The columns of a report that all went well."""
+    """The columns of a successful report."""
     report.raise_for_failures()
     return [tuple(row[column] for column in columns) for row in report.rows]
 
@@ -313,18 +314,18 @@ def report_of(operation: Callable[[], Report]) -> Report:
 
 
 def codes(report: Report) -> Counter[str]:
-    """How often each error stands in a report."""
+    """The count of each error in a report."""
     return Counter(failure.code for failure in report.failures)
 
 
 def the_failure(report: Report) -> str:
-    """The one failure of a report, as one line."""
+    """The only failure of a report, as one line."""
     (failure,) = report.failures
     return f"{failure.item}: {failure.code}: {failure.message}"
 
 
 def offsets_of(appended: Report) -> dict[int, tuple[int, int]]:
-    """What an append that went well got, by partition."""
+    """The offsets of a successful append, by partition."""
     return {
         int(str(p)): (int(str(a)), int(str(b)))
         for p, a, b in rows_of(appended, "partition", "base_offset", "next_offset")
@@ -337,20 +338,28 @@ def remote_files(live: LiveCluster) -> list[Path]:
 
 
 def fence(live: LiveCluster, *brokers: int) -> None:
-    """By hand, so that a probe does not bring them back."""
+    """Fence brokers by hand, so that a probe does not unfence them."""
     for broker in brokers:
         ports_of(live.cluster).metadata.submit(FenceBroker(broker, by_hand=True))
 
 
 def unfence(live: LiveCluster, *brokers: int) -> None:
-    """As their roots were, without a look at them."""
+    """Unfence brokers with their known roots, without looking at the roots."""
     for broker in brokers:
         epoch = live.cluster.image.broker(broker).broker_epoch
         ports_of(live.cluster).metadata.submit(UnfenceBroker(broker, epoch))
 
 
+def led_by_each(folder: Path, *, on_disk: bool = False) -> LiveCluster:
+    """Brokers 1 (which votes), 2 and 3; topic ``t`` with a partition on all of them, led by 1, 2 and 3."""
+    made = LiveCluster(folder, on_disk=on_disk)
+    made.topic(partitions=3)
+    made.append({0: ["a0"], 1: ["a1"], 2: ["a2"]}).raise_for_failures()
+    return made
+
+
 def live_and_shared(built: Callable[[Path], LiveCluster]) -> tuple[Any, Any]:
-    """Two fixtures of what is built in a folder: ``live``, and ``shared`` for those who change nothing."""
+    """Two fixtures for the content of a folder: ``live``, and ``shared`` for tests that change nothing."""
 
     @pytest.fixture
     def live(tmp_path: Path) -> LiveCluster:

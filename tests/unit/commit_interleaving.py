@@ -1,4 +1,4 @@
-"""Every order in which drivers can take the steps of a commit to one remote table."""
+"""All orders in which drivers can take the steps of a commit to one remote table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Step = Callable[[], Any]
 
 
 class SteppedTable(DeltaTopicTable):
-    """A table that lets other drivers go first before it is read, and before each put."""
+    """A table that lets other drivers run before it is read, and before each put."""
 
     def _open(self) -> DeltaTable | None:
         pause()
@@ -28,22 +28,22 @@ class SteppedTable(DeltaTopicTable):
 
 
 def stepped_table(remote: Store, seed: int) -> DeltaTopicTable:
-    """One driver's hold on topic ``t``'s table."""
+    """One driver's access to topic ``t``'s table."""
     made = SteppedTable.__new__(SteppedTable)
     made.__dict__.update(table_in(remote, seed=seed).__dict__)
     return made
 
 
 def pause() -> None:
-    """Let the schedule choose who goes on. Outside of ``run`` nothing happens."""
+    """Let the schedule choose the next driver. Outside of ``run`` this does nothing."""
     parent = getcurrent().parent
     if parent is not None:
         parent.switch()
 
 
 def run(drivers: Sequence[Step], choices: Sequence[int]) -> list[int]:
-    """Run the drivers to their ends, one step after the other: ``choices`` says who of those that are left goes
-    on, then always the first. Returns how many were left at each step.
+    """Run the drivers to their ends, step by step: ``choices`` selects among the unfinished drivers, then always
+    the first. Returns the number of unfinished drivers at each step.
     """
     running = [greenlet(driver) for driver in drivers]
     left: list[int] = []
@@ -56,7 +56,7 @@ def run(drivers: Sequence[Step], choices: Sequence[int]) -> list[int]:
 
 
 def schedules(attempt: Callable[[Sequence[int]], list[int]]) -> Iterator[tuple[int, ...]]:
-    """Every schedule there is: ``attempt`` runs one and returns what ``run`` did."""
+    """All schedules: ``attempt`` runs one and returns the result of ``run``."""
     choices: list[int] = []
     while True:
         left = attempt(choices)

@@ -1,4 +1,4 @@
-"""Fixtures that several files of this folder use; a file's own fixture of the same name goes before."""
+"""Fixtures that several files of this folder use; a fixture of the same name in a file takes precedence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def faults() -> Faults:
 
 @pytest.fixture(scope="session", autouse=True)
 def _nobody_waits_for_the_disk() -> Iterator[None]:
-    """No test here cuts the power. Those of ``fsync`` itself (``test_store_local``) put their own in its place."""
+    """No test here cuts the power. The tests of ``fsync`` itself (``test_store_local``) replace it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         yield

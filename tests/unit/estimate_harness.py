@@ -56,7 +56,7 @@ def append(
 
 
 class Buckets(CountedCluster):
-    """Brokers and remote tier are buckets; only delta-rs knows that the tables are in a folder."""
+    """Brokers and remote tier count as buckets; only delta-rs knows that the tables are in a folder."""
 
     def _open(self, uri: str, options: StoreOptions, clock: Clock) -> Store:
         store = super()._open(uri, options, clock)
@@ -65,7 +65,7 @@ class Buckets(CountedCluster):
         return store
 
     def sent_by(self, run: Callable[[], Report]) -> Estimate:
-        """What a run sends, as S3 would bill it."""
+        """The requests of a run, as S3 would bill them."""
         before = self._counts()
         run().raise_for_failures()
         return Estimate.of(replace(self._counts() - before, copies=0))

@@ -1,4 +1,4 @@
-"""A store that does as it is told: for tests of what fails, and of what happens in between."""
+"""A store with programmable faults, for tests of failures and of concurrent changes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from stratalog.partitions.store.protocol import StagedCopy, StagedWriter, Store,
 T = TypeVar("T")
 
 CHANGES = frozenset({"create", "stage", "commit", "replace", "delete"})
-"""The calls that change what is stored."""
+"""The calls that change stored objects."""
 
 
 class FaultyStore:
-    """Every call goes through ``hook(what, name, call)``, which may do anything before it, instead of it, or
-    after it. ``what`` is the method, ``stage`` for both kinds of staging, ``commit`` when a staged object gets
-    its name.
+    """Every call goes through ``hook(what, name, call)``, which may do anything before it, instead of it, or after
+    it. ``what`` is the method, ``stage`` for both kinds of staging, ``commit`` when a staged object gets its name.
     """
 
     def __init__(self, inner: Store) -> None:
@@ -118,16 +117,16 @@ class _FaultyStaged:
 
 
 class Faults:
-    """Hooks all stores that it wraps; tells them apart by their addresses."""
+    """Hooks all stores that it wraps, and distinguishes them by their addresses."""
 
     def __init__(self) -> None:
         self.before: Callable[[str, str, str], None] = lambda uri, what, name: None
-        """Called with store, call and name; raises what the call is to raise."""
+        """Called with store, call and name; raises the error of the call."""
         self.after: Callable[[str, str, str], None] = lambda uri, what, name: None
-        """Called once the call has taken effect."""
+        """Called after the call has taken effect."""
 
     def wrap(self, uri: str, store: Store) -> Store:
-        """The store with the hooks: give it to ``LiveCluster`` as ``through``."""
+        """The store with the hooks: pass it to ``LiveCluster`` as ``through``."""
         wrapped = FaultyStore(store)
 
         def hook(what: str, name: str, call: Callable[[], Any]) -> Any:
@@ -140,5 +139,5 @@ class Faults:
         return wrapped
 
     def none(self) -> None:
-        """From here on nothing fails."""
+        """End all faults."""
         self.before = self.after = lambda uri, what, name: None

@@ -1,4 +1,4 @@
-"""A leader and a follower of FetchSnapshot (KIP-630), each with a store of its own."""
+"""A leader and a follower of FetchSnapshot (KIP-630), each with its own store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VALUES = [bytes([n]) * 300 for n in range(20)]
 
 
 class Leader:
-    """The leader's folder, and what it was asked for."""
+    """The leader's folder, and its requests."""
 
     def __init__(self, store: Store | None = None) -> None:
         self.store = store or MemoryStore("memory://leader")
@@ -23,7 +23,7 @@ class Leader:
         self.asked: list[int] = []
         """The positions of the chunks."""
         self.before: Callable[[int], None] = lambda count: None
-        """Called before each chunk with how many there were."""
+        """Called before each chunk with the number of chunks so far."""
 
     def source(self, snapshot_id: SnapshotId = ID) -> Source:
         return _Watched(self, snapshot_id)

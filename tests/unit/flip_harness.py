@@ -1,12 +1,13 @@
-"""One flipped bit, somewhere in one copy of a segment, and then whatever moves or reads bytes. What has to hold:
+"""One flipped bit, somewhere in one copy of a segment, and then any operation that moves or reads bytes. The
+requirements:
 
     found or harmless       nobody gets a wrong value; no other copy gets the flipped bit. Found: the way says so
                             or replaces the copy, or a read afterwards says so
     nothing good is lost    of every record a good copy lies somewhere, and once the cluster was healed all can be
                             read again
 
-A way is tried at many positions: its cluster is made once, and put back as it was before each of them. Healing is
-dear, and is left out at most of the positions where there are many.
+A way is tried at many positions: its cluster is built once, and restored before each of them. Healing is
+expensive, and is skipped at most of the positions if there are many.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ from tests.unit.faulty_store import Faults
 from tests.unit.tampering import Spot
 
 HEALED = 10
-"""So many of the first positions, and one of so many others, are healed afterwards."""
+"""The number of first positions that are healed afterwards, and the interval of the others."""
 RECORDS = 40
-"""Of each append."""
+"""The number of records of each append."""
 
 UNCOMPRESSED = {"compression_type": "uncompressed", "file_delete_delay_ms": "0"}
-"""A flipped bit of a value is a wrong value, if nobody looks."""
+"""Without compression, a flipped bit of a value is a wrong value that nothing else detects."""
 
 
 def values(appends: range) -> list[str]:
-    """What these appends hold."""
+    """The values of these appends."""
     return [f"value {at}.{number:02d}" for at in appends for number in range(RECORDS)]
 
 
@@ -59,17 +60,17 @@ Act = Callable[[LiveCluster, "Trial"], object]
 
 @dataclass(frozen=True)
 class Way:
-    """A way of moving or reading bytes."""
+    """An operation that moves or reads bytes."""
 
     build: Callable[[LiveCluster], object]
     victim: Victim | None
-    """The file with the flipped bit; None: ``act`` flips one itself."""
+    """The file with the flipped bit; None if ``act`` flips one itself."""
     act: Act
     brokers: int = 3
     heals: bool = True
-    """Whether all is good again after a heal: not where the copy that was flipped is the only one."""
+    """Whether everything is intact after a heal, which is not so if the flipped copy is the only one."""
     check: Callable[[LiveCluster, bool], object] | None = None
-    """What has to hold afterwards, where it is not that the log is as it was, and, if so told, after a heal."""
+    """Checks the result if the log changes, and, if requested, after a heal."""
     kind: type[LiveCluster] = LiveCluster
 
 
@@ -80,23 +81,23 @@ class Trial:
     live: LiveCluster
     faults: Faults
     at: int
-    """Any number; a position of a file modulo its size."""
+    """Any number, used modulo the size of a file."""
     bit: int
     acknowledged: list[str] = field(default_factory=list)
-    """What the way appended, and was told to be safe."""
+    """The acknowledged records of the operation."""
     flipped: dict[str, bytes] = field(default_factory=dict)
-    """The copies in which the bit was flipped, by address."""
+    """The addresses of the copies with the flipped bit."""
     found: bool = False
 
-    def snapshot_state(self, said: object) -> None:
-        """A report of a way says what it found: an item failed, or a note names the file."""
-        if isinstance(said, Report):
-            named = (base_name(address) in note for address in self.flipped for note in said.notes)
-            self.found |= bool(said.failures) or any(named)
+    def snapshot_state(self, report: object) -> None:
+        """A report detects the bit if an item failed or a note names the file."""
+        if isinstance(report, Report):
+            named = (base_name(address) in note for address in self.flipped for note in report.notes)
+            self.found |= bool(report.failures) or any(named)
 
     @contextmanager
     def finding(self) -> Iterator[None]:
-        """Who finds the bit says so."""
+        """Record that the bit was detected."""
         try:
             yield
         except CorruptionError:
@@ -110,7 +111,7 @@ class Trial:
 
 
 class Stage:
-    """The cluster of one way, put back for each trial."""
+    """The cluster of one way, restored for each trial."""
 
     def __init__(self, folder: Path, way: Way) -> None:
         self.way = way
@@ -129,12 +130,12 @@ class Stage:
 
     @cached_property
     def victim_bytes(self) -> int:
-        """The size of the file that is flipped; where the way makes it itself, that of one like it."""
+        """The size of the flipped file, or of a similar one if the way creates it."""
         names = sorted(name for name in self._good if isinstance(parse_name(name), DataName))
         return len(self._good[names[0]]) if self.way.victim is None else len(self.way.victim(self.live).read())
 
     def try_at(self, at: int, bit: int, *, heals: bool = True) -> str:
-        """One trial: whether the bit was ``found``, or is ``harmless``. Raises: AssertionError."""
+        """Run one trial; returns whether the bit was ``found`` or is ``harmless``. Raises: AssertionError."""
         self._put_back()
         trial = Trial(self.live, self.faults, at, bit)
         if self.way.victim is not None:
@@ -167,7 +168,7 @@ class Stage:
         self.live.cluster = self._driver()
 
     def _driver(self) -> Cluster:
-        """Another one, which does one thing after the other."""
+        """Another driver, which works serially."""
         return in_turn(self.live.driver())
 
     def _check(self, trial: Trial, *, heals: bool) -> None:
@@ -181,9 +182,7 @@ class Stage:
             self._check_read(whole=True, trial=trial)
 
     def _good_offsets(self, trial: Trial) -> set[int]:
-        """Those of which a good copy lies somewhere. The bit has travelled nowhere, and what was made of the files
-        is whole.
-        """
+        """The offsets with an intact copy. The bit was not copied, and files made from others are intact."""
         found: set[int] = set()
         for address, store, stored in self._stored():
             name = parse_name(base_name(stored.name))
@@ -224,7 +223,7 @@ class Stage:
 
 
 def try_way(folder: Path, way: Way, positions: int, seed: int) -> Counter[str]:
-    """Flips at so many random positions of a segment; how many bits were ``found``, how many ``harmless``."""
+    """Flip bits at a number of random positions of a segment; returns the counts of ``found`` and ``harmless``."""
     stage, rng = Stage(folder, way), random.Random(seed)
     size, met = stage.victim_bytes, Counter[str]()
     for number, at in enumerate(rng.sample(range(size), positions)):

@@ -1,4 +1,4 @@
-"""File systems of fsspec as users bring them (``file_system`` of a storage table), honest and lying ones."""
+"""File systems of fsspec as users bring them (``file_system`` of a storage table), correct and incorrect ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 
 class Honest(MemoryFileSystem):  # type: ignore[misc]
-    """In memory; fsspec's own looks whether a name is taken, and then writes."""
+    """A correct file system in memory; fsspec's own first checks whether a name is taken, and then writes."""
 
     store: ClassVar[dict[str, Any]] = {}
     pseudo_dirs: ClassVar[list[str]] = [""]
@@ -26,7 +26,7 @@ class Honest(MemoryFileSystem):  # type: ignore[misc]
             super().pipe_file(path, value)
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
-        """fsspec's own readers of one file share its position."""
+        """Read without fsspec's file objects, which share one position per file."""
         found = self.store.get(self._strip_protocol(path))
         if found is None:
             raise FileNotFoundError(path)
@@ -54,7 +54,7 @@ class Hanging(Honest):
 
 
 class Overwriting(Honest):
-    """Takes no notice of the mode, as obstore's door of fsspec."""
+    """Ignores the mode, like obstore's adapter for fsspec."""
 
     store: ClassVar[dict[str, Any]] = {}
     pseudo_dirs: ClassVar[list[str]] = [""]
@@ -64,7 +64,7 @@ class Overwriting(Honest):
 
 
 class Looking(Honest):
-    """Looks whether the name is taken, and then writes, as fsspec's default does."""
+    """Checks whether the name is taken, and then writes, like fsspec's default."""
 
     store: ClassVar[dict[str, Any]] = {}
     pseudo_dirs: ClassVar[list[str]] = [""]
@@ -110,17 +110,17 @@ def looking(root: str, endpoint_url: str | None) -> AbstractFileSystem:
 
 
 def deaf(root: str, endpoint_url: str | None) -> AbstractFileSystem:
-    """Takes no notice of the server that it is given."""
+    """Ignores its server option."""
     return Honest(skip_instance_cache=True, use_listings_cache=False)
 
 
 def caching(root: str, endpoint_url: str | None) -> AbstractFileSystem:
-    """With fsspec's defaults."""
+    """Uses fsspec's default caches."""
     return Honest(skip_instance_cache=True)
 
 
 def wrapping(root: str, endpoint_url: str | None) -> AbstractFileSystem:
-    """Caches nothing itself; the one inside does."""
+    """Has no cache itself, but its inner file system has one."""
     inner = Honest(skip_instance_cache=True)
     return DirFileSystem("folder", inner, skip_instance_cache=True, use_listings_cache=False)
 

@@ -1,4 +1,4 @@
-"""The Delta table of a partition as others see it, and as the log does."""
+"""The Delta table of a partition as other readers see it, and as the log does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def deleted(part: TieredPartition) -> None:
 
 
 def listed(part: TieredPartition, version: int | None = None) -> set[str]:
-    """The files that any reader of Delta sees, at the newest version or that one."""
+    """The files that any reader of Delta sees, at the newest version or a given one."""
     return set(pa.table(DeltaTable(part.table.uri, version).get_add_actions())["path"].to_pylist())
 
 
@@ -43,7 +43,7 @@ def ours(part: TieredPartition) -> set[str]:
 
 
 def make_catalog_managed(uri: str, feature: str = "catalogManaged") -> None:
-    """Upgrade a table as a catalog does that commits to it from then on."""
+    """Upgrade a table like a catalog that manages its commits from then on."""
     version = DeltaTable(uri).version() + 1
     made = {"timestamp": 1_700_000_000_000, "inCommitTimestamp": 1_700_000_000_000}
     features = {"readerFeatures": [feature], "writerFeatures": [feature, "inCommitTimestamp"]}

@@ -21,8 +21,8 @@ def in_memory(folder: Path) -> LiveCluster:
 
 
 def on_disk(folder: Path) -> LiveCluster:
-    """Topic ``t``: two records in either partition. Broker 1, which votes alone, leads nothing of it, nor of
-    ``__consumer_offsets``.
+    """Topic ``t`` with two records in either partition. Broker 1, the only voter, leads neither its partitions nor
+    those of ``__consumer_offsets``.
     """
     live = LiveCluster(folder, brokers=4, on_disk=True)
     live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})

@@ -1,4 +1,4 @@
-"""One partition on memory stores, driven by hand: for tests of the data plane."""
+"""One partition on memory stores, for tests of the data plane."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCHEMA = physical_schema()
 
 
 def sync(replicas: PartitionReplicas, follower_id: int, options: SyncOptions) -> Synced:
-    """As ``sync_followers``, for one of them. Raises: what came of it otherwise."""
+    """Run ``sync_followers`` for one follower. Raises: its error."""
     _, outcomes = sync_followers(replicas, [follower_id], options)
     return values(outcomes)[0]
 
@@ -49,7 +49,7 @@ def batch(values: Iterable[bytes | str | None], timestamp_us: int = 1_000_000) -
 
 
 class OnePartition:
-    """Topic ``t``, partition 0, on brokers 1..n; ``view`` is what the metadata would say."""
+    """Topic ``t``, partition 0, on brokers 1..n; ``view`` stands in for the metadata."""
 
     def __init__(self, brokers: int = 3, stores: Sequence[Store] | None = None) -> None:
         self.clock = ManualClock()
@@ -93,7 +93,7 @@ class OnePartition:
         self.view = replace(self.view, partition_epoch=self.view.partition_epoch + 1, **fields)  # type: ignore[arg-type]
 
     def elect(self, leader: int, isr: Sequence[int] | None = None) -> None:
-        """A new leader epoch."""
+        """Begin a new leader epoch."""
         self.change(leader=leader, leader_epoch=self.view.leader_epoch + 1, isr=tuple(isr or self.view.isr))
 
     def append(
@@ -107,13 +107,12 @@ class OnePartition:
         replicas: PartitionReplicas | None = None,
         transactional: bool = False,
     ) -> Appended:
-        """Append, and, with ``acks_all``, acknowledge. Raises: what kept it from being appended, or a member
-        of the ISR from having it."""
+        """Append, and acknowledge if ``acks_all``. Raises: the error of the append or of a member of the ISR."""
         who = ProducerAppend(producer or next(self.ids), epoch, sequence, transactional)
         return self.append_as(who, batch(values), acks_all=acks_all, replicas=replicas)
 
     def end(self, producer: str, raised_epoch: int, *, commit: bool, acks_all: bool = True) -> Appended:
-        """A marker, as ``append``."""
+        """Append a marker like ``append``."""
         return self.append_as(marker(producer, raised_epoch, commit=commit), batch([None]), acks_all=acks_all)
 
     def append_as(
@@ -124,7 +123,7 @@ class OnePartition:
         acks_all: bool = True,
         replicas: PartitionReplicas | None = None,
     ) -> Appended:
-        """As ``append``."""
+        """Append like ``append``, as a producer."""
         options = AppendOptions(
             schema=SCHEMA,
             acks_all=acks_all,
@@ -152,7 +151,7 @@ class OnePartition:
         return sync(self.replicas, follower, options)
 
     def read(self, broker_id: int) -> list[str]:
-        """The values below the high watermark, as a reader of that replica sees them."""
+        """The values below the high watermark for a reader of that replica."""
         replica = self.replicas.replica(broker_id)
         log = replica.log()
         values: list[str] = []

@@ -30,11 +30,11 @@ from tests.unit.test_upkeep_compact import commit_rule
 from tests.unit.transact_harness import rows
 
 Broken = Callable[[Patient], Callable[[], object] | None]
-"""Breaks a cluster; returns what undoes the part that no command does."""
+"""Breaks a cluster; returns a function that reverts the part that no command repairs."""
 
 
 def away(broker: int) -> Callable[[Patient], Callable[[], object]]:
-    """Its mount is missing."""
+    """The broker's mount is missing."""
 
     def broken(patient: Patient) -> Callable[[], object]:
         mount = patient.live.unreachable(broker)
@@ -45,12 +45,12 @@ def away(broker: int) -> Callable[[Patient], Callable[[], object]]:
 
 
 def folder_gone(broker: int) -> Callable[[Patient], None]:
-    """Its folder is deleted."""
+    """The broker's folder is deleted."""
     return lambda patient: shutil.rmtree(patient.live.root(broker))
 
 
 def noticed(broken: Broken) -> Broken:
-    """A run of maintain has been there since, and failed."""
+    """A run of maintain has failed since."""
 
     def then(patient: Patient) -> Callable[[], object] | None:
         undo = broken(patient)
@@ -78,7 +78,7 @@ def lost_leader(patient: Patient) -> None:
 
 
 def another(patient: Patient) -> None:
-    """The root was put back from a copy."""
+    """The root was restored from a copy."""
     root, copy = patient.live.root(3), patient.live.folder / "copy"
     shutil.copytree(root, copy)
     shutil.rmtree(root)
@@ -157,7 +157,7 @@ def blocked(patient: Patient) -> None:
 
 
 def full(patient: Patient) -> None:
-    """A disk of a broker, full of files that have left the log."""
+    """The disk of a broker is full of files that have left the log."""
     live = patient.live
     live.fill("defgh")
     configs = {"segment.bytes": "1", "retention.bytes": "1", "file.delete.delay.ms": "0"}
@@ -184,7 +184,7 @@ def remote_away(live: LiveCluster) -> Iterator[None]:
 
 @contextmanager
 def remote_empty(live: LiveCluster) -> Iterator[None]:
-    """The mount point without its mount."""
+    """The mount point of the remote tier without its mount."""
     live.remote.rename(live.folder / "away")
     live.remote.mkdir()
     yield
@@ -195,7 +195,7 @@ def remote_empty(live: LiveCluster) -> Iterator[None]:
 def remote(
     how: Callable[[LiveCluster], AbstractContextManager[None]], *jobs: str, back: bool = False
 ) -> Callable[[Patient], Callable[[], object] | None]:
-    """The remote tier is away while these jobs run; ``back``: not any more."""
+    """The remote tier is away while these jobs run; ``back``: it has returned since."""
 
     def broken(patient: Patient) -> Callable[[], object] | None:
         patient.live.fill("d")
@@ -212,7 +212,7 @@ def remote(
 
 
 def uploads(*jobs: str) -> Callable[[Patient], Callable[[], object]]:
-    """The remote tier takes no files, and can be read."""
+    """The remote tier accepts no files, and can be read."""
 
     def broken(patient: Patient) -> Callable[[], object]:
         live, create, stage = patient.live, LocalStore.create, LocalStore.stage_copy
@@ -247,7 +247,7 @@ def not_uploaded(patient: Patient) -> None:
 
 
 def erased(patient: Patient) -> Callable[[], object]:
-    """Records were erased, and the files that had them wait for their readers."""
+    """Records were erased, and the replaced files wait for their readers."""
     live = patient.live
     live.cluster.append_batches("t", {0: [keyed([("k", "1"), ("l", "1")], 1)]}).raise_for_failures()
     live.cluster.erase("t", ["k"]).raise_for_failures()
@@ -270,14 +270,14 @@ def uncompacted(patient: Patient) -> None:
 
 
 def cut_off_compaction(patient: Patient) -> None:
-    """A run ended two hours ago, when it had committed its rule."""
+    """A run ended two hours ago, after it had committed its rule."""
     live = patient.live
     live.cluster.topics.alter_configs("t", COMPACTED)
     commit_rule(live, bound=2, at_ms=SystemClock().now_ms() - 2 * HOUR_MS)
 
 
 def lost(brokers: tuple[int, ...]) -> Callable[[Patient], None]:
-    """The topic's folders are gone from these brokers."""
+    """The topic's folders are missing on these brokers."""
 
     def broken(patient: Patient) -> None:
         for broker in brokers or (patient.live.leader(),):
@@ -288,7 +288,7 @@ def lost(brokers: tuple[int, ...]) -> Callable[[Patient], None]:
 
 
 def behind(patient: Patient) -> None:
-    """All brokers were put back from a copy that lacks the last segment."""
+    """All brokers were restored from a copy without the last segment."""
     live = patient.live
     live.cluster.topics.alter_configs("t", {"local.retention.bytes": "-2"})
     live.fill("d")
@@ -376,7 +376,7 @@ def long_ago(hours: int) -> Callable[[Patient], None]:
 
 
 def skewed(patient: Patient) -> None:
-    """The clock of this machine is three days ahead. The ``timedatectl`` of the test sets it right."""
+    """The clock of this machine is three days ahead. The test's ``timedatectl`` corrects it."""
     ahead, tool = patient.live.folder / "ahead", patient.live.folder / "bin" / "timedatectl"
     ahead.touch()
     tool.parent.mkdir()

@@ -1,4 +1,4 @@
-"""A cluster on folders whose health the command, the page and the metrics show. The shown commands mend it."""
+"""A cluster on folders whose health the command, the page and the metrics show. The shown commands repair it."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SMALL = {
 
 
 class Patient:
-    """A cluster of folders, as its operator knows it: by the jobs alone."""
+    """A cluster of folders, operated through the jobs alone."""
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], **of_cluster: Any) -> None:
         self.live = LiveCluster(folder, on_disk=True, **of_cluster)
         self._capsys = capsys
         self.live.cluster.topics.alter_configs(None, SMALL)
         self.monkeypatch = pytest.MonkeyPatch()
-        """For breaks that no file can play; of the test."""
+        """The test's monkeypatch, for faults that no file can cause."""
 
     def job(self, *argv: str) -> int:
         status = main([*argv, "--cluster", str(self.live.file)])
@@ -41,8 +41,9 @@ class Patient:
         return status
 
     def found(self) -> dict[str, dict[str, Any]]:
-        """The findings by kind, the first of each; the exit status is 1 where one is an error. The page shows them
-        with their commands, and the metrics count them, but for a cluster that cannot be opened: it is not up.
+        """The first finding of each kind; the exit status must be 1 if one is an error. The page must show them
+        with their commands, and the metrics must count them, except for a cluster that cannot be opened: it is not
+        up.
         """
         self._capsys.readouterr()
         before = self.live.on_brokers()
@@ -91,8 +92,8 @@ class Patient:
             subprocess.run([interpreter, *argv], check=True, env={**os.environ, "PYTHONPATH": "", "PATH": path})
         self._capsys.readouterr()
 
-    def mend(self) -> None:
-        """Do as ``health`` says, what is most urgent first, until nothing is found."""
+    def repair(self) -> None:
+        """Follow ``health``, the most urgent finding first, until nothing is found."""
         for _ in range(5):
             found = self.found()
             if not found:

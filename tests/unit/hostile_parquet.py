@@ -1,4 +1,4 @@
-"""Segments that mean harm: taken apart, changed, and put together again, with every checksum made right.
+"""Hostile segments: taken apart, changed, and put together again, with valid checksums.
 
 ``Taken(data)`` has the footer as a tree and the bytes of each column chunk; ``sealed()`` is a file again. A struct
 is ``{field: (kind, value)}``, a list ``(kind, [values])``, by Thrift's compact protocol.
@@ -131,11 +131,11 @@ class Taken:
 
     @staticmethod
     def columns_of(group: Struct) -> list[Struct]:
-        """What a row group says of its columns (ColumnMetaData)."""
+        """The metadata of the columns in a row group (ColumnMetaData)."""
         return [chunk[3][1] for chunk in group[1][1][1]]
 
     def column(self, name: str, group: int = 0) -> tuple[int, Struct]:
-        """The place of a column, by its dotted path, and what is said of it."""
+        """The place of a column, by its dotted path, and its metadata."""
         columns = self.columns_of(self.groups[group])
         names = [b".".join(column[3][1][1]).decode() for column in columns]
         return names.index(name), columns[names.index(name)]
@@ -147,14 +147,14 @@ class Taken:
         return found
 
     def set_log_footer(self, **changes: Any) -> None:
-        """Let the log's own footer say something else."""
+        """Replace the log's own footer."""
         self._entry(FOOTER_KEY)[2] = BINARY, msgspec.json.encode(self.log_footer | changes)
 
     def _entry(self, key: bytes) -> Struct:
         return next(entry for entry in self.footer[5][1][1] if entry[1][1] == key)
 
     def pages(self, name: str, group: int = 0) -> list[tuple[Struct, bytes]]:
-        """The pages of a column chunk: headers, and what is behind them as it is packed."""
+        """The pages of a column chunk: headers, and the packed bytes after them."""
         data, at, found = self.chunks[group][self.column(name, group)[0]], 0, []
         while at < len(data):
             header, at = decode(data, at)
@@ -163,7 +163,7 @@ class Taken:
         return found
 
     def set_pages(self, name: str, pages: list[tuple[Struct, bytes]], group: int = 0) -> None:
-        """Put others in their place; sizes and checksums of packed bytes are made right."""
+        """Replace the pages; sizes and checksums of packed bytes are made right."""
         data = b""
         for header, packed in pages:
             header[3] = I32, len(packed)
@@ -172,7 +172,7 @@ class Taken:
         self.chunks[group][self.column(name, group)[0]] = data
 
     def sealed(self, *, tiled: bool = True) -> bytes:
-        """The file; without a page index. ``tiled``: what the footer says of places is made right, too."""
+        """The file without a page index. ``tiled``: offsets in the footer are made right, too."""
         body = b"PAR1"
         for group, chunks in zip(self.groups if tiled else (), self.chunks, strict=False):
             for entry, column, data in zip(group[1][1][1], self.columns_of(group), chunks, strict=True):
@@ -202,7 +202,7 @@ def sealed(body: bytes, footer: bytes) -> bytes:
 
 
 def honest(rows: int = 20, base: int = 100, *, schema: pa.Schema | None = None, **columns: Any) -> bytes:
-    """A sound segment to begin with; all its keys are one, so that there is a dictionary."""
+    """A valid segment to begin with; all its keys are equal, so that there is a dictionary."""
     store = MemoryStore()
     given = {"keys": [b"k"] * rows, "headers": [[{"key": "h", "value": b"x"}]] * rows} | columns
     schema = physical_schema() if schema is None else schema
@@ -212,7 +212,7 @@ def honest(rows: int = 20, base: int = 100, *, schema: pa.Schema | None = None, 
 
 
 def wrong_level_histogram(data: bytes) -> bytes:
-    """Arrow ends the process where it is asked for the description of this column chunk."""
+    """Arrow ends the process when the description of this column chunk is requested."""
     taken = Taken(data)
     _, column = taken.column("key")
     column[16] = STRUCT, {3: (LIST, (I64, [1, 2, 3, 4, 5]))}
@@ -220,7 +220,7 @@ def wrong_level_histogram(data: bytes) -> bytes:
 
 
 def dictionary_bomb(data: bytes, value_bytes: int = 1024 * 1024) -> bytes:
-    """A few kilobytes; each key is one of a megabyte, by dictionary."""
+    """A few kilobytes; each key has a megabyte, through a dictionary."""
     taken = Taken(data)
     (header, _), *pages = taken.pages("key")
     plain = value_bytes.to_bytes(4, "little") + bytes(value_bytes)
@@ -250,7 +250,7 @@ def unpacking_bomb(data: bytes, unpacked_bytes: int = 2**31 - 1) -> bytes:
 
 
 def rows_bomb(data: bytes, rows: int = 2**31) -> bytes:
-    """Billions of records, all null but for runs of a few bytes."""
+    """Billions of records, all null except runs of a few bytes."""
     taken = Taken(data)
     taken.footer[3] = I64, rows
     taken.groups[0][3] = I64, rows
@@ -273,7 +273,7 @@ def levels_bomb(data: bytes, values: int = 2**31 - 1) -> bytes:
 
 
 def overlapping_row_groups(data: bytes, groups: int = 200) -> bytes:
-    """A footer that lists the same bytes again and again."""
+    """A footer that lists the same bytes repeatedly."""
     taken = Taken(data)
     rows = taken.footer[3][1]
     taken.footer[4] = LIST, (STRUCT, taken.groups[:1] * groups)
@@ -283,7 +283,7 @@ def overlapping_row_groups(data: bytes, groups: int = 200) -> bytes:
 
 
 def deep_schema(data: bytes, depth: int = 20_000) -> bytes:
-    """A schema of groups in one another."""
+    """A schema of deeply nested groups."""
     taken = Taken(data)
     elements = taken.footer[2][1][1]
     group: Struct = {3: (I32, 0), 4: (BINARY, b"g"), 5: (I32, 1)}
@@ -302,28 +302,28 @@ def many_columns(data: bytes, columns: int = 300_000) -> bytes:
 
 
 def many_epochs(data: bytes, epochs: int = 3_000_000) -> bytes:
-    """A lineage without end, in the log's own footer."""
+    """An endless lineage in the log's own footer."""
     taken = Taken(data)
     taken.set_log_footer(lineage=[[1, 0]] * epochs)
     return taken.sealed()
 
 
 def encrypted(data: bytes) -> bytes:
-    """A footer that asks for a key."""
+    """A footer that requires a key."""
     taken = Taken(data)
     taken.footer[8] = STRUCT, {1: (STRUCT, {})}
     return taken.sealed()
 
 
 def elsewhere(data: bytes) -> bytes:
-    """A column chunk that is said to be in another file."""
+    """A column chunk in another file, according to the footer."""
     taken = Taken(data)
     taken.groups[0][1][1][1][0][1] = BINARY, b"/etc/passwd"
     return taken.sealed()
 
 
 def without_offsets(data: bytes) -> bytes:
-    """A file that has no column of that name."""
+    """A file without a column of that name."""
     taken = Taken(data)
     taken.column("offset")[1][3] = LIST, (BINARY, [b"offse7"])
     element = next(each for each in taken.footer[2][1][1] if each[4][1] == b"offset")
@@ -334,4 +334,4 @@ def without_offsets(data: bytes) -> bytes:
 FOOTERS = [many_columns, many_epochs, deep_schema, encrypted, elsewhere, rows_bomb, overlapping_row_groups]
 PAGES = [dictionary_bomb, header_bomb, unpacking_bomb, levels_bomb, wrong_level_histogram, without_offsets]
 EVERY = [*FOOTERS, *PAGES]
-"""Each makes a hostile segment of a sound one."""
+"""Functions that make a hostile segment of a valid one."""

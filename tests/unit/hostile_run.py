@@ -1,5 +1,5 @@
-"""``python -m tests.unit.hostile_run FOLDER MAKER``: every copy of a file of two topics is hostile, another one is
-sound, and all that reads them runs. Prints what came of it, and the most memory it took, as JSON.
+"""``python -m tests.unit.hostile_run FOLDER MAKER``: of two topics, every copy of a file of one is hostile, and
+the other is sound; all readers run. Prints the outcome and the peak memory as JSON.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main(folder: str, maker: str) -> None:
             place = Spot(live.store(broker), live.log(broker, topic).chain[1].file.object.name)
             place.replace(make(place.read()))
     cluster = live.driver()
-    said: dict[str, Any] = {}
+    seen: dict[str, Any] = {}
 
     def tried(what: str, call: Callable[[], object]) -> None:
         try:
@@ -48,10 +48,10 @@ def main(folder: str, maker: str) -> None:
         except OperationFailedError as error:
             found = error.report
         except StratalogError as error:
-            said[what] = type(error).__name__
+            seen[what] = type(error).__name__
             return
         failures = getattr(found, "failures", ())
-        said[what] = sorted({failure.item.split()[0].split("-")[0] for failure in failures})
+        seen[what] = sorted({failure.item.split()[0].split("-")[0] for failure in failures})
 
     tried("describe", lambda: cluster.describe("bad"))
     tried("plan_read", lambda: list(cluster.plan_read("bad")))
@@ -69,9 +69,9 @@ def main(folder: str, maker: str) -> None:
     tried("retain", cluster.retain)
     tried("heal", cluster.heal)
     good = sum(table.num_rows for table in live.driver().tail("good", start="earliest", follow=False))
-    status = Path("/proc/self/status").read_text()  # getrusage would tell of the parent, too
+    status = Path("/proc/self/status").read_text()  # getrusage would include the parent
     peak = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
-    print(json.dumps({"said": said, "good": good, "peak_bytes": peak}))
+    print(json.dumps({"messages": seen, "good": good, "peak_bytes": peak}))
 
 
 if __name__ == "__main__":

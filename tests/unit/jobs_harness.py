@@ -1,4 +1,4 @@
-"""What tests of command lines share: the cluster they are for, the call of a job, the report that it printed."""
+"""Shared parts of the tests of command lines: a cluster, the call of a job, the printed report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.cluster_harness import LiveCluster
 
 
 def calls(main: Callable[[Sequence[str]], int], *always: str) -> Callable[..., int]:
-    """Runs the job on a cluster, with what is ``always`` given and with more; its exit status."""
+    """Runs the job on a cluster, with the arguments ``always`` and more; returns its exit status."""
 
     def run(live: LiveCluster, *argv: str) -> int:
         return main([*always, "--cluster", str(live.file), *argv])
@@ -25,7 +25,7 @@ def calls(main: Callable[[Sequence[str]], int], *always: str) -> Callable[..., i
 
 @contextmanager
 def nobody_reads(folder: Path) -> Iterator[None]:
-    """Standard output is a pipe that nobody reads any more, as after ``| head``."""
+    """Let standard output be a pipe without a reader, as after ``| head``."""
 
     class Closed(io.StringIO):
         def fileno(self) -> int:

@@ -1,4 +1,4 @@
-"""A metadata log without a quorum: decide and fold, for tests of commands and of the fold."""
+"""A metadata log without a quorum: decides and folds, for tests of commands and of the fold."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ Answer = TypeVar("Answer")
 
 
 def an_id(number: int) -> str:
-    """An id that tells its number."""
+    """An id that shows its number."""
     return f"{number:032x}"
 
 
 def refusal(answer: PartitionAnswer) -> Exception:
-    """The error of an answer that must be one."""
+    """The error of an answer, which must be one."""
     assert isinstance(answer, RefusedPartition)
     return answer.error
 
 
 class Metadata:
-    """Brokers 1..n in racks a, b, ...; topic ``t`` with one partition whose replicas are all of them."""
+    """Brokers 1..n in racks a, b, ...; topic ``t`` with one partition that has a replica on each of them."""
 
     def __init__(self, brokers: int = 3) -> None:
         self.image = ClusterImage()
@@ -47,7 +47,7 @@ class Metadata:
         )
 
     def commit(self, *records: MetadataRecord) -> None:
-        """Fold these in as one batch."""
+        """Fold these records as one batch."""
         self.image = apply(self.image, self.image.next_offset, records)
         self.log += records
 
@@ -58,7 +58,7 @@ class Metadata:
         return decision.answer
 
     def register(self, broker_id: int, incarnation: int = 0, root: str = "", *, trusted: bool = False) -> int:
-        """Register a broker's root; another ``incarnation`` is another directory id."""
+        """Register a broker's root; another ``incarnation`` has another directory id."""
         directory_id = an_id(1000 * incarnation + broker_id)
         rack, log_dir = chr(96 + broker_id), f"file:///{broker_id}"
         return self.do(RegisterBroker(broker_id, directory_id, rack, log_dir, root, trusted))
@@ -76,7 +76,7 @@ class Metadata:
         return self.image.topic("t").partitions[0]
 
     def propose(self, isr: list[int], adding: list[int] | None = None, **changes: int) -> PartitionAnswer:
-        """AlterPartition for ``t``, with the present epochs unless ``changes`` has others."""
+        """Propose AlterPartition for ``t``, with the current epochs unless ``changes`` has others."""
         (answer,) = self.do(AlterPartition((self.proposal(isr, adding, **changes),)))
         return answer
 
@@ -94,7 +94,7 @@ class Metadata:
         return Member(broker_id, self.image.brokers[broker_id].broker_epoch)
 
     def expand(self, *broker_ids: int) -> PartitionAnswer:
-        """The two commits that take brokers into the ISR of ``t``; the answer to the second one."""
+        """The two commits that take brokers into the ISR of ``t``; returns the second answer."""
         self.propose([*self.t.isr], adding=[*broker_ids])
         return self.propose([*self.t.isr, *broker_ids])
 
@@ -106,13 +106,13 @@ class Metadata:
         resign: bool = False,
         partition_epoch: int | None = None,
     ) -> PartitionAnswer:
-        """ElectLeaders for ``t``."""
+        """Elect a leader for ``t``."""
         election = Election(an_id(99), 0, leader, unclean, resign, partition_epoch)
         (answer,) = self.do(ElectLeaders((election,)))
         return answer
 
     def reassign(self, *target: int, force: bool = False) -> PartitionAnswer:
-        """AlterPartitionReassignments for ``t``."""
+        """Reassign ``t``."""
         (answer,) = self.do(AlterPartitionReassignments((Reassignment(an_id(99), 0, target, force),)))
         return answer
 

@@ -1,4 +1,4 @@
-"""Random histories of the metadata: every command, likely to be allowed, and what must hold of each step."""
+"""Random histories of the metadata: every command, usually allowed, and the invariants of each step."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SCHEMAS = [
 
 @dataclass
 class History:
-    """What was committed, where it led, and what happened on the way."""
+    """The commits, their results, and the events of a history."""
 
     records: list[MetadataRecord] = field(default_factory=list)
     image: ClusterImage = field(default_factory=ClusterImage)
@@ -54,7 +54,7 @@ class History:
 
 
 def random_history(rng: random.Random, commands: int) -> History:
-    """A history of so many commands, allowed or refused; every step of it is checked."""
+    """A history of this number of commands, allowed or refused; every step is checked."""
     history = History()
     for _ in range(commands):
         command = random_command(rng, history.image)
@@ -79,7 +79,7 @@ def random_history(rng: random.Random, commands: int) -> History:
 
 
 def random_command(rng: random.Random, image: ClusterImage) -> Command[object]:
-    """Any command, likely to be allowed."""
+    """Any command, usually an allowed one."""
     partitions = [(topic.topic_id, p) for topic in image.topics.values() for p in topic.partitions]
     if not image.brokers or rng.random() < 0.45:
         return _broker_command(rng, image)
@@ -188,7 +188,7 @@ def _proposal(rng: random.Random, image: ClusterImage, topic_id: str, partition:
 def check_answers(
     before: ClusterImage, after: ClusterImage, answers: tuple[object, ...], name: str, seen: set[str]
 ) -> None:
-    """What a batch answers is what there is then; who is refused alone is as before."""
+    """Check that the answers of a batch describe its result, and that a refused part is unchanged."""
     altered = {(a.topic_id, a.partition) for a in answers if isinstance(a, Altered)}
     for answer in answers:
         match answer:
@@ -201,7 +201,7 @@ def check_answers(
 
 
 def check_step(before: ClusterImage, after: ClusterImage, command: Command[object], seen: set[str]) -> None:
-    """What holds of every change of every partition, and of the names of topics."""
+    """Check every change of every partition, and the names of topics."""
     for topic_id, topic in after.topics.items():
         for new in topic.partitions:
             check_partition(after, topic_id, new)
@@ -216,7 +216,7 @@ def check_step(before: ClusterImage, after: ClusterImage, command: Command[objec
 
 
 def check_schema(old: TopicImage, new: TopicImage, command: Command[object], seen: set[str]) -> None:
-    """Only growth changes a declared schema, and nothing else of the topic then."""
+    """Check that a declared schema only grows, and that nothing else of the topic changes then."""
     if (old.key_schema, old.value_schema) == (new.key_schema, new.value_schema):
         return
     assert isinstance(command, AlterTopic)
@@ -228,7 +228,7 @@ def check_schema(old: TopicImage, new: TopicImage, command: Command[object], see
 
 
 def check_partition(image: ClusterImage, topic_id: str, new: PartitionImage) -> None:
-    """What holds of every partition at any time, beside what ``PartitionImage`` checks itself."""
+    """Check the invariants of every partition that ``PartitionImage`` does not check itself."""
     fenced = {b for b in new.replicas if image.brokers[b].fenced}
     if new.leader is None:
         assert set(new.isr) <= fenced, "a candidate, and yet no leader"
@@ -252,7 +252,7 @@ def check_change(
     command: Command[object],
     seen: set[str],
 ) -> None:
-    """What holds of one command's change of one partition."""
+    """Check one command's change of one partition."""
     old, new = before.partition(*key), after.partition(*key)
     assert new.partition_epoch == old.partition_epoch + (new != old)
     if earlier := before.rules_of(key):

@@ -1,4 +1,4 @@
-"""File systems of a test's own, where the machine lets it mount any: read-only ones, full ones."""
+"""File systems of a test, if the machine allows it to mount any: read-only ones, full ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 @contextmanager
 def tmpfs(folder: Path, size: str) -> Iterator[None]:
-    """A file system of this size on a folder meanwhile; the test is skipped where it cannot be mounted."""
+    """A file system of this size on a folder during the block; the test is skipped if it cannot be mounted."""
     if _run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)) != 0:
         pytest.skip("this machine lets nobody here mount a file system")
     try:
@@ -27,7 +27,7 @@ def remount(folder: Path, mode: str) -> None:
 
 
 def fill_up(folder: Path) -> Path:
-    """Leave no room on the file system; the file that takes it all."""
+    """Fill the file system; yields the file that takes all space."""
     ballast = folder / "ballast"
     try:
         with ballast.open("wb", buffering=0) as file:

@@ -1,4 +1,4 @@
-"""A cluster whose readers read from the replica in their rack, and replicas that are behind in some way."""
+"""A cluster whose readers read from the replica in their rack, and replicas that lag in some way."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.unit.faulty_store import Faults
 
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 RACKS = {"a": 1, "b": 2, "c": 3}
-"""Where the replicas are, by rack."""
+"""The racks of the replicas."""
 
 
 def racked(folder: Path, faults: Faults) -> LiveCluster:
-    """``t``: six records, one an append, on brokers 1, 2 and 3 in racks a, b and c; 1 leads. Broker 4 of rack d
-    has no replica."""
+    """Topic ``t``: six records, one per append, on brokers 1, 2 and 3 in racks a, b and c; 1 leads. Broker 4 of
+    rack d has no replica."""
     live = LiveCluster(folder, brokers=4, through=faults.wrap)
     live.cluster.topics.alter_configs(None, {KEY: RACK_AWARE})
     live.topic()
@@ -26,7 +26,7 @@ def racked(folder: Path, faults: Faults) -> LiveCluster:
 
 
 def unaware(live: LiveCluster, broker: int) -> None:
-    """One more record, ``g``; the broker holds it, and has not been told that it is committed."""
+    """One more record, ``g``; the broker holds it, and does not know that it is committed."""
     live.append(["g"]).raise_for_failures()
     replica = live.replica(broker)
     latest = max(replica.list().watermarks, key=lambda mark: mark.offset)

@@ -16,7 +16,7 @@ from stratalog.partitions.store.protocol import StoredObject
 
 
 def name_of(text: str) -> Name:
-    """The name that a shorthand stands for."""
+    """The name for a shorthand."""
     head, _, rest = text.partition(".")
     match rest.split("."):
         case ["local"]:
@@ -48,9 +48,9 @@ def text_of(name: Name) -> str:
 
 
 GENERATION = 99
-"""That of the last rule of removal."""
+"""The generation of the last removal."""
 FOLDER = "directory/topic/0.1"
-"""The folder of some replica."""
+"""The folder of a replica."""
 
 
 def stored(name: Name, size_bytes: int = 1000, modified_ms: int = 0) -> StoredObject:

@@ -1,6 +1,6 @@
 """obstore (Rust's object_store) as a file system of fsspec that creates exclusively, by its own ``put``.
 
-obstore's own door of fsspec takes no notice of ``mode="create"`` (``test_file_systems``).
+obstore's own adapter for fsspec ignores ``mode="create"`` (``test_file_systems``).
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ class ObstoreFiles(AbstractFileSystem):  # type: ignore[misc]
         self._objects = store
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
-        return _info(path, _told(lambda: obstore.head(self._objects, _key(path))))
+        return _info(path, _translated(lambda: obstore.head(self._objects, _key(path))))
 
     def find(self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **_: Any
              ) -> dict[str, Any]:  # fmt: skip
         bucket, key = path.partition("/")[0], _key(path)
         pages = obstore.list(self._objects, prefix=key or None)
-        found = _told(lambda: [each for page in pages for each in page])
+        found = _translated(lambda: [each for page in pages for each in page])
         return {name: _info(name, each) for each in found for name in [f"{bucket}/{each['path']}"]}
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         if start is None or end is None:
-            return bytes(_told(lambda: obstore.get(self._objects, _key(path)).bytes()))
-        return bytes(_told(lambda: obstore.get_range(self._objects, _key(path), start=start, end=end)))
+            return bytes(_translated(lambda: obstore.get(self._objects, _key(path)).bytes()))
+        return bytes(_translated(lambda: obstore.get_range(self._objects, _key(path), start=start, end=end)))
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
-        _told(lambda: obstore.put(self._objects, _key(path), value, mode=mode, use_multipart=False))  # type: ignore[arg-type]
+        _translated(lambda: obstore.put(self._objects, _key(path), value, mode=mode, use_multipart=False))  # type: ignore[arg-type]
 
     def rm_file(self, path: str) -> None:
-        _told(lambda: obstore.delete(self._objects, _key(path)))
+        _translated(lambda: obstore.delete(self._objects, _key(path)))
 
 
 def s3_files(root: str, endpoint_url: str | None) -> AbstractFileSystem:
-    """For a ``file_system`` of a storage table."""
+    """The function for ``file_system`` of a storage table."""
     return ObstoreFiles(
         S3Store(
             root.partition("://")[2].partition("/")[0],
@@ -60,14 +60,16 @@ def s3_files(root: str, endpoint_url: str | None) -> AbstractFileSystem:
 
 
 def azure_files(root: str, endpoint_url: str | None) -> AbstractFileSystem:
-    """As ``s3_files``; the account and its key are those of the connection string."""
-    said = dict(part.split("=", 1) for part in os.environ["AZURE_STORAGE_CONNECTION_STRING"].strip(";").split(";"))
+    """Like ``s3_files``; the connection string contains the account and its key."""
+    found = dict(
+        part.split("=", 1) for part in os.environ["AZURE_STORAGE_CONNECTION_STRING"].strip(";").split(";")
+    )
     return ObstoreFiles(
         AzureStore(
             root.partition("://")[2].partition("/")[0],
             endpoint=endpoint_url,
-            account_name=said["AccountName"],
-            account_key=said["AccountKey"],
+            account_name=found["AccountName"],
+            account_key=found["AccountKey"],
             client_options={"allow_http": True, "timeout": "10s"},
             retry_config={"max_retries": 0},
         )
@@ -75,7 +77,7 @@ def azure_files(root: str, endpoint_url: str | None) -> AbstractFileSystem:
 
 
 def gcs_files(root: str, endpoint_url: str | None) -> AbstractFileSystem:
-    """As ``s3_files``, for a server without credentials."""
+    """Like ``s3_files``, for a server without credentials."""
     service = {"gcs_base_url": endpoint_url, "disable_oauth": True, "client_email": "", "private_key": ""}
     return ObstoreFiles(
         GCSStore(
@@ -101,7 +103,7 @@ def _info(path: str, meta: Any) -> dict[str, Any]:
     }
 
 
-def _told(call: Callable[[], Any]) -> Any:
+def _translated(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except NotFoundError as error:

@@ -1,4 +1,4 @@
-"""Voters on stores, drivers over them, and stores that misbehave, for tests of the metadata log."""
+"""Voters on stores, drivers over them, and faulty stores, for tests of the metadata log."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class HookedStore:
 
 
 class _HookedStaged:
-    """Staged bytes; giving them their name is a call like ``create``."""
+    """Staged bytes; naming them is a call like ``create``."""
 
     def __init__(self, store: HookedStore, staged: Staged, name: str) -> None:
         self._store = store
@@ -127,7 +127,7 @@ class _HookedStaged:
 
 
 class Quorum:
-    """``n`` voters on brokers 1..n, bootstrapped, and drivers over them; then so many ``others``."""
+    """``n`` voters on brokers 1..n, bootstrapped, and drivers over them; then ``others`` more brokers."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class Quorum:
             format_root(self.stores[broker], CLUSTER, broker, self.new_id, key)
 
     def hooked(self) -> list[HookedStore]:
-        """The voters' stores, as one driver sees them: give them to ``log``."""
+        """The voters' stores as one driver sees them: pass them to ``log``."""
         return [HookedStore(store) for store in self.stores.values()]
 
     def log(
@@ -165,7 +165,7 @@ class Quorum:
         hint: LogState = LogState(),  # noqa: B008 - immutable
         key: ClusterKey | bool | None = True,
     ) -> MetadataLog:
-        """A driver of its own, optionally through other stores onto the same storage, or with another key."""
+        """Another driver, optionally through other stores onto the same storage, or with another key."""
         stores = self.stores if through is None else dict(enumerate(through, start=1))
         key = self.key if isinstance(key, bool) else key
         voters = [Voter(one.broker_id, stores[one.broker_id], one.directory_id, key) for one in self.voters]
@@ -183,21 +183,21 @@ class Quorum:
         )
 
     def find(self, cached: LogState = LogState()) -> FoundLog:  # noqa: B008 - immutable
-        """As a process does that opens the cluster."""
+        """Find the log like a process that opens the cluster."""
         return find_log(CLUSTER, self.stores.keys(), self.stores, cached=cached, as_logged=True, key=self.key)
 
     def look(self) -> None:
-        """Let drivers from now on begin with the present voters, as those do that open a cluster now."""
+        """Let drivers from now on begin with the current voters, like drivers that open the cluster now."""
         self.voters = list(self.find().voters)
 
     def root(self, broker_id: int) -> Voter:
-        """The root of a broker as it is now, voter or not."""
+        """The current root of a broker, voter or not."""
         store = self.stores[broker_id]
         formatted = format_root(store, CLUSTER, broker_id, self.new_id, self.key)
         return Voter(broker_id, store, formatted.directory_id, self.key)
 
     def wipe(self, broker_id: int) -> None:
-        """Lose everything on a broker, and format its root anew."""
+        """Delete everything on a broker, and format its root again."""
         store = self.stores[broker_id]
         store.delete([stored.name for stored in store.list("")])
         self.root(broker_id)
@@ -206,20 +206,21 @@ class Quorum:
         return MetadataClient(self.log(seed, through), self.clock, self.notes.append)
 
     def names(self, broker_id: int) -> list[str]:
-        """What is in a voter's folder, without the folder."""
+        """The file names in a voter's folder."""
         folder = f"{self.voters[broker_id - 1].directory_id}/__cluster_metadata/"
         return [stored.name.removeprefix(folder) for stored in self.stores[broker_id].list(folder[:-1])]
 
 
 def config(value: int) -> list[MetadataRecord]:
-    """A batch of one record that tells which it is."""
+    """A batch of one record with this number."""
     return [
         ConfigRecord(resource=ConfigResource.CLUSTER, name="", key="segment.bytes", value=str(value)),
     ]
 
 
 def commit_on_voter_1(quorum: Quorum) -> None:
-    """``config(1)``, by a driver that reaches no other voter with it: a minority has it, nobody knows."""
+    """Commit ``config(1)`` by a driver that reaches only voter 1: a minority has it, and no driver knows its
+    outcome."""
     cut = quorum.hooked()
     log = quorum.log(through=cut, patience=IMPATIENT)
     log.claim()
@@ -236,7 +237,7 @@ def data(name: str) -> bool:
 def once(
     store: HookedStore, what: str, when: Callable[[str], bool], instead: Callable[[Callable[[], object]], object]
 ) -> None:
-    """At the first such call on ``store`` do ``instead(call)``."""
+    """At the first such call on ``store`` run ``instead(call)``."""
     done = False
 
     def hook(asked: str, name: str, call: Callable[[], object]) -> object:
@@ -250,12 +251,12 @@ def once(
 
 
 def unreachable(what: str, name: str, call: Callable[[], object]) -> object:
-    """A hook: the root is not there."""
+    """A hook: the root is unreachable."""
     raise StorageError("no such mount")
 
 
 def registered(quorum: Quorum, broker: int) -> VoterId:
-    """The root of a broker as it is now, registered."""
+    """The registration of a broker's current root."""
     found = quorum.root(broker)
     quorum.client(broker).submit(RegisterBroker(broker, found.directory_id, None, "x"))
     return found.id

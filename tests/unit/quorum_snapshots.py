@@ -27,7 +27,7 @@ def snapshot(quorum: Quorum, log: MetadataLog | None = None) -> Upkeep:
 
 
 def takes_no_snapshot(what: str, name: str, call: Callable[[], object]) -> object:
-    """A hook: nothing gets the name of a snapshot."""
+    """A hook: no snapshot gets its name."""
     if what in ("create", "commit") and isinstance(parse_name(base_name(name)), CheckpointName):
         return unreachable(what, name, call)
     return call()
@@ -38,12 +38,12 @@ def listing(quorum: Quorum, broker: int) -> VoterListing:
 
 
 def ends(quorum: Quorum, broker: int = 1) -> list[int]:
-    """End offsets of the snapshots of a voter."""
+    """The end offsets of the snapshots of a voter."""
     return sorted(name.end_offset for name in listing(quorum, broker).checkpoints)
 
 
 def bases(quorum: Quorum, broker: int = 1) -> list[int]:
-    """Base offsets of the data files of a voter."""
+    """The base offsets of the data files of a voter."""
     return sorted(name.base_offset for name in listing(quorum, broker).files)
 
 

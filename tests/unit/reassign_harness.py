@@ -1,4 +1,4 @@
-"""Where the replicas of a topic are, and brokers that take none, for tests of reassignments."""
+"""The places of a topic's replicas, and brokers that accept none, for tests of reassignments."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ def replicas(live: LiveCluster, topic: str = "t", partition: int = 0) -> tuple[i
 
 
 def two_others(live: LiveCluster) -> tuple[int, int]:
-    """Brokers without a replica of t-0, which has three."""
+    """The brokers without a replica of t-0, which has three."""
     one, two = sorted({1, 2, 3, 4, 5} - {*replicas(live)})
     return one, two
 
 
 def without_copies(faults: Faults, *brokers: int) -> None:
-    """Nothing can be copied to these brokers."""
+    """Let all copies to these brokers fail."""
 
     def fail(uri: str, what: str, name: str) -> None:
         if what == "stage" and uri in {f"memory://b{broker}" for broker in brokers}:

@@ -1,4 +1,4 @@
-"""What the remote tier holds, seen from both sides."""
+"""The content of the remote tier, by the tables and by the folders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.cluster_harness import LiveCluster
 
 
 def listed(live: LiveCluster, topic: str = "t") -> set[str]:
-    """Paths of the files that a topic's table lists, as any reader of Delta sees them."""
+    """Paths of the files in a topic's table, as any reader of Delta sees them."""
     folder = f"{topic}-{live.cluster.image.topic(topic).topic_id}"
     uri = str(live.remote / folder)
     if not DeltaTable.is_deltatable(uri):
@@ -29,15 +29,15 @@ def lying(live: LiveCluster, topic: str = "t") -> set[str]:
 
 
 def assert_tables_and_folders_agree(live: LiveCluster) -> None:
-    """Every file of the remote tier is listed or part of a table's log, and every listed file is there; nothing
-    is half written; no folder is of a topic that is not."""
+    """Check that every file of the remote tier is listed or part of a table's log, that every listed file exists,
+    that nothing is half written, and that every folder belongs to a topic."""
     topics = live.cluster.image.topics
     for name in [topic.name for topic in topics.values()]:
         assert listed(live, name) == lying(live, name)
     for path in live.in_remote():
         folder, _, rest = path.removeprefix(f"{live.remote}/").partition("/")
         if folder == "_clusters":
-            continue  # what a cluster can be restored from
+            continue  # the files from which a cluster can be restored
         parsed = paths.parse_topic_folder(folder)
         assert parsed is not None, path
         assert parsed[1] in topics, path
@@ -45,8 +45,8 @@ def assert_tables_and_folders_agree(live: LiveCluster) -> None:
 
 
 def assert_table_and_folder_agree(store: Store, folder: str, options: StoreOptions) -> None:
-    """Every object of a topic's folder, in whatever store, is listed or part of the table's log, and every listed
-    one is there at its size; nothing is half written.
+    """Check that every object of a topic's folder, in any store, is listed or part of the table's log, that every
+    listed one exists with its size, and that nothing is half written.
     """
     uri = delta_options.table_uri(store, folder)
     table = DeltaTable(uri, storage_options=delta_options.storage_options(uri, options))
@@ -59,6 +59,6 @@ def assert_table_and_folder_agree(store: Store, folder: str, options: StoreOptio
 
 
 def topic_folders(live: LiveCluster) -> list[str]:
-    """The folders of topics in the remote tier that hold anything."""
+    """The non-empty folders of topics in the remote tier."""
     tops = {path.removeprefix(f"{live.remote}/").partition("/")[0] for path in live.in_remote()}
     return sorted(top for top in tops if paths.parse_topic_folder(top) is not None)

@@ -1,6 +1,6 @@
-"""Topics of every kind whose remote table other readers judge, and what each reader must find.
+"""Topics of every kind whose remote table other readers read, and the expected results.
 
-A kind to come (erased, widened) is one more row of ``KINDS``.
+A new kind is one more row of ``KINDS``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from stratalog.engine.admin.topics import alter_topic, create_topic
+from stratalog.engine.admin.topics import create_topic
+from stratalog.engine.metadata.topic_commands import AlterTopic
 from stratalog.partitions.records import TIMESTAMP, physical_schema, type_to_json
 from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import TIERED, LiveCluster
@@ -94,11 +95,11 @@ class Kind:
     value: pa.DataType
     make: Callable[[int], Any]
     later: pa.DataType | None = None
-    """The type of the last two records, where it has grown."""
+    """The type of the last two records, if it has grown."""
     then: Callable[[Path], None] = lambda table: None
-    """What strangers do with the table."""
+    """Changes of the table by other programs."""
     keys: int | None = None
-    """Of so many keys, in turn, the last record of each is kept: the topic is compacted."""
+    """The topic is compacted: the last record of each of this number of keys, used in turn, is kept."""
 
 
 def _grown(number: int) -> dict[str, Any]:
@@ -131,15 +132,15 @@ COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A topic that is tiered as a whole."""
+    """A completely tiered topic."""
 
     table: Path
     rows: Sequence[Row]
-    """As they were appended."""
+    """The rows as they were appended."""
 
 
 def remote_of(kind: Kind, folder: Path, **configs: str) -> Remote:
-    """A new cluster with topic ``t`` of that kind, six segments of a record each, all remote."""
+    """A new cluster with topic ``t`` of that kind, with six remote segments of one record each."""
     live = LiveCluster(folder)
     with_ports(create_topic, ports_of(live.cluster))(
         "t",
@@ -154,7 +155,7 @@ def remote_of(kind: Kind, folder: Path, **configs: str) -> Remote:
         of = kind.value
         if kind.later is not None and number >= RECORDS - 2:
             if number == RECORDS - 2:
-                alter_topic(ports_of(live.cluster).metadata, "t", value_schema=type_to_json(kind.later))
+                ports_of(live.cluster).metadata.submit(AlterTopic("t", value_schema=type_to_json(kind.later)))
             of = kind.later
         value = _of(kind.make(number), of)
         keys = None if kind.keys is None else [b"%d" % (number % kind.keys)]
@@ -172,7 +173,7 @@ def remote_of(kind: Kind, folder: Path, **configs: str) -> Remote:
 
 
 def _of(value: Any, of: pa.DataType, *, fill: bool = False) -> Any:
-    """The fields that the type has; those that the value lacks are null."""
+    """The fields of the type; null if the value lacks them."""
     if isinstance(value, dict) and pa.types.is_struct(of):
         return {field.name: _of(value.get(field.name), field.type) for field in of}
     return value

@@ -1,4 +1,4 @@
-"""A cluster with something in the remote tier, and where it is to be restored."""
+"""A cluster with data in the remote tier, and the cluster that restores it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def append(live: LiveCluster, numbers: range, driver: Cluster | None = None) -> 
 
 
 class Heir:
-    """Where cluster ``heir`` shall be: other brokers, the same remote."""
+    """The brokers of the future cluster ``heir``, with the same remote tier."""
 
     def __init__(self, live: LiveCluster, brokers: int = 3, cluster_id: str = "heir") -> None:
         self.live = live

@@ -1,4 +1,4 @@
-"""Topics whose logs are tiered, and what retention leaves of them."""
+"""Topics with tiered logs, and the result of retention."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ def local_start(live: LiveCluster, broker: int | None = None) -> int:
 
 
 def filled(live: LiveCluster, values: str, **configs: str) -> None:
-    """A topic of which all is tiered, one segment a value."""
+    """A topic that is tiered completely, one segment per value."""
     live.tiered(**configs)
     live.fill(values)
     live.cluster.tier().raise_for_failures()
 
 
 def retained(live: LiveCluster) -> Report:
-    """Twice: local starts first, then what lies below them."""
+    """Run retention twice: it moves local starts first, then deletes the files below them."""
     live.cluster.retain().raise_for_failures()
     return live.cluster.retain().raise_for_failures()

@@ -1,7 +1,7 @@
-"""What each operation needs of storage: this is the table in SECURITY.md, and what the tests allow.
+"""The rights of each operation on storage: the table in SECURITY.md, and the rights that the tests allow.
 
-A letter for each right: ``l`` list, ``r`` read, ``c`` create, ``d`` delete. Every operation reads ``broker.json``
-of the roots that it uses; a row has what it needs where there is something to do.
+One letter per right: ``l`` list, ``r`` read, ``c`` create, ``d`` delete. Every operation reads ``broker.json`` of
+the roots that it uses; a row has the rights for a run that has work to do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PLACES: Mapping[str, str] = {
     "delta": "Delta log",
     "new": "new roots",
 }
-"""Where: the folders of the metadata log, of the tiering schedule and of the memory of upkeep; those of the
+"""The places: the folders of the metadata log, of the tiering schedule and of the memory of upkeep; those of the
 leader's and the followers' replicas; those of replicas of the engine's own topics; objects in the remote tier; the
 logs of its tables; the ``broker.json`` of roots that are formatted."""
 
@@ -36,12 +36,12 @@ class Needs:
 
     operation: str
     places: Mapping[str, str]
-    """Letters by place; none: nothing."""
+    """Letters by place; an absent place needs no rights."""
     if_refused: str = ""
-    """What becomes of it without the rights to create or delete, where that is no failure of the operation."""
+    """The outcome without the rights to create or delete, unless the operation fails."""
 
     def right_of(self, place: str) -> frozenset[Right]:
-        """What is allowed there."""
+        """The rights on a path."""
         return frozenset(LETTERS[letter] for letter in self.places.get(place, ""))
 
 

@@ -1,4 +1,4 @@
-"""The scene of the table of rights: a cluster whose stores ask what is allowed, and the calls of each row."""
+"""The scene of the table of rights: a cluster whose stores check the rights, and the calls of each row."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from stratalog import Cluster
-from stratalog.engine.admin.topics import alter_topic, create_topic
+from stratalog.engine.admin.topics import create_topic
 from stratalog.engine.cluster.parts import with_parts
 from stratalog.engine.driver.report import Report
+from stratalog.engine.metadata.topic_commands import AlterTopic
 from stratalog.engine.upkeep.snapshots.read_snapshot import locate
 from stratalog.partitions.errors import Right, StorageAuthorizationError, StorageError
 from stratalog.partitions.paths import BROKER_FILE, METADATA_TOPIC, SCHEDULES, base_name, is_probe
@@ -59,7 +60,8 @@ class Guarded(LiveCluster):
 
     @contextmanager
     def guarded(self, may: Callable[[str, Right], bool]) -> Iterator[tuple[set[tuple[str, Right]], list[str]]]:
-        """Inside, a call goes through where ``may`` lets it. What was asked for, by place; the paths refused."""
+        """Inside the block, a call succeeds if ``may`` allows it. Yields the requested rights by place, and the
+        refused paths."""
         asked: set[tuple[str, Right]] = set()
         refused: list[str] = []
         leaders = {topic.name: self.leader(topic.name) for topic in self.cluster.image.topics.values()}
@@ -84,11 +86,11 @@ class Guarded(LiveCluster):
                 asked.add(("delta", "delete"))
 
     def places(self, uri: str, name: str, leaders: Mapping[str, int], right: Right) -> frozenset[str]:
-        """Where that is; nowhere for what everybody may."""
+        """The place of a path; None for paths without restrictions."""
         if uri.startswith("file://"):
             of_ours = uri == f"file://{self.remote}"
             return frozenset({"delta" if "_delta_log" in name else "remote"} if of_ours else ())
-        if is_probe(base_name(name)):  # who may not create one elects without asking
+        if is_probe(base_name(name)):  # a driver without the right to create elects without a probe
             return frozenset()
         if name == BROKER_FILE:
             return frozenset({"new"} if right == "create" else ())
@@ -138,17 +140,17 @@ def export(live: Guarded, driver: Cluster) -> Report:
 
 def grow(live: Guarded, driver: Cluster) -> object:
     wider = pa.struct([("a", pa.string()), ("b", pa.string())])
-    return alter_topic(ports_of(driver).metadata, "w", value_schema=type_to_json(wider))
+    return ports_of(driver).metadata.submit(AlterTopic("w", value_schema=type_to_json(wider)))
 
 
 def vote_with(live: Guarded, *voters: int) -> None:
-    """The cluster file says so."""
+    """Set the voters in the cluster file."""
     lines = live.file.read_text().splitlines()
     live.file.write_text("\n".join(f"voters = {[*voters]}" if "voters" in line else line for line in lines))
 
 
 def move(live: Guarded) -> dict[tuple[str, int], list[int]]:
-    """One replica of ``u``, to the broker without one."""
+    """Move one replica of ``u`` to the broker without one."""
     return {("u", 0): sorted({1, 2, 3, 4} - {live.followers("u")[0]})}
 
 
@@ -256,7 +258,7 @@ ACTS: Mapping[str, tuple[Act, ...]] = {
 
 
 def lags(live: Guarded) -> None:
-    """A follower of ``u`` is out of the ISR, and lacks the end."""
+    """A follower of ``u`` is out of the ISR, and lacks the last records."""
     follower = live.followers("u")[0]
 
     def down(uri: str, what: str, name: str) -> None:
@@ -269,7 +271,7 @@ def lags(live: Guarded) -> None:
 
 
 def is_damaged(live: Guarded) -> None:
-    """A file of a follower of ``u`` is."""
+    """A file of a follower of ``u`` is damaged."""
     replica = live.replica(live.followers("u")[0], "u")
     name = replica.log().chain[-1].file.object.name
     content = bytearray(replica.store.read(name))
@@ -284,7 +286,7 @@ def has_small_files(live: Guarded) -> None:
 
 
 def is_dirty(live: Guarded) -> None:
-    """Topic ``k``, of which both tiers have records to compact."""
+    """Topic ``k``, with records to compact in both tiers."""
     live.tiered("k", cleanup_policy="compact", min_cleanable_dirty_ratio="0", local_retention_bytes="-1")
     live.cluster.topics.alter_configs("k", {"local.retention.ms": "-1"})
     for value in "abc":
@@ -293,7 +295,7 @@ def is_dirty(live: Guarded) -> None:
 
 
 def has_snapshots(live: Guarded) -> None:
-    """Topic ``s``: one of all that there is but the end."""
+    """Topic ``s`` has a snapshot of all records except the last ones."""
     live.topic("s", cleanup_policy="snapshot")
     _put_and_snapshot(live)
 
@@ -306,20 +308,20 @@ def _put_and_snapshot(live: Guarded) -> None:
 
 
 def has_a_snapshot_table(live: Guarded) -> None:
-    """Topic ``s``: a table of the same."""
+    """Topic ``s`` has a table of the same."""
     live.topic("s", cleanup_policy="snapshot", remote_snapshot_table_enable="true")
     _put_and_snapshot(live)
 
 
 def is_open(live: Guarded) -> None:
-    """Transaction ``z``."""
+    """Transaction ``z`` is open."""
     transaction = live.cluster.transactions.begin("z")
     transaction.__enter__()
     put(transaction, {"u-0": "c"})
 
 
 def has_truncated(live: Guarded) -> None:
-    """The former leader of ``u`` what nobody else had."""
+    """The former leader of ``u`` had records that no other replica has."""
     old = live.leader("u")
     live.append("q", "u", acks="leader").raise_for_failures()
     fence(live, old)
@@ -329,7 +331,7 @@ def has_truncated(live: Guarded) -> None:
 
 
 def has_a_new_broker(live: Guarded) -> None:
-    """In the file."""
+    """The cluster file has a new broker."""
     with live.file.open("a") as file:
         file.write('\n[[brokers]]\nid = 5\nrack = "e"\nlog_dir = "memory://b5"\n')
     live.cluster = live.driver()
@@ -367,7 +369,7 @@ def has_typed_topic(live: Guarded) -> None:
 
 
 def is_stuck(live: Guarded) -> None:
-    """A reassignment of ``u``: nothing can be copied to the newcomer."""
+    """A reassignment of ``u`` is stuck, because nothing can be copied to the new broker."""
     plan = move(live)
     (newcomer,) = {*plan["u", 0]} - {*live.replicas("u").view.replicas}
 

@@ -1,4 +1,4 @@
-"""Data files in stores, for tests of what reads them."""
+"""Data files in stores, for tests of their readers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from stratalog.partitions.producers import ProducerEntry
 from stratalog.partitions.records import physical_schema
 from stratalog.partitions.segment import read_batches
 from stratalog.partitions.segment_writer import ROW_GROUP_BYTES, SegmentWriter
+from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import Store
 
 BINARY = physical_schema()
@@ -57,7 +58,7 @@ def write_segment(
     compression: str = "zstd",
     row_group_bytes: int = ROW_GROUP_BYTES,
 ) -> DataFile:
-    """Create a data file with these batches, and list it: of the partition whose folder it is, or some other."""
+    """Create a data file with these batches, and list it: for the partition of the folder, or another one."""
     path = f"{folder}/{name}" if folder else str(name)
     topic_id, partition = segment_owner(path) or ("f" * 32, 3)
     staged = store.stage_writer(path)
@@ -84,5 +85,12 @@ def listed(store: Store, name: DataName, folder: str = "") -> DataFile:
 
 
 def read(store: Store, file: DataFile, start: int = 0, end: int = 2**62) -> pa.Table:
-    """The records of ``[start, end)``, in one table."""
+    """The records of ``[start, end)`` in one table."""
     return pa.Table.from_batches(read_batches(store, file, start, end))
+
+
+def in_memory(data: bytes) -> tuple[MemoryStore, DataFile]:
+    """A store with these bytes as its only data file, and the file."""
+    store = MemoryStore()
+    store.create(str(BASE), data)
+    return store, listed(store, BASE)

@@ -1,4 +1,4 @@
-"""Snapshots for tests: written in one line, with what they need to be read again."""
+"""Snapshots for tests: written in one line, with the values needed to read them again."""
 
 from __future__ import annotations
 
@@ -73,5 +73,5 @@ def read(store: Store, snapshot_id: SnapshotId = ID, *, folder: str = FOLDER) ->
 
 
 def names(store: Store, folder: str = FOLDER) -> list[str]:
-    """What a folder holds, without the folder."""
+    """The file names in a folder."""
     return [one.name.removeprefix(f"{folder}/") for one in store.list(folder)]

@@ -37,17 +37,17 @@ class Keyed(LiveCluster):
         return self
 
     def put(self, pairs: Pairs, *, at_ms: int | None = None, driver: Cluster | None = None) -> None:
-        """One append, to partition 0, with the time of the clock where none is given."""
+        """Append once to partition 0, by default with the time of the clock."""
         at_ms = self.clock.now_ms() if at_ms is None else at_ms
         cluster = driver or self.cluster
         cluster.append_batches("t", {0: [keyed(pairs, at_ms)]}).raise_for_failures()
 
     def take(self, driver: Cluster | None = None) -> Report:
-        """A snapshot by hand, of all that is new."""
+        """Take a snapshot by hand, with all new records."""
         return (driver or self.cluster).snapshot("t", by_hand=True).raise_for_failures()
 
     def take_metadata(self) -> Report:
-        """A snapshot of the metadata log by hand."""
+        """Take a snapshot of the metadata log by hand."""
         return self.cluster.snapshot("__cluster_metadata", by_hand=True).raise_for_failures()
 
     def ids(self, broker: int) -> list[str]:
@@ -63,13 +63,13 @@ class Keyed(LiveCluster):
         )
 
     def held(self, broker: int) -> dict[str, str | None]:
-        """What its latest snapshot holds."""
+        """The content of its latest snapshot."""
         return {
             k.decode(): v if v is None else v.decode() for k, v in self.snapshot(broker).rows() if k is not None
         }
 
     def state(self, broker: int) -> dict[str, str]:
-        """What a reader of that replica makes of its snapshot and the log after it."""
+        """The state from the snapshot of that replica and the log after it."""
         state: dict[str, str | None] = {}
         log, start = self.log(broker), 0
         if log.listing.checkpoints:

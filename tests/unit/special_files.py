@@ -1,4 +1,4 @@
-"""What somebody puts where a root has a file or a folder: for tests that nothing is touched where it leads."""
+"""Special files in place of a root's files or folders, for tests that their targets stay untouched."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import socket
 from pathlib import Path
 
 FILES = ["link", "dangling link", "link to itself", "FIFO", "socket"]
-"""What can take the place of a file."""
+"""The kinds of replacements for a file."""
 
 
 def put(kind: str, path: Path, victim: Path) -> Path:
-    """Put something of that kind at ``path``; links lead to ``victim``. Where what was there is now, beside the
-    victim."""
+    """Put a special file of that kind at ``path``; links lead to ``victim``. Returns the new place of the
+    original, beside the victim."""
     aside = victim.with_name(f"aside-{path.name}")
     if os.path.lexists(path):
         path.rename(aside)
@@ -27,7 +27,7 @@ def put(kind: str, path: Path, victim: Path) -> Path:
         case "FIFO":
             os.mkfifo(path)
         case "socket":
-            # An address may not be long: the folder is entered for it.
+            # The address of a socket has a maximum length, so the function enters the folder.
             here = os.open(".", os.O_RDONLY)
             try:
                 os.chdir(path.parent)
@@ -42,7 +42,7 @@ def put(kind: str, path: Path, victim: Path) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes | str]:
-    """Everything below a folder: what files hold, and where links lead."""
+    """Everything below a folder: the content of files, and the targets of links."""
     return {
         str(path.relative_to(folder)): (
             os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else ""

@@ -1,8 +1,8 @@
-"""What every state machine satisfies (``stratalog.snapshots.state_machine``): call these with its own examples.
+"""Laws of every state machine (``stratalog.snapshots.state_machine``), called with examples of each.
 
 KIP-630, "Loading Snapshots": "After loading the snapshot, the Kafka Controller and Metadata Cache can apply
-operations in the replicated log with an offset greater than or equal the snapshot's end offset". So it must not
-matter where a snapshot stood.
+operations in the replicated log with an offset greater than or equal the snapshot's end offset". So the place of a
+snapshot must not matter.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class Subject(Generic[Machine]):
     """A kind of machine."""
 
     empty: Machine
-    """Of a log that has not begun."""
+    """The state of an empty log."""
     load: Load[Any, Machine]
     codec: Codec[Any] | None = None
-    """Of the records of its snapshots; None when these are no rows of binary keys and values."""
+    """The codec of its snapshot records; None if these are not rows of binary keys and values."""
     seen: Callable[[Machine], Any] = lambda machine: machine
-    """What is compared of two machines."""
+    """The comparable part of a machine."""
 
 
 def check_laws(subject: Subject[Any], log: Sequence[Any], cuts: Sequence[int]) -> None:
-    """All laws, for one log and snapshots after ``cuts`` of its records."""
+    """Check all laws, for one log and snapshots after ``cuts`` of its records."""
     check_steps(subject, log, cuts)
     check_snapshots_between(subject, log, cuts)
     check_dump(subject, log)
@@ -64,7 +64,7 @@ def check_snapshots_between(subject: Subject[Any], log: Sequence[Any], cuts: Seq
 
 
 def check_dump(subject: Subject[Any], log: Sequence[Any]) -> None:
-    """A state alone decides what it dumps: one that went through a snapshot dumps the same."""
+    """A dump depends on the state alone, even if the state went through a snapshot."""
     machine = _whole(subject, log)
     dumped = list(machine.dump())
     assert list(machine.dump()) == dumped

@@ -1,4 +1,4 @@
-"""The kinds of stores, for the tests of what all of them promise (``test_store_contract_*``)."""
+"""The kinds of stores, for the tests of their common contract (``test_store_contract_*``)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.cloud_servers import CloudEndpoint
 from tests.s3_server import S3Endpoint
 
 PART_BYTES = 5 * 1024 * 1024
-"""The smallest part that S3 takes."""
+"""The smallest part of a multipart upload to S3."""
 
 SIZES = [0, 1, PART_BYTES + 1]
 
 CLOUDS = ("azure", "gcs")
 FILE_SYSTEMS = {"adlfs": "azure", "gcsfs": "gcs", "obstore-azure": "azure", "obstore-gcs": "gcs"}
-"""Of fsspec, and the server of each."""
+"""File systems of fsspec, and the server of each."""
 S3 = pytest.mark.s3
 CLOUD = (pytest.mark.s3, pytest.mark.nightly)
 KINDS = [
@@ -45,7 +45,7 @@ PAIRS = [
     for a, b in itertools.product(["memory", "file", "s3", "s3fs", *CLOUDS], repeat=2)
     if (a not in CLOUDS or b == a or b == "file") and (b != "s3fs" or a in ("file", "s3fs"))
 ]
-"""What is copied from where to where; from a cloud to itself and to a folder, the others are like them."""
+"""Sources and targets of copies: from a cloud to itself and to a folder; the other pairs are similar."""
 
 _fresh = itertools.count()
 
@@ -54,7 +54,7 @@ OpenKind = Callable[[str], Store]
 
 @pytest.fixture
 def open_kind(request: pytest.FixtureRequest, tmp_path: Path) -> OpenKind:
-    """Opens a store of a kind, empty and of its own at each call."""
+    """Opens a store of a kind, empty and separate at each call."""
 
     def opened(kind: str) -> Store:
         number = next(_fresh)
@@ -95,7 +95,7 @@ def store(request: pytest.FixtureRequest, open_kind: OpenKind) -> Store:
 
 
 def listed(store: Store, name: str) -> StoredObject:
-    """The one object of that name, as a listing sees it."""
+    """The only object of that name in a listing."""
     [found] = [each for each in store.list("") if each.name == name]
     return found
 
@@ -105,12 +105,12 @@ def names(store: Store, prefix: str = "") -> list[str]:
 
 
 def some_bytes(size: int, salt: int = 0) -> bytes:
-    """Bytes without a pattern, so that a piece out of place shows; the same for the same arguments."""
+    """Bytes without a pattern, so that a misplaced piece is detected; the same for the same arguments."""
     return random.Random(salt).randbytes(size)
 
 
 def leftovers(store: Store) -> int:
-    """How many staged things are left, whatever their age."""
+    """The number of staged objects of any age."""
     if isinstance(store, ObjectStore):
         _, staged = store._objects.list(f"{store.prefix}/.staging/")
         return len(list(store._objects.uploads(store.prefix + "/"))) + len(staged)

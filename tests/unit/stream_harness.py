@@ -1,4 +1,4 @@
-"""The source of a stream without Spark: planned, written down, read as tasks would read it."""
+"""The source of a stream without Spark: planned, serialized, and read like tasks do."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def source(live: LiveCluster, topic: str = "t", **options: str) -> StreamSource:
 
 
 def first_tasks(live: LiveCluster, **options: str) -> list[StreamTask]:
-    """The tasks of a first batch without a limit, planned and not read yet."""
+    """The planned and unread tasks of a first batch without a limit."""
     stream = source(live, **options)
     begin = stream.initial()
     return stream.plan(begin, stream.latest(begin, None, None))
 
 
 def values_of(tasks: list[StreamTask]) -> list[str]:
-    """What the tasks read; they travel to executors, and back come records."""
+    """The values that the tasks read; tasks and records are pickled."""
     return [
         value.decode()
         for task in tasks
@@ -39,12 +39,12 @@ def values_of(tasks: list[StreamTask]) -> list[str]:
 
 
 def ends(offsets: StreamOffsets) -> dict[int, int]:
-    """By partition, of one topic."""
+    """The ends of one topic, keyed by partition."""
     return {partition: position.offset for (_, partition), position in offsets.partitions.items()}
 
 
 class Query:
-    """A query with a checkpoint, as Spark runs it: plan, write down, read, write down."""
+    """A query with a checkpoint, as Spark runs it: plan, record, read, record."""
 
     def __init__(self, live: LiveCluster, **options: str) -> None:
         self.live, self.options = live, options
@@ -60,7 +60,7 @@ class Query:
         return self.planned
 
     def begin(self) -> StreamOffsets:
-        """As Spark: a query without a committed batch asks for the initial offsets anew."""
+        """Begin like Spark: a query without a committed batch requests the initial offsets again."""
         return self.source.initial() if self.done is None else self.done
 
     def run(self) -> list[str]:
@@ -72,13 +72,13 @@ class Query:
         self.done, self.planned = self.planned, None
 
     def batch(self, rows: int | None = None) -> list[str]:
-        """Nothing, and no batch, when the offsets are the same."""
+        """The next batch; None if the offsets are unchanged."""
         self.plan(rows)
         found = self.run()
         self.finish()
         return found
 
     def nothing_new(self) -> bool:
-        """The latest offsets are the very same as those of the last batch: Spark begins no other."""
+        """The latest offsets equal those of the last batch, so Spark begins no other."""
         assert self.done is not None
         return self.source.latest(self.done, None, None) is self.done

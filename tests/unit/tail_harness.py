@@ -1,4 +1,4 @@
-"""A topic that is tailed: what a tail hands on, and what happens while it waits."""
+"""A topic with a tail: the records of the tail, and events during its waits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def two_partitions(folder: Path, faults: Faults) -> LiveCluster:
 
 
 def texts(tables: Iterator[pa.Table] | Tail) -> list[str]:
-    """The values, by partition; its tables are of one partition each, and their offsets contiguous."""
+    """The values by partition; each table must belong to one partition, and have contiguous offsets."""
     found: dict[int, list[str]] = {}
     after: dict[int, int] = {}
     for table in tables:
@@ -35,7 +35,7 @@ def texts(tables: Iterator[pa.Table] | Tail) -> list[str]:
 
 
 def while_waiting(live: LiveCluster, *happens: Callable[[], object]) -> None:
-    """One thing happens in each wait of a tail, as it begins."""
+    """One event happens at the beginning of each wait of a tail."""
     left, sleep = list(happens), live.clock.sleep
 
     def do(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Damage done to a cluster by hand: files of replicas and of the remote tier, flipped, cut, removed, replaced."""
+"""Damages a cluster by hand: files of replicas and of the remote tier are flipped, cut, removed or replaced."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.cluster_harness import LiveCluster
 
 @dataclass(frozen=True)
 class Spot:
-    """A file, for tampering."""
+    """A file to damage."""
 
     store: Store
     path: str
@@ -42,7 +42,7 @@ class Spot:
         self.replace(bytes(data))
 
     def cut(self, by: int = 100) -> None:
-        """Lose the last bytes."""
+        """Remove the last bytes."""
         self.replace(self.read()[:-by])
 
 
@@ -52,7 +52,7 @@ def spot(live: LiveCluster, broker: int, index: int) -> Spot:
 
 
 def register(live: LiveCluster, broker: int, ending: str) -> Spot:
-    """The last register of a replica with that ending."""
+    """The last register of a replica with that suffix."""
     replica = live.replica(broker)
     names = [stored.name for stored in replica.store.list(replica.folder) if stored.name.endswith(ending)]
     return Spot(live.store(broker), names[-1])

@@ -1,4 +1,4 @@
-"""Addresses that hold a secret, at every place that takes one: refused, and repeated nowhere."""
+"""Addresses that contain a secret are refused wherever an address is accepted, and never repeated."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def toml(text: str) -> str:
 
 
 def on_command_line(*arguments: str) -> None:
-    """What it prints is captured. A command that does its work ends with 0."""
+    """Capture the output of the command line. A successful command returns 0."""
     if main(list(arguments)) == 0:
         pytest.fail("taken")
     raise UnsupportedStoreError("refused")
@@ -172,8 +172,8 @@ def test_an_address_with_a_secret_is_refused_and_not_repeated(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Neither by the error, its causes and what it came from, nor in the log, nor on the terminal; and no folder
-    has its name."""
+    """The error, its causes and context, the log and the terminal do not contain it; and no folder has its
+    name."""
     monkeypatch.chdir(tmp_path)
     caplog.set_level(logging.DEBUG, "stratalog")
     for number, address in enumerate(HOSTILE):
@@ -182,14 +182,14 @@ def test_an_address_with_a_secret_is_refused_and_not_repeated(
         with pytest.raises(StratalogError) as caught:
             PLACES[place](folder, address)
         error: BaseException | None = caught.value
-        said = "".join(traceback.format_exception(caught.value, chain=True))
+        text = "".join(traceback.format_exception(caught.value, chain=True))
         while error is not None:
-            said += f"{error} {error!r} {error.args}"
+            text += f"{error} {error!r} {error.args}"
             error = error.__cause__ or error.__context__
-        said += caplog.text + "".join(capsys.readouterr())
-        assert "is refused, and not repeated here" in said or "is no address of a server" in said, address
+        text += caplog.text + "".join(capsys.readouterr())
+        assert "is refused, and not repeated here" in text or "is no address of a server" in text, address
         for secret in ("hunter2", "keyid7"):
-            assert secret not in said.lower(), f"{address!r} at {place}"
+            assert secret not in text.lower(), f"{address!r} at {place}"
     assert not [path for path in tmp_path.rglob("*") if "hunter2" in path.name]
 
 
@@ -250,8 +250,8 @@ def test_an_address_has_an_end() -> None:
 
 
 def test_the_history_tells_no_login() -> None:
-    said = redacted("at s3://k:s/l@b/x and a?token=hunter2, mail me@home")
-    assert said == "at s3://b/x and a?token=..., mail me@home"
+    found = redacted("at s3://k:s/l@b/x and a?token=hunter2, mail me@home")
+    assert found == "at s3://b/x and a?token=..., mail me@home"
     for address in HOSTILE:
         assert "hunter2" not in redacted(address)
     assert redacted("abfss://c@account.dfs.core.windows.net/x#y") == "(an address that is refused)"

@@ -1,4 +1,4 @@
-"""Tables of a cluster, of whatever can still be seen of it."""
+"""Tables of a cluster, as far as it is visible."""
 
 from __future__ import annotations
 
@@ -10,16 +10,12 @@ from stratalog.engine.metadata.records import TopicRecord
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC
 from stratalog.jobs import topics as job
 from stratalog.partitions.errors import NoMajorityError
-from tests.unit.cluster_harness import LiveCluster, rows_of, the_failure
+from tests.unit.cluster_harness import LiveCluster, led_by_each, rows_of, the_failure
 
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveCluster:
-    """Brokers 1 (which votes), 2 and 3; topic ``t`` with three partitions on all of them."""
-    made = LiveCluster(tmp_path, on_disk=True)
-    made.topic(partitions=3)
-    made.append({0: ["a0"], 1: ["a1"], 2: ["a2"]}).raise_for_failures()
-    return made
+    return led_by_each(tmp_path, on_disk=True)
 
 
 def test_every_topic_is_a_row(live: LiveCluster) -> None:
@@ -33,7 +29,7 @@ def test_every_topic_is_a_row(live: LiveCluster) -> None:
 
 
 def test_a_topic_whose_partitions_nobody_has_committed_is_a_row(live: LiveCluster) -> None:
-    """A stranger's record; this project commits a topic with its partitions."""
+    """The record of another writer; this project commits a topic with its partitions."""
     live.cluster._ports.metadata.with_log(lambda log: log.commit([TopicRecord("bare", "b" * 32)]))
     rows = rows_of(live.driver().topics.list().raise_for_failures(), "topic", "partitions", "replication_factor")
     assert ("bare", 0, 0) in rows
@@ -47,7 +43,7 @@ def test_a_broker_that_is_not_there_is_one_failure_however_many_replicas_it_has(
 
 
 def test_of_a_replica_that_cannot_be_looked_at_only_what_the_metadata_knows_is_shown(live: LiveCluster) -> None:
-    """Not "in sync", with zeros for what nobody has seen."""
+    """The table does not say "in sync", with zeros for unknown numbers."""
     with live.unreachable(3):
         rows = live.cluster.describe("t").rows
         assert not live.cluster.brokers.list().ok
@@ -72,7 +68,7 @@ def test_a_replica_that_cannot_be_read_is_shown_by_its_error(live: LiveCluster) 
 
 
 def test_without_a_majority_of_voters_what_was_known_last_is_shown(live: LiveCluster) -> None:
-    """Protocol section 5: nobody can tell what is committed; that is said, and what is known is of use."""
+    """Protocol section 5: the committed state is unknown; the error says so, and shows the known part."""
     known = live.cluster.image
     with live.unreachable(1):
         topics = live.cluster.topics.list()
@@ -96,7 +92,8 @@ def test_listing_topics_is_a_job(live: LiveCluster, capsys: pytest.CaptureFixtur
 
 @pytest.mark.slow
 def test_of_the_engines_own_topics_only_what_holds_something_is_a_row(live: LiveCluster) -> None:
-    """Fifty partitions for the offsets of groups, and one of them in use; all of them where the topic is named."""
+    """There are fifty partitions for the offsets of groups, and one of them is in use; all of them appear if the
+    topic is named."""
     live.cluster.groups.commit("readers", {("t", 0): 0}).raise_for_failures()
     for report in (live.cluster.describe(), live.cluster.verify()):
         used = {row["partition"] for row in report.rows if row["topic"] == OFFSETS_TOPIC}
@@ -111,7 +108,7 @@ def test_of_the_engines_own_topics_only_what_holds_something_is_a_row(live: Live
 
 
 def test_a_report_has_the_name_of_its_method(tmp_path: Path) -> None:
-    """The name in the history: the group of methods, and the method."""
+    """The name in the history consists of the group of methods and the method."""
     live = LiveCluster(tmp_path)
     live.topic()
     of = live.cluster
@@ -143,7 +140,7 @@ def test_a_report_has_the_name_of_its_method(tmp_path: Path) -> None:
 def test_an_internal_topic_does_not_widen_the_list(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The object has all of its type."""
+    """The object has all attributes of its type."""
     monkeypatch.setenv("STRATALOG_HISTORY", "on")
     live = LiveCluster(tmp_path, on_disk=True)
     argv = ["list", "--cluster", str(live.file)]

@@ -1,4 +1,4 @@
-"""Looking after consumer groups: list, reset, delete (what kafka-consumer-groups.sh does)."""
+"""Administration of consumer groups: list, reset, delete (like kafka-consumer-groups.sh)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
-    """``live``, with an empty topic and a group besides, for those who change nothing."""
+    """``live``, with an empty topic and a group in addition, for tests that change nothing."""
     made = with_group(LiveCluster(tmp_path_factory.mktemp("shared")))
     made.topic("u")
     made.cluster.groups.commit("h", {("t", 0): 1})
@@ -88,7 +88,7 @@ def test_without_a_commit_there_are_no_groups(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("copies", [1, 3])
 def test_groups_of_a_partition_that_cannot_be_read_are_a_failure(tmp_path: Path, copies: int) -> None:
-    """Without its leader another member of the ISR is read, if there is any."""
+    """Without its leader another member of the ISR is read, if one is available."""
     live = LiveCluster(tmp_path, on_disk=True)
     factor = {"offsets.topic.replication.factor": str(copies)}
     live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "4", **factor})
@@ -136,7 +136,7 @@ def test_offsets_are_moved_as_asked(live: LiveCluster, where: dict[str, Any], mo
 
 
 def test_to_a_time_is_to_the_first_record_at_or_after_it(live: LiveCluster) -> None:
-    """And to the high watermark where all are earlier, as in Kafka."""
+    """If all records are earlier, the offset is the high watermark, as in Kafka."""
     now = datetime.fromtimestamp(live.clock.now_ms() / 1000, UTC)
     live.cluster.groups.reset_offsets("g", "t", to=now - timedelta(seconds=5), partitions=[0])
     assert at(live.cluster) == {("t", 0): 5, ("t", 1): 1}
@@ -171,13 +171,13 @@ def test_to_a_time_is_to_the_first_record_at_or_after_it(live: LiveCluster) -> N
 def test_what_is_out_of_range_is_moved_to_the_nearest_end_and_noted(
     live: LiveCluster, where: dict[str, Any], moved: dict[int, int], noted: list[str]
 ) -> None:
-    """As kafka-consumer-groups.sh warns and goes on."""
+    """It warns and continues, like kafka-consumer-groups.sh."""
     assert list(live.cluster.groups.reset_offsets("g", "t", **where).notes) == noted
     assert at(live.driver()) == {("t", partition): offset for partition, offset in moved.items()}
 
 
 def test_what_was_not_committed_yet_is_committed_by_a_reset(live: LiveCluster) -> None:
-    """All partitions of the topics that are named; without topics those that the group has committed for."""
+    """All partitions of the named topics; by default those for which the group has committed."""
     live.topic("u")
     live.append(["x"], "u").raise_for_failures()
     found = live.cluster.groups.reset_offsets("g", to=OffsetSpec.LATEST)
@@ -188,7 +188,7 @@ def test_what_was_not_committed_yet_is_committed_by_a_reset(live: LiveCluster) -
 
 
 def test_a_reset_is_nobodys_stale_commit(live: LiveCluster) -> None:
-    """Whoever resets is no member: neither refused nor in the way of the members."""
+    """A reset is not a commit by a member: it is neither refused, nor does it affect the members."""
     live.cluster.groups.reset_offsets("g", "t", to=0)
     live.cluster.groups.commit("g", {("t", 0): 1}, member_epoch=7)
     assert at(live.driver()) == {("t", 0): 1, ("t", 1): 0}
@@ -269,7 +269,7 @@ def test_a_deleted_group_is_gone_with_its_member_epoch(live: LiveCluster) -> Non
 
 
 def test_offsets_of_a_topic_are_deleted_and_the_rest_stays(live: LiveCluster) -> None:
-    """A group that has stopped reading a topic: its lag would grow for ever."""
+    """A group has stopped reading a topic, and its lag would grow without limit."""
     live.topic("u")
     live.cluster.groups.commit("g", {("u", 0): 0}, member_epoch=7)
     with live.unchanged():
@@ -324,7 +324,7 @@ def test_two_that_delete_a_group_at_once_both_find_it_gone(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_what_was_deleted_stays_deleted_through_a_snapshot(live: LiveCluster) -> None:
-    """KIP-630: the snapshot stands for the log, what was forgotten included."""
+    """KIP-630: the snapshot replaces the log, including the deleted groups."""
     live.cluster.snapshot(OFFSETS_TOPIC, by_hand=True).raise_for_failures()
     live.cluster.groups.delete_offsets("g", "t")
     live.cluster.groups.commit("h", {("t", 0): 1})

@@ -1,4 +1,4 @@
-"""The quorum of a whole cluster: described, its log shortened, its voters changed (protocol section 5)."""
+"""The quorum of a whole cluster: described, shortened, and changed (protocol section 5)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.cluster_harness import LiveCluster
 
 
 def voting(live: LiveCluster, *brokers: int) -> LiveCluster:
-    """A cluster in which these are the voters, in the log and in the file."""
+    """A cluster with these voters, in the log and in the file."""
     for broker in brokers:
         live.cluster.quorum.add_voter(broker)
     if 1 not in brokers:
@@ -54,7 +54,7 @@ def test_voters_are_described_with_their_lag(three: LiveCluster) -> None:
         away = three.driver().quorum.describe()
         assert [(row["voter"], row["lag"]) for row in away.rows] == [(1, 0), (2, 0), (3, None)]
         assert [failure.code for failure in away.failures] == ["BROKER_NOT_AVAILABLE"]
-        shutil.rmtree(three.root(3))  # a create that nobody counted is below the mount point
+        shutil.rmtree(three.root(3))  # a create that was not counted is below the mount point
         three.root(3).mkdir()
     report = three.driver().quorum.describe()
     lags = {row["voter"]: row["lag"] for row in report.rows}
@@ -111,7 +111,7 @@ def test_both_conditions_of_the_policy_must_hold(three: LiveCluster) -> None:
 
 @pytest.mark.slow
 def test_a_wiped_voter_is_replaced(three: LiveCluster) -> None:
-    """It gets snapshot and log before it votes again."""
+    """It gets the snapshot and the log before it votes again."""
     for name in ("t", "u", "v"):
         three.cluster.topics.create(name, replication_factor=1)
         three.cluster.quorum.snapshot().raise_for_failures()
@@ -179,7 +179,7 @@ def test_a_voter_with_a_root_that_is_not_registered_is_refused(three: LiveCluste
 
 @pytest.mark.slow
 def test_the_last_known_state_is_there_without_a_majority(three: LiveCluster) -> None:
-    """Reads of it say so; writes fail with one clear error."""
+    """Reads report it; writes fail with one clear error."""
     three.cluster.topics.create("t", replication_factor=1)
     known = three.cluster.image
     with three.unreachable(2), three.unreachable(3):
@@ -188,7 +188,7 @@ def test_the_last_known_state_is_there_without_a_majority(three: LiveCluster) ->
         with pytest.raises(NoMajorityError, match="voters can be reached"):
             three.cluster.topics.create("u", replication_factor=1)
         assert three.cluster.last_known_image == known
-        opened = three.driver()  # from what is left
+        opened = three.driver()  # from the remaining ones
         assert opened.last_known_image == known
         with pytest.raises(NoMajorityError):
             _ = opened.image

@@ -15,7 +15,7 @@ from tests.unit.cluster_harness import LiveCluster
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
-    """Topic ``t``, tiered: four records in partition 0, of them two only local; ``u`` with a record. ``g`` has
+    """Topic ``t``, tiered: four records in partition 0, two of them only local; ``u`` with a record. ``g`` has
     committed for ``t``.
     """
     with pytest.MonkeyPatch.context() as patch:
@@ -40,7 +40,7 @@ def rows(live: LiveCluster, table: str, topic: str | None = None) -> list[dict[s
 @pytest.mark.parametrize("table", SYSTEM_TABLES)
 @pytest.mark.slow
 def test_every_column_that_a_row_has_is_declared(live: LiveCluster, table: str) -> None:
-    """A column that a report gets later has a type here, too; and none is declared that no row ever has."""
+    """A new column of a report must have a type here, too; and every declared column must occur in a row."""
     found = rows(live, table)
     assert list(dict.fromkeys(name for row in found for name in row)) == list(SYSTEM_TABLES[table].types)
     python = {"STRING": str, "INT": int, "BIGINT": int, "TIMESTAMP": datetime}

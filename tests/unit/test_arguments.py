@@ -1,4 +1,4 @@
-"""Command lines: what words mean, what a bad call looks like, and which exit status an outcome has."""
+"""Command lines: the meaning of words, bad calls, and exit statuses."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_cluster_file_comes_from_the_call_the_environment_or_the_usual_place
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         ("", None),
         ("--deep --heal", None),
@@ -105,33 +105,33 @@ def test_the_cluster_file_comes_from_the_call_the_environment_or_the_usual_place
         ("--list --at 0 --any-place", "--list and --at do not go together"),
     ],
 )
-def test_what_options_need_and_what_they_bar(argv: str, said: str | None) -> None:
-    """What has its default is not there; 0 is."""
+def test_what_options_need_and_what_they_bar(argv: str, message: str | None) -> None:
+    """An argument with its default is absent; 0 is present."""
     parser = job_parser("x", "")
     for flag in ("--deep", "--heal", "--list", "--any-place"):
         parser.add_argument(flag, action="store_true")
     parser.add_argument("--at", type=int)
     parser.add_argument("--place", action="append", default=[])
     given = parser.parse_args(argv.split())
-    with nullcontext() if said is None else pytest.raises(InvalidCallError, match=said):
+    with nullcontext() if message is None else pytest.raises(InvalidCallError, match=message):
         check_options(
             given, needs=[("heal", "deep"), ("at", "place", "any_place")], bars=[("list", "deep", "at", "place")]
         )
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         ("verify --discarded --deep", "--discarded and --deep do not go together"),
     ],
 )
-def test_no_option_is_ignored_in_silence(argv: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_option_is_ignored_in_silence(argv: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main([*argv.split(), "--cluster", "none.toml"]) == 2
-    assert capsys.readouterr().err == f"ERROR INVALID_REQUEST: {said}\n"
+    assert capsys.readouterr().err == f"ERROR INVALID_REQUEST: {message}\n"
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         ("topics lst", "(choose from .*); did you mean 'list'\\?$"),
         ("tail t --format jsn", "(choose from .*); did you mean 'json'\\?$"),
@@ -145,11 +145,11 @@ def test_no_option_is_ignored_in_silence(argv: str, said: str, capsys: pytest.Ca
         ("policy --rol reader", "are required: --role, --for; did you mean '--role'\\?$"),
     ],
 )
-def test_a_hint_names_what_the_call_takes(argv: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hint_names_what_the_call_takes(argv: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     job, *rest = argv.split()
     assert main.main([job, *rest]) == 2
     last = capsys.readouterr().err.strip().splitlines()[-1]
-    assert re.search(said, last), last
+    assert re.search(message, last), last
 
 
 def test_a_missing_cluster_file_says_how_to_name_one(
@@ -220,9 +220,9 @@ def test_an_error_is_one_line_with_its_code(capsys: pytest.CaptureFixture[str]) 
 
 def test_with_json_failures_are_told_on_standard_error_too(capsys: pytest.CaptureFixture[str]) -> None:
     outcome(HALF, "--json")
-    said = capsys.readouterr()
-    assert said.err == "FAILED t-0: LOG_GAP: offsets are missing\n"
-    assert len(said.out.splitlines()) == 1
+    text = capsys.readouterr()
+    assert text.err == "FAILED t-0: LOG_GAP: offsets are missing\n"
+    assert len(text.out.splitlines()) == 1
 
 
 def test_people_get_a_table(capsys: pytest.CaptureFixture[str]) -> None:
@@ -253,9 +253,9 @@ def test_what_spark_gives_up_for_is_one_line(
 ) -> None:
     pytest.importorskip("pyspark")
     assert outcome(FromJavaError(message), "--json") == status
-    said = capsys.readouterr()
-    assert said.err == f"ERROR SPARK: {message.splitlines()[0]}\n"
-    assert json.loads(said.out)["failures"][0]["code"] == "SPARK"
+    text = capsys.readouterr()
+    assert text.err == f"ERROR SPARK: {message.splitlines()[0]}\n"
+    assert json.loads(text.out)["failures"][0]["code"] == "SPARK"
 
 
 def test_a_bug_in_a_task_of_spark_shows_its_traceback() -> None:
@@ -304,7 +304,7 @@ def test_the_master_is_spark_submits_own_option(
 
 
 class OnEither(run.Job):
-    """Says where its work would be done."""
+    """Records where its work would be done."""
 
     def cluster(self) -> str:  # type: ignore[override]
         return "threads"
@@ -334,10 +334,10 @@ def test_a_job_works_on_executors_where_it_is_given_spark_and_not_told_otherwise
 @pytest.mark.parametrize("name", main.JOBS)
 def test_every_job_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main([name, "--help"]) == 0
-    said = capsys.readouterr().out
-    assert f"usage: stratalog {name}" in said
-    assert "spark-submit --properties-file conf/spark-defaults.conf" in said
-    assert "Exit status" in said
+    text = capsys.readouterr().out
+    assert f"usage: stratalog {name}" in text
+    assert "spark-submit --properties-file conf/spark-defaults.conf" in text
+    assert "Exit status" in text
 
 
 def test_one_command_has_all_jobs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -369,9 +369,9 @@ def test_a_wrong_cluster_file_is_found_before_spark_is_loaded(tmp_path: Path) ->
     called = [sys.executable, "-c", IN_ONE_PROCESS, json.dumps(CALLS), str(tmp_path / "none.toml")]
     done = subprocess.run(called, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == len(CALLS) * ["2 False"]
-    said = done.stderr.splitlines()
-    assert len(said) == len(CALLS)
-    assert [line for line in said if not line.startswith("ERROR INVALID_REQUEST: cluster file")] == []
+    found = done.stderr.splitlines()
+    assert len(found) == len(CALLS)
+    assert [line for line in found if not line.startswith("ERROR INVALID_REQUEST: cluster file")] == []
 
 
 # ----------------------------------------------------------------------------------- progress
@@ -396,10 +396,10 @@ def test_on_a_terminal_partitions_and_bytes_are_told(
     progress.advance(1_500_000)
     progress.advance(500_000)
     progress.finish()
-    said = capsys.readouterr().err
-    assert "2/2" in said
-    assert "partitions" in said
-    assert "2.0 MB" in said
+    text = capsys.readouterr().err
+    assert "2/2" in text
+    assert "partitions" in text
+    assert "2.0 MB" in text
 
 
 @pytest.mark.parametrize("ended", [KeyboardInterrupt(), StratalogError("disk full"), DONE], ids=repr)
@@ -418,14 +418,14 @@ def test_the_terminal_is_given_back_before_anything_is_said(
         raise ended
 
     JobMain("x", "", lambda parser: None, body)([])
-    said = capsys.readouterr()
-    shown_again = said.err.rpartition("\x1b[?25h")[2]
-    assert "\x1b[?25l" in said.err
+    text = capsys.readouterr()
+    shown_again = text.err.rpartition("\x1b[?25h")[2]
+    assert "\x1b[?25l" in text.err
     assert "\x1b[?25l" not in shown_again
     assert "2/2" not in shown_again
     if isinstance(ended, Report):
         shown = [
-            line.partition("+00:00 ")[2] or line for line in said.out.splitlines()
+            line.partition("+00:00 ")[2] or line for line in text.out.splitlines()
         ]  # the first after its time
         assert shown == 2 * str(DONE).splitlines()
     else:

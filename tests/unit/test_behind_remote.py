@@ -1,5 +1,5 @@
-"""Brokers that are behind their remote tier: their storage was put back from an older copy, or emptied, and the
-remote tier is whole. Nothing is appended before the leader goes on from the end of the remote log."""
+"""Brokers that are behind their remote tier: their storage was restored from an older copy, or emptied, and the
+remote tier is intact. Nothing is appended before the leader continues from the end of the remote log."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from stratalog.tiering import same_records
 from tests.unit.cluster_harness import TIERED, LiveCluster, codes, rows_of
 
 KEPT = {**TIERED, "local.retention.bytes": "-2"}
-"""Tiered, and kept on the brokers too."""
+"""Tiered, and also kept on the brokers."""
 
 
 class PutBack(LiveCluster):
-    """A cluster on folders of which copies are kept, and put back beneath the brokers' ``broker.json``."""
+    """A cluster on folders of which copies are kept, and restored below the brokers' ``broker.json``."""
 
     def __init__(self, folder: Path, replicas: int) -> None:
         super().__init__(folder, 3, on_disk=True, voters=(1, 2, 3))
@@ -29,7 +29,7 @@ class PutBack(LiveCluster):
         self.copies = folder / "copies"
 
     def add(self, *numbers: int) -> None:
-        """An append for each number, by the driver of before."""
+        """Append each number, with the earlier driver."""
         for number in numbers:
             self.append([f"v{number}"]).raise_for_failures()
 
@@ -39,7 +39,7 @@ class PutBack(LiveCluster):
             shutil.copytree(self.root(broker), self.copies / str(broker))
 
     def put_back(self) -> Cluster:
-        """Put the copies back; a driver that knows nothing of before."""
+        """Restore the copies; returns a driver without any cache."""
         for broker in (1, 2, 3):
             self._empty(self.root(broker))
             for entry in (self.copies / str(broker)).iterdir():
@@ -48,7 +48,7 @@ class PutBack(LiveCluster):
         return self.fresh()
 
     def put_records_back(self, *brokers: int) -> Cluster:
-        """The same of the topic's folders alone, on these brokers or on all: the metadata stays."""
+        """Restore the topic's folders alone, on these brokers or on all: the metadata stays."""
         for broker in brokers or (1, 2, 3):
             copied = self.copies / str(broker)
             for old in copied.glob("*/t-*"):
@@ -58,14 +58,14 @@ class PutBack(LiveCluster):
         return self.fresh()
 
     def lose_records(self) -> Cluster:
-        """The topic's folders are gone."""
+        """Delete the topic's folders."""
         for broker in (1, 2, 3):
             for folder in self.root(broker).glob("*/t-*"):
                 shutil.rmtree(folder)
         return self.fresh()
 
     def merge(self) -> None:
-        """Merge all that the brokers have, whether the remote tier answers or not."""
+        """Merge everything on the brokers, whether the remote tier answers or not."""
         many = {"segment.bytes": "1000000", "segment.merge.min.files": "2"}
         self.cluster.topics.alter_configs("t", many)
         self.cluster.merge("t", check=False)
@@ -74,7 +74,7 @@ class PutBack(LiveCluster):
         assert len(log.chain) == 1, log
 
     def fresh(self) -> Cluster:
-        """Another driver, from now on that of the appends."""
+        """Another driver, which makes the appends from now on."""
         self.cluster = self.driver()
         return self.cluster
 
@@ -141,10 +141,10 @@ def test_a_whole_member_that_nobody_saw_before_is_no_damage_and_leads_then(
 
 
 class Unasked(PutBack):
-    """Its drivers append where the remote tier does not answer, as they may."""
+    """Its drivers append without an answer of the remote tier, as they may."""
 
     def append_unasked(self, *values: str, merged: bool = False) -> None:
-        """Appends while the remote tier is away; ``merged``: all that the brokers have is one file then."""
+        """Append while the remote tier is away; ``merged``: the brokers then have everything in one file."""
         away = self.folder / "away"
         self.remote.rename(away)
         self.remote.write_text("no folder")
@@ -160,7 +160,7 @@ class Unasked(PutBack):
 
 @pytest.fixture
 def parted(tmp_path: Path) -> Unasked:
-    """The remote log has v0 to v9, the brokers v0 to v4 and then others, under a later epoch: they were put back,
+    """The remote log has v0 to v9, the brokers v0 to v4 and then others, under a later epoch: they were restored,
     and appended to while the remote tier did not answer."""
     live = Unasked(tmp_path, 3)
     live.add(*range(5))
@@ -228,7 +228,7 @@ def test_a_person_says_which_history_counts(parted: Unasked, keep: str, gives_up
 def test_records_under_the_same_leader_epochs_are_not_given_up_without_a_person(
     tmp_path: Path, keep: str, gives_up: int, left: list[str]
 ) -> None:
-    """The metadata was put back, too: both have one leader epoch. The brokers hold less than the remote log."""
+    """The metadata was restored, too, so both have one leader epoch. The brokers hold less than the remote log."""
     live = Unasked(tmp_path, 3)
     live.add(*range(5))
     live.copy()
@@ -256,8 +256,8 @@ def test_records_under_the_same_leader_epochs_are_not_given_up_without_a_person(
 
 @pytest.mark.slow
 def test_a_sound_remote_object_is_never_outvoted(tmp_path: Path) -> None:
-    """Other records at the same offsets, in files of the same names: three replicas agree, and the remote log
-    is as sound as they are."""
+    """Other records have the same offsets, in files of the same names: three replicas agree, and the remote log is
+    as intact as they are."""
     live = Unasked(tmp_path, 3)
     live.add(*range(5))
     live.copy()
@@ -276,12 +276,12 @@ def test_a_sound_remote_object_is_never_outvoted(tmp_path: Path) -> None:
 
 
 MERGED = {"the remote log": (True, False), "the brokers": (False, True), "both": (True, True)}
-"""Who has merged the records: the remote log, the brokers."""
+"""The place where the records were merged: the remote log, or the brokers."""
 
 
 @pytest.fixture
 def compared(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
-    """What comparisons of records have found."""
+    """The results of comparing records."""
     found: list[int | None] = []
 
     def first_difference(*given: Any) -> int | None:

@@ -125,7 +125,7 @@ def test_speed_is_a_part_of_the_peers() -> None:
 
 
 def test_of_several_turns_the_median_is_told_with_the_range_and_ratios_are_of_each_turn() -> None:
-    """A slow turn of both sides changes no ratio; a slow one of ours shows."""
+    """A slow turn of both sides changes no ratio; a slow one of ours does."""
     ours, peer = Spread([1.0, 4.0, 2.0]), Spread([2.0, 8.0, 2.0])
     assert f"{ours:.1f} s" == "2.0 (1.0 to 4.0) s"
     assert (peer / ours).turns == (2.0, 2.0, 1.0)
@@ -160,16 +160,16 @@ def test_the_table_is_markdown_with_notes_below_it() -> None:
 
 
 def test_a_run_fills_its_place_on_the_page_and_every_other_figure_stays() -> None:
-    """Each benchmark has a place, with a command; a second run takes the place of the first."""
+    """Each benchmark has a place with a command; a second run replaces the first."""
     for name in NAMES:
         text = page.of(name).read_text(encoding="utf-8")
-        said = page.command(name, {"BYTES": "1GB", "ONLY": "scan", "KAFKA": ""})
-        assert said == f"make bench ONLY={name} BYTES=1GB"
+        found = page.command(name, {"BYTES": "1GB", "ONLY": "scan", "KAFKA": ""})
+        assert found == f"make bench ONLY={name} BYTES=1GB"
         assert f"`make bench ONLY={name}" in text.partition(page.begin(name))[2].partition(page.END)[0]
-        once = page.filled(text, name, f"`{said}`", [Line("one", "1 s", "2 s", 2.0)])
+        once = page.filled(text, name, f"`{found}`", [Line("one", "1 s", "2 s", 2.0)])
         assert once.count("| one  | 1 s") == 1
         assert once.count(page.END) == text.count(page.END)
-        assert page.filled(once, name, f"`{said}`", [Line("one", "1 s", "2 s", 2.0)]) == once
+        assert page.filled(once, name, f"`{found}`", [Line("one", "1 s", "2 s", 2.0)]) == once
     places = [path.read_text(encoding="utf-8").count(page.END) for path in {page.of(name) for name in NAMES}]
     assert sum(places) == len(NAMES)
     with pytest.raises(InvalidCallError, match="the page of walk has no place for it"):
@@ -189,7 +189,7 @@ def test_the_large_cluster_is_that_of_the_kip() -> None:
 
 
 def test_one_record_for_each_partition_leads_where_one_record_in_all_does() -> None:
-    """What the few bytes of a fenced broker are compared with says the same."""
+    """The figure to which the few bytes of a fenced broker are compared has the same meaning."""
     image = large_cluster.folded(ClusterImage(), large_cluster.example_records(200))
     after = apply(image, image.next_offset, [FenceBrokerRecord(broker_id=large_cluster.FENCED)])
     records = list(large_cluster.one_record_each(image, after))
@@ -258,9 +258,9 @@ def test_the_peak_is_that_of_the_work_and_not_of_earlier_work() -> None:
     del held
     with own_peak() as second:
         pass
-    told = first.bytes is not None and second.bytes is not None
-    assert told == Path("/proc/self/status").exists()
-    assert not told or first.bytes - second.bytes > size // 2
+    found = first.bytes is not None and second.bytes is not None
+    assert found == Path("/proc/self/status").exists()
+    assert not found or first.bytes - second.bytes > size // 2
 
 
 @pytest.mark.slow
@@ -304,8 +304,8 @@ def test_a_benchmark_that_fails_is_named_stops_no_other_and_leaves_its_figures(
     monkeypatch.setenv("BENCH_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("ONLY", "plan,calls")
     assert bench_job.main() == bench_job.SOMETHING_FAILED
-    said = capsys.readouterr()
-    assert "| calls" in said.out
-    assert said.err.endswith("bench: plan: KAFKA_STORAGE_ERROR: the disk is full\n")
+    text = capsys.readouterr()
+    assert "| calls" in text.out
+    assert text.err.endswith("bench: plan: KAFKA_STORAGE_ERROR: the disk is full\n")
     assert "plan before" in figures.read_text()
     assert "calls before" not in figures.read_text()

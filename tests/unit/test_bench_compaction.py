@@ -1,4 +1,4 @@
-"""The benchmark of compactions: its figures, and the disk that it asks for."""
+"""The benchmark of compactions: its figures, and its required disk space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cluster costs: requests, bytes and machines times a list of prices."""
+"""The cost of a cluster: requests, bytes and machines times a list of prices."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_an_append_is_priced_as_the_next_larger_one_or_as_several(mib: float, pu
 
 
 def test_a_day_in_buckets() -> None:
-    """An append of 1 MiB, and a round, a minute; segments of 128 MiB; no traffic between zones."""
+    """One append of 1 MiB and one round per minute; segments of 128 MiB; no traffic between zones."""
     found = in_buckets(PRICES, ONE, MEASURED)
     puts = 1440 * (2 + 8 + 1) + 1440 * (8 + 3) + 11.25 * 5
     gets = 1440 * (5 + 6 + 1) + 1440 * (10 + 3) + 11.25 * 5

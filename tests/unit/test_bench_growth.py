@@ -24,7 +24,7 @@ def test_the_exponent_of_a_power_is_found(cost: Callable[[int], float], expected
 
 
 def test_between_flat_and_linear_a_cost_bends() -> None:
-    """A constant and a share for each: the last two sizes say more than all."""
+    """The costs have a constant part and a part per item: the last two sizes say more than all."""
     costs = {size: 1.0 + size / 100 for size in (10, 100, 1000)}
     last = {size: costs[size] for size in (100, 1000)}
     assert 0 < exponent(costs) < exponent(last) < 1
@@ -68,7 +68,7 @@ def test_lines_of_two_kinds_are_two_tables() -> None:
 
 @pytest.mark.slow
 def test_the_ground_of_the_laws_is_a_log_in_order(tmp_path: Path) -> None:
-    """What is laid out as files is what appends and merges leave: whole on all replicas, and read to its end."""
+    """The written files equal those of appends and merges: intact on all replicas, and readable to the end."""
     bench = _bench(tmp_path)
     for merged, followers, producers in ((True, True, 30), (False, True, 0), (False, False, 0)):
         made = bench.cluster("laid-out", brokers=growth.REPLICAS)

@@ -27,12 +27,12 @@ def test_the_last_minutes_are_told_beside_the_first() -> None:
         Minute(number, [0.010 * number] * 100, cpu_s=0.5, files=20.0, most_files=25, producer_mb=100.0 + number)
         for number in range(1, 7)
     ]
-    told = {one.what: one.cells for one in against(minutes)}
-    assert told["append, median"] == ("append, median", "15.0 ms", "55.0 ms", "3.67")
-    assert told["append, CPU"] == ("append, CPU", "5.0 ms", "5.0 ms", "1.00")
-    assert told["files a partition, the most"][1:] == ("25.0", "25.0", "1.00")
-    assert told["producer, resident"][1:3] == ("102.0 MB", "106.0 MB")
-    assert told["commit of a group, median"][1:] == ("0.0 ms", "0.0 ms", "")
+    found = {one.what: one.cells for one in against(minutes)}
+    assert found["append, median"] == ("append, median", "15.0 ms", "55.0 ms", "3.67")
+    assert found["append, CPU"] == ("append, CPU", "5.0 ms", "5.0 ms", "1.00")
+    assert found["files a partition, the most"][1:] == ("25.0", "25.0", "1.00")
+    assert found["producer, resident"][1:3] == ("102.0 MB", "106.0 MB")
+    assert found["commit of a group, median"][1:] == ("0.0 ms", "0.0 ms", "")
     assert all(len(one.cells) == len(one.headings) for one in against(minutes))
 
 

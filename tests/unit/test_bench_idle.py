@@ -1,4 +1,4 @@
-"""The benchmark of idle partitions: what it lays out is a log like any other; and the requests that it counts."""
+"""The benchmark of idle partitions: its prepared log is like any other; and its counted requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.s3_server import S3Endpoint
 PARTITIONS = 4
 FEW, MANY = 5, 400
 NAMES = 3
-"""Of an idle replica: a segment, an epoch, a high watermark."""
+"""The names of an idle replica: a segment, an epoch, a high watermark."""
 PAGE = 1000
 
 
@@ -41,7 +41,7 @@ def test_the_partitions_are_as_an_append_and_maintain_leave_them(tmp_path: Path)
 def test_maintain_has_nothing_to_do_for_partitions_that_were_put_there_and_settled(
     tmp_path: Path,
 ) -> None:
-    """As in a bucket, and here their files are put where they belong; their bytes are as good as any others."""
+    """Their files are written to their places as in a bucket; their bytes are ordinary."""
     made = Bench(None, bench_options({}, tmp_path)).cluster("idle", brokers=idle.REPLICAS)
     idle.lay_out(made.cluster, 1, idle.SEEN)
     idle.until_idle(made.cluster)
@@ -69,8 +69,8 @@ def test_a_line_tells_the_requests_of_the_partitions_that_have_changed() -> None
 def test_an_idle_round_on_a_bucket_is_a_request_more_for_each_thousand_names(
     tmp_path: Path, s3_endpoint: S3Endpoint
 ) -> None:
-    """With every step due, and by a driver that knows nothing. 10,000 partitions are 27 pages of each broker more,
-    below 500 requests in all."""
+    """With every step due, and by a driver without caches. 10,000 partitions are 27 more pages per broker, below
+    500 requests in all."""
 
     def requests_of(partitions: int) -> int:
         name = f"idle-{partitions}"

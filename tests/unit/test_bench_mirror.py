@@ -1,4 +1,4 @@
-"""How the benchmark of mirrors counts, and how it says what MirrorMaker is to do."""
+"""The counts of the benchmark of mirrors, and the settings that it gives to MirrorMaker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prototype of docs/shared-tail.md: what it numbers, what it reads, what it asks for."""
+"""The prototype of docs/shared-tail.md: its numbering, its reads, its requests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bench.shared_tail import Brokers, batches, of_tail, parts, raced, shared_ru
 
 
 def test_one_create_numbers_the_runs_of_all_drivers() -> None:
-    """A driver that comes second appends the same bytes under the next number, behind what the first one has."""
+    """A later driver appends the same bytes under the next number, after the first one's."""
     brokers = Brokers()
     one, other = brokers.driver(), brokers.driver()
     assert one.append({0: (3, b"aaa"), 1: (1, b"b")}) == {0: 0, 1: 0}

@@ -49,7 +49,7 @@ class World:
         )
 
     def run(self, history: list[str]) -> None:
-        """The ``history`` of a scenario."""
+        """Run the ``history`` of a scenario."""
         for event in history:
             match event.split():
                 case ["msg", _, epoch]:
@@ -77,13 +77,13 @@ class World:
         return ports_of(self.cluster).storage.replicas(self.view).replica(broker).log()
 
     def wiped(self, broker: int) -> None:
-        """The broker lost its disk; an empty one is in its place."""
+        """Replace the broker's disk by an empty one."""
         store = self.cluster.stores[broker]
         store.delete([stored.name for stored in store.list("")])
 
 
 def epoch_of(text: str) -> int:
-    """Ours of the KIP's ``LE-n``."""
+    """The number of the KIP's ``LE-n``."""
     return int(text.removeprefix("LE-")) + 1
 
 
@@ -126,10 +126,10 @@ def test_a_scenario_comes_out_as_written(world: World, file: Path, way: str) -> 
         wanted = epochs(scenario["remote"]["leader_epochs"][name])
         assert [tuple(entry) for entry in footer.lineage] == wanted
 
-    for spec, told in scenario["told"].items():
+    for spec, seen in scenario["told"].items():
         found = world.cluster.offsets("t", OffsetSpec[spec.upper()])[0]
         assert isinstance(found, FoundOffset)
-        assert [found.offset, found.leader_epoch] == [told[0], epoch_of(told[1])]
+        assert [found.offset, found.leader_epoch] == [seen[0], epoch_of(seen[1])]
 
     world.cluster.topics.alter_configs(None, {LAST_TIERED: str(way == "bootstrapped").lower()})
     world.wiped(follower)

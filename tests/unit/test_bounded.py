@@ -1,4 +1,4 @@
-"""What storage holds is read up to a bound, and decoded by one decoder, with one error for all that is wrong."""
+"""Stored data is read up to a bound, and decoded by one decoder, with one error for all faults."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_no_register_is_written_that_nobody_would_read() -> None:
 
 @pytest.mark.slow
 def test_a_lineage_of_more_elections_than_a_partition_has_is_neither_written_nor_made_an_object() -> None:
-    """One of 16 MiB would take 180 MB of memory; of other registers nothing is said by that."""
+    """A register of 16 MiB would take 180 MB of memory; this says nothing about other registers."""
     most = Lineage((epoch, 10**15 + epoch) for epoch in range(10**9, 10**9 + EPOCH_BYTES // 32))
     assert Lineage.from_json(most.to_json(), "x") == most
     larger = Lineage([*most, *((epoch, 10**16) for epoch in range(2 * 10**9, 2 * 10**9 + 10_000))])
@@ -123,7 +123,7 @@ def test_a_lineage_of_more_elections_than_a_partition_has_is_neither_written_nor
 
 
 def nested(levels: int) -> str:
-    """Arrays in each other around a long: ``levels`` types."""
+    """Nested arrays around a long, with ``levels`` types."""
     return '{"type":"array","elementType":' * (levels - 1) + '"long"' + "}" * (levels - 1)
 
 
@@ -140,7 +140,7 @@ LIMIT = 1 << 30
 
 @pytest.mark.slow
 def test_files_of_gigabytes_under_names_of_ours_take_no_memory(tmp_path: Path) -> None:
-    """A sparse file for each kind that is read whole; the process may have a gigabyte."""
+    """A sparse file for each kind that is read whole, in a process of one gigabyte."""
     (tmp_path / "a").mkdir()
     for name in ("broker.json", "a/0000000001.epoch", "a/0000000001.claim"):
         (tmp_path / name).touch()
@@ -167,7 +167,7 @@ for read in (
 
 
 def in_a_gigabyte(code: str) -> str:
-    """What a Python program prints that may have ``LIMIT`` bytes of address space for its data."""
+    """The output of a Python program with ``LIMIT`` bytes of address space for its data."""
 
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, LIMIT))
@@ -196,7 +196,7 @@ def test_a_local_store_reads_a_range_of_a_sparse_file(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_threads_may_ask_for_a_type_at_once_that_nobody_has_decoded_yet() -> None:
-    """In a process of its own, which died of it."""
+    """In a separate process, because it once crashed the process."""
     code = """
 import sys, threading
 import msgspec

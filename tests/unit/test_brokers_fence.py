@@ -1,4 +1,4 @@
-"""Brokers out of service by hand, back, moved, and gone for good."""
+"""Brokers that are fenced by hand, unfenced, moved, and removed."""
 
 from __future__ import annotations
 
@@ -15,27 +15,14 @@ from stratalog.partitions.errors import InvalidCallError, UnknownBrokerError
 from stratalog.partitions.paths import BROKER_FILE
 from stratalog.partitions.root import format_root
 from tests.ports import ports_of, with_ports
-from tests.unit.cluster_harness import LiveCluster, codes, live_and_shared, rows_of, the_failure
+from tests.unit.cluster_harness import LiveCluster, codes, led_by_each, live_and_shared, rows_of, the_failure
 
-
-def built(folder: Path) -> LiveCluster:
-    """Brokers 1 (which votes), 2 and 3; topic ``t`` with a partition on all of them, led by 1, 2 and 3."""
-    made = LiveCluster(folder)
-    made.topic(partitions=3)
-    made.append({0: ["a0"], 1: ["a1"], 2: ["a2"]}).raise_for_failures()
-    return made
-
-
-live, shared = live_and_shared(built)
+live, shared = live_and_shared(led_by_each)
 
 
 @pytest.fixture
 def disks(tmp_path: Path) -> LiveCluster:
-    """As ``live``, on folders."""
-    made = LiveCluster(tmp_path, on_disk=True)
-    made.topic(partitions=3)
-    made.append({0: ["a0"], 1: ["a1"], 2: ["a2"]}).raise_for_failures()
-    return made
+    return led_by_each(tmp_path, on_disk=True)
 
 
 def led_by(live: LiveCluster, broker: int, topic: str = "t") -> int:
@@ -109,13 +96,13 @@ def test_unfencing_brings_a_broker_back_with_all_it_holds(live: LiveCluster) -> 
 
 
 def test_unfencing_tells_what_a_broker_leads_then(live: LiveCluster) -> None:
-    """It was the last in every ISR, and what waited for it is led again."""
+    """It was the last member of every ISR, and the waiting partitions get a leader again."""
     live.cluster.brokers.fence([1, 3, 2], force=True).raise_for_failures()
     assert rows_of(live.cluster.brokers.unfence(2), "broker", "leads") == [(2, 3)]
 
 
 def test_a_root_that_is_another_incarnation_by_now_is_registered_as_such(live: LiveCluster) -> None:
-    """Somebody has changed the disk while the broker was fenced."""
+    """The disk was changed while the broker was fenced."""
     live.cluster.brokers.fence(2).raise_for_failures()
     live.wipe(2)
     found = format_root(live.store(2), "c", 2, live.new_id)
@@ -145,7 +132,7 @@ def test_an_unknown_broker_is_refused_and_nothing_is_changed(shared: LiveCluster
 
 
 def test_who_is_the_last_to_lead_is_fenced_only_by_force(live: LiveCluster) -> None:
-    """The partitions are named, and a plan shows them."""
+    """The error names the partitions, and a plan shows them."""
     live.topic("alone", copies=1, partitions=3)
     partition = led_by(live, 2, "alone")
     with live.unchanged():
@@ -211,7 +198,7 @@ def test_a_broker_without_replicas_is_taken_out_and_comes_back_by_registration(t
 
 
 def move(live: LiveCluster, broker: int) -> LiveCluster:
-    """Copy a broker's root to another folder, and say so in the cluster file."""
+    """Copy a broker's root to another folder, and change the cluster file."""
     shutil.copytree(live.root(broker), live.folder / "elsewhere", symlinks=True)
     shutil.rmtree(live.root(broker))
     live.file.write_text(live.file.read_text().replace(f'"b{broker}"', '"elsewhere"'))
@@ -221,7 +208,7 @@ def move(live: LiveCluster, broker: int) -> LiveCluster:
 
 @pytest.mark.slow
 def test_a_root_moved_while_its_broker_was_fenced_comes_back_as_a_trusted_copy(disks: LiveCluster) -> None:
-    """Nothing is copied: it has what it had when it was fenced, and lacks what came later."""
+    """Nothing is copied: it has its records from before the fence, and lacks later ones."""
     disks.cluster.brokers.fence(2).raise_for_failures()
     move(disks, 2)
     with_ports(probe_brokers, ports_of(disks.cluster))()
@@ -244,8 +231,8 @@ def test_the_last_member_moved_and_trusted_leads_again_with_all_it_had(disks: Li
 
 
 def test_trust_comes_in_time_also_when_a_probe_was_faster(disks: LiveCluster) -> None:
-    """The root was moved without a fence; a run has registered it as another incarnation, and its partition has
-    no leader. Nobody else has led since: it is not too late to say that the copy is faithful."""
+    """The root was moved without a fence; a run has registered it as another incarnation, and its partition has no
+    leader. No other broker has led since, so the copy can still be declared faithful."""
     disks.topic("alone", copies=1, partitions=3)
     partition = led_by(disks, 2, "alone")
     disks.append({partition: ["a"]}, "alone").raise_for_failures()
@@ -281,7 +268,7 @@ def test_a_root_that_was_formatted_anew_or_not_at_all_is_no_copy(live: LiveClust
 
 @pytest.mark.slow
 def test_a_cluster_that_was_moved_as_a_whole_waits_for_a_person(disks: LiveCluster, tmp_path: Path) -> None:
-    """Its metadata has moved, too: nobody can tell whether it is the latest."""
+    """Its metadata has moved, too, so it is unknown whether that is the latest."""
     there = tmp_path / "there"
     shutil.copytree(disks.folder, there, symlinks=True, ignore=shutil.ignore_patterns("there"))
     disks.file, disks.folder = there / "cluster.toml", there

@@ -1,4 +1,4 @@
-"""Format: what stopped half-way is finished by calling it again; what cannot work is found before it begins."""
+"""An interrupted format is completed by calling it again; impossible formats are detected before they begin."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.unit.harness import batch
 
 
 class Roots:
-    """Brokers 1 to 3 in memory, which nobody has formatted; 1 and 2 vote."""
+    """Brokers 1 to 3 in memory, not formatted; 1 and 2 vote."""
 
     def __init__(self, folder: Path, faults: Faults) -> None:
         self.clock = ManualClock()
@@ -50,7 +50,7 @@ class Roots:
 
 
 def stop_at(call: int) -> Callable[[str, str, str], None]:
-    """Storage answers nothing from the call of that number on."""
+    """Let storage fail from the call of that number on."""
     calls = 0
 
     def fail(*_: object) -> None:
@@ -104,7 +104,7 @@ def test_a_topic_that_lacks_brokers_says_which_were_never_registered(tmp_path: P
 
 
 class Stopped:
-    """As a session of Spark answers that was stopped."""
+    """Answers like a stopped Spark session."""
 
     def range(self, end: int) -> object:
         raise AttributeError("'NoneType' object has no attribute 'sc'")
@@ -153,7 +153,7 @@ def test_a_refused_format_writes_nothing(tmp_path: Path, exists: bool) -> None:
     for broker in {1, 2, 3} - kept:
         shutil.rmtree(live.root(broker))
     live.root(1).mkdir()
-    said = "no voter has its metadata" if exists else "is not a folder: create it, or mount its volume"
-    with pytest.raises(StratalogError, match=said):
+    text = "no voter has its metadata" if exists else "is not a folder: create it, or mount its volume"
+    with pytest.raises(StratalogError, match=text):
         Cluster.format(live.file)
     assert list(live.root(1).iterdir()) == []

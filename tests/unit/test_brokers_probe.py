@@ -1,4 +1,4 @@
-"""The probe of every root at the start of a run, and what follows from it (protocol section 4)."""
+"""The probe of every root at the start of a run, and its consequences (protocol section 4)."""
 
 from __future__ import annotations
 
@@ -27,17 +27,13 @@ from stratalog.partitions.probing import SerialProber, ThreadProber
 from stratalog.partitions.root import BrokerFile, format_root
 from stratalog.partitions.runner import Failed, Outcome
 from tests.ports import ports_of, with_ports
-from tests.unit.cluster_harness import LiveCluster
+from tests.unit.cluster_harness import LiveCluster, led_by_each
 from tests.unit.faulty_store import CHANGES, Faults
 
 
 @pytest.fixture(params=["memory", pytest.param("disk", marks=pytest.mark.slow)])
 def live(request: pytest.FixtureRequest, tmp_path: Path) -> LiveCluster:
-    """Brokers 1 (which votes), 2 and 3; topic ``t`` with a partition on all of them, led by 1, 2 and 3."""
-    made = LiveCluster(tmp_path, on_disk=request.param == "disk")
-    made.topic(partitions=3)
-    made.append({0: ["a0"], 1: ["a1"], 2: ["a2"]}).raise_for_failures()
-    return made
+    return led_by_each(tmp_path, on_disk=request.param == "disk")
 
 
 def context(cluster: Cluster) -> Ports:
@@ -49,7 +45,7 @@ def probe(live: LiveCluster) -> ProbedMetadata:
 
 
 def batches(live: LiveCluster) -> int:
-    """How many batches the metadata log has."""
+    """The number of batches in the metadata log."""
     return sum("__cluster_metadata" in s.name and s.name.endswith(".parquet") for s in live.store(1).list(""))
 
 
@@ -58,7 +54,7 @@ def isrs(live: LiveCluster) -> list[set[int]]:
 
 
 def copy_of(live: LiveCluster, broker: int) -> dict[str, bytes]:
-    """Everything on a broker's root, to be put back later."""
+    """Copy a broker's root, to be restored later."""
     store = live.store(broker)
     if (root := live.root(broker)).exists():
         shutil.copytree(root, live.folder / "backup", symlinks=True)
@@ -66,7 +62,7 @@ def copy_of(live: LiveCluster, broker: int) -> dict[str, bytes]:
 
 
 def put_back(live: LiveCluster, broker: int, copied: dict[str, bytes]) -> None:
-    """The root is wiped, and the copy put in its place, with the times and modes of the original."""
+    """Wipe the root, and restore the copy, with the times and modes of the original."""
     if (root := live.root(broker)).exists():
         shutil.rmtree(root)
         shutil.copytree(live.folder / "backup", root, symlinks=True)
@@ -104,7 +100,7 @@ def test_a_broker_registered_without_an_identity_is_told_by_its_directory(live: 
 
 
 def test_a_look_beside_the_read_of_the_metadata_says_whether_all_is_as_registered(live: LiveCluster) -> None:
-    """Whatever there is to do is left to a probe: this look commits nothing."""
+    """This look commits nothing; a probe does the remaining work."""
     driver = live.driver()
     look = with_ports(read_and_probe, context(driver))
     with live.unchanged():
@@ -132,11 +128,7 @@ def test_a_look_at_brokers_that_were_registered_meanwhile_counts_for_nothing(liv
 
 @pytest.fixture
 def disks(tmp_path: Path) -> LiveCluster:
-    """As ``live``, on folders."""
-    made = LiveCluster(tmp_path, on_disk=True)
-    made.topic(partitions=3)
-    made.append({0: ["a0"], 1: ["a1"], 2: ["a2"]}).raise_for_failures()
-    return made
+    return led_by_each(tmp_path, on_disk=True)
 
 
 def test_an_unmounted_root_is_fenced_and_unfenced_when_it_is_back(disks: LiveCluster) -> None:
@@ -175,7 +167,7 @@ def test_the_last_member_of_an_isr_stays_in_it_and_leads_again_when_it_is_back(d
 
 
 def test_a_root_that_hangs_is_fenced_after_the_deadline_and_holds_nobody_up(tmp_path: Path) -> None:
-    """A dead NFS mount: a call into it does not come back."""
+    """Calls into a dead NFS mount do not return."""
     faults, server = Faults(), threading.Event()
     live = LiveCluster(tmp_path, through=faults.wrap)
 
@@ -219,7 +211,7 @@ def test_a_root_that_cannot_be_written_answers_and_is_not_fenced(tmp_path: Path,
 
 
 class CutOff(SerialProber):
-    """A driver to which some brokers' roots do not answer."""
+    """A driver that cannot reach some brokers' roots."""
 
     def __init__(self, *brokers: int) -> None:
         self.brokers = brokers
@@ -267,7 +259,7 @@ def test_a_root_that_was_wiped_and_not_formatted_is_unreachable_and_never_empty(
 def test_a_restored_older_copy_is_found_before_it_counts_and_nothing_acknowledged_is_lost(
     live: LiveCluster,
 ) -> None:
-    """A backup of broker 2 (which leads partition 1) is put back after more was acknowledged: same directory id,
+    """A backup of broker 2 (which leads partition 1) is restored after later acknowledgements: same directory id,
     same files, and a history that stops too early."""
     copied = copy_of(live, 2)
     live.append({0: ["b0"], 1: ["b1"], 2: ["b2"]}).raise_for_failures()
@@ -289,7 +281,7 @@ def test_a_restored_older_copy_is_found_before_it_counts_and_nothing_acknowledge
 
 
 def test_an_append_finds_a_restored_older_copy_by_itself(live: LiveCluster) -> None:
-    """It has the old view, and the restored root leads in it."""
+    """It has the old view, in which the restored root leads."""
     copied = copy_of(live, 2)
     live.append({1: ["b1"]}).raise_for_failures()
     put_back(live, 2, copied)
@@ -299,7 +291,7 @@ def test_an_append_finds_a_restored_older_copy_by_itself(live: LiveCluster) -> N
 
 
 def test_a_restored_older_copy_of_the_last_member_is_no_leader(live: LiveCluster) -> None:
-    """What it has lost is nowhere else; only a person may say to go on without it."""
+    """The lost records exist nowhere else; only an operator may continue without them."""
     live.topic("alone", copies=1, partitions=3)
     on_two = next(p for p in range(3) if live.leader("alone", p) == 2)
     live.append({on_two: ["a"]}, "alone").raise_for_failures()
@@ -388,7 +380,7 @@ def test_all_changes_of_a_run_are_one_commit(tmp_path: Path) -> None:
 
 
 class Interrupted(SerialProber):
-    """After the first probe, and before anything is made of it, somebody else does something."""
+    """After the first probe, and before its result is used, another driver intervenes."""
 
     def __init__(self, meanwhile: Callable[[], object]) -> None:
         self.meanwhile = [meanwhile]
@@ -458,8 +450,8 @@ def test_kip_903_a_broker_that_lost_its_disk_and_came_back_joins_no_isr_by_a_del
     live: LiveCluster, order: Sequence[str]
 ) -> None:
     """KIP-903: a driver that has seen broker 3 caught up expands the ISR of partition 0 by it, in its two commits.
-    Meanwhile the broker loses its disk, comes back empty, and is registered by another driver. Whatever the order:
-    in the end nobody without the data is in the ISR, and nothing acknowledged is lost."""
+    Meanwhile the broker loses its disk, returns empty, and is registered by another driver. In any order: at the
+    end no replica without the data is in the ISR, and nothing acknowledged is lost."""
     live.cluster.brokers.fence(3).raise_for_failures()
     live.append({0: ["b0"]}).raise_for_failures()
     live.cluster.brokers.unfence(3).raise_for_failures()
@@ -483,7 +475,7 @@ def test_kip_903_a_broker_that_lost_its_disk_and_came_back_joins_no_isr_by_a_del
     for step in ("add", "join"):
         assert isinstance(answers[step], RefusedPartition) == (order.index("probe") < order.index(step))
     if order.index("probe") < order.index("add"):
-        # The partition has not changed since: the broker epoch alone tells.
+        # The partition has not changed since: only the broker epoch differs.
         assert isinstance(answers["add"], RefusedPartition)
         assert isinstance(answers["add"].error, IneligibleReplicaError)
     assert live.isr() == {1, 2}

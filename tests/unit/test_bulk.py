@@ -1,4 +1,4 @@
-"""The collector of cycles pauses while very many objects are made, and goes on afterwards, whatever happens."""
+"""The cycle collector pauses while very many objects are created, and resumes afterwards in any case."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_it_goes_on_after_an_error() -> None:
 
 
 def test_of_several_that_overlap_the_last_ends_the_pause() -> None:
-    """As two threads do: the first to begin is the first to end."""
+    """Two threads do so, and the first to begin is the first to end."""
     first, second = collector_paused(), collector_paused()
     first.__enter__()
     second.__enter__()

@@ -1,7 +1,7 @@
-"""What the protocol's operations ask of storage, call by call.
+"""The storage calls of the protocol's operations.
 
-The table stands in ``bench.calls``, each number with its reason, for ``make bench`` prints it,
-too. Who makes an operation call once more, or once less, has to say why there.
+The table is in ``bench.calls``, each number with its reason, because ``make bench`` prints it, too. A change of an
+operation's number of calls must change the reason there.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def test_a_driver_that_goes_on_opens_no_file_of_an_idle_partition_again(tmp_path
 def test_a_tier_run_with_nothing_to_do_reads_each_table_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And asks the remote for nothing else, however many partitions and segments there are. (The schedule is read
-    on each broker that keeps a copy of it.)"""
+    """It makes no other remote request, for any number of partitions and segments. (The schedule is read on each
+    broker that has a copy of it.)"""
     made = CountedCluster(tmp_path)
     IDLE_TIER.prepare(made, 5, 1)
     driver = made.driver()
@@ -87,7 +87,7 @@ def test_a_tier_run_with_nothing_to_do_reads_each_table_once(
 
 
 def test_a_partition_in_which_something_happened_is_looked_at(tmp_path: Path) -> None:
-    """What spares the other calls is no answer of its own: it holds for what was listed, and no longer."""
+    """The cache that saves the other calls is no independent answer: it is valid for the listed state only."""
     made = CountedCluster(tmp_path)
     IDLE_TIER.prepare(made, 2, 1)
     made.append(1)
@@ -108,6 +108,27 @@ def test_brokers_that_are_as_registered_cost_a_stat_each(tmp_path: Path, partiti
     assert unknown == known + Counter({LIST: 1, READ: 1})  # the metadata, and the root of its voter
 
 
+def test_an_append_that_adds_a_field_costs_an_append_and_the_commit_of_the_field(tmp_path: Path) -> None:
+    """The metadata is not read again after the commit."""
+    made = CountedCluster(tmp_path)
+    made.cluster.topics.create(TOPIC, partitions=1, replication_factor=BROKERS, value="a STRING")
+    driver = made.driver()
+
+    def append(*fields: str) -> Counter[str]:
+        value = pa.StructArray.from_arrays([pa.array(["v"]) for _ in fields], names=list(fields))
+        batch = record_batch(value)
+        return made.calls_of(
+            lambda: driver.append_batches(TOPIC, {0: [batch]}, on_unknown_field="add").raise_for_failures()
+        )
+
+    append("a")
+    plain = append("a")
+    adding = [append("a", "b"), append("a", "b", "c")]
+    altering = made.calls_of(lambda: driver.topics.alter(TOPIC, value="a STRING, b STRING, c STRING, d STRING"))
+    assert adding[-1] - plain == altering
+    assert adding[0] - plain == altering + Counter({CREATE: 1, LIST: 2, READ: 2})  # the first claim of this driver
+
+
 def calls_of_idle(folder: Path, look: Callable[[Cluster], Report]) -> list[Counter[str]]:
     """The calls of a new driver's look at idle clusters of 4 and of 8 partitions."""
     found = []
@@ -125,7 +146,7 @@ def calls_of_idle(folder: Path, look: Callable[[Cluster], Report]) -> list[Count
 def test_a_check_of_all_bytes_reads_each_file_and_each_epoch_once(
     tmp_path: Path, check: Callable[[Cluster], Report]
 ) -> None:
-    """6 requests a partition with three replicas and one small file. On each broker a walk and one look at the
+    """6 requests per partition with three replicas and one small file. On each broker a walk and one look at the
     root list all partitions."""
     few, many = calls_of_idle(tmp_path, check)
     assert many - few == Counter({READ: 4 * 2 * BROKERS})
@@ -133,7 +154,7 @@ def test_a_check_of_all_bytes_reads_each_file_and_each_epoch_once(
 
 
 def test_the_first_round_of_maintain_looks_at_each_replica_once(tmp_path: Path) -> None:
-    """By replicate: merge and retain see in its listings that nothing is to be done. The scrub reads all."""
+    """Replicate lists: merge and retain see in its listings that there is no work. The scrub reads everything."""
     found = []
     for partitions in (32, 64):
         (tmp_path / str(partitions)).mkdir()
@@ -149,14 +170,14 @@ def test_the_first_round_of_maintain_looks_at_each_replica_once(tmp_path: Path) 
 
 
 def test_a_description_reads_the_lineages_and_one_footer_of_a_partition(tmp_path: Path) -> None:
-    """Followers whose last file is the leader's by name and size end where it does."""
+    """Followers whose last file equals the leader's by name and size end where it does."""
     few, many = calls_of_idle(tmp_path, lambda driver: driver.describe())
     assert many - few == Counter({READ: 4 * (BROKERS + 1)})
     assert not few - many
 
 
 def test_what_a_check_finds_by_a_walk_it_looks_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A walk that misses files, as a torn one may, makes no finding; a file that is lost is found."""
+    """A walk that misses files, like a torn one, makes no finding; a lost file is found."""
     made = CountedCluster(tmp_path)
     IDLE.prepare(made, 4, 1)
     driver = made.driver()
@@ -188,8 +209,8 @@ def test_what_a_later_append_costs_in_a_bucket(tmp_path: Path, replicas: int, pu
 
 
 def test_a_transaction_of_three_appends_costs_less_than_twice_their_calls(tmp_path: Path) -> None:
-    """To a partition; to one more it is two appends more, records and marker. The state changes three times, for
-    as many partitions as there are: when it begins, when it is decided, when it is complete."""
+    """For one partition; each further one adds two appends, records and marker. The state changes three times, for
+    any number of partitions: when it begins, when it is decided, when it is complete."""
     made = CountedCluster(tmp_path)
     made.cluster.topics.create(TOPIC, partitions=3, replication_factor=BROKERS)
     driver = made.driver()

@@ -1,4 +1,4 @@
-"""A checkout builds with its symbolic links and without them; without, it says so where they are needed."""
+"""A checkout builds with its symbolic links and without them; without, commands that need them say so."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_wheel_and_one_from_the_sdist_have_every_file(tmp_path: Path, links: b
 
 @pytest.mark.slow
 def test_a_type_checker_sees_the_types_of_an_editable_install(tmp_path: Path) -> None:
-    """The install is a path and no import hook, which type checkers and editors would not follow."""
+    """The install is a path and no import hook, because type checkers and editors would not follow a hook."""
     source = copy_of_checkout(tmp_path / "source")
     done = built("build_editable", source, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -63,7 +63,7 @@ def test_a_type_checker_sees_the_types_of_an_editable_install(tmp_path: Path) ->
     checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert checked.returncode == 1, checked.stderr
     assert checked.stdout.splitlines()[:-1] == [
-        'consumer.py:5: note: Revealed type is "stratalog.engine.metadata.topic_commands.TopicCreated"',
+        'consumer.py:5: note: Revealed type is "stratalog.engine.driver.report.Report"',
         "consumer.py:6: error: Incompatible types in assignment "
         '(expression has type "str", variable has type "int")  [assignment]',
     ]
@@ -82,7 +82,7 @@ def test_an_editable_install_without_links_says_what_to_do(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("left", ["a text file", "nothing"])
 def test_an_import_without_links_says_what_to_do(tmp_path: Path, left: str) -> None:
-    """An unpacked sdist has nothing in the place of the links."""
+    """An unpacked sdist has nothing in place of the links."""
     (tmp_path / "stratalog").mkdir()
     (tmp_path / "stratalog" / "__init__.py").write_bytes((ROOT / "stratalog" / "__init__.py").read_bytes())
     if left == "a text file":

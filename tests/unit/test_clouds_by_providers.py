@@ -1,4 +1,4 @@
-"""Azure and Google without a word in the environment: endpoints of the cluster file, credentials of a provider."""
+"""Azure and Google without environment variables: endpoints from the cluster file, credentials from a provider."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def on_azure(azure_endpoint: CloudEndpoint, silent: None, tmp_path: Path) -> Ope
 
 
 def test_an_account_key_then_a_signature(on_azure: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connections are made anew with what was given last, and Delta's writer gets the same."""
+    """The connections are renewed with the latest credentials, and Delta's writer gets the same."""
     clock = ManualClock(1_700_000_000_000)
     monkeypatch.setattr(providers, "_CLOCK", clock)
     token = signature()

@@ -1,4 +1,4 @@
-"""The door: help and completion show all of it."""
+"""Help and completion show every method of the door."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def methods() -> Iterator[tuple[str, object]]:
 
 
 def test_every_method_names_its_arguments_and_says_what_it_does() -> None:
-    """But the options of a stream, which are those of its format, as Spark's own ``load`` takes them."""
+    """Except the options of a stream, which are those of its format, as Spark's own ``load`` takes them."""
     hidden = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     for name, method in methods():
         parameters = inspect.signature(method).parameters.values()  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ UNEXPECTED = "got an unexpected keyword argument"
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda of: of.verify(deeep=True), f"cluster.verify() {UNEXPECTED} 'deeep'; did you mean 'deep'?"),
         (
@@ -111,11 +111,11 @@ UNEXPECTED = "got an unexpected keyword argument"
     ],
 )
 def test_a_wrong_argument_is_refused_with_the_method_as_users_call_it(
-    tmp_path: Path, call: Callable[[Cluster], object], said: str
+    tmp_path: Path, call: Callable[[Cluster], object], message: str
 ) -> None:
     with pytest.raises(TypeError) as refused:
         call(LiveCluster(tmp_path).cluster)
-    assert str(refused.value) == said
+    assert str(refused.value) == message
 
 
 @pytest.mark.parametrize("door", [Cluster.open, Cluster.format])

@@ -1,4 +1,4 @@
-"""``cluster.toml``: what it says, and one clear error for everything that is wrong with it."""
+"""``cluster.toml``: its content, and one clear error for every fault in it."""
 
 from __future__ import annotations
 
@@ -174,7 +174,8 @@ def test_a_secret_is_refused_and_not_shown(tmp_path: Path, line: str) -> None:
 def test_whoever_would_import_from_storage_is_told_so_before_anything_is_imported(
     tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A root holds what its writers like, ``pandas.py`` too; Spark's workers import from the working folder."""
+    """A root may contain any files of its writers, ``pandas.py`` too; Spark's workers import from the working
+    folder."""
     (tmp_path / "data" / "inside").mkdir(parents=True)
     (tmp_path / "link").symlink_to("data")
     file = write(tmp_path, GOOD.replace('log_dir = "one"', 'log_dir = "data"'))
@@ -222,7 +223,7 @@ def test_names_that_only_begin_alike_are_apart(tmp_path: Path) -> None:
 
 
 class TestStorage:
-    """How each root is reached: its own table, else that of its kind."""
+    """The connection of each root: its own table, or that of its kind."""
 
     def read(self, folder: Path, own: str = "", common: str = "", root: str = "s3://bucket/two") -> StoreOptions:
         text = GOOD.replace("s3://bucket/two", root).replace("[s3]", f"[brokers.storage]\n{own}\n[s3]")
@@ -300,7 +301,7 @@ class TestStorage:
 
 
 class TestAddresses:
-    """Of the file itself."""
+    """The address of the file itself."""
 
     @pytest.mark.parametrize(
         ("address", "message"),

@@ -42,7 +42,7 @@ def named(root: str) -> Mapping[str, Any]:
 
 @pytest.fixture
 def nobody(s3_endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[S3Endpoint]:
-    """A server that this process knows, and no credentials."""
+    """A known server, and no credentials."""
     s3_connection._forget_clients()  # they have found credentials, or none
     for variable in (*credentials(), *OTHER_CREDENTIALS):
         monkeypatch.delenv(variable, raising=False)
@@ -56,7 +56,7 @@ def nobody(s3_endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def put_file(endpoint: S3Endpoint, folder: str, roots: Mapping[str, str], more: str = "") -> str:
-    """The address of a cluster file in a bucket; nobody needs credentials of the environment to put it there."""
+    """Write a cluster file into a bucket and return its address, without credentials from the environment."""
     text = f'[cluster]\nid = "c"\nremote = "{roots["remote"]}"\nvoters = [1]\n'
     text += "".join(f'[[brokers]]\nid = {n}\nlog_dir = "{roots[n]}"\n' for n in sorted(roots) if n != "remote")
     text += f'[s3]\nendpoint_url = "{endpoint.url}"\nregion = "{endpoint.region}"\n{more}'
@@ -69,7 +69,7 @@ def put_file(endpoint: S3Endpoint, folder: str, roots: Mapping[str, str], more: 
 
 
 def life(cluster: Cluster, again: Cluster) -> None:
-    """Append, replicate, tier, drop what is tiered, and read both tiers."""
+    """Append, replicate, tier, drop the tiered records, and read both tiers."""
     cluster.topics.create("t", partitions=1, replication_factor=2, configs=TIERED)
     for value in ("a", "b"):
         cluster.append_batches("t", {0: [batch([value])]}).raise_for_failures()
@@ -102,11 +102,11 @@ def test_a_file_in_a_bucket_with_roots_beside_it_and_a_named_provider(
     life(cluster, Cluster.open(address))
     monkeypatch.delenv("STRATALOG_CREDENTIALS")
     assert main(["describe", "--cluster", address]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith(
+    text = capsys.readouterr().err
+    assert text.startswith(
         f"ERROR SASL_AUTHENTICATION_FAILED: read s3://{nobody.bucket}/{tmp_path.name}/cluster.toml"
     )
-    assert said.count("\n") == 1
+    assert text.count("\n") == 1
 
 
 def test_a_file_in_a_bucket_that_is_not_there_or_names_code_is_refused(
@@ -126,7 +126,7 @@ def test_a_file_in_a_bucket_that_is_not_there_or_names_code_is_refused(
 
 @pytest.mark.nightly
 def test_brokers_and_remote_on_two_servers_at_once(s3_endpoint: S3Endpoint, tmp_path: Path) -> None:
-    """Each root has an endpoint of its own, and one has a provider; the other server knows no bucket of it."""
+    """Each root has its own endpoint, and one has a provider; the other server does not have its bucket."""
     (tmp_path / "server").mkdir()
     bucket, lake = s3_endpoint.buckets
     with running_server(tmp_path / "server") as other:
@@ -186,7 +186,8 @@ def store_by(provider: Answers, endpoint: S3Endpoint, folder: str) -> Store:
 
 
 def test_keys_that_the_server_knows_no_more_are_asked_for_again(nobody: S3Endpoint, tmp_path: Path) -> None:
-    """Rotated: the first are refused, and the call goes on with the next; only a refusal asks again."""
+    """After a rotation the first credentials are refused, and the call continues with the next; only a refusal
+    asks the provider again."""
     provider = Answers({"access_key": RETIRED, "secret_key": SECRET_KEY}, GOOD)
     store = store_by(provider, nobody, tmp_path.name)
     assert store.create("name", b"data")
@@ -227,16 +228,16 @@ def test_wrong_ones_are_one_sentence_and_nothing_is_half_done(
     store = store_by(provider, nobody, tmp_path.name)
     with pytest.raises(StorageAuthenticationError) as caught:
         store.create("name", b"data")
-    said = str(caught.value)
-    assert f"create s3://{nobody.bucket}/{tmp_path.name}/name" in said
-    assert "the credential provider Answers" in said
-    assert not [word for word in (WRONG, SECRET_KEY, RETIRED) if word in said + caplog.text]
+    text = str(caught.value)
+    assert f"create s3://{nobody.bucket}/{tmp_path.name}/name" in text
+    assert "the credential provider Answers" in text
+    assert not [word for word in (WRONG, SECRET_KEY, RETIRED) if word in text + caplog.text]
     assert provider.asked <= 2
     assert list(store_by(Answers(GOOD), nobody, tmp_path.name).list("")) == []
 
 
 def test_a_lost_right_is_another_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys that are known, and whose owner may do nothing."""
+    """Valid keys whose owner has no rights."""
     with running_server(tmp_path, ["nobody"]) as server:
         provider = Answers({"access_key": "nobody", "secret_key": SECRET_KEY})
         store = store_by(provider, server, "x")

@@ -1,4 +1,4 @@
-"""What the parts of the engine make of a compacted log: offsets without records in the middle, and at its ends."""
+"""The engine's view of a compacted log: offsets without records in the middle, and at its ends."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.unit.test_upkeep_compact import Compacted, fill
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 KEYS = "aababcadae"
-"""A record each, at second 1, 2, ... Compaction leaves 4 (b), 5 (c), 7 (d), and the tail from there: 8, 9."""
+"""One record each, at second 1, 2, ... Compaction keeps 4 (b), 5 (c), 7 (d), and the tail from there: 8, 9."""
 LEFT = [4, 5, 7, 8, 9]
 
 
 class Timed(Compacted):
-    """A compacted topic with ``KEYS``, each an append; compacted up to its last file."""
+    """A compacted topic with ``KEYS``, one per append; compacted up to its last file."""
 
     def __init__(self, folder: Path, **configs: str) -> None:
         super().__init__(folder, **configs)
@@ -94,7 +94,8 @@ def test_lag_counts_offsets_as_in_kafka_and_a_position_in_a_gap_stays(tmp_path: 
 def test_compact_and_delete_deletes_whole_files_from_the_start_with_gaps_or_without(
     tmp_path: Path, configs: dict[str, str], log_start: int
 ) -> None:
-    """By the time of what is left in a file: a file without records has none, and does not hold others back."""
+    """The times are those of the remaining records of a file: a file without records has none, and does not delay
+    others."""
     live = Timed(tmp_path, cleanup_policy="compact,delete")
     live.cluster.topics.alter_configs("t", configs)
     live.clock.sleep(60)

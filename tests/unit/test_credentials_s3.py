@@ -1,5 +1,5 @@
-"""Where credentials come from: the environment, a profile, or the instance; found by the store and by Delta alike,
-on a real S3 server that refuses everybody else."""
+"""The sources of credentials: the environment, a profile, or the instance; found by the store and by Delta alike,
+on a real S3 server that refuses all others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROLE = "/latest/meta-data/iam/security-credentials/"
 
 
 class InstanceMetadata(BaseHTTPRequestHandler):
-    """What a machine in the cloud asks for the credentials of its role."""
+    """The metadata service that gives a cloud machine the credentials of its role."""
 
     def do_PUT(self) -> None:
         self._answer("a token")
@@ -59,7 +59,7 @@ def instance() -> Iterator[str]:
 
 @pytest.fixture
 def nobody(monkeypatch: pytest.MonkeyPatch, s3_endpoint: S3Endpoint, tmp_path: Path) -> Iterator[None]:
-    """An environment that says nothing of credentials, and asks no instance."""
+    """An environment without credentials and without an instance's metadata service."""
     for variable in (*KEYS, *OTHER_CREDENTIALS):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))

@@ -1,4 +1,4 @@
-"""The digest of records: the same for the same records, however they come, and another one for others."""
+"""The digest of records: equal for the same records, in any layout, and different for others."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_keys_that_are_swapped_differ() -> None:
 
 
 def test_null_structs_lists_and_maps_hide_what_lies_under_them() -> None:
-    """Arrow lets anything stand there."""
+    """Arrow allows any content there."""
     kind = pa.struct([("a", pa.int64()), ("b", pa.list_(pa.field("element", pa.int64())))])
     lists = pa.array([[1], [2, 3], []], kind.field("b").type)
     hidden = pa.StructArray.from_arrays(
@@ -185,7 +185,7 @@ def test_zeros_are_equal_and_so_are_nans() -> None:
 
 
 def test_a_type_that_has_grown_leaves_old_records_as_they_are() -> None:
-    """A producer that does not know the new field tries again after the topic has learnt it."""
+    """A producer without the new field retries after the topic has got it."""
     narrow, wide = pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int64()), ("b", pa.string())])
     values = [{"a": 1}, None, {"a": None}]
     before = digest(pa.record_batch({"value": pa.array(values, narrow)}), schema=physical_schema(value=narrow))
@@ -242,7 +242,7 @@ def test_large_values_and_many_rows_are_digested_piece_by_piece() -> None:
 
 @pytest.mark.slow
 def test_the_digest_is_the_same_in_every_process_and_version() -> None:
-    """It stands in footers: these bytes must not change."""
+    """The digest is in footers, so these bytes must not change."""
     rows = [
         {
             "timestamp": 1_356_998_400_000_000,
@@ -264,12 +264,12 @@ def test_the_digest_is_the_same_in_every_process_and_version() -> None:
     ]
     assert digest(batch(rows)) == (2, bytes.fromhex("882ec6f8ccf8b693"))
     code = "from tests.unit.test_digest import of_values; print(of_values([b'abc', None, b'0123456789']).hex())"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert told.strip() == of_values([b"abc", None, b"0123456789"]).hex()
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found.strip() == of_values([b"abc", None, b"0123456789"]).hex()
 
 
 def test_a_column_that_may_be_null_fits_a_field_that_may_not() -> None:
-    """Arrow 19, the oldest that is taken, does not cast the one to the other."""
+    """Arrow 19, the oldest supported version, cannot cast one to the other."""
     strict = schema_of(None, type_to_json(pa.struct([pa.field("n", pa.int64(), nullable=False)])))
     loose = schema_of(None, type_to_json(pa.struct([pa.field("n", pa.int64())])))
     rows = pa.record_batch({"value": pa.array([{"n": 1}], loose.field("value").type)})

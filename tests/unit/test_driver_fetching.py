@@ -1,5 +1,5 @@
-"""The threads of fetches: who hangs takes them from nobody else, and what nobody waits for is not begun (KIP-405,
-"Thread Pools")."""
+"""The threads of fetches: a hanging fetch takes no threads from others, and abandoned fetches do not begin
+(KIP-405, "Thread Pools")."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stratalog.partitions.errors import StoreTimeoutError
 from stratalog.partitions.runner import Done, Failed, Outcome
 
 PATIENCE_S = 30
-"""Of a test that would hang; none that passes waits for it."""
+"""The time limit of a test that would hang; no passing test waits for it."""
 HANGING, WELL = 1, 2
 """Leaders."""
 
@@ -22,7 +22,7 @@ Key = tuple[str, int]
 
 
 class Fetches:
-    """Fetches that hang until they are let go, and those that do not."""
+    """Fetches that hang until they are released, and others that do not."""
 
     def __init__(self) -> None:
         self.fetching = Fetching()
@@ -30,7 +30,7 @@ class Fetches:
         self.let_go = threading.Event()
         self.begun: list[Key] = []
         self.held = threading.Semaphore(0)
-        """Released once by each fetch that hangs."""
+        """Released once by each hanging fetch."""
 
     def run(
         self, items: Sequence[Key], leader: int = WELL, *, hang: bool = False, remote: bool = False
@@ -49,14 +49,14 @@ class Fetches:
         return self.fetching.run(begin, items, lambda item: leader, self.clock, deadline_s, PATIENCE_S)
 
     def hang(self, items: Sequence[Key], threads: int, *, remote: bool = False) -> Iterator[Outcome[Key, str]]:
-        """All of the threads that they get hang."""
+        """Let all fetches of these leaders hang in all their threads."""
         outcomes = self.run(items, HANGING, hang=True, remote=remote)
         for _ in range(threads):
             assert self.held.acquire(timeout=PATIENCE_S)
         return outcomes
 
     def give_up(self) -> None:
-        """The time-out of all that were begun is over."""
+        """Let the timeout of all fetches pass."""
         self.clock.advance_ms(PATIENCE_S * 1000)
 
 
@@ -72,7 +72,7 @@ def some(topic: str, many: int) -> list[Key]:
 
 
 def test_fetches_begin_with_the_call(fetches: Fetches) -> None:
-    """Whoever does something else before it looks at the outcomes has not lost the time."""
+    """A caller that works on something else before it reads the outcomes has not lost that time."""
     outcomes = fetches.hang(some("t", 2), 2)
     fetches.let_go.set()
     assert sorted(fetches.begun) == [("t", 0), ("t", 1)]
@@ -88,7 +88,7 @@ def test_a_leader_that_hangs_leaves_half_of_the_threads_to_the_others(fetches: F
 
 @pytest.mark.parametrize(("threads", "remote"), [(LOCAL_THREADS // 2, False), (REMOTE_THREADS, True)])
 def test_what_nobody_waits_for_any_more_is_not_begun(fetches: Fetches, threads: int, remote: bool) -> None:
-    """Nobody has looked at the outcomes, even."""
+    """Even if no caller has read the outcomes."""
     fetches.hang(some("hung", 3 * threads), threads, remote=remote)
     fetches.give_up()
     fetches.let_go.set()
@@ -97,7 +97,7 @@ def test_what_nobody_waits_for_any_more_is_not_begun(fetches: Fetches, threads: 
 
 
 def test_what_was_given_up_is_not_kept(fetches: Fetches) -> None:
-    """However often somebody tries while a leader hangs."""
+    """However often fetches are tried while a leader hangs."""
     outcomes = fetches.hang(some("t", LOCAL_THREADS), LOCAL_THREADS // 2)
     for _ in range(3):
         fetches.give_up()

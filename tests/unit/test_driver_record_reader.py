@@ -1,4 +1,4 @@
-"""Row groups by one ranged request each, and records of several files as one table."""
+"""Row groups with one ranged request each, and records of several files as one table."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_part_of_a_file_is_read_as_that_part() -> None:
 
 
 def test_what_a_file_is_older_than_is_null_in_it(tmp_path: Path) -> None:
-    """The schema of a topic grows; a fetch over the change is one table."""
+    """The schema of a topic grows; a fetch across the change returns one table."""
     store = LocalStore(str(tmp_path))
     old = physical_schema(value=pa.struct([("a", pa.int64())]))
     new = physical_schema(value=pa.struct([("a", pa.int64()), ("b", pa.string())]))

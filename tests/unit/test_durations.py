@@ -36,13 +36,13 @@ def test_a_report_has_a_table_for_each_part_of_the_run() -> None:
         line("process", "not spark", 7, 2),
     ]
     spark = [line("call", "b.py::test", 7, 3, spark=True, long=True, quick=False), line("process", "spark", 9, 8)]
-    told = list(report([quick, spark], 1))
-    assert [row.split() for row in told if "everything" in row] == [
+    found = list(report([quick, spark], 1))
+    assert [row.split() for row in found if "everything" in row] == [
         ["everything", "1", "7.0", "2.0"],
         ["everything", "1", "9.0", "8.0"],
     ]
-    assert "      3.0  b.py::test" in told
-    assert told[-2:] == ["over 5 s on the wall without a mark that says why: 1", "      6.0  a.py::test"]
+    assert "      3.0  b.py::test" in found
+    assert found[-2:] == ["over 5 s on the wall without a mark that says why: 1", "      6.0  a.py::test"]
 
 
 def test_quick_tests_that_take_long_are_those_that_make_check_leaves_out() -> None:

@@ -80,7 +80,7 @@ class Erasable(Keyed):
         self.put(rows)
 
     def name(self, *offsets: int) -> None:
-        """The next erasure is in the metadata."""
+        """Add the next erasure to the metadata."""
         erasure = Erasure(self.view.generation + 1, ranges_of(sorted(offsets)))
         self.change(erasures=following(self.view.erasures, erasure))
 
@@ -193,7 +193,7 @@ def test_a_compaction_and_an_erasure_compose_in_either_order() -> None:
 
 
 def test_a_file_across_the_bound_of_a_compaction_bars_an_erasure() -> None:
-    """It would get the erasure's generation, and keep what the compaction removed on others."""
+    """It would get the erasure's generation, and keep records that the compaction removed on others."""
     one = some()
     assert not is_compacted(one.log(1), Rule(1, 4))
     one.change(rules=(CommittedRule(Rule(1, 4), 0),))
@@ -256,7 +256,7 @@ def test_an_offset_above_the_last_stable_offset_is_refused() -> None:
 
 
 def test_merges_go_on_around_rewritten_segments() -> None:
-    """A log that is not compacted keeps merging what lies before an erased record."""
+    """A log that is not compacted continues to merge files before an erased record."""
     one = Erasable()
     for number in range(9):
         one.add((b"%d" % number, b"x"))
@@ -273,7 +273,7 @@ def test_merges_go_on_around_rewritten_segments() -> None:
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("seed", range(25))
 def test_any_order_of_appends_erasures_merges_elections_and_syncs(seed: int) -> None:
-    """No record comes back, and equal names have equal records at every offset."""
+    """No removed record returns, and equal names have equal records at every offset."""
     chosen, one = random.Random(seed), Erasable()
     gone: dict[int, set[int]] = {1: set(), 2: set(), 3: set()}
     for _ in range(30):

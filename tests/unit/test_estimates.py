@@ -1,7 +1,7 @@
-"""What a dry run says that a run would send to object stores, against the requests that a run then sends.
+"""The requests to object stores in the estimate of a dry run, compared with those of the run.
 
-Both are a driver's of its own, as two commands are. Stores in memory count as buckets here, and small copies as S3
-makes them: a GET and a PUT.
+Each has a separate driver, like two commands. Stores in memory count as buckets here, and small copies as S3 makes
+them: a GET and a PUT.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tests.unit.estimate_harness import TIERED, Buckets, Scene, append, buckets_
 
 MIB = 1024 * 1024
 SMALL_BYTES = 20_000
-"""Of the metadata, and of registers."""
+"""The bytes of the metadata, and of registers."""
 FILES = 16
-"""Appends, by the default of segment.merge.min.files."""
+"""The number of appends, by the default of segment.merge.min.files."""
 
 
 def small(cluster: Cluster) -> None:
@@ -112,7 +112,7 @@ def deleted(cluster: Cluster) -> None:
     cluster.topics.delete(TOPIC)
     remote = ports_of(cluster).storage.remote_store("the test")
     assert remote.create(f"{folder}/0/{900:020d}.0000000001.parquet", b"after the deletion")
-    time.sleep(0.01)  # vacuum deletes what is older than nothing
+    time.sleep(0.01)  # vacuum deletes objects of any age
 
 
 def merge(cluster: Cluster, dry: bool) -> Report:
@@ -164,18 +164,19 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Buckets:
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.what)
 def test_a_run_sends_what_its_dry_run_says(scene: Scene, made: Buckets) -> None:
-    """As many PUT-priced requests, at most a fifth fewer GETs, and at least half of small files' bytes."""
+    """The same number of PUT-priced requests, at most a fifth fewer GETs, and at least half of small files'
+    bytes."""
     scene.prepare(made.cluster)
     forget()
-    said = scene.run(made.driver(), True).raise_for_failures().estimate
-    assert said is not None
+    found = scene.run(made.driver(), True).raise_for_failures().estimate
+    assert found is not None
     forget()
     driver = made.driver()
     sent = made.sent_by(lambda: scene.run(driver, False))
-    assert said.puts == sent.puts
-    assert sent.gets <= said.gets <= 1.2 * sent.gets
-    assert 0.99 * sent.moved_bytes - SMALL_BYTES <= said.moved_bytes <= 2 * sent.moved_bytes
-    assert said.dollars == pytest.approx(sent.dollars, rel=0.05)
+    assert found.puts == sent.puts
+    assert sent.gets <= found.gets <= 1.2 * sent.gets
+    assert 0.99 * sent.moved_bytes - SMALL_BYTES <= found.moved_bytes <= 2 * sent.moved_bytes
+    assert found.dollars == pytest.approx(sent.dollars, rel=0.05)
 
 
 def test_the_estimate_of_uploads_counts_files_that_are_written_again(tmp_path: Path) -> None:
@@ -191,9 +192,9 @@ def test_only_requests_to_object_stores_count(tmp_path: Path) -> None:
     sealed(made.cluster)
     for broker, store in ports_of(made.cluster).storage.stores.items():
         store.uri = f"/brokers/{broker}"
-    said = made.cluster.tier(dry_run=True).estimate
-    assert said is not None
-    assert (said.puts, said.gets) == (2 + 6 + 6 + 1, 3 * 6)
+    found = made.cluster.tier(dry_run=True).estimate
+    assert found is not None
+    assert (found.puts, found.gets) == (2 + 6 + 6 + 1, 3 * 6)
     ports_of(made.cluster).storage.remote.uri = "/remote"  # type: ignore[union-attr]
     folders = made.cluster.tier(dry_run=True)
     assert folders.estimate is None

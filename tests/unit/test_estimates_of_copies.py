@@ -1,4 +1,4 @@
-"""Dry runs of what copies logs, makes them anew or writes them again, against the requests of the runs.
+"""Dry runs of operations that copy logs, recreate them or rewrite them, compared with the requests of the runs.
 
 These estimates are not exact, because a run reads the metadata again after its commits.
 """
@@ -140,7 +140,7 @@ def compact(cluster: Cluster, dry: bool) -> Report:
 
 
 METADATA_BYTES = 130_000
-"""The most of a run here; the estimate leaves them out."""
+"""The maximum of a run here; the estimate leaves them out."""
 COPIES, REPAIRS = 0.15, 0.25
 """The share of the requests by which an estimate may be wrong."""
 
@@ -170,19 +170,19 @@ def test_a_run_sends_about_what_its_dry_run_says(scene: Scene, wrong: float, vot
     scene.prepare(made.cluster)
     forget()
     image = made.cluster.image
-    said = scene.run(made.driver(), True).estimate
+    found = scene.run(made.driver(), True).estimate
     assert made.cluster.image == image, "a dry run changes nothing"
-    assert said is not None
+    assert found is not None
     forget()
     driver = made.driver()
     sent = made.sent_by(lambda: scene.run(driver, False))
-    close(said, sent, wrong)
+    close(found, sent, wrong)
 
 
-def close(said: Estimate, sent: Estimate, wrong: float) -> None:
-    assert said.puts == pytest.approx(sent.puts, rel=wrong, abs=2)
-    assert said.gets == pytest.approx(sent.gets, rel=wrong + 0.05, abs=2)
-    assert 0.75 * sent.moved_bytes - METADATA_BYTES <= said.moved_bytes <= 1.3 * sent.moved_bytes
+def close(estimate: Estimate, sent: Estimate, wrong: float) -> None:
+    assert estimate.puts == pytest.approx(sent.puts, rel=wrong, abs=2)
+    assert estimate.gets == pytest.approx(sent.gets, rel=wrong + 0.05, abs=2)
+    assert 0.75 * sent.moved_bytes - METADATA_BYTES <= estimate.moved_bytes <= 1.3 * sent.moved_bytes
 
 
 @pytest.mark.parametrize(("brokers", "voters"), [(1, 1), (3, 1), (3, 3), (5, 3)])
@@ -197,11 +197,11 @@ def test_a_restore_sends_about_what_its_dry_run_says(brokers: int, voters: int, 
         lines += ["[[brokers]]", f"id = {broker}", f'log_dir = "memory://heir-{broker}"']
     file.write_text("\n".join(lines))
     heir = with_parts(Cluster, new_id=made._new_id, opener=made._open)
-    said = heir.restore(file, "calls", dry_run=True).estimate
-    assert said is not None
-    assert heir.restore(file, "calls", dry_run=True).estimate == said, "a dry run changes nothing"
+    found = heir.restore(file, "calls", dry_run=True).estimate
+    assert found is not None
+    assert heir.restore(file, "calls", dry_run=True).estimate == found, "a dry run changes nothing"
     sent = made.sent_by(lambda: heir.restore(file, "calls"))
-    close(said, sent, 0.08)
+    close(found, sent, 0.08)
 
 
 def test_a_plan_has_the_files_and_bytes_to_copy(tmp_path: Path) -> None:
@@ -217,9 +217,9 @@ def test_a_plan_has_the_files_and_bytes_to_copy(tmp_path: Path) -> None:
     assert rebuild(made.driver(), True).totals["bytes"] == done.totals["copied_bytes"]
 
 
-def test_a_plan_names_the_replicas_that_it_leaves_out(tmp_path: Path) -> None:
+def test_a_plan_names_the_broker_that_it_leaves_out(tmp_path: Path) -> None:
     made = buckets_with(tmp_path, 1)
     without_its_disk(made.cluster)
     planned = replicate(made.driver(), True)
-    assert [note for note in planned.notes if f"{TOPIC}-1 on broker {BROKERS}: not in the estimate: " in note]
+    assert [note for note in planned.notes if f"a run begins with: broker {BROKERS} is fenced: " in note]
     assert planned.estimate is not None

@@ -1,4 +1,4 @@
-"""File systems of fsspec that a user brings: honest ones work, and lying ones are refused by their names."""
+"""File systems of fsspec that a user brings: correct ones work, and incorrect ones are refused by name."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def opened(function: str, endpoint_url: str | None = "https://nowhere.example.or
 
 
 def broken(store: Store) -> dict[str, str]:
-    """The rules that are broken, and how."""
+    """The violated rules, with the reasons."""
     check = StoreCheck(store, store, race_in_threads, SystemClock(), random_id, QUICK)
     return {each.rule: each.result for each in check.verdicts() if not each.kept}
 

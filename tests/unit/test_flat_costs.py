@@ -1,7 +1,7 @@
-"""The cost of an operation on one partition is the same however many files the partition has: calls of the store,
-files opened, files asked about, scans of folders. (Names are all that a scan still reads of each file.)
+"""The cost of an operation on one partition is independent of the number of its files: calls of the store, opened
+files, stats of files, scans of folders. (A scan still reads the name of each file.)
 
-Long logs are laid out as files: sealed segments, of which only the last is ever opened.
+Long logs are written directly as files: sealed segments, of which only the last is ever opened.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SIZES = (10, at_depth(test=1_000, nightly=10_000))
 
 
 class Counts:
-    """What the process asks of the file system."""
+    """The requests of the process to the file system."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: dict[str, int] = {}
@@ -48,7 +48,7 @@ class Counts:
         monkeypatch.setattr(module, name, counted)
 
     def of(self, work: Callable[[], object]) -> dict[str, int]:
-        """The calls of some work."""
+        """The calls of a piece of work."""
         self.calls.clear()
         work()
         return dict(self.calls)
@@ -64,7 +64,7 @@ def segment(topic_id: str, start: int, epoch: int) -> bytes:
 
 
 def laid_out(folder: Path, segments: int) -> tuple[LiveCluster, int]:
-    """A partition of so many segments of one record, on three replicas; and where it ends."""
+    """A partition of this number of segments of one record, on three replicas; and its end."""
     folder.mkdir()
     live = LiveCluster(folder, on_disk=True)
     live.topic()
@@ -85,7 +85,7 @@ def laid_out(folder: Path, segments: int) -> tuple[LiveCluster, int]:
 
 @pytest.fixture(params=["with stamps", "without stamps"], autouse=True)
 def stamps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """A file system whose folders tell when they have changed, all of it long ago; or one whose do not."""
+    """A file system whose folders have a change time, all of it long ago; or one whose folders do not."""
     counted = request.param == "with stamps"
     for module in (local_listing, local_behind):
         monkeypatch.setattr(module, "stamps_count", lambda device: counted)
@@ -124,8 +124,8 @@ def test_the_cost_of_reads_and_of_idle_work_does_not_grow_with_the_log(
 
 @pytest.mark.slow
 def test_the_cost_of_an_append_does_not_grow_with_the_log(tmp_path: Path, stamps: bool) -> None:
-    """It asks about its own file alone, after the write. Where the kernel does not report the changes of the
-    leader's folder, it scans it twice."""
+    """It checks its own file only, after the write. If the kernel does not report the changes of the leader's
+    folder, it scans the folder twice."""
     found = []
     for size in SIZES:
         live, _ = laid_out(tmp_path / str(size), size)

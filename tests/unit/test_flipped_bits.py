@@ -1,6 +1,6 @@
-"""One flipped bit does not travel: whatever copies a file finds it in the pass that copies, and takes a good copy.
+"""A flipped bit is not copied: every copy of a file detects it in the pass that copies, and uses an intact copy.
 
-Bits are flipped at random places of a leader's file, a seed each: after it was written, before it is copied.
+Bits are flipped at random places of a leader's file, one seed each: after it was written, before it is copied.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def live_cluster(folder: Path, brokers: int = 3, copies: int = 3, **configs: str
 
 
 def all_good(live: LiveCluster, brokers: set[int] | None = None) -> bool:
-    """Whether every byte of the log is as it was written, on each of these brokers (those of the replicas)."""
+    """Whether every byte of the log is intact on each of these brokers (by default those of the replicas)."""
     for broker in brokers or set(live.replicas().view.replicas):
         replica = live.replica(broker)
         for link in replica.log().chain:
@@ -95,7 +95,7 @@ def test_an_append_is_not_acknowledged_in_bad_copies(tmp_path: Path, seed: int) 
 def test_a_member_that_copied_before_the_bit_flipped_leads_and_the_append_is_there_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a file that is not small: each member's copy is a read of its own."""
+    """The file is not small: each member's copy is a separate read."""
     monkeypatch.setattr(stratalog.engine.replication.append, "SMALL_BYTES", 0)
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
@@ -115,7 +115,8 @@ def test_a_member_that_copied_before_the_bit_flipped_leads_and_the_append_is_the
 
 
 def test_a_leader_without_another_member_keeps_its_file_and_nobody_gets_it(tmp_path: Path) -> None:
-    """Nobody can say what was written: the good files before it are copied, and the run says which one is not."""
+    """The original content is unknown: the intact files before it are copied, and the report names the damaged
+    one."""
     live = live_cluster(tmp_path, min_insync_replicas="1")
     live.wipe(2)
     live.wipe(3)
@@ -136,7 +137,7 @@ def test_a_leader_without_another_member_keeps_its_file_and_nobody_gets_it(tmp_p
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.slow
 def test_reassign_takes_the_good_copies(tmp_path: Path, seed: int) -> None:
-    """The newcomers must not get it from the leader, while the good replicas are let go."""
+    """The new replicas must not get it from the leader, while the intact replicas are removed."""
     live = live_cluster(tmp_path, brokers=5)
     leader, newcomers = live.leader(), {1, 2, 3, 4, 5} - set(live.replicas().view.replicas)
     flip(spot(live, leader, seed % 5), seed)
@@ -187,7 +188,7 @@ def test_tier_uploads_the_good_copies(tmp_path: Path, seed: int, segment_bytes: 
 
 
 def damaged_for_readers(live: LiveCluster, file: Spot) -> bool:
-    """A bit that no reader looks at (a field of a page's header) does not keep records from being read."""
+    """A bit that no reader uses (a field of a page's header) does not prevent reads of records."""
     return live.leader() != 1
 
 
@@ -215,7 +216,7 @@ def test_a_lineage_is_not_taken_over_with_another_digit(tmp_path: Path, seed: in
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_producer_state_is_not_taken_over_with_another_digit(tmp_path: Path, seed: int) -> None:
-    """A follower that starts at the leader's local start begins with what stands in its ``.local``."""
+    """A follower that starts at the leader's local start begins with the content of its ``.local``."""
     live = live_cluster(tmp_path)
     live.append(["f"], producer="p", sequence=41).raise_for_failures()
     state = encode(live.replica(1).producers(live.log(1)))

@@ -1,4 +1,4 @@
-"""One flipped bit does not travel (protocol, I8): every way of moving or reading bytes, at random positions."""
+"""A flipped bit is not copied (protocol, I8): every way of moving or reading bytes, at random positions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def hot(live: LiveCluster) -> None:
 
 
 def behind(live: LiveCluster) -> None:
-    """... of which broker 3 has the first."""
+    """... of which broker 3 has only the first."""
     live.topic(**UNCOMPRESSED)
     fill(live, range(4))
     live.wipe(3)
@@ -48,7 +48,7 @@ def to_be_tiered(live: LiveCluster) -> None:
 
 
 def tiered_away(live: LiveCluster) -> None:
-    """... and nowhere else."""
+    """... and only there."""
     tiered(live)
     for _ in range(2):
         live.cluster.retain().raise_for_failures()
@@ -109,7 +109,7 @@ def verify(live: LiveCluster, trial: Trial) -> None:
 
 
 def acks_all(live: LiveCluster, trial: Trial) -> None:
-    """The bit flips on the leader, after its file has its name and before anybody copies it."""
+    """The bit flips on the leader, after its file has its name and before it is copied."""
 
     def flips(uri: str, what: str, name: str) -> None:
         made = parse_name(base_name(name))
@@ -163,7 +163,7 @@ def keyed(live: LiveCluster) -> None:
 
 
 def snapshotted(live: LiveCluster) -> None:
-    """... of which there is a snapshot on every broker, and one append more."""
+    """... with a snapshot on every broker, and one more append."""
     keyed(live)
     assert isinstance(live, Keyed)
     live.take()
@@ -172,7 +172,7 @@ def snapshotted(live: LiveCluster) -> None:
 
 
 def snapshot_alone(live: LiveCluster) -> None:
-    """... and what it stands for is in no log any more."""
+    """... whose records are in no log any more."""
     snapshotted(live)
     for _ in range(2):
         live.cluster.retain().raise_for_failures()
@@ -188,8 +188,8 @@ def snapshot(live: LiveCluster, trial: Trial) -> None:
 
 
 def states_are_right(live: LiveCluster, heals: bool) -> None:
-    """Who has a snapshot that can be read, and the log behind it, has the state; once the cluster was healed, all
-    have. It is healed anyway where nobody can be asked: the leader's log is what is damaged."""
+    """Check that replicas with a readable snapshot and the log after it have the right state; after a heal, all
+    have it. The cluster is healed in any case if no replica can be read, because the leader's log is damaged."""
     assert isinstance(live, Keyed)
 
     def assert_right(broker: int) -> None:

@@ -1,4 +1,4 @@
-"""Whatever Arrow, pandas and polars hand over is taken without loss, or ends in an error of ours."""
+"""Frames of Arrow, pandas and polars are accepted without loss, or refused with an error of stratalog."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def test_every_type_is_taken_or_refused_in_our_words(live: LiveCluster) -> None:
-    """As a key, as a value, and nested; by both ways in."""
+    """As a key, as a value, and nested; through both ways to append."""
     chance = random.Random(7)
     cases = [(name, nested) for name in EVERY for nested in NESTED]
     for name, nested in chance.choices(cases, k=200):

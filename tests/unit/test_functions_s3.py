@@ -1,6 +1,6 @@
-"""A log without a machine: each step is a process of 1 GB, without a JVM, a home, or files but temporary ones.
+"""A log without servers: each step is a process of 1 GB, without a JVM, a home, or files except temporary ones.
 
-So are functions of a cloud. Brokers, the remote tier and the cluster file are in a bucket.
+Cloud functions are like this. Brokers, the remote tier and the cluster file are in a bucket.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ print(found)
 
 
 def run(code: str, address: str, folder: Path) -> str:
-    """What a function of 1 GB prints."""
+    """The output of a function of 1 GB."""
 
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (GIGABYTE, GIGABYTE))
@@ -85,8 +85,8 @@ def test_every_step_is_a_function_of_a_gigabyte(
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_endpoint.url)
     roots = {"1": "broker-1", "2": "broker-2", "remote": "tier"}
     address = put_file(s3_endpoint, tmp_path.name, roots)
-    said = {}
+    found = {}
     for step, code in STEPS.items():
         with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
-            said[step] = run(code, address, Path(folder))
-    assert said["read"].strip() == str(3 * RECORDS)
+            found[step] = run(code, address, Path(folder))
+    assert found["read"].strip() == str(3 * RECORDS)

@@ -1,4 +1,4 @@
-"""The public API is what it was (``tests/golden``), and the pages that describe it say so."""
+"""The public API is unchanged (``tests/golden``), and so are the pages that describe it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.golden.harness import ROOT
 
 @pytest.fixture(scope="module")
 def now() -> dict[str, str]:
-    """Each text as the code gives it, from a process of its own, in which nothing else was imported or patched."""
+    """Each text from the current code, in a separate process without other imports or patches."""
     command = [sys.executable, "-m", "tests.golden", "--print-texts"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, encoding="utf-8")
     assert done.returncode == 0, done.stderr

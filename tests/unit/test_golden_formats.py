@@ -1,4 +1,4 @@
-"""What is on storage stays readable, and what is written stays what it is (``tests/golden``)."""
+"""Old stored data stays readable, and new data keeps its format (``tests/golden``)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.golden.formats import described, of_this_pyarrow, without_bytes
 
 
 def moved_here(tmp_path: Path, cluster_id: str) -> World:
-    """The golden cluster on folders. Its roots have come here as faithful copies of what they were."""
+    """The golden cluster on folders, registered as faithful copies of the original roots."""
     world = unpacked(CLUSTER, tmp_path, cluster_id)
     world.open().brokers.register(BROKERS[cluster_id], trust_copy=True).raise_for_failures()
     return world
@@ -34,8 +34,8 @@ def moved_here(tmp_path: Path, cluster_id: str) -> World:
 
 @pytest.mark.slow
 def test_every_file_is_written_as_it_always_was(tmp_path: Path) -> None:
-    """Names and bytes. Of Parquet and Delta it is what the library is told to write; Parquet's own bytes are
-    compared where pyarrow is the one that has written the golden ones."""
+    """Names and bytes. For Parquet and Delta the arguments to the library are compared; Parquet's own bytes only
+    if the same version of pyarrow has written the golden ones."""
     golden = FORMATS.read_text(encoding="utf-8")
     now = described(build(tmp_path).files() | build_signed(tmp_path).files())
     if not of_this_pyarrow(golden):
@@ -56,7 +56,7 @@ def test_a_cluster_of_another_day_holds_what_it_held(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_cluster_of_another_day_goes_on(tmp_path: Path) -> None:
-    """It is verified as it is, appended to, replicated, merged, tiered, retained; a producer's sequence is
+    """It is verified unchanged, appended to, replicated, merged, tiered, retained; a producer's sequence is
     remembered; a transaction ends."""
     world = moved_here(tmp_path, PLAIN)
     cluster = world.open()
@@ -97,7 +97,7 @@ def test_a_signed_cluster_of_another_day_is_still_believed(tmp_path: Path) -> No
 
 
 def test_a_restore_point_of_another_day_restores(tmp_path: Path) -> None:
-    """All that was tiered, from the remote tier alone."""
+    """All tiered records, from the remote tier alone."""
     world = unpacked(CLUSTER, tmp_path, PLAIN)
     heir = world.restore(tmp_path / "heir.toml")
     held = HOLDS.read_text(encoding="utf-8")

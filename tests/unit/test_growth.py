@@ -1,4 +1,4 @@
-"""A declared schema grows by nullable fields at the end of structs, and in no other way."""
+"""A declared schema grows only by nullable fields at the end of structs."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ ROWS = [{"x": 1, "d": {"a": "u"}}, None, {"x": None, "d": None}, {"x": 4, "d": {
 
 @pytest.mark.parametrize("cut", range(4))
 def test_older_records_have_nulls_in_what_they_lack_and_nulls_stay_nulls(cut: int) -> None:
-    """A struct that is null is not a struct of nulls, at every depth."""
+    """A null struct differs from a struct of nulls, at every depth."""
     batch = pa.RecordBatch.from_arrays([pa.array(range(4)), pa.array(ROWS, NARROW)], schema=in_table(NARROW))
     found = fitted(batch.slice(cut), in_table(DEEP), "t-0")
     found.validate(full=True)

@@ -1,4 +1,4 @@
-"""The good files that hold a range of offsets (``stratalog.engine.upkeep.healing.sources``)."""
+"""The intact files that cover a range of offsets (``stratalog.engine.upkeep.healing.sources``)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def copies(text: str) -> list[Copy]:
     return found
 
 
-def said(found: list[Copy]) -> str:
+def text_of(found: list[Copy]) -> str:
     return " ".join(f"{copy.place}:{copy.held.start}-{copy.held.end}" for copy in found)
 
 
@@ -42,7 +42,7 @@ def test_the_preferred_copies_that_hold_a_range_and_the_offsets_that_none_holds(
     has: str, expected: str, holes: list[tuple[int, int]]
 ) -> None:
     found, lacking = cover(copies(has), 2, 8, lambda copy: copy.place)
-    assert (said(found), lacking) == (expected, holes)
+    assert (text_of(found), lacking) == (expected, holes)
 
 
 def test_an_empty_range_needs_nothing() -> None:

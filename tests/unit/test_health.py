@@ -1,6 +1,5 @@
-"""Health: each fault is played on a real cluster of folders; ``health`` alone names it, and so does the page, and
-so do the metrics. The command that is shown mends it. Time is the system's, and a past is made by a clock that was
-set back.
+"""Health: each fault is played on a real cluster of folders; ``health`` alone names it, and so do the page and the
+metrics. The shown command repairs it. Time is the system's, and a past is simulated by setting a clock back.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def patient(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Patient:
 def test_a_cluster_that_nobody_maintains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = Patient(tmp_path, capsys)
     assert [(row["severity"], row["subjects"]) for row in made.found().values()] == [("warning", "maintain")]
-    made.mend()
+    made.repair()
 
 
 @pytest.mark.parametrize("noticed", [False, True], ids=["before a run", "after a run has fenced it"])
@@ -53,19 +52,20 @@ def test_a_follower_that_is_gone(patient: Patient, noticed: bool) -> None:
         figures = patient.figures()
     assert (figures["UnderReplicatedPartitions"], figures["OfflinePartitionsCount"]) == (1, 0)
     patient.follow(found["OfflineLogDirectoryCount"])
-    patient.mend()
+    patient.repair()
     assert patient.figures()["UnderReplicatedPartitions"] == 0
 
 
 @pytest.mark.slow
 def test_a_broker_that_lost_its_disk(patient: Patient) -> None:
-    """The command for a lost one stands in the sentence: an empty folder may be a volume that is not mounted."""
+    """The command for a lost one is in the sentence, because an empty folder may be a volume that is not
+    mounted."""
     lost = patient.live.followers()[-1]
     patient.live.wipe(lost)
     found = patient.found()["OfflineLogDirectoryCount"]
     assert f"bootstrap {lost}" in found["what"]
     assert patient.job("bootstrap", str(lost)) == 0
-    patient.mend()
+    patient.repair()
 
 
 @pytest.mark.slow
@@ -76,7 +76,7 @@ def test_a_broker_that_is_fenced_by_hand(patient: Patient) -> None:
     assert found["FencedBrokerCount"]["severity"] == "error", "a partition lacks a copy"
     assert "brokers unfence" in found["FencedBrokerCount"]["do"]
     assert [*found] == ["FencedBrokerCount"]
-    patient.mend()
+    patient.repair()
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def test_fewer_members_than_min_insync_replicas(patient: Patient) -> None:
         assert "acks=all is refused" in found["what"]
         assert patient.figures()["UnderMinIsrPartitionCount"] == 1
         assert patient.job("describe", "--topics", "t") == 1
-    patient.mend()
+    patient.repair()
     assert patient.job("describe") == 0
 
 
@@ -112,7 +112,7 @@ def test_a_partition_without_a_leader(patient: Patient) -> None:
             patient.job("replicate")
         assert patient.job("describe", "--topics", "u") == 1
     patient.follow(found["OfflineLogDirectoryCount"])
-    patient.mend()
+    patient.repair()
 
 
 @pytest.mark.slow
@@ -124,7 +124,7 @@ def test_the_only_voter_is_gone(patient: Patient) -> None:
         assert report.rows[0]["finding"] == "current-leader"
         assert not report.ok
     patient.follow(found["current-leader"])
-    patient.mend()
+    patient.repair()
 
 
 @pytest.mark.slow
@@ -136,7 +136,7 @@ def test_a_voter_of_three_lost_its_disk(tmp_path: Path, capsys: pytest.CaptureFi
     assert made.found()["OfflineLogDirectoryCount"]["affected"] == "offline-voter 1"
     made.job("bootstrap", "3")
     assert "quorum replace-voter 3" in made.found()["offline-voter"]["do"]
-    made.mend()
+    made.repair()
 
 
 @pytest.mark.slow
@@ -153,7 +153,7 @@ def test_followers_that_lag(patient: Patient) -> None:
     assert found["severity"] == "error"
     assert "lack 2 records" in found["what"]  # two followers
     assert found["since"] is not None
-    patient.mend()
+    patient.repair()
     assert patient.figures()["MaxLag"] == 0
 
 
@@ -169,12 +169,12 @@ def test_a_file_that_is_damaged(patient: Patient, which: str, how: str) -> None:
         file.unlink()
     found = patient.found()["damaged-replicas"]
     assert (found["severity"], found["subjects"]) == ("error", "t-0")
-    patient.mend()
+    patient.repair()
 
 
 @pytest.mark.slow
 def test_damage_that_no_copy_can_mend_stays_named_until_it_is_read_well(patient: Patient) -> None:
-    """A flipped bit is in no listing: only who reads all bytes finds it, and that is remembered."""
+    """No listing shows a flipped bit: only a full read finds it, and the finding is stored."""
     live = patient.live
     kept = {}
     for broker in (1, 2, 3):
@@ -196,7 +196,7 @@ def test_damage_that_no_copy_can_mend_stays_named_until_it_is_read_well(patient:
     for file, content in kept.items():
         file.write_bytes(content)
     patient.follow(found)
-    patient.mend()
+    patient.repair()
 
 
 READ_ONLY = """
@@ -208,17 +208,17 @@ sys.exit(main(["health", "--json", "--cluster", sys.argv[1]]) - int(sys.argv[2])
 
 @pytest.mark.slow
 def test_a_leader_whose_folder_takes_no_writes(patient: Patient) -> None:
-    """File permissions do not hold root: another process without its rights looks."""
+    """File permissions do not restrict root, so another process without its rights looks."""
     live = patient.live
     folder = live.root(live.leader()) / live.replica(live.leader()).folder
     folder.chmod(0o555)
-    said = json.loads(run_without_privileges(READ_ONLY, [str(live.file), "1"]).splitlines()[-1])
-    (row,) = said["rows"]
+    answer = json.loads(run_without_privileges(READ_ONLY, [str(live.file), "1"]).splitlines()[-1])
+    (row,) = answer["rows"]
     assert (row["severity"], row["finding"]) == ("error", "read-only-log-dir")
     assert str(folder) in row["what"]
     patient.follow(row)
-    said = json.loads(run_without_privileges(READ_ONLY, [str(live.file), "0"]).splitlines()[-1])
-    assert said["rows"] == []
+    answer = json.loads(run_without_privileges(READ_ONLY, [str(live.file), "0"]).splitlines()[-1])
+    assert answer["rows"] == []
 
 
 @pytest.mark.slow
@@ -228,12 +228,12 @@ def test_a_disk_that_is_nearly_full(patient: Patient) -> None:
     assert "bytes are free" in found["what"]
     patient.follow(found)
     patient.live.cluster.topics.alter_configs(None, SMALL)
-    patient.mend()
+    patient.repair()
 
 
 @pytest.mark.slow
 def test_records_that_should_have_expired_by_now(patient: Patient) -> None:
-    """They go by their own times, of which a listing tells nothing."""
+    """They have their own times, which a listing does not show."""
     live = patient.live
     live.cluster.topics.alter_configs("t", {"retention.ms": "1000"})
     assert patient.found() == {}, "the files are new"
@@ -242,12 +242,12 @@ def test_records_that_should_have_expired_by_now(patient: Patient) -> None:
         os.utime(file, (long_ago_s, long_ago_s))
     found = patient.found()["retention-lag"]
     assert (found["severity"], found["subjects"]) == ("error", "t-0")
-    patient.mend()
+    patient.repair()
 
 
 @pytest.mark.slow
 def test_a_lag_that_nobody_can_read_is_not_0(tmp_path: Path) -> None:
-    """With the leader of the group's partition away, another member of the ISR tells; with all of them away the
+    """If the leader of the group's partition is away, another member of the ISR answers; if all are away, the
     figure is absent, and a finding says so."""
     live = LiveCluster(tmp_path, brokers=4, on_disk=True, voters=[4])
     live.cluster.topics.alter_configs(None, {"offsets.topic.replication.factor": "2"})
@@ -346,7 +346,7 @@ def test_a_transaction_that_was_abandoned(patient: Patient) -> None:
     assert (found["severity"], found["subjects"]) == ("error", "loader")
     assert found["since"] is not None
     assert patient.figures()["PartitionsWithLateTransactionsCount"] == 1
-    patient.mend()
+    patient.repair()
 
 
 def test_upkeep_that_does_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -358,7 +358,7 @@ def test_upkeep_that_does_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert found["severity"] == "error"
     assert {"replicate", "tier", "merge", "retain"} <= {*found["subjects"].split()}
     assert "vacuum" not in found["subjects"], "once a day"
-    made.mend()
+    made.repair()
 
 
 def test_what_people_read_is_no_wider_than_a_terminal(
@@ -368,11 +368,11 @@ def test_what_people_read_is_no_wider_than_a_terminal(
         patient.live.topic(topic)
     with patient.live.unreachable(3):
         assert main(["health", "--cluster", str(patient.live.file)]) == 1
-    said = capsys.readouterr().out
-    assert "ERROR    OfflineLogDirectoryCount" in said
-    assert "do: stratalog maintain --cluster" in said.replace(" \\\n      ", " ")
+    text = capsys.readouterr().out
+    assert "ERROR    OfflineLogDirectoryCount" in text
+    assert "do: stratalog maintain --cluster" in text.replace(" \\\n      ", " ")
     long_words = str(patient.live.file), str(patient.live.root(3))
-    for line in said.splitlines():
+    for line in text.splitlines():
         assert len(line) <= WIDTH or any(word in line for word in long_words)
 
 
@@ -403,7 +403,7 @@ def test_a_root_that_answers_and_cannot_be_listed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_look_costs_the_same_for_few_partitions_and_for_many(tmp_path: Path) -> None:
-    """But for what looks suspicious, which is looked at itself."""
+    """Except suspicious files, which are read."""
     costs = []
     for partitions in (10, 1000):
         folder = tmp_path / str(partitions)

@@ -11,8 +11,8 @@ import pytest
 from stratalog.engine.health.compaction import COMPACTION
 from stratalog.partitions.errors import RetriableError
 from tests.unit.cluster_harness import LiveCluster
+from tests.unit.compact_remote_harness import Tiered
 from tests.unit.test_upkeep_compact import DAY_MS, HOUR_MS, ROWS, Compacted, fill, stop_before_removal
-from tests.unit.test_upkeep_compact_remote import Tiered
 
 WHAT = "it has been due for compaction for longer than health.upkeep.max.delay.ms"
 FIGURES = "max-dirty-percent", "time-since-last-run-ms", "uncleanable-partitions-count"

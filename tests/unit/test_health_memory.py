@@ -1,5 +1,5 @@
-"""What runs have found stays a finding until a look has seen it gone, and goes where its cause is mended; a
-broker that is fenced takes nothing of it along.
+"""Findings of runs stay until a look has seen them gone, and disappear when their cause is repaired; a fenced
+broker does not take its findings along.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def found(live: LiveCluster) -> dict[str, str]:
-    """The commands by finding, of another driver."""
+    """The commands by finding, according to another driver."""
     return {one.kind: one.do for one in live.driver().health().findings}
 
 
@@ -127,7 +127,7 @@ def test_damage_of_the_metadata_log_is_remembered_too(live: LiveCluster) -> None
 
 @pytest.mark.parametrize("how", ["gone", "cut"])
 def test_a_look_a_day_finds_remote_objects_that_are_not_as_the_table_says(tmp_path: Path, how: str) -> None:
-    """Nothing else has changed: no step has anything else to do."""
+    """Nothing else has changed: no step has any other work."""
     live = LiveCluster(tmp_path, voters=(3,))
     live.cluster.topics.alter_configs(None, SMALL)
     live.tiered(local_retention_bytes="-2")
@@ -148,7 +148,7 @@ def test_a_look_a_day_finds_remote_objects_that_are_not_as_the_table_says(tmp_pa
 
 
 def test_a_foreign_optimize_is_taken_back_by_the_next_maintain(live: LiveCluster) -> None:
-    """Also where nothing is to be uploaded, and by all of maintain or the step alone."""
+    """Even if nothing is to be uploaded, and by all of maintain or the step alone."""
     for options in ({}, {"due": True, "only": ["tier"]}):
         live.driver().maintain().raise_for_failures()
         table_of(live).optimize.compact()
@@ -233,7 +233,7 @@ def test_a_failure_by_hand_stays_until_the_job_has_succeeded_there(live: LiveClu
 
 
 def test_a_run_that_others_have_disturbed_forgets_no_failure(live: LiveCluster) -> None:
-    """Nobody knows how it would have ended there; the other partitions have succeeded."""
+    """Its outcome there is unknown; the other partitions have succeeded."""
     live.topic("u")
     ports = ports_of(live.driver())
     ports.metadata.image()

@@ -1,4 +1,4 @@
-"""Health of the remote tier: uploads that fail, segments that are due, tables that others have changed."""
+"""Health of the remote tier: failing uploads, due segments, tables changed by other programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tiered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Patient:
 
 @pytest.fixture
 def no_remote(tiered: Patient) -> Patient:
-    """The remote tier is gone; it is back when the test moves it back."""
+    """The remote tier is missing until the test moves it back."""
     tiered.live.fill("de")
     tiered.live.remote.rename(tiered.live.folder / "away")
     tiered.live.remote.write_text("no folder")
@@ -50,7 +50,7 @@ def test_uploads_that_fail(no_remote: Patient) -> None:
     assert "is its volume mounted?" in found["RemoteCopyErrorsPerSec"]["what"], "the sentence, not the code alone"
     no_remote.follow(found["RemoteCopyErrorsPerSec"])
     assert no_remote.job("describe", "--topics", "t") == 0
-    no_remote.mend()
+    no_remote.repair()
     assert no_remote.figures()["RemoteCopyLagBytes"] == 0
 
 
@@ -63,7 +63,7 @@ def test_records_that_should_be_in_the_remote_tier_by_now(tiered: Patient) -> No
     long_ago_s = live.clock.now_ms() / 1000 - 2 * 3600
     os.utime(files(live, live.leader())[-1], (long_ago_s, long_ago_s))
     assert tiered.found()["RemoteCopyLagBytes"]["severity"] == "error"
-    tiered.mend()
+    tiered.repair()
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
-"""The table of findings in the documentation, row by row: break it, and the finding is shown by ``health``, on the
-page and in the metrics; run exactly its command, and ``health`` is clean. A mount that is missing, or a consumer
-that does not run, is first put right by hand, as the finding says.
+"""The table of findings in the documentation, row by row: break the cluster, and ``health``, the page and the
+metrics show the finding; run exactly its command, and ``health`` is clean. A missing mount, or a consumer that
+does not run, is first repaired by hand, as the finding says.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ class Case:
     kind: str
     """The row of the table."""
     broken: Callable[[Patient], Callable[[], object] | None]
-    """Breaks it; returns what a person does before the command, if anything."""
+    """Breaks the cluster; returns the manual repair before the command, if there is any."""
     shown: str = ""
-    """The finding that it is part of, where it is none of its own."""
+    """The finding that includes it, if it is not shown separately."""
     do: str = ""
     """A part of the command."""
     tiered: bool = False
     then: int = 0
-    """How many findings more the command leaves, one after the other, each with a command of its own."""
+    """The number of further findings after the command, one after the other, each with its own command."""
     of_cluster: dict[str, Any] = field(default_factory=dict)
 
 
@@ -174,7 +174,7 @@ def test_the_command_of_a_finding_mends_it(
     case = CASES[name]
     patient = Patient(tmp_path, capsys, **case.of_cluster)
     patient.monkeypatch = monkeypatch
-    monkeypatch.setattr(Job, "confirm", lambda job, what: None)  # a person says yes
+    monkeypatch.setattr(Job, "confirm", lambda job, what: None)  # an operator confirms
     (patient.live.tiered if case.tiered else patient.live.topic)()
     patient.live.fill("abc")
     assert patient.job("maintain") == 0
@@ -226,7 +226,7 @@ NO_FIGURE = {
     ),
     "state-unread",
 }
-"""Whose alert is that of ``stratalog_healthy``."""
+"""The kinds whose alert is that of ``stratalog_healthy``."""
 
 
 def test_each_row_with_a_figure_has_an_alert() -> None:

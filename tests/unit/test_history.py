@@ -1,4 +1,4 @@
-"""The history: what leaves events, what they say, and that no operation fails for its own."""
+"""The history: which operations write events, their content, and that no operation fails because of its event."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LiveCluster:
     return LiveCluster(tmp_path, on_disk=True)
 
 
-def told(cluster: Cluster, **wanted: str) -> list[tuple[object, ...]]:
+def events(cluster: Cluster, **wanted: str) -> list[tuple[object, ...]]:
     """Operation, phase and outcome, the earliest first."""
     rows = cluster.history(**wanted).rows  # type: ignore[arg-type]
     return [(row["operation"], row["phase"], row["outcome"]) for row in reversed(rows)]
@@ -130,16 +130,16 @@ def test_a_change_leaves_an_event_with_who_what_and_what_came_of_it(live: LiveCl
 @pytest.mark.slow
 def test_what_reads_or_appends_or_only_plans_leaves_none(live: LiveCluster) -> None:
     live.topic()
-    before = told(live.cluster)
+    before = events(live.cluster)
     live.append(["a"]).raise_for_failures()
-    assert not live.cluster.topics.create("t", if_not_exists=True).created
+    assert not live.cluster.topics.create("t", if_not_exists=True).rows[0]["created"]
     live.cluster.groups.commit("g", {("t", 0): 1})
     live.cluster.describe()
     live.cluster.verify(deep=True)
     live.cluster.topics.delete("t", dry_run=True)
     with pytest.raises(InvalidCallError):
         live.cluster.topics.create("t")
-    assert told(live.cluster) == before
+    assert events(live.cluster) == before
 
 
 def test_what_destroys_is_told_before_it_acts(live: LiveCluster) -> None:
@@ -149,7 +149,7 @@ def test_what_destroys_is_told_before_it_acts(live: LiveCluster) -> None:
     live.cluster.topics.delete("t")
     with pytest.raises(UnknownTopicOrPartitionError):
         live.cluster.topics.delete("t")
-    assert told(live.cluster)[1:] == [
+    assert events(live.cluster)[1:] == [
         ("delete_records", "started", None),
         ("delete_records", "ended", "done"),
         ("topics delete", "started", None),
@@ -171,7 +171,7 @@ def test_an_event_has_figures_of_each_topic(live: LiveCluster) -> None:
     assert totals["t/remote_end"] == 3
     assert totals["t/uploaded_bytes"] == totals["uploaded_bytes"] > 0
     assert live.cluster.tier().ok
-    assert len(told(live.cluster, operation="tier")) == 1  # nothing was left to do
+    assert len(events(live.cluster, operation="tier")) == 1  # no work was left
 
 
 @pytest.mark.slow
@@ -215,12 +215,12 @@ def test_it_is_filtered_by_time_operation_and_topic_and_limited(live: LiveCluste
     live.topic("u")
     live.cluster.topics.alter_configs("t", {"retention.ms": "5"})
     cluster = live.cluster
-    assert told(cluster, since="30m") == [
+    assert events(cluster, since="30m") == [
         ("topics create", "ended", "done"),
         ("topics alter_configs", "ended", "done"),
     ]
-    assert [op for op, *_ in told(cluster, topic="t")] == ["topics create", "topics alter_configs"]
-    assert len(told(cluster, operation="topics create")) == 2
+    assert [op for op, *_ in events(cluster, topic="t")] == ["topics create", "topics alter_configs"]
+    assert len(events(cluster, operation="topics create")) == 2
     assert len(cluster.history(limit=1).rows) == 1
     with pytest.raises(InvalidCallError, match="limit is 0"):
         cluster.history(limit=0)
@@ -237,7 +237,7 @@ def test_a_long_history_is_read_from_its_end(live: LiveCluster, monkeypatch: pyt
 
 
 def test_an_operation_does_not_fail_for_its_event(live: LiveCluster, caplog: pytest.LogCaptureFixture) -> None:
-    """The brokers with the history are away just when somebody is elected uncleanly."""
+    """The brokers with the history are away during an unclean election."""
     live.topic(copies=1)
     image = live.cluster.image
     (leader,) = image.view(image.topic("t").topic_id, 0).replicas
@@ -262,8 +262,8 @@ def test_a_history_that_cannot_be_written_is_a_note(live: LiveCluster, caplog: p
     lacking = [note.partition(":")[0] for note in report.notes if note.startswith("the history has no ")]
     assert lacking == [f"the history has no {phase!r} event of this operation" for phase in ("started", "ended")]
     assert caplog.text == ""
-    live.topic("u")
-    assert "topics create: the history has no 'ended' event of this operation: " in caplog.text
+    created = live.cluster.topics.create("u")
+    assert created.notes[0].startswith("the history has no 'ended' event of this operation: ")
 
 
 def test_nobody_but_the_engine_writes_to_it_and_its_configs_may_be_altered(live: LiveCluster) -> None:
@@ -300,7 +300,7 @@ def test_a_restore_is_told_on_the_cluster_that_it_makes(tmp_path: Path, monkeypa
         assert report.ok
         (note,) = [note for note in report.notes if note.startswith(OPERATIONS_TOPIC)]
         assert "remains in" in note
-    found = told(heir.open())
+    found = events(heir.open())
     assert found == 2 * [("restore", "started", None), ("restore", "ended", "done")]
 
 

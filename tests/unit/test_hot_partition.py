@@ -1,4 +1,4 @@
-"""A partition that one process appends to as fast as it can: nothing beside it fails, and its files stay few."""
+"""One process appends to a partition as fast as it can: no concurrent operation fails, and the files stay few."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from stratalog.engine.driver.report import Report
 from tests.unit.harness import batch
 
 RECORDS = 20
-"""Of an append."""
+"""The number of records of an append."""
 NAMES = 2
-"""Of an append: its records, and the high watermark."""
+"""The names of an append: its records, and the high watermark."""
 SLACK = 3
-"""Times the delay that a name stays: it waits for a merge, then for its deletion, then for the next run, which
-comes when a quarter of the names is new."""
+"""A name stays for this multiple of the delay: it waits for a merge, then for its deletion, then for the next run,
+which comes when a quarter of the names is new."""
 FEW = 500
 
 TOML = '[cluster]\nid = "c"\nvoters = [1]\n' + "".join(
@@ -35,13 +35,13 @@ TOML = '[cluster]\nid = "c"\nvoters = [1]\n' + "".join(
 
 @dataclass
 class Appended:
-    """What a process has appended."""
+    """The results of an appending process."""
 
     appends: int
     seconds: float
     failures: list[str]
-    said: list[str]
-    """By the merges behind its appends."""
+    messages: list[str]
+    """The log messages of its background merges."""
 
 
 class _Said(logging.Handler):
@@ -53,10 +53,10 @@ class _Said(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def append_until_told(file: str, pipe: Connection) -> None:
-    """The process: an append after the other, until something comes."""
-    said = _Said()
-    logging.getLogger("stratalog.engine.upkeep").addHandler(said)
+def append_until_stopped(file: str, pipe: Connection) -> None:
+    """The process: it appends until it receives a message."""
+    found = _Said()
+    logging.getLogger("stratalog.engine.upkeep").addHandler(found)
     cluster, done, failures = Cluster.open(file), 0, list[str]()
     records, began_s = batch([f"{number}" for number in range(RECORDS)]), time.monotonic()
     while not pipe.poll():
@@ -64,15 +64,15 @@ def append_until_told(file: str, pipe: Connection) -> None:
         done += 1
         if done == 1:
             pipe.send("begun")
-    pipe.send(Appended(done, time.monotonic() - began_s, failures, said.lines))
+    pipe.send(Appended(done, time.monotonic() - began_s, failures, found.lines))
 
 
 @contextmanager
 def appending(file: Path) -> Iterator[Callable[[], Appended]]:
-    """A process that appends; what comes out ends it."""
+    """A process that appends; reading its results ends it."""
     context = multiprocessing.get_context("spawn")
     mine, its = context.Pipe()
-    process = context.Process(target=append_until_told, args=(str(file), its))
+    process = context.Process(target=append_until_stopped, args=(str(file), its))
     process.start()
 
     def end() -> Appended:
@@ -90,7 +90,7 @@ def appending(file: Path) -> Iterator[Callable[[], Appended]]:
 
 
 def operations(cluster: Cluster) -> dict[str, Callable[[], list[str]]]:
-    """What others do beside it; each tells what failed."""
+    """Concurrent operations; each returns its failures."""
 
     def of(report: Report) -> list[str]:
         return [*map(str, report.failures)]
@@ -115,12 +115,12 @@ def operations(cluster: Cluster) -> dict[str, Callable[[], list[str]]]:
 
 
 def files(folder: Path) -> int:
-    """The most that a replica's folder holds."""
+    """The maximum number of files in a replica's folder."""
     return max(len([*replica.iterdir()]) for replica in folder.glob("b?/*/t-*/0.*"))
 
 
 def run(folder: Path, seconds: float, delay_ms: int) -> dict[str, object]:
-    """The figures; nothing failed. ``delay_ms``: file.delete.delay.ms."""
+    """The figures of a run without failures. ``delay_ms``: file.delete.delay.ms."""
     file = folder / "cluster.toml"
     file.write_text(TOML)
     for broker in (1, 2, 3):
@@ -141,7 +141,7 @@ def run(folder: Path, seconds: float, delay_ms: int) -> dict[str, object]:
                 most = max(most, files(folder))
         appended = end()
     assert failed == []
-    assert (appended.failures, appended.said) == ([], [])
+    assert (appended.failures, appended.messages) == ([], [])
     rate = appended.appends / appended.seconds
     assert most <= SLACK * NAMES * rate * delay_ms / 1000 + FEW
     Cluster.open(file).verify(deep=True).raise_for_failures()
@@ -150,7 +150,7 @@ def run(folder: Path, seconds: float, delay_ms: int) -> dict[str, object]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """In memory where there is such a file system: appends are as fast as they can be."""
+    """In memory if there is such a file system, so that appends are as fast as possible."""
     with tempfile.TemporaryDirectory(prefix="stratalog-hot-", dir=TMPFS if TMPFS.is_dir() else tmp_path) as made:
         yield Path(made)
 

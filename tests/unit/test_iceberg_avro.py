@@ -1,4 +1,5 @@
-"""Avro files of an Iceberg table are walked before pyiceberg reads them: its decoder believes what they state."""
+"""Avro files of an Iceberg table are checked before pyiceberg reads them, because its decoder trusts the stated
+sizes."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ SYNC = b"\0" * 16
 
 
 def number(value: int) -> bytes:
-    """As Avro has it."""
+    """A number in Avro's encoding."""
     rest, out = value << 1 if value >= 0 else (-value << 1) - 1, bytearray()
     while rest > 0x7F:
         out.append(rest & 0x7F | 0x80)
@@ -62,7 +63,7 @@ def nested(levels: int) -> Any:
 
 
 def avro(schema: Any, *blocks: tuple[int, bytes], codec: str = "null", described: bytes | None = None) -> bytes:
-    """A file with blocks of so many records in these bytes."""
+    """A file with blocks that state this number of records in these bytes."""
     keys = {
         b"avro.schema": json.dumps(schema).encode() if described is None else described,
         b"avro.codec": codec.encode(),
@@ -89,7 +90,7 @@ HUGE = number(1 << 31)
 
 
 def bomb(codec: str) -> bytes:
-    """Takes a second to pack, so only its test makes it."""
+    """It takes a second to compress, so only its test creates it."""
     return avro(STRING, (1, text(bytes(200 * MOST))), codec=codec)
 
 

@@ -13,7 +13,7 @@ from stratalog.partitions.errors import EnvironmentUnusableError
 
 
 def test_a_fetch_that_does_not_end_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network that swallows packets: Ivy waits for it."""
+    """A network drops packets, so Ivy waits."""
     java = tmp_path / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text('#!/bin/sh\n[ "$1" = -version ] || exec sleep 60\necho \'openjdk version "17.0.15"\' >&2\n')

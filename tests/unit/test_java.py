@@ -1,4 +1,4 @@
-"""Which Java a session is started with, and what is said when there is none."""
+"""The Java of a session, and the errors without one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stratalog.partitions.errors import EnvironmentUnusableError
 
 
 def fake_java(home: Path, says: str, exit_code: int = 0) -> Path:
-    """A home whose ``bin/java -version`` says ``says`` on standard error, as real ones do."""
+    """A home whose ``bin/java -version`` prints ``says`` on standard error, like real ones."""
     executable = home / "bin" / "java"
     executable.parent.mkdir(parents=True)
     executable.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{says}\nEND\nexit {exit_code}\n")
@@ -20,7 +20,7 @@ def fake_java(home: Path, says: str, exit_code: int = 0) -> Path:
 
 
 def openjdk(version: str) -> str:
-    """What OpenJDK says of itself; a notice of the environment comes first, as with JAVA_TOOL_OPTIONS."""
+    """The version text of OpenJDK, after a notice about the environment, as with JAVA_TOOL_OPTIONS."""
     return f'Picked up JAVA_TOOL_OPTIONS: -Da=b\nopenjdk version "{version}" 2025-04-15\nOpenJDK Runtime'
 
 

@@ -1,4 +1,4 @@
-"""The command line of jobs/append, and the stream behind it, as far as they need no session."""
+"""The command line of jobs/append, and its stream, as far as they need no session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STREAM = ("--stream", "--checkpoint", "c", "--producer", "p")
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (("--producer", ""), "argument --producer: give a name"),
         (("--sequence", "0"), "--sequence needs --producer"),
@@ -34,14 +34,14 @@ STREAM = ("--stream", "--checkpoint", "c", "--producer", "p")
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_a_wrong_call_is_found_before_anything_is_opened(
-    argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    argv: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert append(["--cluster", "none.toml", "t", "--input", "in", *argv]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 class Query:
-    """A query that somebody interrupts; it can be told to start, and is then its own frame."""
+    """A query that is interrupted; it can be started, and is then its own frame."""
 
     stopped = False
 

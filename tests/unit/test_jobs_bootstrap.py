@@ -12,7 +12,7 @@ from tests.unit.jobs_harness import calls, report
 
 
 def built(folder: Path) -> LiveCluster:
-    """Topic ``t`` on two of four brokers, none of them broker 1 or 4."""
+    """Topic ``t`` on two of four brokers, neither of them broker 1 or 4."""
     live = LiveCluster(folder, brokers=4, on_disk=True)
     live.cluster.brokers.fence([1, 4]).raise_for_failures()
     live.topic(copies=2)

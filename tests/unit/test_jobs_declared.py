@@ -1,4 +1,4 @@
-"""The command line of an operation is the one that its method declares."""
+"""The command line of an operation follows from the declaration of its method."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ BY_HAND: dict[str, dict[str, str]] = {
     "kafka_tier read": dict.fromkeys(("--limit", "--count", "--output"), _PRINTED),
     "report": {"--output": "where the job saves the page that the method returns"},
 }
-"""By command: the options that no method declares, and why."""
+"""The options that no method declares, with the reasons, keyed by command."""
 
 
 def _options(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, str, str | None]]:
@@ -164,7 +164,7 @@ def test_each_option_comes_from_a_method_or_is_named_here_with_the_reason() -> N
 
 @pytest.mark.parametrize("method", sorted(OPERATIONS))
 def test_the_source_declares_what_the_method_takes(method: str) -> None:
-    """And explains each parameter that the command line has, and no other."""
+    """The help explains each parameter of the command line, and no others."""
     door, _, name = method.rpartition(".")
     function = CLASSES.get(method) or getattr(DOORS[door], name)
     taken = {

@@ -1,4 +1,4 @@
-"""describe on a terminal: a row a partition, words for what is not well, the cluster's own topics in one."""
+"""describe on a terminal: one row per partition, words for problems, the cluster's own topics in one."""
 
 from __future__ import annotations
 

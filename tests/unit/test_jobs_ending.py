@@ -1,4 +1,4 @@
-"""How jobs end: SIGTERM and SIGINT, with a real process; and what is done only after a yes."""
+"""The end of jobs: SIGTERM and SIGINT, with a real process; and operations that need a confirmation."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Start(Protocol):
 
 @pytest.fixture
 def started(live: LiveCluster) -> Iterator[Start]:
-    """Ends the processes that it started, also where the test fails."""
+    """Ends the started processes, even if the test fails."""
     with ExitStack() as open_processes:
 
         def start(seconds: float, *argv: str) -> subprocess.Popen[str]:
@@ -60,13 +60,13 @@ def started(live: LiveCluster) -> Iterator[Start]:
             made = subprocess.Popen(called, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             open_processes.enter_context(made)
             open_processes.callback(made.kill)
-            assert said(made.stdout) == "begun\n"
+            assert output_of(made.stdout) == "begun\n"
             return made
 
         yield start
 
 
-def said(stream: IO[str] | None) -> str:
+def output_of(stream: IO[str] | None) -> str:
     assert stream is not None
     return stream.readline()
 
@@ -87,7 +87,7 @@ def test_a_job_that_repeats_itself_ends_after_the_run_at_hand(started: Start, ho
 @pytest.mark.slow
 def test_it_ends_out_of_its_pause(started: Start, how: signal.Signals) -> None:
     process = started(0, "--every", "60s")
-    assert LINE.match(said(process.stdout))
+    assert LINE.match(output_of(process.stdout))
     process.send_signal(how)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 0
@@ -104,7 +104,7 @@ def test_it_ends_at_once_when_it_is_told_twice_or_runs_once(
     process = started(60, *every)
     process.send_signal(how)
     if every:
-        assert said(process.stderr).startswith("ending after the work in progress")
+        assert output_of(process.stderr).startswith("ending after the work in progress")
         process.send_signal(how)
     _, err = process.communicate(timeout=30)
     assert process.returncode == status

@@ -1,4 +1,4 @@
-"""The command line of jobs/groups, with places as kafka-consumer-groups.sh names them."""
+"""The command line of jobs/groups, with positions as kafka-consumer-groups.sh names them."""
 
 from __future__ import annotations
 
@@ -137,8 +137,8 @@ def test_what_is_no_duration(text: str) -> None:
 def test_offsets_are_committed(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     at = ["--cluster", str(live.file), "--json"]
     assert groups(["commit", "new", "--offsets", "t:0:2", *at]) == 0
-    said = report(capsys)
-    assert (said["operation"], said["rows"][0]["offset"]) == ("groups commit", 2)
+    found = report(capsys)
+    assert (found["operation"], found["rows"][0]["offset"]) == ("groups commit", 2)
     for wrong, why in (("t:0", "is not TOPIC:PARTITION:OFFSET"), ("t:0:1,t:0:2", "is given twice")):
         assert groups(["commit", "new", "--offsets", wrong, *at]) == 2
         assert why in capsys.readouterr().err

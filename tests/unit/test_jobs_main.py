@@ -43,16 +43,16 @@ def test_it_says_its_version(argv: list[str], capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (["help"], "stratalog help JOB explains a job"),
         (["help", "tier"], "usage: stratalog tier"),
         (["help", "topics", "create"], "usage: stratalog topics create"),
     ],
 )
-def test_help_explains_a_job(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_explains_a_job(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == 0
-    assert said in capsys.readouterr().out
+    assert message in capsys.readouterr().out
 
 
 def test_the_door_shows_public_names_alone() -> None:
@@ -62,15 +62,15 @@ def test_the_door_shows_public_names_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"), [([], "stratalog JOB ..."), (["heath"], "no job 'heath'; did you mean 'health'?")]
+    ("argv", "message"), [([], "stratalog JOB ..."), (["heath"], "no job 'heath'; did you mean 'health'?")]
 )
-def test_another_name_is_a_bad_call(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_name_is_a_bad_call(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("describe trips", "unrecognized arguments: trips; name topics with --topics A,B"),
         ("describe --topic trips", "unrecognized arguments: --topic trips; did you mean '--topics'?"),
@@ -84,17 +84,17 @@ def test_another_name_is_a_bad_call(argv: list[str], said: str, capsys: pytest.C
     ],
 )
 def test_arguments_that_are_not_known_are_answered_with_the_nearest(
-    line: str, said: str, capsys: pytest.CaptureFixture[str]
+    line: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(line.split(" ")) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------- completion
 
 
 def completed(line: str, folder: Path) -> list[str]:
-    """What the shell is told that the line may go on with."""
+    """The completions that the shell gets for a line."""
     pytest.importorskip("argcomplete")
     out = folder / "completed"
     asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_STDOUT_FILENAME": str(out)}

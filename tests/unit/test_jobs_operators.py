@@ -1,4 +1,4 @@
-"""The command lines of those who look after leaders and replicas: elect, reassign."""
+"""The command lines for leaders and replicas: elect, reassign."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_what_is_malformed_is_a_bad_call(argv: tuple[str, ...], capsys: pytest.C
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         ((), "name the action: --plan, --status, --cancel, or a change such as"),
         (("--plan", "p.json", "--drain", "1"), "--plan and --drain do not go together"),
@@ -73,17 +73,17 @@ def test_what_is_malformed_is_a_bad_call(argv: tuple[str, ...], capsys: pytest.C
     ],
 )
 def test_options_that_contradict_each_other_are_a_bad_call(
-    argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    argv: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert reassign(argv) == 2
-    assert capsys.readouterr().err.startswith(f"ERROR INVALID_REQUEST: {said}")
+    assert capsys.readouterr().err.startswith(f"ERROR INVALID_REQUEST: {message}")
 
 
 # ------------------------------------------------------------------------------------ plans
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (None, "cannot be read: No such file or directory"),
         ("{", "is not a reassignment plan"),
@@ -98,7 +98,7 @@ def test_options_that_contradict_each_other_are_a_bad_call(
     ],
 )
 def test_a_plan_that_cannot_be_carried_out_changes_nothing(
-    shared: LiveCluster, tmp_path: Path, text: str | None, said: str, capsys: pytest.CaptureFixture[str]
+    shared: LiveCluster, tmp_path: Path, text: str | None, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "plan.json"
     if text is not None:
@@ -107,7 +107,7 @@ def test_a_plan_that_cannot_be_carried_out_changes_nothing(
         assert reassign(at(shared, "--plan", str(path))) == 2
     err = capsys.readouterr().err
     assert err.startswith("ERROR ")
-    assert said in err
+    assert message in err
     assert len(err.splitlines()) == 1
 
 
@@ -153,8 +153,8 @@ def test_an_unfinished_reassignment_is_no_success(live: LiveCluster, capsys: pyt
     Cluster.open(live.file).brokers.fence([other])
     capsys.readouterr()
     assert reassign(at(live, "--topics", "t", "--remove", str(last), "--json")) == 1
-    said = capsys.readouterr()
-    assert "INVALID_REPLICA_ASSIGNMENT" in said.err
+    text = capsys.readouterr()
+    assert "INVALID_REPLICA_ASSIGNMENT" in text.err
 
 
 # ------------------------------------------------------------------------------------- elect

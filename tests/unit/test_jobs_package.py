@@ -21,9 +21,9 @@ from stratalog import Cluster
 from stratalog.jobs.jars import pinned_jars
 print(stratalog.__file__, len(pinned_jars()) > 0)
 for job in main.JOBS:
-    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as said:
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as output:
         main.main([job, "--help"])
-    if not said.getvalue():
+    if not output.getvalue():
         sys.exit(f"{job} has no help")
 sys.exit(stratalog.jobs.package.main(["--to", sys.argv[2]]))
 """

@@ -1,4 +1,4 @@
-"""Lines to a topic: what users of kafka-console-producer.sh and of kcat -P look for."""
+"""Lines to a topic, with the options of kafka-console-producer.sh and of kcat -P."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ VALUE = {
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveCluster:
-    """``t``, of bytes; ``typed``, with keys that are numbers."""
+    """``t``, with binary records; ``typed``, with integer keys."""
     made = LiveCluster(tmp_path, on_disk=True)
     made.topic("t", partitions=2)
     made.cluster.topics.create("typed", partitions=1, replication_factor=1, key="BIGINT", value=TYPES)
@@ -83,9 +83,9 @@ def test_keys_stand_before_the_separator(live: LiveCluster, capsys: pytest.Captu
     assert "produce to t: line 2: there is no ':' after a key\n" in capsys.readouterr().err
     argv = ("t", "--input", given(live, "a:1\nb:2\nc"), "--key-separator", ":", "--batch", "2", "--json")
     assert run(live, *argv) == 1
-    said = report(capsys)
-    assert said["failures"][0]["message"].endswith("line 3: there is no ':' after a key")
-    assert said["notes"] == ["lines 1 to 2 were appended, and none of the rest: next time, give the rest alone"]
+    seen = report(capsys)
+    assert seen["failures"][0]["message"].endswith("line 3: there is no ':' after a key")
+    assert seen["notes"] == ["lines 1 to 2 were appended, and none of the rest: next time, give the rest alone"]
 
 
 def test_what_tail_shows_is_what_produce_takes(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +112,7 @@ def test_values_of_a_typed_topic_are_json(live: LiveCluster, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ('{"value": {"m": 1}}', "line 1: the topic has no field 'value.m'"),
         ('{"value": {"n": 1.5}}', "value: n: 1.5 is not of type int32"),
@@ -128,23 +128,23 @@ def test_values_of_a_typed_topic_are_json(live: LiveCluster, capsys: pytest.Capt
     ],
 )
 def test_a_line_that_does_not_fit_is_named_and_nothing_is_appended(
-    live: LiveCluster, line: str, said: str, capsys: pytest.CaptureFixture[str]
+    live: LiveCluster, line: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with live.unchanged():
         assert run(live, "typed", "--input", given(live, line), "--format", "json") == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_fields_that_the_type_lacks_are_dropped_and_counted_or_added(
     live: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In each batch: here a batch has one line."""
+    """In each batch; here a batch has one line."""
     text = '{"value": {"n": 1, "new": "a"}}\n{"value": {"n": 2, "new": "b"}}\n'
     how = ("--format", "json", "--batch", "1", "--on-unknown-field")
     assert run(live, "typed", "--input", given(live, text), *how, "drop") == 0
-    said = capsys.readouterr().out
-    assert "dropped_fields 2" in said
-    assert "no field value.new" in said
+    seen = capsys.readouterr().out
+    assert "dropped_fields 2" in seen
+    assert "no field value.new" in seen
     assert run(live, "typed", "--input", given(live, text), *how, "add") == 0
     assert "grew by value.new" in capsys.readouterr().out
     found = [record["value"] for record in objects(live, "typed", capsys)]
@@ -209,7 +209,7 @@ def test_a_line_of_many_pieces_is_joined_once_and_one_that_is_too_long_is_refuse
 
 
 def test_a_line_is_read_and_refused_in_time_that_grows_with_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    """65,536 pieces, of which 100 MB have no more: joined again for each piece, they would be 32 GB of copies."""
+    """65,536 pieces of a line of 100 MB without a line end: joining them again for each piece would copy 32 GB."""
     monkeypatch.setattr(producing, "_CHUNK", 16)
     monkeypatch.setattr(producing, "_LONGEST", 65_535 * 16)
     reads, writes = os.pipe()
@@ -238,9 +238,9 @@ def test_text_for_a_typed_topic_is_refused_with_the_type_and_an_example(
 ) -> None:
     live.cluster.topics.create("trips", partitions=1, replication_factor=1, value="city STRING, distance DOUBLE")
     assert run(live, "trips", "--input", given(live, "Oslo\n")) == 2
-    said = capsys.readouterr().err
+    text = capsys.readouterr().err
     shown = '{"city": "text", "distance": 1.5}'
-    assert f"Its type is city STRING, distance DOUBLE: give a value such as {shown}" in said
+    assert f"Its type is city STRING, distance DOUBLE: give a value such as {shown}" in text
     assert run(live, "trips", "--input", given(live, shown)) == 0
 
 
@@ -257,5 +257,5 @@ def test_notes_of_a_failure_say_only_what_is_left_to_do(
     assert run(live, *named, given(live, "a\nb\n")) == 0
     capsys.readouterr()
     assert run(live, *named, given(live, "c\nd\n")) == 1
-    said = report(capsys)
-    assert (said["notes"], said["rows"][0]["outcome"]) == ([], "not appended")
+    found = report(capsys)
+    assert (found["notes"], found["rows"][0]["outcome"]) == ([], "not appended")

@@ -1,4 +1,4 @@
-"""The loop of jobs that run again and again."""
+"""The loop of repeated jobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stratalog.partitions.errors import InvalidCallError, NoMajorityError
 
 
 class Interrupted(ManualClock):
-    """Somebody presses Ctrl-C in the third pause."""
+    """Ctrl-C is pressed in the third pause."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The command line of restore: on an S3 server as it would be run, and what is wrong with a call."""
+"""The command line of restore: a real run on an S3 server, and errors of a call."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_drill_and_a_restore_with_the_remote_on_s3(
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         ((), "one of the arguments --from --drill is required"),
         (("--from", "c", "--drill"), "not allowed with"),
@@ -58,7 +58,9 @@ def test_a_drill_and_a_restore_with_the_remote_on_s3(
         (("--drill",), "has no restore point of cluster 'c'"),
     ],
 )
-def test_wrong_calls(tmp_path: Path, argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_calls(
+    tmp_path: Path, argv: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     World(tmp_path, "remote", None)
     assert restore(["--cluster", str(tmp_path / "cluster.toml"), *argv]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What a session is refused for before a JVM starts."""
+"""The reasons to refuse a session before a JVM starts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stratalog.partitions.errors import EnvironmentUnusableError
 
 
 def test_a_master_beside_a_server_of_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PySpark's functions ask ``$SPARK_REMOTE`` as soon as it is set, whichever session there is."""
+    """PySpark's functions use ``$SPARK_REMOTE`` as soon as it is set, whichever session exists."""
     monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere:15002")
     with pytest.raises(EnvironmentUnusableError, match=r"local\[2\], but.*sc://elsewhere:15002"):
         spark_session("refused", master="local[2]")

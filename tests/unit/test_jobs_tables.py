@@ -1,4 +1,4 @@
-"""Tables of jobs: cut to the terminal, sorted, and only the rows that are in trouble."""
+"""Tables of jobs: cut to the terminal, sorted, and restricted to rows with problems."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ ROWS: list[dict[str, Value]] = [
 ]
 NAMED = list(ROWS[0])
 OTHER_FIGURES = {"MaxLag": "replication_lag_seconds", "RemoteCopyLagBytes": "remote_copy_lag_seconds"}
-"""Alerts of these findings go by another figure."""
+"""The alerts of these findings use another figure."""
 
 
 @pytest.mark.parametrize("width", [200, 100, 80, 60, 40, 30, 22])
 def test_no_line_of_a_table_is_wider_than_the_terminal(width: int) -> None:
-    *table, said = text_table(NAMED, ROWS, width)
+    *table, found = text_table(NAMED, ROWS, width)
     assert max(map(len, table)) <= width
-    assert said.startswith(f"(cut to {width} columns")
+    assert found.startswith(f"(cut to {width} columns")
     shown = table[0].split()
     assert shown == NAMED[: len(shown)]
     left_out = NAMED[len(shown) :]
-    assert (f"without {', '.join(left_out)}" in said) == bool(left_out)
+    assert (f"without {', '.join(left_out)}" in found) == bool(left_out)
     assert "partitions" not in shown or "3,000,000" in table[3]
 
 

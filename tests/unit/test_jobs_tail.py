@@ -1,4 +1,4 @@
-"""The command line of jobs/tail: what users of kafka-console-consumer.sh and of tail(1) look for."""
+"""The command line of jobs/tail, with the options of kafka-console-consumer.sh and of tail(1)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.jobs_harness import calls, nobody_reads, report
 
 
 def built(folder: Path) -> LiveCluster:
-    """``t``, two partitions of twelve records and one."""
+    """``t``, with two partitions of twelve records and one."""
     live = LiveCluster(folder, on_disk=True)
     live.topic(partitions=2)
     live.append({0: [f"a{number}" for number in range(12)], 1: ["b"]}).raise_for_failures()

@@ -1,4 +1,4 @@
-"""The command line of topics: alter. The types are in files, which needs no Spark."""
+"""The command line of topics: alter. The types are in files, which need no Spark."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_topic_gets_more_partitions(live: LiveCluster, capsys: pytest.CaptureF
         assert run(live, "create-partitions", "t", "3", "--json", *more) == 0
         report = json.loads(capsys.readouterr().out.splitlines()[-1])
         assert len(report["rows"]) == added
-        assert all(row["added"].startswith("partition ") for row in report["rows"])
+        assert [row["partition"] for row in report["rows"]] == [1, 2][:added]
     assert len(live.cluster.image.topic("t").partitions) == 3
     assert run(live, "create-partitions", "t", "2") == 2
     assert "has 3 partitions, and cannot have 2" in capsys.readouterr().err
@@ -60,7 +60,7 @@ def test_the_report_says_which_fields_were_added(live: LiveCluster, capsys: pyte
         capsys.readouterr()
         assert run(live, "alter", "t", "--value", wide, "--json", *more) == 0
         report = json.loads(capsys.readouterr().out.splitlines()[-1])
-        assert report["rows"] == [{"topic": "t", "added": name} for name in fields]
+        assert report["rows"] == [{"topic": "t", "field": name} for name in fields]
     capsys.readouterr()
     assert run(live, "list", "--json") == 0
     assert (
@@ -69,7 +69,7 @@ def test_the_report_says_which_fields_were_added(live: LiveCluster, capsys: pyte
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         ((), "topic 't': give the type of its keys or values"),
         (("--key", "@wide.json"), "topic 't': its key is binary, which cannot change"),
@@ -77,12 +77,12 @@ def test_the_report_says_which_fields_were_added(live: LiveCluster, capsys: pyte
     ],
 )
 def test_what_is_no_growth_is_a_bad_call(
-    live: LiveCluster, argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    live: LiveCluster, argv: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [each.replace("@", f"@{live.folder}/") for each in argv]
     with live.unchanged():
         assert run(live, "alter", "t", *given) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_topic_that_is_not_there_may_be_deleted_again(

@@ -13,7 +13,7 @@ from tests.unit.jobs_harness import calls, rows
 
 
 def built(folder: Path) -> LiveCluster:
-    """With a transaction that nobody has ended."""
+    """The cluster has an unended transaction."""
     live = LiveCluster(folder, on_disk=True)
     live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.topic()
@@ -45,7 +45,7 @@ def test_abort(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         ((), "the following arguments are required: COMMAND"),
         (("describe",), "required: TRANSACTIONAL_ID"),
@@ -55,9 +55,9 @@ def test_abort(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_what_is_wrong_with_a_command_line_is_said(
-    shared: LiveCluster, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], said: str
+    shared: LiveCluster, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], message: str
 ) -> None:
     with shared.unchanged():
         assert run(shared, *argv) != 0
     captured = capsys.readouterr()
-    assert said in captured.out + captured.err
+    assert message in captured.out + captured.err

@@ -1,4 +1,4 @@
-"""SSE-KMS on a real server: each object of a root has the root's key, whoever wrote it and however large it is."""
+"""SSE-KMS on a real server: each object of a root has the root's key, for any writer and size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEYS = {"b1": "key-of-broker-1", "b2": "key-of-broker-2", "tier": "key-of-the-re
 
 
 def encryption(endpoint: S3Endpoint, bucket: str, folder: str) -> dict[str, dict[str, tuple[str, str, int]]]:
-    """Of the objects of each root, by name: the kind of their encryption, its key, and their size."""
+    """The kind of encryption, the key, and the size of each object, keyed by root and name."""
     config = botocore.config.Config(s3={"addressing_style": "path"})
     client = botocore.session.Session().create_client(
         "s3", endpoint_url=endpoint.url, region_name=endpoint.region, config=config

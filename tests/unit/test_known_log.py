@@ -1,4 +1,4 @@
-"""What is remembered of a log, and gone on from, is what a fresh look would say, whatever has happened between."""
+"""The cached view of a log, continued from look to look, equals a fresh look, whatever has happened between."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _texts = st.one_of(
 )
 _versions = st.sampled_from(["1", "2"])
 _folders = st.lists(st.dictionaries(_texts, _versions, max_size=14), min_size=2, max_size=5)
-"""A folder as one look after the other sees it: names with the version of what has them."""
+"""The contents of a folder at successive looks: names with the versions of their files."""
 _steps = st.lists(
     st.tuples(st.sampled_from(["append", "merge", "delete", "replace"]), st.integers(0, 40)), max_size=25
 )
-"""A log that grows, as an honest one does."""
+"""The growth of a log without faults."""
 
 
 def objects(folder: dict[str, str]) -> list[StoredObject]:
@@ -47,7 +47,7 @@ def objects(folder: dict[str, str]) -> list[StoredObject]:
     return sorted(found, key=lambda one: one.name)
 
 
-def told(log: ReplicaLog) -> dict[str, object]:
+def described(log: ReplicaLog) -> dict[str, object]:
     by_name = {
         field.name: sorted(getattr(log, field.name), key=lambda file: str(file.name))
         for field in fields(log)
@@ -61,7 +61,7 @@ def end_of_append(file: object) -> int:
 
 
 def looks(folders: list[dict[str, str]]) -> None:
-    """Each look goes on from the one before, and is compared with one that knows nothing."""
+    """Each look continues from the previous one, and is compared with a fresh one."""
     known: KnownLog | None = None
     log: ReplicaLog | None = None
     for folder in folders:
@@ -72,7 +72,7 @@ def looks(folders: list[dict[str, str]]) -> None:
         assert [*known.objects] == answer
         log = log_again(log, known.listing, LINEAGE, end_of_append)
         assert log.listing is known.listing
-        assert told(log) == told(resolve(fresh, LINEAGE, end_of_append))
+        assert described(log) == described(resolve(fresh, LINEAGE, end_of_append))
 
 
 @given(_folders)
@@ -111,7 +111,7 @@ def test_where_nothing_has_changed_nothing_is_made_anew() -> None:
 
 
 def test_one_append_more_looks_at_the_last_files_alone() -> None:
-    """The links below the last one are those of before, and no footer is asked about but the last file's."""
+    """The links before the last one are reused, and only the last file's footer is requested."""
     asked = []
 
     def end(file: object) -> int:

@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "bridges": {"bridges", "jobs", "stratalog", "engine", "tiering", "snapshots", "partitions"},
     "conf": {"conf"},
 }
-"""By folder, those of which it may import. ``stratalog`` is the door, and holds links to the others."""
+"""The allowed imports by folder. ``stratalog`` is the door, and contains links to the others."""
 
 FLOORS = (
     *("config", "state", "metadata", "quorum", "replication", "driver", "brokers", "replicas", "records"),
@@ -53,12 +53,12 @@ FLOORS = (
         "cluster",
     ),
 )
-"""The folders of ``engine``, from below. A module imports from its own floor and from those below it, without an
-exception: an import inside a function is an arrow like any other, and one for types alone makes the reader climb
-all the same. The last one is the door."""
+"""The folders of ``engine`` from the lowest to the highest. A module imports from its own floor and from lower
+ones, without exceptions: an import inside a function counts like any other, and so does one for types alone. The
+last one is the door."""
 
 PYSPARK_FOLDERS = ("jobs", "engine/spark", "bridges/live")
-"""Where pyspark may be imported; elsewhere its types may be named, under ``if TYPE_CHECKING``."""
+"""The folders that may import pyspark; others may name its types under ``if TYPE_CHECKING``."""
 
 PURE = (
     *(
@@ -84,10 +84,11 @@ MAY_GO_BY_THE_LAST_KNOWN_IMAGE = {
     *("engine/admin/quorum.py", "engine/brokers/format.py", "engine/cluster/__init__.py"),
     "engine/cluster/recorded.py",
     *("engine/driver/known_image.py", "engine/records/coordinator.py", "engine/upkeep/memory/runs.py"),
-    "engine/brokers/probe.py",
+    *("engine/brokers/probe.py", "engine/records/unknown_fields.py"),
 }
-"""Outside the quorum: an operation passes the image on that it has read. These ask no storage, and say why; a
-probe beside the read of the metadata compares both afterwards.
+"""Outside the quorum: an operation passes on the image that it has read. These need no storage, for the stated
+reasons; a probe beside the read of the metadata compares both afterwards, and added fields are in the image of
+their commit.
 """
 PORTS = {"MetadataClient", "Storage", "Execution", "Memory", "Clock"}
 MOST_PORTS = 4
@@ -105,7 +106,7 @@ HOLD_ALL_PORTS = {
     "bridges/state.py": "methods at the door",
     "bridges/live/stream.py": "opens the cluster again in another process",
 }
-"""Modules outside the door (``engine/cluster``) that know all ports of a cluster, and why."""
+"""Modules outside the door (``engine/cluster``) that hold all ports of a cluster, with the reasons."""
 LONGEST_FILE = 500
 
 MODULES = sorted(path.relative_to(ROOT) for layer in MAY_IMPORT for path in (ROOT / layer).rglob("*.py"))
@@ -113,19 +114,19 @@ MODULES = sorted(path.relative_to(ROOT) for layer in MAY_IMPORT for path in (ROO
 
 @cache
 def tree(module: Path) -> ast.Module:
-    """The syntax tree of a module; it is parsed once."""
+    """The syntax tree of a module, parsed once."""
     return ast.parse((ROOT / module).read_text(encoding="utf-8"))
 
 
 @cache
 def imported(module: Path, *, for_types: bool = True) -> tuple[str, ...]:
-    """What ``imports`` tells of a module."""
+    """The cached result of ``imports``."""
     return tuple(imports(tree(module), for_types=for_types))
 
 
 def imports(node: ast.AST, *, for_types: bool = True) -> Iterator[str]:
-    """Every dotted name that is imported, in function bodies too; without ``for_types`` not those that
-    only a type checker sees."""
+    """All imported dotted names, including those in function bodies; without ``for_types`` without those for the
+    type checker alone."""
     for child in statements(node):
         if isinstance(child, ast.Import):
             yield from (alias.name for alias in child.names)
@@ -137,8 +138,8 @@ def imports(node: ast.AST, *, for_types: bool = True) -> Iterator[str]:
 
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:
-    """The statements directly inside one, and its handlers and cases. An import is in no expression, and a module
-    has ten times as many of those."""
+    """The direct substatements, including handlers and cases. Expressions contain no imports, and a module has ten
+    times as many of those."""
     for field in ("body", "orelse", "handlers", "finalbody", "cases"):
         inside = getattr(node, field, ())
         if isinstance(inside, list):
@@ -151,7 +152,7 @@ def under(name: str, packages: set[str]) -> bool:
 
 
 def layer(name: str) -> str:
-    """The folder that a name of ours comes from."""
+    """The folder of a dotted name of this project."""
     folder = [*name.split("."), ""][1]
     return folder if folder in MAY_IMPORT else "stratalog"
 
@@ -168,7 +169,7 @@ def test_imports_go_downwards() -> None:
 
 
 def floor(name: str) -> int:
-    """On which floor a dotted name of ``engine`` is, counted from below."""
+    """The floor of a dotted name of ``engine``, counted from below."""
     inside = name.removeprefix("stratalog.engine.")
     return next((number for number, one in enumerate(FLOORS) if under(inside, {one})), len(FLOORS))
 
@@ -219,7 +220,7 @@ def test_only_jobs_one_folder_of_the_engine_and_one_bridge_import_pyspark() -> N
 
 
 def test_decisions_import_no_io_and_no_clock() -> None:
-    """A generator is passed in: the module's own functions share one that nobody seeded."""
+    """A generator is passed in: the module's own functions share an unseeded one."""
     pure = [module for module in MODULES if any(map(module.match, PURE))]
     offenders = [(str(module), name) for module in pure for name in imported(module) if under(name, IMPURE)]
     offenders += [
@@ -236,7 +237,7 @@ def test_decisions_import_no_io_and_no_clock() -> None:
 
 
 def test_nobody_reaches_behind_the_door() -> None:
-    """The context of a cluster is its own: another part is given one, or opens one."""
+    """The context of a cluster is private: another part gets one, or opens one."""
     outside = [
         *MODULES,
         *(path.relative_to(ROOT) for name in ("bench", "demo") for path in (ROOT / name).rglob("*.py")),
@@ -268,7 +269,7 @@ def test_an_image_that_nobody_passed_is_no_hidden_input() -> None:
 
 
 def test_no_two_classes_have_one_name() -> None:
-    """A name that stands twice leads a reader to the wrong room."""
+    """A duplicate name leads a reader to the wrong module."""
     places: dict[str, list[str]] = {}
     for module in MODULES:
         for node in tree(module).body:
@@ -278,7 +279,7 @@ def test_no_two_classes_have_one_name() -> None:
 
 
 def test_a_package_names_its_rooms() -> None:
-    """A newcomer finds a module by the docstring of its package. (A job is named by the command that it is.)"""
+    """A reader finds a module by the docstring of its package. (A job has the name of its command.)"""
     docs = {module.parent: ast.get_docstring(tree(module)) for module in MODULES if module.name == "__init__.py"}
     rooms = [module for module in MODULES if module.stem != "__init__" and module.parts[0] != "jobs"]
     assert [str(room) for room in rooms if not re.search(rf"\b{room.stem}\b", docs[room.parent] or "")] == []
@@ -293,7 +294,7 @@ HEAVY = ("pyspark", "py4j", "deltalake", "botocore", "pyarrow", "numpy")
 
 
 def loaded(code: str, *argv: str) -> set[str]:
-    """What of ``HEAVY`` a process of its own has loaded when it has run that."""
+    """The modules of ``HEAVY`` that a separate process has loaded after running the code."""
     code += f"\nimport sys; print(*set({HEAVY}) & set(sys.modules))"
     command = [sys.executable, "-c", code, *argv]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

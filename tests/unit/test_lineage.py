@@ -91,7 +91,7 @@ def test_what_a_new_leader_holds_keeps_its_epochs(lineage: Lineage, log_end: int
 def test_what_is_left_when_the_log_start_moves_tells_of_every_offset_from_there_on(
     lineage: Lineage, log_start: int
 ) -> None:
-    """Kafka's epoch cache: entries that lie wholly below the log start go."""
+    """Kafka's epoch cache: entries entirely below the log start are removed."""
     left = lineage.truncated_from_start(log_start)
     assert left.latest_epoch == lineage.latest_epoch
     assert all(left.epoch_at(offset) == lineage.epoch_at(offset) for offset in range(log_start, 60))
@@ -119,7 +119,7 @@ def test_the_file_is_a_line_of_json_and_its_checksum() -> None:
 
 
 def test_no_flipped_bit_makes_another_lineage() -> None:
-    """Most that change a digit are JSON still."""
+    """Most changes of a digit are still JSON."""
     content = Lineage([(1, 0), (2, 7)]).to_json()
     for at in range(len(content) * 8):
         flipped = bytearray(content)
@@ -139,7 +139,7 @@ def test_any_other_content_is_corruption_and_names_the_file(content: bytes) -> N
 
 
 class Counted(tuple[EpochStart, ...]):
-    """Entries that count how many of them are looked at."""
+    """Entries that count how many of them are read."""
 
     looked_at = 0
 
@@ -155,7 +155,7 @@ class Counted(tuple[EpochStart, ...]):
 
 @pytest.mark.slow
 def test_the_end_of_an_epoch_is_looked_up_however_many_there_are() -> None:
-    """A stranger's register may hold a million, and each high watermark asks."""
+    """A foreign register may have a million, and each high watermark looks one up."""
     lineage = Lineage((epoch, epoch) for epoch in range(1, 10_001))
     lineage.entries = Counted(lineage.entries)
     assert lineage.end_of(9_998) == 9_999

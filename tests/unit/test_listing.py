@@ -1,7 +1,7 @@
-"""What a replica is, from the listing of its folder (protocol section 1).
+"""A replica as its folder's listing shows it (protocol section 1).
 
-Scenarios in the shorthand of ``notation``; the V-numbers are those of the attack on the protocol, whose
-repairs the sentences marked (!) are.
+Scenarios use the shorthand of ``notation``; the V-numbers are those of the attack on the protocol, whose repairs
+are the sentences marked (!).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def test_names_are_sorted_by_kind_and_strangers_are_kept_apart() -> None:
 
 
 def test_what_lies_in_a_folder_inside_it_is_no_file_of_the_replica() -> None:
-    """Protocol, section 1: "Everything in the folder"; somebody's copy of it inside it is a stranger."""
+    """Protocol, section 1: "Everything in the folder"; a copy of the folder inside it is foreign."""
     names = [name_of(text) for text in ("3.1", "0-2.1", "9.epoch", "9.1.hw", "2.local")]
     nested = [StoredObject(f"{FOLDER}/saved/{name}", 1, 0, "1") for name in (*names, CheckpointName(7, 2))]
     listing = parse(FOLDER, [stored(name_of("0.1")), *nested])
@@ -95,7 +95,7 @@ def test_a_footer_that_ends_where_its_file_starts_is_corruption() -> None:
 
 
 def test_adopting_a_newer_lineage_truncates() -> None:
-    """Section 1: truncation is not an operation; the files that disagree with the lineage are dead."""
+    """Section 1: there is no truncation; files that disagree with the lineage are dead."""
     names = "0.1 1.1 2.1 3.1"
     assert log_of(names, [(1, 0)]).log_end == 4
     log = log_of(names, [(1, 0), (2, 2)])
@@ -117,7 +117,7 @@ def test_dead_files_come_alive_again_under_a_later_leader_that_has_them() -> Non
 
 
 def test_the_log_ends_at_the_first_gap_and_what_lies_behind_it_is_stranded() -> None:
-    """Section 1: a merged segment tells its end, so the gap behind it shows."""
+    """Section 1: a merged segment has its end in its name, so a gap after it is visible."""
     log = log_of("0-2.1 3.1 4.1", end=5)
     assert chain_of(log) == ["0-2.1[0,2)"]
     assert texts(log.stranded) == ["3.1", "4.1"]
@@ -184,13 +184,13 @@ def test_v10b_overlapping_merges_are_read_once() -> None:
 
 
 def test_v10b_a_follower_s_end_may_lie_inside_a_leader_s_segment() -> None:
-    """Replicas that merged differently meet: what the follower has stays, the segment goes on from there."""
+    """Replicas with different merges meet: the follower keeps its file, and the segment continues from there."""
     log = log_of("0-3.1 2-6.1")
     assert chain_of(log) == ["0-3.1[0,3)", "2-6.1[3,6)"]
 
 
 def test_v12_a_register_written_first_makes_a_half_copied_log_start_there() -> None:
-    """V12: whoever starts over creates ``4.local`` before the first copy; else 0.1 would reach to 4."""
+    """V12: a restart creates ``4.local`` before the first copy; otherwise 0.1 would reach to 4."""
     assert chain_of(log_of("0.1 4.1 4.local")) == ["4.1[4,5)"]
     without_register = log_of("0.1 4.1")
     assert chain_of(without_register) == ["0.1[0,4)", "4.1[4,5)"], "the hole that the order prevents"
@@ -253,7 +253,7 @@ def test_a_high_watermark_counts_up_to_the_end_of_its_epoch() -> None:
 
 
 def test_v11_a_high_watermark_of_an_epoch_that_left_the_lineage_counts() -> None:
-    """V11: 2 wrote nothing and was cut from the lineage; ``4.2.hw`` still says that 4 was reached."""
+    """V11: 2 wrote nothing and was removed from the lineage; ``4.2.hw`` still says that 4 was reached."""
     log = log_of("0.1 1.1 2.1 3.1 4.2.hw", [(1, 0), (3, 4)])
     assert log.high_watermark == 4
 
@@ -267,7 +267,7 @@ def test_a_high_watermark_beyond_the_chain_tells_of_lost_data() -> None:
 
 
 def test_a_high_watermark_that_came_while_the_folder_was_listed_tells_of_no_loss() -> None:
-    """The records came behind the listing; all that is listed is committed."""
+    """The records came after the listing; everything listed is committed."""
     listing = listing_of("1.epoch 0.1 1.1 1.1.hw 9.1.hw")
     late = replace(listing, late=frozenset({WatermarkName(9, 1)}))
     log = resolve(late, Lineage([(1, 0)]), lambda file: file.name.base_offset + 1)
@@ -278,7 +278,7 @@ def test_a_high_watermark_that_came_while_the_folder_was_listed_tells_of_no_loss
 
 
 def test_a_truncation_is_no_loss() -> None:
-    """A mark of an epoch that ended earlier promises no more than that epoch's end."""
+    """A mark of an epoch that ended earlier promises at most that epoch's end."""
     log = log_of("0.1 1.1 2.1 3.1.hw", [(1, 0), (2, 2)])
     assert log.claimed_high_watermark == 2
     assert not log.lost_committed
@@ -303,7 +303,7 @@ def test_v6_no_epoch_is_ever_litter() -> None:
 
 @given(st.lists(st.builds(WatermarkName, st.integers(0, 6), st.integers(1, 4)), unique=True))
 def test_removing_litter_changes_no_high_watermark(marks: list[WatermarkName]) -> None:
-    """Under whatever lineage the replica adopts next."""
+    """Under any lineage that the replica adopts next."""
     listing = parse(FOLDER, [stored(mark) for mark in marks])
     gone = set(litter(listing))
     kept = [mark for mark in marks if str(mark) not in gone]
@@ -328,7 +328,7 @@ END_OF_LOG = 12
 def as_the_text_says(
     names: list[Name], lineage: list[tuple[int, int]], footer_next: Callable[[DataName], int]
 ) -> dict[str, object]:
-    """Section 1, sentence by sentence, by trying every offset."""
+    """Section 1, sentence by sentence, by testing every offset."""
     local_start = max((n.offset for n in names if not isinstance(n, DataName | WatermarkName)), default=0)  # type: ignore[union-attr]
 
     def epoch_at(offset: int) -> int | None:
@@ -387,7 +387,7 @@ def as_the_text_says(
 
 @st.composite
 def folders(draw: st.DrawFn) -> tuple[list[Name], list[tuple[int, int]]]:
-    """Any names at all: zombies, overlapping merges and registers in every order included."""
+    """Any names: including zombies, overlapping merges and registers in every order."""
     offset, epoch = st.integers(0, END_OF_LOG - 1), st.integers(1, 4)
     appends = draw(st.sets(st.builds(lambda o, e: f"{o}.{e}", offset, epoch), max_size=14))
     merged = draw(
@@ -421,12 +421,12 @@ def folders(draw: st.DrawFn) -> tuple[list[Name], list[tuple[int, int]]]:
 def test_resolve_says_what_the_text_says(folder: tuple[list[Name], list[tuple[int, int]]]) -> None:
     names, lineage = folder
     log = resolve(parse(FOLDER, map(stored, names), generation=GENERATION), Lineage(lineage), lambda _: END_OF_LOG)
-    said = as_the_text_says(names, lineage, lambda _: END_OF_LOG)
-    assert [(link.start, link.end) for link in log.chain] == said["spans"]
+    found = as_the_text_says(names, lineage, lambda _: END_OF_LOG)
+    assert [(link.start, link.end) for link in log.chain] == found["spans"]
     assert [link.name.base_offset <= link.start for link in log.chain] == [True] * len(log.chain)
-    assert log.log_end == said["log_end"]
-    assert log.high_watermark == said["high_watermark"]
-    assert {file.name for file in log.dead} == said["dead"]
+    assert log.log_end == found["log_end"]
+    assert log.high_watermark == found["high_watermark"]
+    assert {file.name for file in log.dead} == found["dead"]
 
 
 @given(folders())

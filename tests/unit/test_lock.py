@@ -1,4 +1,4 @@
-"""``requirements.lock`` and ``docs/requirements.txt``: what is installed by set-up and for the documentation."""
+"""``requirements.lock`` and ``docs/requirements.txt``: the packages of the set-up and of the documentation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.bare_python import ROOT
 
 PIN = re.compile(r"[A-Za-z0-9._-]+==[^\s;\\]+( \\\n    --hash=sha256:[0-9a-f]{64})+\n")
 LOCKS = {"requirements.lock": 100, "docs/requirements.txt": 20}
-"""By file, how many packages it pins at least."""
+"""The minimum number of pinned packages, keyed by file."""
 
 
 @pytest.mark.parametrize("name", LOCKS)

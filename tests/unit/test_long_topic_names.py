@@ -1,4 +1,4 @@
-"""The longest name of a topic fits every folder that is called after it, on brokers and in the remote tier."""
+"""The longest name of a topic fits every folder named after it, on brokers and in the remote tier."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stratalog.partitions.paths import MAX_TOPIC_LENGTH, topic_folder
 from tests.unit.cluster_harness import LiveCluster
 
 LONGEST_FILE_NAME = 255
-"""Of ext4, xfs, APFS and NTFS."""
+"""The limit of ext4, xfs, APFS and NTFS."""
 
 
 def test_the_longest_name_with_the_topic_id_is_the_longest_name_of_a_folder() -> None:

@@ -1,5 +1,5 @@
-"""A partition that has had records, and has none on any replica nor in a remote log: the metadata know that it was
-written to, it is named, and no offset is given a second time."""
+"""A partition that has had records, and has none on any replica or in a remote log: the metadata know that it was
+written to, an error names it, and no offset is assigned twice."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from stratalog.partitions.errors import CorruptionError, ElectionNotNeededError
 from stratalog.partitions.paths import DataName
 from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster, codes, fence, rows_of, the_failure
+from tests.unit.erase_harness import Erasable, stop_at
 from tests.unit.restore_harness import partly_tiered, restored
 from tests.unit.snapshot_harness import keyed
-from tests.unit.test_upkeep_erase import Erasable, stop_at
 
 
 def lose(live: LiveCluster, *brokers: int, partition: int = 0) -> None:
-    """The folders of the partition are gone on these brokers (on all where none is named); a driver that knows
-    nothing of before."""
+    """Delete the partition's folders on these brokers (by default on all); returns a driver without caches."""
     for broker in brokers or live.replicas(partition=partition).view.replicas:
         replica = live.replica(broker, partition=partition)
         store = replica.store
@@ -36,7 +35,7 @@ def written_to(live: LiveCluster, partition: int = 0) -> int:
 
 
 def written(folder: Path, *, copies: int = 3, tiered: bool = False, records: int = 5) -> LiveCluster:
-    """Five records, of which a run of maintain knows."""
+    """Five records, which a run of maintain has seen."""
     live = LiveCluster(folder)
     if tiered:
         live.tiered(copies=copies, segment_bytes="1000000")
@@ -59,8 +58,8 @@ def test_a_lost_log_is_named_and_nothing_is_appended(tmp_path: Path, copies: int
     lose(live)
     with live.unchanged():
         failure = the_failure(live.append(["too early"]))
-        for told in ("LOG_LOST", "the high watermark reached 5", "recover --keep brokers", "at offset 5"):
-            assert told in failure
+        for found in ("LOG_LOST", "the high watermark reached 5", "recover --keep brokers", "at offset 5"):
+            assert found in failure
         for report in (live.cluster.verify(), live.cluster.verify(deep=True), live.cluster.describe()):
             assert "LOG_LOST" in codes(report)
         assert "recover t --keep brokers --dry-run" in findings(live)["lost-log"]
@@ -77,7 +76,7 @@ def test_a_lost_log_is_named_and_nothing_is_appended(tmp_path: Path, copies: int
 def test_a_log_from_which_records_were_removed_does_not_begin_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed_by: str
 ) -> None:
-    """Its error names what helps, and recover refuses it also in a dry run."""
+    """Its error names the remedy, and recover refuses it also in a dry run."""
     live = Erasable(tmp_path, cleanup_policy="compact" if removed_by == "compact" else "delete")
     live.cluster.replicate().raise_for_failures()
     if removed_by == "compact":
@@ -87,8 +86,8 @@ def test_a_log_from_which_records_were_removed_does_not_begin_again(
     lose(live)
     appended = live.cluster.append_batches("t", {0: [keyed([("x", "too early")], 1)]}, check=False)
     failure = the_failure(appended)
-    for told in ("LOG_LOST", "bring back the storage of a broker", "delete the topic and create it again"):
-        assert told in failure
+    for found in ("LOG_LOST", "bring back the storage of a broker", "delete the topic and create it again"):
+        assert found in failure
     assert "recover --keep" not in failure
     assert "replicate --topics t" in findings(live)["lost-log"]
     for dry_run in (True, False):
@@ -122,8 +121,8 @@ def test_a_person_lets_it_begin_again_where_it_was_known_to_end(tmp_path: Path, 
 
 @pytest.mark.parametrize("appended", [0, 1, 4])
 def test_every_answer_says_that_what_was_behind_the_known_offset_is_unknown(tmp_path: Path, appended: int) -> None:
-    """The metadata note an offset when there are twice as many: what came since then cannot be told from nothing,
-    and gets its offsets again."""
+    """The metadata record an offset when there are twice as many records: later ones are unknown, and their
+    offsets are assigned again."""
     live = written(tmp_path)
     live.fill([f"w{number}" for number in range(appended)])
     live.cluster.replicate().raise_for_failures()
@@ -143,10 +142,10 @@ def test_every_answer_says_that_what_was_behind_the_known_offset_is_unknown(tmp_
 
 def test_an_append_that_comes_late_to_a_lost_folder_is_in_nobodys_way(tmp_path: Path) -> None:
     """A driver that knows the end of the log writes once more before it looks. It is refused, and its file stays
-    in a folder that nobody reads any more."""
+    in an abandoned folder."""
     live = written(tmp_path)
     late = live.driver()
-    for number in range(2):  # the second one goes by what the first one saw
+    for number in range(2):  # the second one uses the result of the first one
         live.append([f"w{number}"], driver=late).raise_for_failures()
     lose(live)
     assert codes(live.append(["late"], driver=late)) == {"LOG_LOST": 1}
@@ -160,7 +159,7 @@ def test_an_append_that_comes_late_to_a_lost_folder_is_in_nobodys_way(tmp_path: 
 
 
 def test_it_begins_no_earlier_than_its_log_start(tmp_path: Path) -> None:
-    """The log start is known to the metadata, too; a leader that has lost everything does not go on from there."""
+    """The metadata also know the log start; a leader that has lost everything does not continue from there."""
     live = written(tmp_path)
     live.fill(["v5", "v6"])
     live.cluster.topics.delete_records("t", {0: 6}).raise_for_failures()
@@ -172,7 +171,7 @@ def test_it_begins_no_earlier_than_its_log_start(tmp_path: Path) -> None:
 
 
 def test_a_member_that_has_the_log_leads(tmp_path: Path) -> None:
-    """Where the leader's folder is gone, and those of other members: the one that is left leads."""
+    """If the folders of the leader and of other members are missing, the remaining member leads."""
     live = written(tmp_path)
     leader, gone, left = live.leader(), *live.followers()
     lose(live, leader, gone)
@@ -246,7 +245,7 @@ def unwritten_and_gone(folder: Path) -> LiveCluster:
 
 
 def never_maintained_and_gone(folder: Path) -> LiveCluster:
-    """Nobody knows that it was written to."""
+    """No run has recorded that it was written to."""
     live = LiveCluster(folder)
     live.topic()
     live.fill(["v0"])
@@ -299,7 +298,7 @@ def begun_at_70(folder: Path) -> LiveCluster:
 
 
 def of_a_mirror(folder: Path) -> LiveCluster:
-    """It begins at another offset than 0."""
+    """The log begins at another offset than 0."""
     live = begun_at_70(folder)
     live.append(["v70"]).raise_for_failures()
     live.cluster.replicate().raise_for_failures()
@@ -307,7 +306,7 @@ def of_a_mirror(folder: Path) -> LiveCluster:
 
 
 def of_a_mirror_and_gone(folder: Path) -> LiveCluster:
-    """No record was there; it begins where it would have begun."""
+    """It had no records; it begins at its original start."""
     live = begun_at_70(folder)
     lose(live)
     return live
@@ -320,7 +319,7 @@ def of_a_restore(folder: Path) -> LiveCluster:
 
 
 def elected_uncleanly(folder: Path) -> LiveCluster:
-    """To a replica that has nothing: a person has given the records up."""
+    """A replica without records was elected: an operator has given the records up."""
     live = written(folder)
     leader, *others = live.leader(), *live.followers()
     fence(live, *others)

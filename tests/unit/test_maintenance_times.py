@@ -1,4 +1,4 @@
-"""What the maintenance remembers from run to run, and what follows for what is due."""
+"""The state of the maintenance between runs, and the due work that follows from it."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_failures_that_are_not_told_are_not_taken_for_mended() -> None:
 
 @given(times, times)
 def test_two_runs_put_their_times_together(one: Times, other: Times) -> None:
-    """A partition that is gone is forgotten."""
+    """A removed partition is forgotten."""
     both = one.updated(other, [A])
     assert both.steps == {**one.steps, **other.steps}
     assert both.scrubbed == {key: ms for key, ms in {**one.scrubbed, **other.scrubbed}.items() if key == A}
@@ -206,7 +206,7 @@ def test_a_partition_is_settled_while_it_looks_the_same_and_until_its_time() -> 
 
 
 def test_what_steps_have_found_counts_for_one_look() -> None:
-    """Another look forgets all that was found before it."""
+    """Another look discards all earlier findings."""
     kept = Times(settled={A: Settled(7, {"merge": 10})})
     same = kept.updated(Times(settled={A: Settled(7, {"tier": 20})}), [A])
     assert same.settled == {A: Settled(7, {"merge": 10, "tier": 20})}

@@ -1,4 +1,4 @@
-"""Which files become one segment (protocol section 4, Merge; segment.bytes, segment.ms)."""
+"""The choice of files for one segment (protocol section 4, Merge; segment.bytes, segment.ms)."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_large_file_is_not_rewritten_for_the_sake_of_small_ones() -> None:
 
 
 def test_files_of_which_few_fill_a_segment_wait_for_its_seal() -> None:
-    """A merge before would write their bytes once more: a segment has at most 64 of them."""
+    """An earlier merge would write their bytes once more: a segment has at most 64 of them."""
     part = TIERS.segment_bytes // 1024 // 64
     assert crowds(*[part - 1] * 40) == [(0, 40)]
     assert crowds(*[part] * 40) == []
@@ -160,7 +160,7 @@ def test_a_sealed_run_that_the_remote_tier_takes_from_its_files_is_not_merged_fi
 
 
 def test_small_files_between_larger_ones_are_merged_with_them() -> None:
-    """Neighbours of alternating sizes must not stay a crowd for ever."""
+    """Adjacent files of alternating sizes must not stay unmerged forever."""
     assert crowds(*([100, 10] * 4)) == [(0, 8)]
 
 
@@ -169,7 +169,7 @@ def test_small_files_between_larger_ones_are_merged_with_them() -> None:
 
 @dataclass
 class Folder:
-    """A log by numbers: appends come, plans are carried out at once, bytes are counted."""
+    """A log as numbers: appends arrive, plans are carried out immediately, bytes are counted."""
 
     policy: MergePolicy
     shrink: float = 1.0
@@ -284,7 +284,7 @@ def test_a_trickle_is_rewritten_a_small_number_of_times() -> None:
 def test_merging_what_merging_made_plans_nothing_new(
     appends: list[tuple[int, bool]], now_ms: int, min_files: int
 ) -> None:
-    """Sealed runs become segments that nothing merges again; so a run of the job comes to its end."""
+    """Sealed runs become segments that are never merged again, so a run of the job ends."""
     folder = Folder(MergePolicy(1000, 60_000, min_files))
     for size, _ in appends:
         folder.append(size)

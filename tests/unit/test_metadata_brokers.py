@@ -197,8 +197,8 @@ def test_another_incarnation_of_a_follower_leaves_the_isr_in_the_same_leader_epo
 
 
 def test_another_incarnation_leaves_the_isr_also_as_its_last_member() -> None:
-    """Section 4, "Register", marked (!): V5 of the attack. The acknowledged data may live on elsewhere; the
-    empty root must not lead and truncate it."""
+    """Section 4, "Register", marked (!): V5 of the attack. The acknowledged data may survive elsewhere; the empty
+    root must not lead and truncate it."""
     metadata = Metadata()
     metadata.fence(2, 3)
     metadata.register(1, incarnation=1)

@@ -37,7 +37,7 @@ from tests.unit.metadata_histories import random_history
 
 
 def reloaded(image: ClusterImage) -> ClusterImage:
-    """The image of its own dump, through bytes."""
+    """The image after a dump and a load, through bytes."""
     return load((decode(encode(record)) for record in dump(image)), image.next_offset)
 
 
@@ -55,7 +55,7 @@ def test_a_fold_in_one_go_equals_a_fold_in_steps_with_a_snapshot_anywhere_betwee
 
 @pytest.mark.slow
 def test_equal_images_have_equal_dumps() -> None:
-    """Whoever makes the snapshot of an offset makes the same one, whatever way it came to know the image."""
+    """Any driver makes the same snapshot of an offset, however it has obtained the image."""
     for seed in range(30):
         image = random_history(random.Random(seed), 80).image
         assert list(dump(reloaded(image))) == list(dump(image))
@@ -72,7 +72,7 @@ def test_records_are_values_without_keys() -> None:
 
 
 def test_every_field_of_the_image_is_in_the_snapshot() -> None:
-    """Values that no default hides: a field that is added and not dumped makes this fail."""
+    """All values differ from their defaults: a new field that is not dumped makes this fail."""
     broker = BrokerImage(
         broker_id=2,
         broker_epoch=7,
@@ -153,7 +153,7 @@ def test_a_topic_of_any_size_is_dumped_in_records_of_a_bounded_size(partitions: 
 
 
 def test_dumping_makes_one_record_at_a_time() -> None:
-    """A dump is streamed: nothing but what was asked for has been made."""
+    """A dump is streamed: only the requested part has been made."""
     records = dump(Metadata().image)
     assert isinstance(next(records), VotersRecord)
     assert isinstance(next(records), BrokerRecord)

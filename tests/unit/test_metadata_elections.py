@@ -104,9 +104,6 @@ def test_one_refused_election_does_not_stop_the_batch() -> None:
     assert metadata.t.leader == 2
 
 
-# --------------------------------------------------------------------------------- resign
-
-
 def test_a_damaged_leader_leaves_the_isr_in_the_record_that_replaces_it() -> None:
     metadata = Metadata()
     decision = ElectLeaders((Election(an_id(99), 0, resign=True),)).decide(metadata.image)

@@ -1,4 +1,4 @@
-"""Erasures in the metadata: who may add one, what is kept of it, and for how long."""
+"""Erasures in the metadata: who may add one, and what is stored for how long."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_offsets_are_kept_until_they_are_forgotten_and_the_generation_for_ever()
 
 @pytest.mark.parametrize("force", [False, True])
 def test_no_reassignment_leaves_only_replicas_that_may_have_erased_records(force: bool) -> None:
-    """None of them could lead, and nothing could bring the partition back."""
+    """None of them could lead, and the partition could not recover."""
     metadata = compacted()
     erase(metadata)
     metadata.propose([1])

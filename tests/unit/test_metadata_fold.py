@@ -1,4 +1,4 @@
-"""What a replay of the metadata derives from its records (protocol section 4), and what it refuses."""
+"""The derivations of a replay of the metadata from its records (protocol section 4), and its refusals."""
 
 from __future__ import annotations
 

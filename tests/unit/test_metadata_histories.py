@@ -1,4 +1,5 @@
-"""Random histories of all commands: the invariants hold after each, and there is one way to fold them."""
+"""Random histories of all commands: the invariants hold after each, and every way to fold them gives one
+result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Incarnations of a root: wiped, restored, moved, back again (protocol section 4, "Register"; V5)."""
+"""Incarnations of a root: wiped, restored, moved, returned (protocol section 4, "Register"; V5)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_same_root_found_again_changes_no_partition() -> None:
 
 
 def test_a_restored_older_copy_is_another_incarnation() -> None:
-    """The directory id is that of the original; what was acknowledged since the copy was made is not there."""
+    """The directory id is that of the original; records acknowledged since the copy are missing."""
     metadata = Metadata()
     metadata.register(1, root="a")
     metadata.register(1, root="b")
@@ -53,7 +53,7 @@ def test_a_root_that_is_not_known_equals_any(before: str, after: str) -> None:
 
 
 def test_a_registration_that_did_not_look_at_the_root_keeps_what_was_known_of_it() -> None:
-    """Else a copy could come in by two steps, through a registration that equals any."""
+    """Otherwise a copy could be registered in two steps, through a registration that equals any."""
     metadata = alone_on_broker_1("a")
     metadata.register(1)
     assert metadata.image.brokers[1].root == "a"
@@ -106,7 +106,7 @@ def test_an_older_copy_of_the_old_storage_does_not_bring_it_back() -> None:
     metadata.register(1, incarnation=1)
     metadata.register(1, root="b")
     assert (metadata.t.leader, metadata.t.isr) == (None, ())
-    metadata.register(1)  # Not looked at: what is known is still the copy.
+    metadata.register(1)  # The root is not read: the known one is still the copy.
     assert (metadata.t.leader, metadata.t.isr) == (None, ())
     metadata.register(1, root="b", trusted=True)
     assert (metadata.t.leader, metadata.t.isr) == (1, (1,))
@@ -153,7 +153,7 @@ def test_an_unregistered_stranger_matters_to_no_partition() -> None:
 
 
 def test_every_incarnation_has_a_home_of_its_own_and_the_same_again_when_it_is_back() -> None:
-    """Protocol, section 1: whoever knew an incarnation that is gone writes where nobody reads. A copy has the
+    """Protocol, section 1: a driver that knew a removed incarnation writes to an abandoned folder. A copy has the
     directory id of the original; it must not have its folders."""
     metadata = Metadata()
     metadata.register(1, incarnation=2, root="a")
@@ -177,7 +177,7 @@ def test_a_trusted_copy_keeps_the_home_of_what_it_is_a_copy_of() -> None:
 
 
 def test_a_copy_that_is_trusted_late_is_what_partitions_waited_for_and_leaves_the_others() -> None:
-    """It was registered as another incarnation first, and has been copied to since."""
+    """It was registered as another incarnation first, and has received copies since."""
     metadata = alone_on_broker_1("a")
     incarnation_folder = metadata.image.broker(1).incarnation_folder
     metadata.register(1, root="b")

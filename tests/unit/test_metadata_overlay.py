@@ -1,4 +1,4 @@
-"""Copies of large mappings: they are what dicts would be, and cost what has changed."""
+"""Copies of large mappings: they equal dicts, and cost only the changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["set", "delete", "copy", "rebase"]),
 
 
 def check_same(overlay: Overlay[int, int], model: dict[int, int]) -> None:
-    """Everything that a mapping can be asked."""
+    """Compare all operations of a mapping."""
     assert overlay == model
     assert model == overlay
     assert len(overlay) == len(model)
@@ -31,7 +31,7 @@ def check_same(overlay: Overlay[int, int], model: dict[int, int]) -> None:
 @settings(max_examples=300)
 @given(base=st.dictionaries(st.integers(0, 12), st.integers(), max_size=13), steps=STEPS)
 def test_a_chain_of_copies_is_a_chain_of_dicts(base: dict[int, int], steps: list[tuple[str, int]]) -> None:
-    """And what was copied never changes."""
+    """The original never changes."""
     overlay, model = Overlay(base), dict(base)
     copied: list[tuple[Overlay[int, int], dict[int, int]]] = [(Overlay(base), dict(base))]
     for at, (step, key) in enumerate(steps):
@@ -54,7 +54,7 @@ def test_a_chain_of_copies_is_a_chain_of_dicts(base: dict[int, int], steps: list
 
 
 def test_the_order_is_that_of_the_base_and_then_that_of_what_is_new() -> None:
-    """So it does not depend on what a process hashes to."""
+    """So the result does not depend on a process' hash seed."""
     overlay = Overlay({"b": 1, "a": 2, "c": 3})
     overlay["d"] = 4
     overlay["a"] = 5
@@ -67,7 +67,7 @@ def test_the_order_is_that_of_the_base_and_then_that_of_what_is_new() -> None:
 
 
 def test_a_copy_copies_the_changes_and_not_the_base() -> None:
-    """Up to a part of the base changes beside it; then there is a new base."""
+    """Changes are stored separately up to a part of the base; then a new base is made."""
     first = dict.fromkeys(range(3200), 0)
     overlay = Overlay(first)
     for key in range(150):

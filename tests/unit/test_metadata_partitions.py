@@ -92,8 +92,8 @@ def test_a_fenced_member_is_ineligible() -> None:
 
 
 def test_kip_903_a_member_seen_under_an_older_registration_is_ineligible() -> None:
-    """KIP-903, the race: F is being added; it loses its disk and registers anew; the delayed proposal, which
-    counts what the old storage held, must not make the empty one a member."""
+    """KIP-903, the race: F is being added; it loses its disk and registers again; the delayed proposal, which
+    relies on the old storage, must not make the empty one a member."""
     metadata = Metadata()
     metadata.propose([1, 2])
     seen = metadata.member(3)
@@ -149,7 +149,7 @@ def test_one_refusal_does_not_stop_the_batch() -> None:
 
 
 def test_a_shrink_names_no_leader_and_starts_no_epoch() -> None:
-    """Section 4, "Shrink": also in the middle of an expansion, which goes on."""
+    """Section 4, "Shrink": also in the middle of an expansion, which continues."""
     metadata = Metadata()
     metadata.propose([1, 2])
     metadata.propose([1, 2], adding=[3])
@@ -159,7 +159,7 @@ def test_a_shrink_names_no_leader_and_starts_no_epoch() -> None:
 
 
 def test_an_expansion_that_a_change_of_the_leader_crossed_starts_again() -> None:
-    """Section 4, "Expand": who was added under the old leader has not shown the new one anything."""
+    """Section 4, "Expand": a replica added under the old leader has not shown its log to the new one."""
     metadata = Metadata()
     metadata.propose([1, 2])
     metadata.propose([1, 2], adding=[3])
@@ -177,8 +177,8 @@ Step = Callable[[Metadata], PartitionAnswer | int | None]
 
 
 def proposed(isr: list[int], adding: list[int]) -> Step:
-    """A proposal of a leader that saw the first registrations only, and knows all the rest: nothing but the
-    broker epochs can stop it.
+    """A proposal of a leader that saw the first registrations only, and knows all the rest: only the broker epochs
+    can stop it.
     """
 
     def step(metadata: Metadata) -> PartitionAnswer:
@@ -240,7 +240,7 @@ def test_kip_903_a_broker_that_restarts_with_its_disk_needs_new_proposals(order:
 
 
 def test_kip_903_every_member_that_is_proposed_is_checked() -> None:
-    """Also those that are members already: who registered since may have lost what it had."""
+    """Including current members: a broker that registered since may have lost its records."""
     metadata = Metadata()
     stale = metadata.proposal([1, 2])
     metadata.register(2)

@@ -30,7 +30,7 @@ NOT_OURS = NotOurs(InconsistentClusterIdError("belongs to cluster 'x'"))
 
 
 def with_voters(*voters: int, brokers: int = 4) -> Metadata:
-    """Brokers of which these are metadata voters; all of them hold ``t``."""
+    """Brokers, some of which are metadata voters; all of them hold ``t``."""
     meta = Metadata(brokers)
     ids = tuple(VoterId(voter, an_id(voter)) for voter in voters)
     meta.commit(VotersRecord(cluster_id="c", voters=ids))
@@ -38,12 +38,12 @@ def with_voters(*voters: int, brokers: int = 4) -> Metadata:
 
 
 def anew(broker_id: int) -> Another:
-    """The broker's root was formatted anew."""
+    """The broker's root was formatted again."""
     return Another(RegisterBroker(broker_id, an_id(7000 + broker_id), None, f"file:///{broker_id}", "root"))
 
 
 def findings(meta: Metadata, **found: Finding) -> ApplyProbe:
-    """These findings (``b2=...``) under the present registrations, all other roots being the same."""
+    """These findings (``b2=...``) under the current registrations; all other roots are unchanged."""
     named = {int(name[1:]): finding for name, finding in found.items()}
     return ApplyProbe(
         tuple(
@@ -147,7 +147,7 @@ def test_findings_about_a_broker_that_was_unregistered_are_stale() -> None:
 @pytest.mark.parametrize(("gone", "stays"), [(2, 3), (3, 2)])
 @pytest.mark.parametrize("how", ["formatted anew", "somebody else's"])
 def test_who_may_come_back_stays_in_the_isr_when_nobody_of_it_is_left(gone: int, stays: int, how: str) -> None:
-    """The last member stays when it is fenced: it must be the one whose data is not known to be gone."""
+    """The last member stays when it is fenced: it must be the one whose data is not known to be lost."""
     meta = with_voters(1)
     meta.propose([1, 2, 3])
     meta.elect(2, resign=False)
@@ -177,7 +177,7 @@ def test_who_may_come_back_stays_in_the_isr_when_nobody_of_it_is_left(gone: int,
 def test_who_does_not_reach_a_majority_of_the_voters_fences_nobody(
     voters: tuple[int, ...], found: dict[str, Finding], settles: bool
 ) -> None:
-    """It is cut off itself, as likely as not; all others may reach them."""
+    """The driver itself is probably isolated; other drivers may reach the roots."""
     meta = with_voters(*voters)
     settled = settle(meta, b4=UNREACHABLE, **found)
     assert meta.image.brokers[4].fenced == settles

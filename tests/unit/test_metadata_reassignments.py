@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments: begin, complete, replace, cancel, force; and what crosses them (KIP-455)."""
+"""AlterPartitionReassignments: begin, complete, replace, cancel, force; and concurrent changes (KIP-455)."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_what_is_so_already_commits_nothing(target: tuple[int, ...]) -> None:
 
 
 def test_a_broker_that_left_and_comes_again_gets_a_new_folder() -> None:
-    """Section 1: zombies that knew a removed replica write where no one reads."""
+    """Section 1: zombies that knew a removed replica write to abandoned folders."""
     metadata = with_spares()
     before = metadata.t.assignments[2]
     metadata.reassign(1, 2)
@@ -320,7 +320,7 @@ def test_shrinking_away_a_newcomer_does_not_end_the_reassignment() -> None:
 
 
 def test_an_unclean_election_of_the_newcomer_does_not_drop_the_original_replicas_by_itself() -> None:
-    """They may have more than it has; a proposal, or the same reassignment again, completes."""
+    """They may have more records than it has; a proposal, or the same reassignment again, completes."""
     for finish in (lambda m: m.propose([4]), lambda m: m.reassign(4)):
         metadata = with_spares()
         metadata.reassign(4)

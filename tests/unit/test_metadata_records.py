@@ -1,4 +1,4 @@
-"""Metadata records are small JSON objects that round-trip, and nothing else is taken for one."""
+"""Metadata records are small JSON objects that round-trip; all other values are refused."""
 
 from __future__ import annotations
 
@@ -101,6 +101,6 @@ def test_what_is_read_again_may_be_committed(record: MetadataRecord) -> None:
     ids=str,
 )
 def test_a_record_that_nobody_could_read_is_refused(record: MetadataRecord, says: str) -> None:
-    """Decoders take integers for integers: one such record would end every read of the metadata."""
+    """Decoders accept only integers as integers: one such record would break every read of the metadata."""
     with pytest.raises(InvalidCallError, match=says):
         check_readable(record)

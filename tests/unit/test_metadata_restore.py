@@ -67,7 +67,7 @@ def test_a_cluster_is_described_apart_from_its_brokers() -> None:
 
 
 def test_a_restored_topic_has_no_leader_until_an_unclean_election() -> None:
-    """Nobody may append before a replica was made to begin where the remote log ends."""
+    """No append is allowed before a replica begins at the end of the remote log."""
     metadata = Metadata()
     assert metadata.do(RestoreTopic(TOPIC)) == 2
     topic = metadata.image.topic("old")

@@ -1,4 +1,4 @@
-"""Commands on topics and configs: what they check, what they commit, what they answer."""
+"""Commands on topics and configs: their checks, records and answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from stratalog.engine.metadata.topic_commands import (
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
-    PartitionsCreated,
     RestoreTopic,
     TopicCreated,
 )
@@ -71,7 +70,7 @@ def test_new_partitions_of_a_topic_go_where_few_of_its_replicas_are() -> None:
     answer = metadata.do(CreatePartitions("u", 8))
     partitions = metadata.image.topic("u").partitions
     assert partitions[:2] == before, "the old ones stay as they are"
-    assert answer == PartitionsCreated(8, {one.partition: one.replicas for one in partitions[2:]})
+    assert answer == {one.partition: one.replicas for one in partitions[2:]}
     assert all(len(set(one.replicas)) == 2 and one.isr == one.replicas for one in partitions)
     for load in (
         Counter(b for one in partitions for b in one.replicas),
@@ -82,7 +81,7 @@ def test_new_partitions_of_a_topic_go_where_few_of_its_replicas_are() -> None:
 
 
 def test_a_topic_that_has_grown_says_so() -> None:
-    """Appends that were begun before are dealt out among fewer partitions."""
+    """Appends that have already begun distribute their records over fewer partitions."""
     metadata = Metadata()
     metadata.do(CreateTopic(name="u", topic_id=an_id(5), partitions=2, replication_factor=1))
     metadata.do(CreatePartitions("u", 2))
@@ -95,7 +94,7 @@ def test_new_partitions_need_as_many_brokers_as_the_old_ones_have() -> None:
     metadata = Metadata()
     metadata.do(CreateTopic(name="u", topic_id=an_id(5), partitions=1, replication_factor=2))
     metadata.fence(2)
-    assert set(metadata.do(CreatePartitions("u", 2)).added[1]) == {1, 3}, "none on a fenced broker"
+    assert set(metadata.do(CreatePartitions("u", 2))[1]) == {1, 3}, "none on a fenced broker"
     metadata.fence(3)
     with pytest.raises(InvalidReplicationFactorError, match="2 replicas of each partition, but 1 brokers"):
         CreatePartitions("u", 3).decide(metadata.image)
@@ -190,7 +189,7 @@ WIDE = type_to_json(pa.struct([("x", pa.int64()), ("y", pa.string())]))
 
 
 def typed(key: str | None = None, value: str | None = NARROW, **configs: str) -> Metadata:
-    """With topic ``u``."""
+    """The metadata with topic ``u``."""
     metadata = Metadata()
     given = {name.replace("_", "."): text for name, text in configs.items()}
     metadata.do(
@@ -275,7 +274,7 @@ def test_a_default_of_the_cluster_that_needs_comparable_keys_is_checked_for_each
 
 
 def test_a_grown_schema_is_described_restored_and_counts_as_a_change() -> None:
-    """Restore points carry it whole, marks included; for a snapshot of the metadata one thing has changed."""
+    """Restore points contain all of it, including marks; for a snapshot of the metadata one item has changed."""
     metadata = typed()
     before = metadata.image
     metadata.do(AlterTopic("u", value_schema=WIDE))
@@ -336,7 +335,7 @@ def test_an_empty_cluster_has_no_room_for_a_topic() -> None:
 
 
 def test_a_topic_without_partitions_is_damage_and_keeps_no_other_from_being_described() -> None:
-    """No command makes one; whoever can write a batch can."""
+    """No command makes one, but a writer of batches can."""
     metadata = Metadata()
     metadata.commit(TopicRecord(name="hollow", topic_id=an_id(7)))
     assert [topic.name for topic in describe(metadata.image).topics] == ["t"]

@@ -35,7 +35,7 @@ Key = tuple[str, tuple[tuple[str, str], ...]]
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveCluster:
-    """A tiered topic of which one append is not tiered, and a group that lags."""
+    """A tiered topic with one untiered append, and a lagging group."""
     made = LiveCluster(tmp_path, on_disk=True)
     one = {"offsets.topic.num.partitions": "1", "health.log.dir.max.used.ratio": "1"}
     made.cluster.topics.alter_configs(None, one)
@@ -103,8 +103,8 @@ def served(live: LiveCluster) -> Iterator[str]:
     ) as process:
         assert process.stderr is not None
         try:
-            said = process.stderr.readline()
-            yield said.removeprefix("metrics: ").strip()
+            text = process.stderr.readline()
+            yield text.removeprefix("metrics: ").strip()
         finally:
             process.kill()
 
@@ -178,7 +178,7 @@ def free_port() -> int:
 
 
 def until(address: str, query: str) -> list[dict[str, object]]:
-    """The answer, once there is one."""
+    """Wait for an answer."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         time.sleep(0.3)

@@ -21,7 +21,7 @@ from tests.unit.cluster_harness import LiveCluster
 
 
 class Receiver(ThreadingHTTPServer):
-    """Takes metrics at ``/v1/metrics``, and answers with ``status``."""
+    """Accepts metrics at ``/v1/metrics``, and answers with ``status``."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
@@ -33,7 +33,7 @@ class Receiver(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/v1/metrics"
 
     def metrics(self) -> dict[str, Metric]:
-        """Those of the latest push, by name."""
+        """The metrics of the latest push, by name."""
         ((scope,),) = [of.scope_metrics for of in self.got[-1].resource_metrics]
         return {one.name: one for one in scope.metrics}
 
@@ -72,7 +72,7 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LiveCluster:
 
 
 def value(metric: Metric, **labels: str) -> float:
-    """Of the point with these labels."""
+    """The value of the point with these labels."""
     points = (metric.sum if metric.HasField("sum") else metric.gauge).data_points
     (found,) = [
         point.as_double or point.as_int

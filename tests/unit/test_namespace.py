@@ -1,4 +1,4 @@
-"""Everything is ``stratalog``: the door, what it loads, and the names of folders, which are refused."""
+"""All modules are below ``stratalog``: the door, its lazy imports, and the folder names, which are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.test_layers import MAY_IMPORT, MODULES, ROOT, imported, under
 FOLDERS = set(MAY_IMPORT) - {"stratalog"}
 OTHERS = ("bench", "demo", "tests")
 SUSPECT = re.compile(rf"^\s*(?:from|import)\s+(?:[^\n]*,\s*)?(?:{'|'.join(FOLDERS)})\b", re.MULTILINE)
-"""A line that may import so. Parsing all the files takes ten times as long as reading them."""
+"""A line that may contain such an import. Parsing all the files takes ten times as long as reading them."""
 FILES = [*MODULES, *sorted(path.relative_to(ROOT) for other in OTHERS for path in (ROOT / other).rglob("*.py"))]
 
 
@@ -26,14 +26,14 @@ def test_every_package_of_the_repository_is_linked() -> None:
 
 @pytest.mark.parametrize("name", sorted(FOLDERS))
 def test_a_package_is_not_imported_by_the_name_of_its_folder(name: str) -> None:
-    """Each of its modules would be there twice; a checkout has the folder where Python looks first."""
+    """Each of its modules would exist twice; a checkout has the folder where Python looks first."""
     with pytest.raises(ImportError, match=f'^import "stratalog.{name}", not "{name}"'):
         importlib.import_module(name)
 
 
 @pytest.mark.slow
 def test_no_module_imports_by_the_name_of_a_folder() -> None:
-    """Function bodies too, which run when it is late."""
+    """Including function bodies, which run late."""
     suspects = [module for module in FILES if SUSPECT.search((ROOT / module).read_text(encoding="utf-8"))]
     assert [(str(module), name) for module in suspects for name in imported(module) if under(name, FOLDERS)] == []
 
@@ -50,7 +50,7 @@ def test_an_import_by_the_name_of_a_folder_is_suspect_wherever_it_is() -> None:
 
 
 def test_the_door_loads_the_standard_library_alone() -> None:
-    """``make`` asks ``stratalog.jobs.java`` for a Java before anything is installed."""
+    """``make`` runs ``stratalog.jobs.java`` to find a Java before anything is installed."""
     code = "import sys, stratalog.jobs.java; print(*{name.partition('.')[0] for name in sys.modules})"
     command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

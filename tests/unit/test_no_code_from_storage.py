@@ -1,6 +1,6 @@
-"""What storage holds is data: nothing of it is imported, unpickled, evaluated or run. The linter bans the ways by
-their names (``S...`` and ``banned-api`` of pyproject.toml); here is every place that could be one, and why it is
-none."""
+"""Stored content is data: nothing of it is imported, unpickled, evaluated or run. The linter bans such functions
+by name (``S...`` and ``banned-api`` of pyproject.toml); this table has every suspicious place, with the reason why
+it is safe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODULES_OF_CODE = {
     *("pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "yaml", "jinja2", "string.Template"),
     *("importlib", "imp", "pkgutil", "runpy", "zipimport", "code", "codeop", "ctypes", "subprocess"),
 }
-"""Who imports one of them can make code of data, or of a name."""
+"""Modules that can make code from data, or from a name."""
 
 FUNCTIONS_OF_CODE = {
     *("eval", "exec", "compile", "__import__", "import_module", "loadClass", "forName", "java_import"),
@@ -28,7 +28,7 @@ FUNCTIONS_OF_CODE = {
         "_parse_datatype_string",
     ),
 }
-"""The same of functions: Python's own, py4j's, and those of PySpark that import what the text of a type names."""
+"""Functions that can: Python's own, py4j's, and those of PySpark that import a type's text."""
 
 KNOWN = {
     ("stratalog/__init__.py", "importlib.import_module"): "one of the modules that the door lists",
@@ -64,7 +64,7 @@ KNOWN = {
 
 
 def ways(module: Path) -> Iterator[str]:
-    """What of a module could make code of data."""
+    """The places of a module that could make code from data."""
     yield from (name for name in imported(module) if under(name, MODULES_OF_CODE))
     for node in ast.walk(tree(module)):
         if isinstance(node, ast.Call) and last_name(node.func) in FUNCTIONS_OF_CODE:
@@ -74,7 +74,7 @@ def ways(module: Path) -> Iterator[str]:
 
 
 def last_name(function: ast.expr) -> str:
-    """Of what is called: ``c`` of ``a.b.c``; nothing where it is the result of a call."""
+    """The last name of a call: ``c`` of ``a.b.c``; empty if the function is the result of a call."""
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 

@@ -1,4 +1,4 @@
-"""What is made of Spark works on a session of Spark Connect, too: nothing reaches into the JVM of the driver."""
+"""Code that uses Spark works with Spark Connect, too: nothing reaches into the JVM of the driver."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ OF_THE_JVM = {
     *("rdd", "parallelize", "accumulator", "setLocalProperty", "newSession", "py4j"),
     *("java_gateway", "JavaGateway", "launch_gateway", "is_instance_of", "_origin"),
 }
-"""Names of PySpark that sessions of Spark Connect do not have, and the library below a classic one."""
+"""Names of PySpark that sessions of Spark Connect do not have, and the library below a classic session."""
 
 ALLOWED = {
     "jobs/session.py": {
         *("SparkContext", "SparkConf", "sparkContext", "_jsc", "_jvm", "_gateway"),
         *("py4j", "java_gateway", "JavaGateway", "launch_gateway"),
     },  # it starts the JVM of a classic session; one of Spark Connect has a server
-    # the description of jobs; those of Spark Connect are described by its server
+    # the description of jobs; the server of Spark Connect describes its own
     "engine/spark/described.py": {"_sc", "setLocalProperty"},
     "engine/spark/aborted.py": {"py4j"},  # the name of a module: how an error of a classic session is recognized
     "engine/spark/frame_tasks.py": {"_jdf"},  # statistics of a plan; without them an append takes the shuffle
     "engine/spark/stream_query.py": {"sparkContext"},  # the id of a query; Spark Connect's is found otherwise
 }
-"""By module; each entry is used."""
+"""Exceptions by module; each entry is used."""
 
 
 def of_the_jvm(tree: ast.AST) -> Iterator[str]:
-    """Its names in code: as attributes, as names, in imports, and as texts (``getattr``)."""
+    """The JVM's names in code: as attributes, as names, in imports, and as texts (``getattr``)."""
     for node in ast.walk(tree):
         names: list[str] = []
         match node:
@@ -60,8 +60,8 @@ def test_no_module_reaches_into_the_jvm_but_those_that_say_why() -> None:
 
 
 def unmarked(tree: ast.Module) -> set[str]:
-    """The tests of a module that reach into the JVM, by themselves or by functions beside them, and are not marked
-    to be left out on Spark Connect.
+    """The tests of a module that reach into the JVM, directly or through functions in the module, without a mark
+    that skips them on Spark Connect.
     """
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     reaching = {name for name, node in functions.items() if set(of_the_jvm(node))}

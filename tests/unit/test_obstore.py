@@ -1,6 +1,7 @@
-"""Why obstore 0.12 does not send the requests of the stores (docs/platforms.md): the rules that it does not keep.
+"""The reasons why obstore 0.12 does not send the requests of the stores (docs/platforms.md): the rules that it
+violates.
 
-A test that fails with a newer obstore is good news: the rule is kept now.
+If a test fails with a newer obstore, the rule is kept now.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
 
 
 def plain(url: str, **more: Any) -> Any:
-    """A store of obstore's own."""
+    """A plain store of obstore."""
     return obstore.store.S3Store(
         "bucket",
         endpoint=url,
@@ -63,7 +64,7 @@ def create(store: Any) -> None:
 
 
 def test_a_conflict_is_told_as_a_taken_name(server: ScriptedServer) -> None:
-    """409 says that somebody may be creating the name: to ask again is right. 412 says that somebody has it."""
+    """409 means that another client may be creating the name, so a retry is right. 412 means that it exists."""
     for make, expected in ((_by_obstore, False), (_by_botocore, True)):
         server.begin_anew()
         server.script = [conflict, lambda request: request.answer(404, "NoSuchKey"), obey]
@@ -77,7 +78,7 @@ def test_a_conflict_is_told_as_a_taken_name(server: ScriptedServer) -> None:
 
 
 def test_by_default_a_creation_is_sent_again_and_takes_itself_for_another(server: ScriptedServer) -> None:
-    """With its retries off it is sent once; an answer that is lost is then told in text alone."""
+    """Without its retries it sends once, but reports a lost answer as text only."""
     server.script = [obey_and_lose_the_answer, obey]
     with pytest.raises(obstore.exceptions.AlreadyExistsError):
         create(plain(server.url))
@@ -115,7 +116,7 @@ def test_a_forked_child_gets_no_answer_once_its_parent_has_asked_anything(
 ) -> None:
     """Spark forks its Python workers; the threads of obstore's runtime do not run in a child. ``spawn`` works.
 
-    The fork can also end the parent with SIGSEGV; the child that it leaves is ended with its process group.
+    The fork can also end the parent with SIGSEGV; the remaining child is ended with its process group.
     """
 
     def serve(request: Handler) -> None:
@@ -159,8 +160,8 @@ def test_a_pickle_holds_the_secret_and_messages_do_not(server: ScriptedServer) -
 
 
 def test_there_is_no_call_for_what_sweeps_and_checks_need() -> None:
-    """A listing of uploads that nobody completed; and a creation gives no checksum to the server, and none of the
-    answer's headers (the server's time, the key of encryption) to the caller."""
+    """It has no listing of incomplete uploads; and a creation sends no checksum to the server, and returns none of
+    the answer's headers (the server's time, the key of encryption)."""
     assert [name for name in dir(obstore) if "upload" in name or "multipart" in name] == []
     given = set(inspect.signature(obstore.put).parameters)
     assert given == {

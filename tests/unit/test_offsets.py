@@ -65,14 +65,14 @@ def test_before_the_first_upload_nothing_is_tiered() -> None:
 
 
 def test_before_the_first_upload_the_whole_local_log_is_pending() -> None:
-    """KIP-1023: when the log start is the local log start, nothing was uploaded; that offset is the answer."""
+    """KIP-1023: when the log start is the local log start, nothing was uploaded, and the answer is that offset."""
     fresh = replace(TIERED, log_start=7, local_start=7, remote_end=None)
     assert named_offset(fresh, OffsetSpec.EARLIEST_PENDING_UPLOAD) == FoundOffset(7)
 
 
 def test_what_was_deleted_and_is_still_local_is_not_pending() -> None:
-    """Kafka 4.3: nothing is tiered, and the log start lies above the local start, after DeleteRecords; for good
-    where it lies inside a file."""
+    """Kafka 4.3: nothing is tiered, and the log start is above the local start, after DeleteRecords; permanently
+    if it is inside a file."""
     deleted = replace(TIERED, log_start=65, remote_end=None)
     assert named_offset(deleted, OffsetSpec.EARLIEST_PENDING_UPLOAD) == FoundOffset(65)
 
@@ -84,8 +84,8 @@ def test_a_leader_that_does_not_know_the_remote_log_yet_does_not_guess() -> None
 
 
 def test_the_pending_offset_is_never_below_the_log_start() -> None:
-    """Kafka 4.3 raises it, where KIP-1023 says that the remote log may end much lower: there is nothing to upload
-    below the log start. (Followers go by the end of the remote log itself.)"""
+    """Kafka 4.3 raises it, while KIP-1023 says that the remote log may end much lower: there is nothing to upload
+    below the log start. (Followers use the end of the remote log itself.)"""
     deleted_beyond = replace(TIERED, log_start=85, local_start=85)
     assert named_offset(deleted_beyond, OffsetSpec.EARLIEST_PENDING_UPLOAD) == FoundOffset(85)
 

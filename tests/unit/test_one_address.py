@@ -1,4 +1,5 @@
-"""One address for all clients: whatever names a server, each client's options name the same. Without a server."""
+"""One address for all clients: every way to name a server gives each client's options the same address. Without a
+server."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ OBJECTS = "http://127.0.0.1:4443"
 
 @pytest.fixture(autouse=True)
 def nothing_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """An environment that names no server, account or profile."""
+    """An environment without a server, account or profile."""
     for variable in list(os.environ):
         if variable.startswith(("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR")):
             monkeypatch.delenv(variable)
@@ -49,7 +50,7 @@ def nothing_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
 
 @dataclass(frozen=True)
 class Way:
-    """A way of naming a server."""
+    """A way to name a server."""
 
     file: str = ""
     """Tables of the cluster file."""
@@ -80,8 +81,8 @@ def ways_of_s3(url: str) -> dict[str, Way]:
 
 
 def options_of(way: Way, root: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> StoreOptions:
-    """What a cluster file with this root says, where the way names the server; then the environment names others,
-    as an executor's may."""
+    """The options of a cluster file with this root, if the way names the server; then the environment names
+    others, as an executor's may."""
     for variable, value in way.environment.items():
         monkeypatch.setenv(variable, value)
     (folder / "config").write_text(way.config)
@@ -101,33 +102,35 @@ def to_s3(options: StoreOptions) -> Reached:
     return Reached("s3", options.endpoint_url or "", options, KEYS)
 
 
-def botocore_told(options: StoreOptions) -> tuple[str, str, bool]:
+def botocore_gets(options: StoreOptions) -> tuple[str, str, bool]:
     client = client_of(options)
     return client.meta.endpoint_url, client.meta.region_name, client.meta.config.s3["addressing_style"] == "path"
 
 
-def delta_told(options: StoreOptions) -> tuple[str, str, bool]:
-    told = delta_storage_options(to_s3(options))
-    assert told["AWS_ENDPOINT_URL"] == told["AWS_ENDPOINT_URL_S3"]
-    assert told["AWS_ALLOW_HTTP"] == ("true" if told["AWS_ENDPOINT_URL"].startswith("http:") else "false")
-    return told["AWS_ENDPOINT_URL"], told["AWS_REGION"], told["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"] == "false"
+def delta_gets(options: StoreOptions) -> tuple[str, str, bool]:
+    found = delta_storage_options(to_s3(options))
+    assert found["AWS_ENDPOINT_URL"] == found["AWS_ENDPOINT_URL_S3"]
+    assert found["AWS_ALLOW_HTTP"] == ("true" if found["AWS_ENDPOINT_URL"].startswith("http:") else "false")
+    return found["AWS_ENDPOINT_URL"], found["AWS_REGION"], found["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"] == "false"
 
 
-def spark_told(options: StoreOptions) -> tuple[str, str, bool]:
-    told = {name.removeprefix("fs.s3a.bucket.b."): value for name, value in s3a_settings("b", options, {}).items()}
-    return told["endpoint"], told["endpoint.region"], told["path.style.access"] == "true"
+def spark_gets(options: StoreOptions) -> tuple[str, str, bool]:
+    found = {
+        name.removeprefix("fs.s3a.bucket.b."): value for name, value in s3a_settings("b", options, {}).items()
+    }
+    return found["endpoint"], found["endpoint.region"], found["path.style.access"] == "true"
 
 
-def pyiceberg_told(options: StoreOptions) -> tuple[str, str, bool]:
-    told = properties_of(to_s3(options))
-    return told["s3.endpoint"], told["s3.region"], told["s3.force-virtual-addressing"] == "false"
+def pyiceberg_gets(options: StoreOptions) -> tuple[str, str, bool]:
+    found = properties_of(to_s3(options))
+    return found["s3.endpoint"], found["s3.region"], found["s3.force-virtual-addressing"] == "false"
 
 
 S3_CLIENTS: dict[str, Callable[[StoreOptions], tuple[str, str, bool]]] = {
-    "brokers": botocore_told,
-    "delta-rs": delta_told,
-    "Spark": spark_told,
-    "pyiceberg": pyiceberg_told,
+    "brokers": botocore_gets,
+    "delta-rs": delta_gets,
+    "Spark": spark_gets,
+    "pyiceberg": pyiceberg_gets,
 }
 
 
@@ -145,9 +148,9 @@ def test_credentials_of_s3_go_to_each_that_takes_them() -> None:
     options = resolved("s3://b", StoreOptions(PRIVATE))
     for token in ({}, {"token": "a-token"}):
         here = Reached("s3", PRIVATE, options, {**KEYS, **token})
-        told = delta_storage_options(here)
-        assert (told["AWS_ACCESS_KEY_ID"], told["AWS_SECRET_ACCESS_KEY"]) == ("KEYID7", SECRET)
-        assert told.get("AWS_SESSION_TOKEN") == token.get("token")
+        found = delta_storage_options(here)
+        assert (found["AWS_ACCESS_KEY_ID"], found["AWS_SECRET_ACCESS_KEY"]) == ("KEYID7", SECRET)
+        assert found.get("AWS_SESSION_TOKEN") == token.get("token")
         properties = properties_of(here)
         assert (properties["s3.access-key-id"], properties["s3.secret-access-key"]) == ("KEYID7", SECRET)
         assert properties.get("s3.session-token") == token.get("token")
@@ -164,9 +167,9 @@ def test_configured_endpoints_may_be_ignored(way: str, tmp_path: Path, monkeypat
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     here = resolved("s3://b", StoreOptions(region="eu-west-1"))
     amazon = "https://s3.eu-west-1.amazonaws.com"
-    assert botocore_told(here) == (amazon, "eu-west-1", False)
-    told = storage_options("s3://b/t", here)
-    assert (told["AWS_ENDPOINT_URL"], told["AWS_ENDPOINT_URL_S3"], told["AWS_ALLOW_HTTP"]) == (
+    assert botocore_gets(here) == (amazon, "eu-west-1", False)
+    found = storage_options("s3://b/t", here)
+    assert (found["AWS_ENDPOINT_URL"], found["AWS_ENDPOINT_URL_S3"], found["AWS_ALLOW_HTTP"]) == (
         amazon,
         amazon,
         "false",
@@ -190,8 +193,8 @@ def test_the_order_is_botocores(way: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_server_of_ones_own_is_none_of_amazons(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether uploads are completed exclusively, and whether policies may name Amazon's conditions, follows from
-    the endpoint, whoever names it."""
+    """The endpoint decides, however it is named, whether uploads are completed exclusively and whether policies
+    may name Amazon's conditions."""
     from stratalog.partitions.store.s3 import S3Store
 
     assert S3Store("s3://b")._complete_exclusively
@@ -201,9 +204,9 @@ def test_a_server_of_ones_own_is_none_of_amazons(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_profile_that_the_environment_names_comes_after_its_keys_in_spark_too() -> None:
-    told = s3a_settings("b", StoreOptions(), {"AWS_PROFILE": "lake"})
-    assert told["fs.s3a.bucket.b.auth.profile.name"] == "lake"
-    providers = [name.rpartition(".")[2] for name in told["fs.s3a.bucket.b.aws.credentials.provider"].split(",")]
+    found = s3a_settings("b", StoreOptions(), {"AWS_PROFILE": "lake"})
+    assert found["fs.s3a.bucket.b.auth.profile.name"] == "lake"
+    providers = [name.rpartition(".")[2] for name in found["fs.s3a.bucket.b.aws.credentials.provider"].split(",")]
     assert providers[-3:] == [
         "EnvironmentVariableCredentialsProvider",
         "ProfileAWSCredentialsProvider",
@@ -249,7 +252,7 @@ AZURE_WAYS: dict[str, tuple[Way, str]] = {
 HOST = "lake.dfs.core.windows.net"
 
 
-def adlfs_told(options: StoreOptions) -> tuple[str, str]:
+def adlfs_gets(options: StoreOptions) -> tuple[str, str]:
     pytest.importorskip("adlfs")
     from stratalog.partitions.store.object_azure import AzureSession
 
@@ -263,33 +266,35 @@ def to_azure(options: StoreOptions) -> Reached:
 
 
 def delta_told_of_azure(options: StoreOptions) -> tuple[str, str]:
-    told = delta_storage_options(to_azure(options))
-    assert told["azure_storage_account_key"] == AZURE_KEY
-    assert told["azure_allow_http"] == ("true" if told["azure_storage_endpoint"].startswith("http:") else "false")
-    assert told["azure_storage_use_emulator"] == "false"
-    return told["azure_storage_endpoint"], told["azure_storage_account_name"]
+    found = delta_storage_options(to_azure(options))
+    assert found["azure_storage_account_key"] == AZURE_KEY
+    assert found["azure_allow_http"] == (
+        "true" if found["azure_storage_endpoint"].startswith("http:") else "false"
+    )
+    assert found["azure_storage_use_emulator"] == "false"
+    return found["azure_storage_endpoint"], found["azure_storage_account_name"]
 
 
 def spark_told_of_azure(options: StoreOptions) -> tuple[str, str]:
-    told = abfs_settings(HOST, options, os.environ)
-    assert AZURE_KEY not in str(told)
-    assert told[f"fs.azure.account.keyprovider.{HOST}"].endswith("ShellDecryptionKeyProvider")
-    if "fs.azure.abfs.endpoint" not in told:
+    found = abfs_settings(HOST, options, os.environ)
+    assert AZURE_KEY not in str(found)
+    assert found[f"fs.azure.account.keyprovider.{HOST}"].endswith("ShellDecryptionKeyProvider")
+    if "fs.azure.abfs.endpoint" not in found:
         return "https://lake.blob.core.windows.net", str(options.account)  # the one of the address
-    scheme = "https" if told["fs.azure.always.use.https"] == "true" else "http"
+    scheme = "https" if found["fs.azure.always.use.https"] == "true" else "http"
     path = "/lake" if scheme == "http" else ""  # Hadoop adds it
-    return f"{scheme}://{told['fs.azure.abfs.endpoint']}{path}", str(options.account)
+    return f"{scheme}://{found['fs.azure.abfs.endpoint']}{path}", str(options.account)
 
 
 def pyiceberg_told_of_azure(options: StoreOptions) -> tuple[str, str]:
-    told = properties_of(to_azure(options))
-    server = f"{told['adls.blob-storage-scheme']}://{told['adls.account-host']}"
-    assert told["adls.connection-string"] == f"BlobEndpoint={server};AccountName=lake;AccountKey={AZURE_KEY}"
-    return server, told["adls.account-name"]
+    found = properties_of(to_azure(options))
+    server = f"{found['adls.blob-storage-scheme']}://{found['adls.account-host']}"
+    assert found["adls.connection-string"] == f"BlobEndpoint={server};AccountName=lake;AccountKey={AZURE_KEY}"
+    return server, found["adls.account-name"]
 
 
 AZURE_CLIENTS: dict[str, Callable[[StoreOptions], tuple[str, str]]] = {
-    "brokers": adlfs_told,
+    "brokers": adlfs_gets,
     "delta-rs": delta_told_of_azure,
     "Spark": spark_told_of_azure,
     "pyiceberg": pyiceberg_told_of_azure,
@@ -341,7 +346,7 @@ GOOGLE_WAYS: dict[str, Way] = {
 }
 
 
-def gcsfs_told(options: StoreOptions) -> str:
+def gcsfs_gets(options: StoreOptions) -> str:
     pytest.importorskip("gcsfs")
     from stratalog.partitions.store.object_gcs import GcsSession
 
@@ -356,26 +361,26 @@ def to_google(options: StoreOptions, shown: Mapping[str, str]) -> Reached:
 
 
 def delta_told_of_google(options: StoreOptions) -> str:
-    told = delta_storage_options(to_google(options, {}))
-    assert told["google_allow_http"] == "true"
-    assert "disable_oauth" in told["google_service_account_key"]
-    return told["google_base_url"]
+    found = delta_storage_options(to_google(options, {}))
+    assert found["google_allow_http"] == "true"
+    assert "disable_oauth" in found["google_service_account_key"]
+    return found["google_base_url"]
 
 
 def spark_told_of_google(options: StoreOptions) -> str:
-    told = gcs_settings(options, {"GOOGLE_APPLICATION_CREDENTIALS": "/etc/key.json"})
-    assert told["fs.gs.auth.null.enable"] == "true"
-    return told["fs.gs.storage.root.url"].rstrip("/")
+    found = gcs_settings(options, {"GOOGLE_APPLICATION_CREDENTIALS": "/etc/key.json"})
+    assert found["fs.gs.auth.null.enable"] == "true"
+    return found["fs.gs.storage.root.url"].rstrip("/")
 
 
 def pyiceberg_told_of_google(options: StoreOptions) -> str:
-    told = properties_of(to_google(options, {}))
-    assert told["gcs.oauth2.token"] == "anonymous"
-    return told["gcs.service.host"]
+    found = properties_of(to_google(options, {}))
+    assert found["gcs.oauth2.token"] == "anonymous"
+    return found["gcs.service.host"]
 
 
 GOOGLE_CLIENTS: dict[str, Callable[[StoreOptions], str]] = {
-    "brokers": gcsfs_told,
+    "brokers": gcsfs_gets,
     "delta-rs": delta_told_of_google,
     "Spark": spark_told_of_google,
     "pyiceberg": pyiceberg_told_of_google,
@@ -393,16 +398,16 @@ def test_googles_own_server_has_its_credentials(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("GOOGLE_CLOUD_UNIVERSE_DOMAIN", "example.org")
     options = resolved("gs://b", StoreOptions())
     assert options.endpoint_url == "https://storage.example.org"
-    told = delta_storage_options(to_google(options, {"application_credentials": "/etc/key.json"}))
-    assert told["google_application_credentials"] == "/etc/key.json"
-    assert (told["google_base_url"], told["google_allow_http"]) == ("https://storage.example.org", "false")
+    found = delta_storage_options(to_google(options, {"application_credentials": "/etc/key.json"}))
+    assert found["google_application_credentials"] == "/etc/key.json"
+    assert (found["google_base_url"], found["google_allow_http"]) == ("https://storage.example.org", "false")
     account = {"service_account": '{"private_key": "x"}', "token": "a-token"}
-    told = delta_storage_options(to_google(options, account))
-    assert told["google_service_account_key"] == '{"private_key": "x"}'
-    assert "a-token" not in told.values()
+    found = delta_storage_options(to_google(options, account))
+    assert found["google_service_account_key"] == '{"private_key": "x"}'
+    assert "a-token" not in found.values()
     assert properties_of(to_google(options, account))["gcs.oauth2.token"] == "a-token"
-    told = gcs_settings(options, {"GOOGLE_APPLICATION_CREDENTIALS": "/etc/key.json"})
-    assert told["fs.gs.auth.service.account.json.keyfile"] == "/etc/key.json"
+    found = gcs_settings(options, {"GOOGLE_APPLICATION_CREDENTIALS": "/etc/key.json"})
+    assert found["fs.gs.auth.service.account.json.keyfile"] == "/etc/key.json"
     with pytest.raises(StorageAuthenticationError, match="delta-rs"):
         delta_storage_options(to_google(options, {"token": SECRET}))
 
@@ -441,7 +446,7 @@ def test_what_the_environment_names_is_refused_when_the_file_is_read(
 
 
 def test_a_profile_that_is_missing_names_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process may have it: requests say that it is missing."""
+    """Another process may have it: requests report that it is missing."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", PRIVATE)
     assert resolved("s3://b", StoreOptions(profile="nobody")).endpoint_url == PRIVATE
 
@@ -469,13 +474,13 @@ def test_credentials_that_delta_would_mix_are_refused(
 
 
 def test_without_credentials_delta_is_not_let_loose(tmp_path: Path) -> None:
-    """It would look for an instance's, or another profile's."""
+    """The client would look for an instance's, or another profile's."""
     with pytest.raises(StorageAuthenticationError, match="find credentials for s3://b: no credentials were found"):
         storage_options("s3://b/t", StoreOptions(PRIVATE, retries=0))
 
 
 def test_a_protocol_is_spelt_in_one_way() -> None:
-    """Whether credentials are shown depends on it."""
+    """The endpoint decides whether credentials are shown."""
     assert resolved("gs://b", StoreOptions("HTTP://127.0.0.1:1")).endpoint_url == "http://127.0.0.1:1"
 
 

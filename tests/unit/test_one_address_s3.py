@@ -1,4 +1,4 @@
-"""A private S3 server that the environment, or a profile, alone names: every job goes there, and nowhere else."""
+"""A private S3 server that only the environment, or a profile, names: every job uses it, and no other server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ s3 =
 
 
 class Elsewhere:
-    """Every other server: it answers nobody, and counts who came."""
+    """A stand-in for every other server: it answers no request, and counts them."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server((HOST, 0))
@@ -58,7 +58,7 @@ class Elsewhere:
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Elsewhere]:
-    """Where a client goes that knows another server than this machine's: it is everybody's proxy."""
+    """The proxy for all clients that use another server than this machine's."""
     server = Elsewhere()
     for variable in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
         monkeypatch.setenv(variable, server.url)
@@ -76,7 +76,7 @@ def private(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> Iterator[S3Endpoint]:
-    """The server, which one thing names."""
+    """The server, named in one way."""
     for variable in OTHER_CREDENTIALS:
         monkeypatch.delenv(variable, raising=False)
     if request.param == "AWS_ENDPOINT_URL_S3":
@@ -101,15 +101,15 @@ def private(
 
 
 def catalog(warehouse: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether there is pyiceberg; its catalog is told of no server."""
+    """The option for pyiceberg, if installed; its catalog gets no server."""
     try:
         import sqlalchemy  # noqa: F401 - an extra of it
         from pyiceberg import catalog as catalogs
         from pyiceberg.utils.config import Config
     except ModuleNotFoundError:
         return False
-    said = {"TYPE": "sql", "URI": f"sqlite:///{folder}/catalog.db", "WAREHOUSE": warehouse}
-    for name, value in said.items():
+    found = {"TYPE": "sql", "URI": f"sqlite:///{folder}/catalog.db", "WAREHOUSE": warehouse}
+    for name, value in found.items():
         monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
     monkeypatch.setattr(catalogs, "_ENV_CONFIG", Config())
     return True

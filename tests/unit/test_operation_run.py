@@ -50,23 +50,23 @@ def key(partition: int, topic: str = "t") -> TopicIdPartition:
 
 @dataclass
 class Seen:
-    """Progress, and what it was told."""
+    """Records the calls of progress."""
 
-    told: list[object] = field(default_factory=list)
+    calls: list[object] = field(default_factory=list)
 
     def start(self, operation: str, items: int, unit: str) -> None:
-        self.told.append((operation, items, unit))
+        self.calls.append((operation, items, unit))
 
     def advance(self, size_bytes: int = 0) -> None:
-        self.told.append(size_bytes)
+        self.calls.append(size_bytes)
 
     def finish(self) -> None:
-        self.told.append("finished")
+        self.calls.append("finished")
 
 
 @dataclass(frozen=True, slots=True)
 class CopyWork(BoundedWork):
-    """Copy as many files as there are in the partition ``number``: one fails where it has 13."""
+    """Copy as many files as ``number``; one fails in partition 13."""
 
     files: int
     done: list[int] = field(default_factory=list)
@@ -138,9 +138,9 @@ def test_each_task_advances_progress_and_one_that_fails_is_a_failure() -> None:
     }
     assert found == {1: 1, 2: 2}
     assert run.failures == [Failure("t-0", "KAFKA_STORAGE_ERROR", "the disk is full")]
-    assert seen.told[0] == ("copy", 3, "partitions")
-    assert sorted(cast("list[int]", seen.told[1:-1])) == [0, 10, 20]
-    assert seen.told[-1] == "finished"
+    assert seen.calls[0] == ("copy", 3, "partitions")
+    assert sorted(cast("list[int]", seen.calls[1:-1])) == [0, 10, 20]
+    assert seen.calls[-1] == "finished"
 
 
 def over_after(turns: int) -> Callable[[], bool]:
@@ -157,7 +157,7 @@ def test_work_in_turns_ends_with_its_budget(turns: int | None, done: list[int], 
     parts, failed = run.in_turns(copy, works(1, 9, 30), None if turns is None else over_after(turns))
     assert sorted(copied.files for _, copied in parts) == sorted(done)
     assert (failed, run.failures, run.totals.get("cut_off")) == ([], [], cut_off)
-    assert sum(told for told in seen.told if isinstance(told, int)) == 10 * sum(done)
+    assert sum(found for found in seen.calls if isinstance(found, int)) == 10 * sum(done)
 
 
 def test_work_that_fails_in_a_later_turn_keeps_what_it_had_done() -> None:
@@ -188,8 +188,8 @@ def test_what_a_commit_refuses_is_a_failure_and_the_rest_is_returned(dry_run: bo
     client = cast(MetadataClient, metadata)
     done = run.commit(client, cast(Any, list(items)), items, lambda of: f"; elect for {of}")
     assert list(done) == [key(0), key(2)]
-    said = "another one leads; elect for t-1"
-    assert run.failures == [Failure("t-1", "FENCED_LEADER_EPOCH", said)]
+    text = "another one leads; elect for t-1"
+    assert run.failures == [Failure("t-1", "FENCED_LEADER_EPOCH", text)]
     assert run.commit(client, cast(Any, []), {}) == {}
     assert metadata.submitted == [dry_run]
 
@@ -229,9 +229,9 @@ UNTYPED = {
     "engine": r"run\.rows(\.append\(| \+= )",
     "bridges/export": r"run\.rows(\.append\(| \+= )",
 }
-"""By folder: how rows are made that are not of a class."""
+"""Modules that make rows without a class, keyed by folder, with the reason."""
 OF_EVENTS = "history.py"
-"""An event has its columns from the topic of events (``EVENT_COLUMNS``)."""
+"""An event has the columns of the topic of events (``EVENT_COLUMNS``)."""
 
 
 @pytest.mark.parametrize("folder", UNTYPED)

@@ -1,4 +1,4 @@
-"""A cluster whose brokers and remote tier are on servers of Azure's and Google's kind: the life of a log."""
+"""The life of a log on a cluster whose brokers and remote tier are on emulators of Azure and Google."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Every storage call of every operation fails once, and the next run goes on (protocol, I7).
+"""Every storage call of every operation fails once, and the next run continues (protocol, I7).
 
-"A full disk or a failed upload: the step fails, the next run goes on from there, nothing is lost and no half
-file is visible." A scenario goes through the life of a log, step by step. Before each step the cluster is
-copied; on copies of it the step's first, second, ... call that changes something fails, in each of three ways,
-and the step is run again. Whatever the fault, the outcome is that of the step without it.
+"A full disk or a failed upload: the step fails, the next run goes on from there, nothing is lost and no half file
+is visible." A scenario goes through the life of a log, step by step. Before each step the cluster is copied; on
+copies of it the step's first, second, ... mutating call fails, in each of three ways, and the step is run again.
+With any fault, the outcome is that of the step without it.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from tests.unit.faulty_store import CHANGES, Faults
 
 @pytest.fixture(autouse=True)
 def merges_few_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``tier`` would write segments from few files, without a merge."""
+    """Let ``tier`` write segments from few files, without a merge."""
     monkeypatch.setattr("stratalog.partitions.merge.FEW", 1)
 
 
 class Fault(Enum):
-    """How the n-th change fails."""
+    """The way in which the n-th change fails."""
 
     REFUSED = "once, without any effect"
     UNKNOWN = "once, with its effect, and without an answer"
@@ -90,14 +90,14 @@ STEPS: dict[str, Step] = {
     "append at last": _append("q", 1),
 }
 RECORDS = ["p0", "p1", "q0", "p2", "p3", "q1"]
-"""The log in the end."""
+"""The final log."""
 LOSES_ITS_DISK = {"bootstrap of a lost broker": 2}
-"""What happens just before a step."""
+"""Events just before a step."""
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A cluster at rest: every file of it."""
+    """All files of a cluster at rest."""
 
     roots: dict[str, dict[str, bytes]]
     remote: Path
@@ -138,7 +138,7 @@ class Copy(LiveCluster):
         return self.faults.wrap(uri, store)
 
     def fail(self, fault: Fault, nth: int) -> Callable[[], int]:
-        """From now on the ``nth`` change fails; tells how many changes there were."""
+        """Let the ``nth`` change fail from now on; returns a counter of changes."""
         seen = 0
 
         def before(uri: str, what: str, name: str) -> None:
@@ -157,7 +157,7 @@ class Copy(LiveCluster):
 
 
 def _run(step: Step, live: LiveCluster) -> bool:
-    """Whether the step says that all is done."""
+    """Whether the step reports that all work is done."""
     try:
         outcome = step(live)
     except StratalogError:
@@ -166,7 +166,8 @@ def _run(step: Step, live: LiveCluster) -> bool:
 
 
 def _seen(live: LiveCluster) -> object:
-    """What must not depend on faults: the records, the positions, the ISR; and everything is whole."""
+    """The parts that must not depend on faults: the records, the positions, the ISR; and everything must be
+    intact."""
     live.cluster.verify().raise_for_failures()
     image = live.cluster.image
     if "t" not in image.topic_ids:
@@ -182,7 +183,7 @@ def _seen(live: LiveCluster) -> object:
 
 
 def _no_half_state(live: LiveCluster) -> None:
-    """Every file that has a name is whole, and readers see a stretch of the log."""
+    """Check that every named file is intact, and that readers see a range of the log."""
     if "t" not in live.cluster.image.topic_ids:
         return
     replicas = live.replicas()
@@ -193,7 +194,7 @@ def _no_half_state(live: LiveCluster) -> None:
     try:
         values = live.read().get(0, [])
     except (BrokerUnreachableError, StaleBrokerError):
-        return  # the leader has lost its disk, and nobody else leads yet
+        return  # the leader has lost its disk, and no other replica leads yet
     assert "".join(values) in "".join(RECORDS)
 
 

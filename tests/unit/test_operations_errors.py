@@ -1,4 +1,4 @@
-"""Bad input and damaged storage: each one clear error that names the thing, and nothing changed."""
+"""Bad input and damaged storage: each fault is one clear error that names the thing, and nothing changes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     [{"producer": ""}, {"producer": "p"}, {"producer": "", "sequence": 7}, {"sequence": 0}, {"producer_epoch": 0}],
 )
 def test_an_append_by_nobody_that_looks_idempotent_is_refused(live: LiveCluster, who: dict[str, Any]) -> None:
-    """It would be appended again whenever it is retried (KIP-98: a sequence is one of a producer's)."""
+    """Otherwise each retry would append it again (KIP-98: a sequence belongs to a producer)."""
     with live.unchanged(), pytest.raises(InvalidCallError, match="producer"):
         live.cluster.append_batches("t", {0: [batch(["f"])]}, **who)
 
@@ -172,7 +172,7 @@ def test_a_log_dir_that_does_not_exist_is_named_and_no_other_is_formatted(tmp_pa
 
 
 def test_a_log_dir_that_is_a_file_or_cannot_be_written_is_named(tmp_path: Path) -> None:
-    """(As root no folder is unwritable; /proc is for everybody.)"""
+    """(For root no folder is unwritable; /proc is for all users.)"""
     (tmp_path / "x1").mkdir()
     (tmp_path / "x2").write_text("a file")
     with pytest.raises(LogDirError, match="x2"):
@@ -292,7 +292,7 @@ def test_a_store_without_exclusive_create_is_refused(tmp_path: Path) -> None:
 
 
 def parquet(columns: dict[str, list[int]]) -> bytes:
-    """A Parquet file of somebody else."""
+    """A Parquet file of another program."""
     sink = io.BytesIO()
     pq.write_table(pa.table(columns), sink)
     return sink.getvalue()
@@ -348,7 +348,7 @@ def spot_of(live: LiveCluster, file: Spot) -> Spot:
 
 @pytest.mark.parametrize("damage", [name for name in DAMAGES if "of the data" not in name])
 def test_a_damaged_file_is_named_when_a_read_is_planned(live: LiveCluster, damage: str) -> None:
-    """A flipped bit in the records themselves is Spark's to find, by the checksums of the pages."""
+    """Spark detects a flipped bit in the records themselves, by the checksums of the pages."""
     file = spot(live, 1, 1)
     DAMAGES[damage](file)
     with live.unchanged(), pytest.raises(CorruptSegmentError, match=file.name):
@@ -372,8 +372,8 @@ def _try(action: Callable[[], object]) -> StratalogError:
 
 
 def test_a_file_that_is_missing_in_the_middle_of_the_leader_is_a_gap(live: LiveCluster) -> None:
-    """Bad input: "a gap". A listing alone cannot show it (the end of an append follows from the next
-    file); footers do, and the followers' files. Nothing is acknowledged until it is mended."""
+    """Bad input: "a gap". A listing alone cannot show it (the end of an append follows from the next file);
+    footers do, and the followers' files. Nothing is acknowledged until it is repaired."""
     live.cluster.topics.alter_configs("t", {"segment.merge.min.files": "2"})
     file = spot(live, 1, 2)
     file.remove()

@@ -1,4 +1,4 @@
-"""A damaged remote tier: each fault one clear error that names the thing, and nothing changed."""
+"""A damaged remote tier: each fault is one clear error that names the thing, and nothing changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.tampering import Spot
 
 @pytest.mark.slow
 def test_a_remote_table_that_others_have_written_to_is_named(tmp_path: Path) -> None:
-    """A foreign commit (a compaction, say) leaves no log that we would guess at."""
+    """A foreign commit (such as a compaction) may leave an ambiguous log, which is never guessed."""
     import deltalake
 
     live = LiveCluster(tmp_path)

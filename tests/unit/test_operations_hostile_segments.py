@@ -1,4 +1,4 @@
-"""A segment of a stranger through everything that reads it: one topic's failure, in bounded memory."""
+"""A foreign segment in all readers: one topic fails, in bounded memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ READERS = ("fetch bad", "tail")
 
 
 def outcome(folder: Path, maker: str) -> dict[str, Any]:
-    """What ``hostile_run`` says, in a process of its own."""
+    """The output of ``hostile_run`` in a separate process."""
     command = [sys.executable, "-m", "tests.unit.hostile_run", str(folder), maker]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=dict(os.environ))
     assert done.returncode == 0, done.stderr[-2000:]
@@ -40,12 +40,12 @@ def test_a_hostile_segment_stops_nothing_but_its_own_topic_and_takes_less_than_a
     tmp_path: Path, maker: str
 ) -> None:
     found = outcome(tmp_path, maker)
-    said = found["said"]
+    seen = found["messages"]
     assert found["peak_bytes"] < GIGABYTE
     assert found["good"] == 6_000, "the other topic is read from end to end"
     for what in READERS:
-        assert said[what] == "CorruptSegmentError"
-    assert said["fetch before"] == said["fetch behind"] == [], "what lies around it is read"
-    assert said["verify deep"] == ["bad", "worse"]
-    assert said["merge"] == ["bad"], "it is not merged, and says so"
-    assert said["append"] == said["replicate"] == []
+        assert seen[what] == "CorruptSegmentError"
+    assert seen["fetch before"] == seen["fetch behind"] == [], "what lies around it is read"
+    assert seen["verify deep"] == ["bad", "worse"]
+    assert seen["merge"] == ["bad"], "it is not merged, and says so"
+    assert seen["append"] == seen["replicate"] == []

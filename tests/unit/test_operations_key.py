@@ -1,4 +1,4 @@
-"""A whole cluster with a key: where it comes from, what it signs, and what there is without it."""
+"""A whole cluster with a key: the key's source, the signed files, and the cluster without the key."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def with_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def nobody() -> str | None:
-    """A process that has no key."""
+    """A process without a key."""
     return None
 
 
@@ -68,7 +68,7 @@ def test_a_cluster_with_a_key_lives_as_any_other(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("with_key")
 def test_who_does_not_have_the_key_appends_and_changes_no_metadata(tmp_path: Path) -> None:
-    """Records are not signed: it takes the key to change what drivers believe about the cluster."""
+    """Records are not signed: the key is needed to change the drivers' knowledge of the cluster."""
     live = LiveCluster(tmp_path)
     live.topic()
     driver = without_key(live)
@@ -145,9 +145,9 @@ def test_jobs_take_the_key_from_a_file_and_sign_a_cluster(
     assert topics_job.main(["create", "after", *always, *key]) == 0
     assert topics_job.main([*key, "create", "at-last", *always]) == 0
     assert topics_job.main(["list", *always]) == 0
-    said = capsys.readouterr()
-    assert "CLUSTER_KEY" in said.err
-    assert TEXT not in said.err + said.out
+    text = capsys.readouterr()
+    assert "CLUSTER_KEY" in text.err
+    assert TEXT not in text.err + text.out
 
 
 @pytest.mark.usefixtures("with_key")
@@ -200,7 +200,7 @@ def unsigned(content: bytes) -> bytes:
 
 
 def renamed(path: Path, content: bytes, offset: int) -> None:
-    """Put it under the name that its content has at an offset."""
+    """Rename it to the name of its content at an offset."""
     from stratalog.engine.metadata.description import digest
 
     (path.parent / f"{offset:020d}.{digest(content)}.json").write_bytes(content)
@@ -256,7 +256,7 @@ def test_without_the_key_no_restore_point_is_written(tmp_path: Path, monkeypatch
 
 @pytest.mark.usefixtures("with_key")
 def test_a_schedule_of_a_stranger_keeps_nothing_from_being_tiered(tmp_path: Path) -> None:
-    """It would say that no partition is due for a long time. The list that was there before it counts."""
+    """It would say that no partition is due for a long time. The previous list counts."""
     live = LiveCluster(tmp_path)
     live.tiered()
     live.append(["a"]).raise_for_failures()

@@ -1,5 +1,5 @@
-"""An operation that failed is loud: it raises with its report, unless ``check=False``. Looks never raise for what
-they found. One table of all operations, one of all looks, against the door itself."""
+"""A failed operation raises with its report, unless ``check=False``. Looks never raise for their findings. One
+table of all operations, one of all looks, compared with the door itself."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ import pytest
 
 from stratalog import Cluster, Failure, OperationFailedError, Report, StratalogError
 from stratalog.engine.cluster.brokers import Brokers
+from stratalog.engine.cluster.catalog import Catalog
 from stratalog.engine.cluster.groups import Groups
 from stratalog.engine.cluster.quorum import Quorum
 from stratalog.engine.cluster.topics import Topics
-from stratalog.engine.cluster.transactions import Transactions
+from stratalog.engine.cluster.transactions import OpenTransaction, Transactions
 from stratalog.partitions.runner import THREADS
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import batch
@@ -31,6 +32,7 @@ DOOR = {
     "groups.": Groups,
     "quorum.": Quorum,
     "transactions.": Transactions,
+    "catalog.": Catalog,
 }
 FAILED = Report(
     "op",
@@ -70,6 +72,11 @@ OPERATIONS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "export": (MIRRORS + "exporting.export", ("kafka:9092", "t"), {}),
     "sign": ("stratalog.engine.cluster.sign_metadata", ("cluster.toml",), {}),
     "restore": ("stratalog.engine.cluster.restoring.restore", ("cluster.toml", "former"), {"runner": THREADS}),
+    "topics.create": ("stratalog.engine.cluster.topics.topics.create_topic", ("t",), {}),
+    "topics.create_partitions": ("stratalog.engine.cluster.topics.topics.create_partitions", ("t", 2), {}),
+    "topics.alter": ("stratalog.engine.cluster.topics.topics.alter_topic", ("t",), {}),
+    "topics.alter_configs": ("stratalog.engine.cluster.topics.topics.alter_configs", ("t", {}), {}),
+    "topics.protect": ("stratalog.engine.cluster.topics.topics.protect", ("t",), {}),
     "topics.delete": ("stratalog.engine.cluster.topics.topics.delete_topic", ("t",), {}),
     "topics.delete_records": ("stratalog.engine.cluster.topics.delete_records", ("t", {0: 1}), {}),
     "brokers.add": ("stratalog.engine.cluster.brokers.bring_up.add_brokers", (1,), {}),
@@ -88,7 +95,7 @@ OPERATIONS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "transactions.abort": ("stratalog.engine.cluster.transactions.admin.abort_transaction", ("x",), {}),
     "transactions.finish": ("stratalog.engine.cluster.transactions.admin.finish_transactions", (), {}),
 }
-"""By name at the door: what does it, and what it is called with."""
+"""Operations by their name at the door: the working function, and the arguments."""
 
 LOOKS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "verify": (JOBS + "verify.verify", ()),
@@ -114,7 +121,23 @@ LOOKS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "transactions.describe": ("stratalog.engine.cluster.transactions.admin.describe_transaction", ("x",)),
     "transactions.find_hanging": ("stratalog.engine.cluster.transactions.admin.hanging_transactions", ()),
 }
-"""What looks; ``Cluster.plan_format`` does before there is a cluster."""
+"""The looks; ``Cluster.plan_format`` works without a cluster."""
+
+NO_REPORTS: dict[str, set[str]] = {
+    "opens a cluster, or ends its use": {"open", "format", "using", "close", "transactions.begin"},
+    "begins what runs on": {"serve", "serve_page", "stream_writer", "for_each_batch", "for_each_live_batch"},
+    "answers with records": {"read", "read_live", "read_snapshot", "records", "tail", "fetch", "fetch_many"},
+    "answers with what is known": {
+        *("offsets", "offset_for_leader_epoch", "groups.committed", "groups.lag_frame", "catalog.delta_table"),
+        *("plan_read", "plan_replicas", "policy", "report", "client", "new_events"),
+    },
+    "names something in Spark, as Spark's own methods do": {
+        *("create_view", "create_views", "create_range_function"),
+        *("catalog.create_system_views", "catalog.create_table", "catalog.create_view"),
+    },
+    "frames a block": {"measured", "read_errors"},
+}
+"""What answers with no report: it changes nothing in the cluster, or is not over when it returns."""
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +153,7 @@ def method(cluster: Cluster, name: str) -> Call:
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, target: str, report: Report) -> None:
-    """What does the work answers with this report; nothing is asked of Kafka or of a cluster file."""
+    """Let the working function return this report; no Kafka and no cluster file is used."""
     monkeypatch.setattr(target, lambda *_, **__: report)
     monkeypatch.setattr(ERASING + "read_certificate", lambda _: None)
     nothing = SimpleNamespace(close=lambda: None)
@@ -138,8 +161,14 @@ def answering(monkeypatch: pytest.MonkeyPatch, target: str, report: Report) -> N
         monkeypatch.setattr(MIRRORS + name, lambda *_: nothing)
 
 
+def public(group: type) -> list[str]:
+    """The names of the methods of a class, without bridges that are not installed."""
+    found = inspect.getmembers(group, inspect.isroutine)
+    return [name for name, function in found if not name.startswith("_") and function.__name__ != "absent"]
+
+
 def at_the_door() -> Iterator[tuple[str, inspect.Signature]]:
-    """Every method of the door that answers with a report."""
+    """Every method of the door that returns a report."""
     for prefix, group in DOOR.items():
         for name, function in inspect.getmembers(group, callable):
             if name.startswith("_") or inspect.isclass(function):
@@ -155,6 +184,17 @@ def test_every_method_that_answers_with_a_report_is_an_operation_or_a_look() -> 
     assert {name for name, has in has_check.items() if not has} == {*LOOKS, "plan_format"}
 
 
+def test_whatever_changes_the_cluster_answers_with_a_report() -> None:
+    """A new method has ``check`` and a report, or a place in the table."""
+    every = {prefix + name for prefix, group in DOOR.items() for name in public(group)}
+    reports = {name for name, _ in at_the_door()}
+    assert every - reports == set().union(*NO_REPORTS.values())
+    for name in public(OpenTransaction):  # it raises by itself, because a failed part ends the transaction
+        function = inspect.getattr_static(OpenTransaction, name)
+        answer = inspect.signature(function).return_annotation if inspect.isfunction(function) else "Report"
+        assert answer == "Report", name
+
+
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_that_fails_raises_with_its_report(
     cluster: Cluster, name: str, monkeypatch: pytest.MonkeyPatch
@@ -166,10 +206,10 @@ def test_an_operation_that_fails_raises_with_its_report(
         monkeypatch.setattr("stratalog.engine.cluster.load_cluster_file", lambda *_: cluster.file)
         monkeypatch.setattr("stratalog.engine.cluster.open_ports", lambda *_, **__: cluster._ports)
     call = method(cluster, name)
-    with pytest.raises(OperationFailedError) as told:
+    with pytest.raises(OperationFailedError) as caught:
         call(*given, **more)
-    assert told.value.report.failures == FAILED.failures
-    assert told.value.report.rows == FAILED.rows
+    assert caught.value.report.failures == FAILED.failures
+    assert caught.value.report.rows == FAILED.rows
     answer = call(*given, **more, check=False)
     assert answer.failures == FAILED.failures
     assert not answer.ok
@@ -204,9 +244,9 @@ def test_a_look_answers_with_what_it_found(cluster: Cluster, name: str, monkeypa
 
 def test_the_message_names_the_first_failures_and_what_to_do() -> None:
     many = [Failure(f"t-{number}", "KAFKA_STORAGE_ERROR", "it is full") for number in range(9)]
-    with pytest.raises(OperationFailedError) as told:
+    with pytest.raises(OperationFailedError) as caught:
         Report("tier", [], many).raise_for_failures()
-    assert str(told.value) == (
+    assert str(caught.value) == (
         "tier: t-0: KAFKA_STORAGE_ERROR: it is full; t-1: KAFKA_STORAGE_ERROR: it is full; "
         "t-2: KAFKA_STORAGE_ERROR: it is full (and 6 more); "
         "finished work is kept: fix the cause, and run the operation again"
@@ -215,12 +255,12 @@ def test_the_message_names_the_first_failures_and_what_to_do() -> None:
 
 @pytest.mark.parametrize("again", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
 def test_the_error_keeps_its_report_where_it_is_pickled(again: Call) -> None:
-    """Executors and pools send errors home."""
-    with pytest.raises(StratalogError) as told:
+    """Executors and pools send errors back."""
+    with pytest.raises(StratalogError) as caught:
         FAILED.raise_for_failures()
-    got = again(told.value)
+    got = again(caught.value)
     assert type(got) is OperationFailedError
-    assert (str(got), got.report) == (str(told.value), FAILED)
+    assert (str(got), got.report) == (str(caught.value), FAILED)
 
 
 # ----------------------------------------------------------------------------- appends, as they fail
@@ -236,9 +276,9 @@ def test_an_append_that_is_in_part_acknowledged_raises_and_says_so(tmp_path: Pat
     live.topic(partitions=3)
     live.driver().append_batches("t", {0: one("a")}, producer="p", sequence=7)
     changed = {0: one("A"), 1: one("b"), 2: one("c")}
-    with pytest.raises(OperationFailedError, match="OUT_OF_ORDER_SEQUENCE_NUMBER") as told:
+    with pytest.raises(OperationFailedError, match="OUT_OF_ORDER_SEQUENCE_NUMBER") as caught:
         live.driver().append_batches("t", changed, producer="p", sequence=7)
-    report = told.value.report
+    report = caught.value.report
     assert {row["partition"]: row["outcome"] for row in report.rows} == {
         0: "not appended",
         1: "not tried",

@@ -1,5 +1,6 @@
-"""Whole numbers, at every door: numpy's are taken; floats and bools are refused before anything is written. The
-decoders of records and footers take neither, and what cannot be read again takes along all that stands beside it.
+"""Whole numbers, for every method: numpy's are accepted; floats and bools are refused before anything is written.
+The decoders of records and footers accept neither, because an unreadable value makes everything beside it
+unreadable.
 """
 
 from __future__ import annotations
@@ -89,15 +90,15 @@ WITH_A_NUMBER: dict[str, Callable[[Cluster, Any], Any]] = {
 def test_what_is_no_whole_number_is_refused_by_its_name_and_nothing_is_changed(
     shared: LiveCluster, call: str, number: Any
 ) -> None:
-    said = repr(number).replace("(", r"\(").replace(")", r"\)")
-    with shared.unchanged(), pytest.raises(InvalidCallError, match=said):
+    found = repr(number).replace("(", r"\(").replace(")", r"\)")
+    with shared.unchanged(), pytest.raises(InvalidCallError, match=found):
         WITH_A_NUMBER[call](shared.driver(), number)
 
 
 @pytest.mark.parametrize("call", WITH_A_NUMBER)
 @pytest.mark.slow
 def test_an_integer_of_numpy_is_an_integer(tmp_path: Path, call: str) -> None:
-    """The call ends as with Python's own, and what it wrote is read again."""
+    """The call has the same result as with Python's own, and its output is readable."""
     ends = []
     for folder, number in (("plain", 1), ("numpy", np.int64(1))):
         (tmp_path / folder).mkdir()
@@ -155,7 +156,7 @@ def test_offsets_to_fetch_are_named_as_those_to_commit(shared: LiveCluster, offs
 
 
 def test_the_value_of_a_config_is_its_text(live: LiveCluster) -> None:
-    """Of a topic that is there, of the cluster, and of a new topic."""
+    """For an existing topic, for the cluster, and for a new topic."""
     live.cluster.topics.alter_configs("t", {"retention.ms": 5, "unclean.leader.election.enable": True})
     live.cluster.topics.alter_configs(None, {"num.partitions": np.int64(3)})
     live.cluster.topics.create("u", configs={"retention.ms": 7})

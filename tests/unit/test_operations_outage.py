@@ -1,4 +1,4 @@
-"""Every operation while the remote tier is down: it goes on, or says in one clear error what it waits for.
+"""Every operation while the remote tier is down: it continues, or raises one clear error with the reason.
 
 KIP-405, "Thread Pools": "When the remote storage becoming temporarily unavailable ... Kafka should still be able
 to operate normally."
@@ -25,7 +25,7 @@ DOWN = "the remote tier cannot be reached"
 
 @pytest.fixture
 def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RemoteFaults:
-    """``t``-0: [0, 2) are remote alone, [2, 3) in both tiers, [3, 5) local. ``plain`` is not tiered. The remote
+    """``t``-0: [0, 2) are remote only, [2, 3) in both tiers, [3, 5) local. ``plain`` is not tiered. The remote
     tier is down."""
     made = RemoteFaults(tmp_path, monkeypatch)
     made.tiered()
@@ -75,7 +75,7 @@ OPERATIONS: dict[str, tuple[Callable[[RemoteFaults], Report], set[str]]] = {
 
 @pytest.fixture(autouse=True)
 def merges_few_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``tier`` would write segments from few files, without a merge."""
+    """Let ``tier`` write segments from few files, without a merge."""
     monkeypatch.setattr("stratalog.partitions.merge.FEW", 1)
 
 
@@ -89,7 +89,7 @@ def merges_few_files(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_operation_goes_on_and_names_what_waits(
     live: RemoteFaults, operation: Callable[[RemoteFaults], Report], waiting: set[str]
 ) -> None:
-    """What fails is the tiered topic alone, with the cause; the log of neither topic loses a file."""
+    """Only the tiered topic fails, with the cause; the log of neither topic loses a file."""
     held = {(broker, topic): set(live.data(broker, topic)) for broker in (1, 2, 3) for topic in ("t", "plain")}
     report = operation(live)
     assert failed_items(report) == waiting
@@ -110,7 +110,7 @@ def test_metadata_changes_need_no_remote(live: RemoteFaults) -> None:
 
 @pytest.mark.slow
 def test_a_topic_is_deleted_once_its_remote_table_can_be_told(live: RemoteFaults) -> None:
-    """Else nobody could tell its remote folder from one that somebody wants to keep."""
+    """Otherwise its remote folder would be indistinguishable from one that must be kept."""
     with live.unchanged():
         for name in ("t", "plain"):
             with pytest.raises(StorageError, match=rf"'{name}' was not deleted: {DOWN}.*Try again when"):
@@ -140,8 +140,8 @@ def test_what_the_leaders_hold_is_read_and_what_they_do_not_is_told_with_the_way
 def test_merges_go_on_behind_where_the_remote_log_was_last_seen_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Appends do not stop, and nothing else keeps their files few. Protocol, section 4: merges do not cross the
-    end of the remote log."""
+    """Appends do not stop, and only merges keep their files few. Protocol, section 4: merges do not cross the end
+    of the remote log."""
     live = RemoteFaults(tmp_path, monkeypatch)
     live.tiered(local_retention_bytes="-2", segment_merge_min_files="2")
     live.tiered("new", segment_bytes="100000", segment_merge_min_files="2")
@@ -164,13 +164,13 @@ def test_merges_go_on_behind_where_the_remote_log_was_last_seen_to_end(
 
 @pytest.mark.slow
 def test_an_unclean_election_waits_for_the_remote_log_and_says_so(live: RemoteFaults) -> None:
-    """A leader that began below the end of the remote log would give away offsets a second time."""
+    """A leader that began below the end of the remote log would assign offsets a second time."""
     leader, followers = live.leader(), live.followers()
     fence(live, *followers, leader)
     unfence(live, *followers)
     report = live.cluster.elect(unclean=True, check=False)
-    said = f"t: KAFKA_STORAGE_ERROR: {DOWN}; without the remote log, the start of a new leader is unknown"
-    assert the_failure(report).startswith(said)
+    text = f"t: KAFKA_STORAGE_ERROR: {DOWN}; without the remote log, the start of a new leader is unknown"
+    assert the_failure(report).startswith(text)
     assert live.replicas().view.leader is None
     live.down = None
     live.cluster.elect(unclean=True).raise_for_failures()
@@ -179,19 +179,19 @@ def test_an_unclean_election_waits_for_the_remote_log_and_says_so(live: RemoteFa
 
 @pytest.mark.slow
 def test_a_damaged_replica_is_healed_from_others(live: RemoteFaults) -> None:
-    """Verify looks at the brokers all the same; what only the remote could mend waits."""
+    """Verify checks the brokers nevertheless; repairs that need the remote tier wait."""
     follower = live.followers()[0]
     spot(live, follower, -1).flip(30)
     assert failed_items(live.cluster.verify(deep=True)) >= {"t"}
     report = live.cluster.heal(check=False)
-    assert [row["outcome"] for row in report.rows] == ["mended"]
+    assert [row["outcome"] for row in report.rows] == ["repaired"]
     assert failed_items(report) == {"t"}
     live.down = None
     live.cluster.verify(deep=True).raise_for_failures()
 
 
 def test_the_outage_is_learnt_once_and_not_by_every_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where each question takes a deadline, thousands of topics would take days."""
+    """If each request took its full timeout, thousands of topics would take days."""
     live = RemoteFaults(tmp_path, monkeypatch, brokers=1)
     topics = [f"t{number:03}" for number in range(3 * WAVE)]
     for topic in topics:

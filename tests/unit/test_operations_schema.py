@@ -1,4 +1,4 @@
-"""A topic's schema grows while it is in use: older producers, older files and older snapshots go on."""
+"""A topic's schema grows while it is in use: older producers, files and snapshots continue to work."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from stratalog.engine.admin.topics import alter_topic, create_topic
+from stratalog.engine.metadata.topic_commands import AlterTopic
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
 from stratalog.partitions.records import physical_schema, type_to_json
 from stratalog.snapshots.reader import read_snapshot
@@ -43,15 +44,15 @@ class Typed(LiveCluster):
         return self
 
     def grow(self, value: pa.DataType = WIDE) -> tuple[str, ...]:
-        return alter_topic(ports_of(self.cluster).metadata, "t", value_schema=type_to_json(value))
+        return ports_of(self.cluster).metadata.submit(AlterTopic("t", value_schema=type_to_json(value)))
 
     def put(self, value: Mapping[str, Any] | None, of: pa.DataType, *, key: int = 0, partition: int = 0) -> None:
-        """One append of one record by a producer that knows the type ``of``."""
+        """Append one record by a producer that knows the type ``of``."""
         row = records([value], keys=[{"k": key}], schema=physical_schema(KEY, of))
         self.cluster.append_batches("t", {partition: [row]}).raise_for_failures()
 
     def fetched(self, partition: int = 0) -> list[Any]:
-        """All values by offset, fetched one by one: each of the topic's present type."""
+        """All values by offset, fetched one by one, each with the topic's current type."""
         found: list[Any] = []
         while (records := self.cluster.fetch("t", partition, len(found), max_bytes=1)).records.num_rows:
             assert records.records.schema.field("value").type == WIDE
@@ -84,7 +85,7 @@ def test_producers_of_both_schemas_go_on_side_by_side(live: Typed) -> None:
     ids=["a part of the older one", "without the first field", "with a field that was not declared"],
 )
 def test_a_batch_is_of_a_schema_that_the_declared_one_grew_from(live: Typed, of: pa.DataType) -> None:
-    """Arrow says what the batch has: what is left out at the end is left out on purpose."""
+    """Arrow batches have schemas: fields that are missing at the end are left out intentionally."""
     live.begin().grow()
     if of.num_fields == 1:
         live.put({"n": 1}, of)
@@ -101,17 +102,16 @@ def test_nothing_changes_without_a_schema_and_in_a_dry_run(live: Typed) -> None:
     ports = ports_of(live.cluster)
     with live.unchanged():
         with pytest.raises(InvalidCallError, match="topic 't': give the type of its keys or values"):
-            alter_topic(ports.metadata, "t")
-        assert alter_topic(ports.metadata, "t", value_schema=type_to_json(WIDE), dry_run=True) == (
-            "value.in.b",
-            "value.y",
-        )
+            alter_topic(ports.metadata, ports.execution, "t")
+        planned = alter_topic(ports.metadata, ports.execution, "t", value_schema=type_to_json(WIDE), dry_run=True)
+        assert [row["field"] for row in planned.rows] == ["value.in.b", "value.y"]
+        narrower = type_to_json(pa.struct([("n", pa.int64())]))
         with pytest.raises(InvalidCallError, match="would be removed"):
-            alter_topic(ports.metadata, "t", value_schema=type_to_json(pa.struct([("n", pa.int64())])))
+            alter_topic(ports.metadata, ports.execution, "t", value_schema=narrower)
 
 
 def test_merged_files_hold_what_both_schemas_held(live: Typed) -> None:
-    """Also where the older producer was the last one."""
+    """Even if the older producer was the last one."""
     live.begin(segment_bytes="1000000").put(OLD, NARROW)
     live.grow()
     live.put(NEW, WIDE)
@@ -187,7 +187,7 @@ def test_a_snapshot_of_both_schemas_has_the_wider_one(live: Typed) -> None:
 def test_a_snapshot_run_that_began_before_the_schema_grew_drops_no_field(
     live: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it would leave out would be lost when the log below the snapshot goes."""
+    """Fields that it lacks would be lost when the log below the snapshot is deleted."""
     live.begin(cleanup_policy="snapshot", remote_storage_enable="false").put(OLD, NARROW)
     late = live.driver()
     image = late.image
@@ -203,7 +203,7 @@ def test_a_snapshot_run_that_began_before_the_schema_grew_drops_no_field(
 def test_a_tier_run_that_began_before_the_schema_grew_leaves_a_table_that_has_the_field(
     live: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was appended since is among what it uploads, and no later run may have a reason to commit anything."""
+    """Its upload contains the records appended since, and no later run may have a reason to commit."""
     live.begin().put(OLD, NARROW)
     live.cluster.tier().raise_for_failures()
     late = live.driver()

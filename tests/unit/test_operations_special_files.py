@@ -1,5 +1,5 @@
-"""Links, FIFOs and sockets in one root of three, and in the remote tier: what needs the path says so, nothing
-outside the roots changes, and everything else goes on."""
+"""Links, FIFOs and sockets in one root of three, and in the remote tier: operations that need the path report it,
+nothing outside the roots changes, and everything else continues."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
-    """A folder of somebody, with old files, some of them called like ours."""
+    """A foreign folder with old files, some of them with names of the log's files."""
     folder = tmp_path / "victim"
     for name in ["file", "0.7/file", "0.7/00000000000000000002.0000000001.parquet", "t/0.7/file"]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def replica_folder(live: LiveCluster, broker: int) -> Path:
     return live.root(broker) / live.replica(broker).folder
 
 
-def said(report: Report) -> str:
+def failure_texts(report: Report) -> str:
     return "\n".join(map(str, report.failures))
 
 
@@ -76,8 +76,8 @@ def test_a_vacuum_deletes_nothing_where_a_linked_staging_folder_leads(live: Live
     with untouched(victim):
         report = live.cluster.vacuum(check=False)
     assert {failure.item for failure in report.failures} == {"broker 2", "remote tier"}
-    assert said(report).count(".staging") >= 2
-    assert "symbolic link" in said(report)
+    assert failure_texts(report).count(".staging") >= 2
+    assert "symbolic link" in failure_texts(report)
 
 
 def test_the_deletion_of_a_topic_empties_no_linked_folder(live: LiveCluster, victim: Path) -> None:
@@ -113,11 +113,11 @@ def test_a_follower_with_a_linked_folder_leaves_the_isr_and_gets_no_files(
         live.append("c").raise_for_failures()
         assert live.isr() == {1, 3}
         replicated = live.cluster.replicate(check=False)
-    assert str(folder) in said(replicated)
+    assert str(folder) in failure_texts(replicated)
     assert live.read() == {0: list("abc")}
-    assert str(folder) in said(live.cluster.describe())
-    assert str(folder) in said(live.cluster.verify())
-    assert str(folder) in said(live.cluster.vacuum(check=False))
+    assert str(folder) in failure_texts(live.cluster.describe())
+    assert str(folder) in failure_texts(live.cluster.verify())
+    assert str(folder) in failure_texts(live.cluster.vacuum(check=False))
 
 
 def test_a_follower_that_is_a_link_to_another_one_is_no_copy(live: LiveCluster) -> None:
@@ -125,7 +125,7 @@ def test_a_follower_that_is_a_link_to_another_one_is_no_copy(live: LiveCluster) 
     live.append("c").raise_for_failures()
     assert live.isr() == {1, 3}
     with untouched(replica_folder(live, 3)):
-        assert "symbolic link" in said(live.cluster.verify(deep=True))
+        assert "symbolic link" in failure_texts(live.cluster.verify(deep=True))
 
 
 def test_a_leader_with_a_linked_folder_is_replaced(live: LiveCluster, victim: Path) -> None:
@@ -159,7 +159,7 @@ def test_what_is_no_file_takes_its_replica_out_and_is_back_when_it_is_taken_away
             live.cluster.heal(check=False),
             live.cluster.vacuum(check=False),
         ):
-            assert str(path) in said(report)
+            assert str(path) in failure_texts(report)
             assert {failure.item.partition(" on ")[2] or failure.item for failure in report.failures} == {
                 "broker 2"
             }
@@ -172,7 +172,7 @@ def test_what_is_no_file_takes_its_replica_out_and_is_back_when_it_is_taken_away
 
 
 def test_a_link_that_is_called_like_the_next_file_takes_its_replica_out(live: LiveCluster, victim: Path) -> None:
-    """It holds a name that the replica is going to need."""
+    """It contains a name that the replica is going to need."""
     for name in (DataName(2, None, 1), EpochName(7), WatermarkName(3, 1), LocalStartName(1)):
         path = replica_folder(live, 3) / str(name)
         put("link", path, victim / "file")
@@ -200,8 +200,8 @@ def test_a_file_that_two_replicas_have_in_common_is_one_copy_less_and_healed(liv
     one, other = (replica_folder(live, broker) / str(name) for broker in (2, 3))
     other.unlink()
     os.link(one, other)
-    said_of_it = the_failure(live.cluster.verify())
-    assert f"{other}: offsets [0, 1): it is the same file as the copy of t-0 on broker 2" in said_of_it
+    failure = the_failure(live.cluster.verify())
+    assert f"{other}: offsets [0, 1): it is the same file as the copy of t-0 on broker 2" in failure
     live.cluster.heal().raise_for_failures()
     assert not os.path.samefile(one, other)
     live.cluster.verify(deep=True).raise_for_failures()
@@ -217,7 +217,7 @@ def test_a_broker_without_a_file_for_broker_json_is_that_brokers_failure(
     put(kind, live.root(3) / "broker.json", victim / "file")
     live.append("c").raise_for_failures()
     assert live.isr() == {1, 2}
-    assert "broker.json" in said(live.cluster.describe())
+    assert "broker.json" in failure_texts(live.cluster.describe())
     assert live.driver().image.topics
     assert live.read() == {0: list("abc")}
 
@@ -275,7 +275,7 @@ def test_the_metadata_goes_on_without_one_voter(
         cluster.topics.create("other", replication_factor=1)
         assert "other" in Cluster.open(three_voters).image.topic_ids
         vacuumed = cluster.vacuum(check=False)
-    assert str(paths[0]) in said(vacuumed)
+    assert str(paths[0]) in failure_texts(vacuumed)
 
 
 @pytest.mark.slow
@@ -283,13 +283,13 @@ def test_the_metadata_goes_on_without_one_voter(
 def test_a_link_that_is_called_like_something_of_a_voter_stops_nobody(
     three_voters: Path, victim: Path, name: ClaimName | DataName | CheckpointName
 ) -> None:
-    """A name that is taken and not listed was claimed for ever."""
+    """A taken name that is not listed would be claimed forever."""
     put("dangling link", voter_folder(three_voters, 2) / str(name), victim)
     cluster = Cluster.open(three_voters)
     cluster.topics.create("other", replication_factor=1)
     assert "other" in Cluster.open(three_voters).image.topic_ids
     report = cluster.verify(["__cluster_metadata"])
-    assert str(name) in said(report)
+    assert str(name) in failure_texts(report)
 
 
 # ------------------------------------------------------------------------------ the remote tier
@@ -331,7 +331,7 @@ def test_a_link_in_the_remote_tier_is_followed_by_nobody(
         live.cluster.verify(deep=True),
     ]
     assert (contents(elsewhere) if elsewhere.is_dir() else elsewhere.read_bytes()) == before
-    assert str(path) in "\n".join(map(said, reports))
+    assert str(path) in "\n".join(map(failure_texts, reports))
     assert not any("other" in str(failure.item) for report in reports for failure in report.failures)
     assert live.read("other") == {0: list("abcd")}
 
@@ -340,7 +340,7 @@ def test_a_link_in_the_remote_tier_is_followed_by_nobody(
 
 
 def everywhere(root: Path) -> dict[tuple[Path, str], Path]:
-    """Every folder and every file of a root, the newest of each kind in each folder: from the top down."""
+    """Every folder and every file of a root, the newest of each kind in each folder, from the top down."""
     found: dict[tuple[Path, str], Path] = {}
     for path in sorted(root.rglob("*")):
         found[path.parent, path.name if path.is_dir() else path.suffix] = path
@@ -348,7 +348,7 @@ def everywhere(root: Path) -> dict[tuple[Path, str], Path]:
 
 
 def go_on(live: LiveCluster, number: int) -> list[Report]:
-    """All that a cluster does all day long, and what it is acknowledged."""
+    """All regular operations of a cluster; returns the acknowledged records."""
     live.append({0: [f"{number}"]}, "cold").raise_for_failures()
     cluster = live.driver()
     done = [
@@ -384,13 +384,13 @@ def test_no_place_of_a_root_can_be_made_to_lead_out_of_it(
     for place_of in list(everywhere(root))[::share]:
         path = everywhere(root).get(place_of)
         if path is None:
-            continue  # the log has gone on
+            continue  # the log has grown
         aside = put(kind, path, victim)
         with untouched(victim):
             reports = go_on(live, expected)
         expected += 1
         assert path.is_symlink() or path.is_fifo(), "it was left alone"
-        assert path.name in "\n".join(map(said, reports)), path
+        assert path.name in "\n".join(map(failure_texts, reports)), path
         path.unlink()
         aside.rename(path)
         live.cluster.bootstrap([2])
@@ -447,7 +447,7 @@ def test_probes_on_brokers_go_too(live: LiveCluster) -> None:
 
 
 def test_two_brokers_cannot_have_one_root_under_two_addresses(tmp_path: Path) -> None:
-    """One folder that is mounted in two places: no path tells, ``broker.json`` does."""
+    """One folder is mounted in two places: ``broker.json`` shows it, not a path."""
     file = tmp_path / "cluster.toml"
     (tmp_path / "b1").mkdir()
     brokers = "\n".join(f'[[brokers]]\nid = {broker}\nlog_dir = "b{broker}"\n' for broker in (1, 2))

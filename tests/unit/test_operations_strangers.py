@@ -1,4 +1,4 @@
-"""What a stranger leaves in one broker's root is that broker's finding: everything else goes on."""
+"""Foreign files in one broker's root are that broker's finding: everything else continues."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BROKEN = {
 FAR = 9_999_999_999
 ROOT = Path(__file__).resolve().parents[2]
 HISTORIES = [[(2, 0)], [(1, 0), (2, 0)], [(1, 0), (2, 1)], [(1, 2), (2, 3)], [(1, 0), (2, 7)]]
-"""Of an epoch that a log of three records leaves to epoch 2, and that are not its own."""
+"""Lineages of an epoch, other than its own, that a log of three records leaves to epoch 2."""
 VALUES = {0: ["a"], 1: ["b"], 2: ["c"]}
 
 
@@ -48,7 +48,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def others(failures: Sequence[Failure]) -> list[Failure]:
-    """Those that are not of broker 3."""
+    """The failures that are not those of broker 3."""
     return [failure for failure in failures if "broker 3" not in f"{failure.item} {failure.message}"]
 
 
@@ -120,8 +120,8 @@ def test_a_register_of_an_epoch_that_nobody_committed_is_damage_that_heals(
 def test_a_register_left_for_the_next_leader_epoch_truncates_nobody(
     live: LiveCluster, history: list[tuple[int, int]], before_the_election: bool
 ) -> None:
-    """A member of the ISR that has it, and is elected, seems to have taken over. The others join nothing that
-    gives up what they know to be committed."""
+    """A member of the ISR that has it, and is elected, seems to have taken over. The others do not adopt a lineage
+    that gives up records which they know to be committed."""
     live.append({0: ["b", "c"]}).raise_for_failures()
     leader, member = live.leader(), live.followers()[0]
     if before_the_election:
@@ -155,7 +155,7 @@ def test_a_run_without_an_append_truncates_nobody_either(live: LiveCluster) -> N
 
 
 def test_nor_where_the_leader_has_missed_the_epoch_that_a_member_joined_last(live: LiveCluster) -> None:
-    """Then the register of the epoch before tells the history that the two had in common."""
+    """Then the register of the previous epoch has the common history."""
     leader, (member, other) = live.leader(), live.followers()
     live.cluster.elect("t", [0], leader=other).raise_for_failures()
     sync(live.replicas(), leader, SyncOptions(copies=SerialRunner()))
@@ -174,7 +174,7 @@ def test_nor_where_the_leader_has_missed_the_epoch_that_a_member_joined_last(liv
 def test_a_register_left_at_a_member_before_its_leader_takes_over_loses_nothing(
     live: LiveCluster, history: list[tuple[int, int]], copies: int
 ) -> None:
-    """The leader is not blamed for the loss of a takeover that the member alone was told of."""
+    """The leader is not blamed for the loss of a takeover that only the member knew."""
     live.topic("u", copies=copies)
     live.append(["a", "b", "c"], "u").raise_for_failures()
     leader, member = live.followers("u")[-1], live.leader("u")
@@ -195,7 +195,7 @@ def test_a_register_left_at_a_member_before_its_leader_takes_over_loses_nothing(
 def test_a_member_with_a_register_of_the_epoch_that_has_begun_takes_over_with_nothing_lost(
     live: LiveCluster, history: list[tuple[int, int]], marked: bool
 ) -> None:
-    """Also where a high watermark of the stranger lies beside it, and the register is not compared."""
+    """Even if a foreign high watermark is beside it, and the register is not compared."""
     live.append({0: ["b", "c"]}).raise_for_failures()
     member, leader = live.followers()
     live.cluster.elect("t", [0], leader=leader).raise_for_failures()
@@ -214,8 +214,8 @@ def test_a_member_with_a_register_of_the_epoch_that_has_begun_takes_over_with_no
 
 @pytest.mark.slow
 def test_nothing_leaves_the_remote_log_for_such_a_register(live: LiveCluster) -> None:
-    """A tier run believes its leader's lineage about the loss of an unclean election, but not where members of
-    the ISR know better."""
+    """A tier run believes its leader's lineage about the loss of an unclean election, unless members of the ISR
+    contradict it."""
     live.tiered("u")
     live.fill("abcd", "u")
     live.cluster.tier().raise_for_failures()
@@ -238,7 +238,7 @@ def test_nothing_leaves_the_remote_log_for_such_a_register(live: LiveCluster) ->
 def test_a_follower_with_the_register_of_a_stranger_counts_for_nothing(
     live: LiveCluster, reads_anew: bool
 ) -> None:
-    """It seems to have joined its leader's epoch, and would lead with another history one day."""
+    """It seems to have joined its leader's epoch, and would later lead with another history."""
     member, leader = live.followers()
     live.cluster.elect("t", [0], leader=leader).raise_for_failures()
     leader_log(live.replicas())  # it takes over, as any append lets it

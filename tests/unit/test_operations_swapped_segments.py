@@ -1,4 +1,4 @@
-"""A segment in the place of another one: whole, of the same offsets and the same name, but of another log."""
+"""A segment in place of another one: intact, with the same offsets and the same name, but of another log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def live(tmp_path: Path, request: pytest.FixtureRequest) -> LiveCluster:
 
 
 def swap(one: Path, two: Path) -> None:
-    """Their first segments, by content."""
+    """Swap the content of their first segments."""
     name = min(path.name for path in one.glob("*.parquet"))
     contents = (two / name).read_bytes(), (one / name).read_bytes()
     for folder, content in zip((one, two), contents, strict=True):
@@ -39,7 +39,7 @@ def fill(live: LiveCluster, create: Callable[..., None]) -> None:
 
 
 def named(report: Report, *items: str) -> None:
-    """The report names the first segments of these as what they are, and nothing else."""
+    """The report names the first segments of these topics with the reason, and nothing else."""
     assert {failure.item for failure in report.failures} == set(items)
     assert all(FROM_ELSEWHERE in failure.message for failure in report.failures)
 

@@ -1,4 +1,5 @@
-"""A topic's types become wider while it is in use: older files, producers and snapshots go on, in all readers."""
+"""A topic's types become wider while it is in use: older files, producers and snapshots continue to work, in all
+readers."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from stratalog.engine.admin.topics import alter_topic, create_topic
+from stratalog.engine.metadata.topic_commands import AlterTopic
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.records import physical_schema, type_to_json
 from stratalog.snapshots.reader import read_snapshot
@@ -65,10 +67,10 @@ class Typed(LiveCluster):
         return self
 
     def widen(self, value: pa.DataType = WIDE) -> tuple[str, ...]:
-        return alter_topic(ports_of(self.cluster).metadata, "t", value_schema=type_to_json(value))
+        return ports_of(self.cluster).metadata.submit(AlterTopic("t", value_schema=type_to_json(value)))
 
     def put(self, value: Mapping[str, Any] | None, of: pa.DataType, *, key: int = 0) -> None:
-        """One append of one record by a producer that knows the type ``of``."""
+        """Append one record by a producer that knows the type ``of``."""
         row = records([value], keys=[key], schema=physical_schema(pa.int64(), of))
         self.cluster.append_batches("t", {0: [row]}).raise_for_failures()
 
@@ -237,16 +239,16 @@ def test_an_append_that_is_tried_again_after_the_type_became_wider_is_known(
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         (pa.int32(), "value is struct<.*>, and cannot become int32"),
         (pa.struct([*NARROW][:1]), "value.n would be removed"),
         (pa.struct([("tiny", pa.float64()), *[*NARROW][1:]]), "value.tiny is int8, and cannot become"),
     ],
 )
-def test_what_is_no_wider_type_is_refused(live: Typed, value: pa.DataType, said: str) -> None:
+def test_what_is_no_wider_type_is_refused(live: Typed, value: pa.DataType, message: str) -> None:
     live.begin()
-    with live.unchanged(), pytest.raises(InvalidCallError, match=said):
+    with live.unchanged(), pytest.raises(InvalidCallError, match=message):
         live.widen(value)
 
 
@@ -255,7 +257,7 @@ def test_a_key_keeps_its_type(live: Typed) -> None:
     ports = ports_of(live.cluster)
     with_ports(create_topic, ports)("k", partitions=1, key_schema=type_to_json(pa.int32()))
     with pytest.raises(InvalidCallError, match="key is int32, and cannot become int64; a key only grows"):
-        alter_topic(ports.metadata, "k", key_schema=type_to_json(pa.int64()))
+        alter_topic(ports.metadata, ports.execution, "k", key_schema=type_to_json(pa.int64()))
 
 
 def test_a_table_that_others_have_changed_keeps_that_when_it_becomes_wider(live: Typed) -> None:

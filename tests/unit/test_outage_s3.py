@@ -1,8 +1,8 @@
 """The remote tier is a real S3 server behind a proxy that spoils requests: throttled, slow, full, torn, answers
 lost after success, stopped and started again.
 
-After each of them the remote table and the folder agree exactly, as seen past the proxy; every record is there
-once; and what was not copied meanwhile is.
+After each of them the remote table and the folder agree exactly, as seen past the proxy; every record exists once;
+and delayed copies are complete.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ class Behind:
 
     @property
     def options(self) -> StoreOptions:
-        """How to reach it past the proxy."""
+        """The options that reach it past the proxy."""
         return StoreOptions(endpoint_url=self.proxy.server_url, region=self.endpoint.region)
 
     def folder(self, topic: str = "t") -> str:
         return paths.topic_folder(topic, self.cluster.image.topic(topic).topic_id)
 
     def fill(self, *values: str, topic: str = "t", partition: int = 0) -> None:
-        """One append a value."""
+        """Append each value separately."""
         for value in values:
             self.cluster.append_batches(topic, {partition: [batch([value])]}).raise_for_failures()
 
@@ -100,17 +100,17 @@ class Behind:
         return replace(self, cluster=Cluster.open(self.file), proxy=proxy)
 
     def in_turn(self) -> Cluster:
-        """Another driver, which does one thing after the other."""
+        """Another driver, which works serially."""
         return in_turn(Cluster.open(self.file))
 
     def remote_log(self, topic: str = "t") -> RemoteLog:
-        """What the table says, past the proxy."""
+        """The remote log by the table, past the proxy."""
         uri = f"s3://{self.endpoint.bucket}/{self.prefix}/{self.folder(topic)}"
         table = ports_of(self.cluster).storage.remote_table(self.cluster.image.topic(topic))
         return table._fold(DeltaTable(uri, storage_options=delta_options.storage_options(uri, self.options)))
 
     def remote_values(self, topic: str = "t", partition: int = 0) -> list[str]:
-        """What a partition's remote log holds, read past the proxy; its offsets are contiguous."""
+        """The content of a partition's remote log, read past the proxy; its offsets must be contiguous."""
         rows: list[tuple[int, bytes]] = []
         for segment in self.remote_log(topic).of_partition(partition):
             file = remote_file(self.folder(topic), segment)
@@ -122,7 +122,8 @@ class Behind:
         return [value[:1].decode() for _, value in rows]
 
     def check(self, values: str, topic: str = "t") -> None:
-        """Everything is remote, once, and nothing else is; the broker lets go of it, and it can be read."""
+        """Check that everything is remote, once, and nothing else is; that the broker drops its files, and the
+        records can be read."""
         assert "".join(self.remote_values(topic)) == values
         assert_table_and_folder_agree(self.direct, self.folder(topic), self.options)
         for _ in range(2):
@@ -131,7 +132,7 @@ class Behind:
         assert self.planned(None) == len(values)
 
     def planned(self, start: Bound, topic: str = "t") -> int:
-        """How many records a read would get."""
+        """The number of records that a read would get."""
         return sum(part.end - part.start for part in self.cluster.plan_read(topic, start))
 
 
@@ -142,7 +143,7 @@ def proxy(s3_endpoint: S3Endpoint) -> Iterator[S3Proxy]:
 
 
 def cluster_behind(proxy: S3Proxy, endpoint: S3Endpoint, folder: Path, prefix: str, options: str = "") -> Behind:
-    """A new cluster; its remote tier answers within a second, or not at all."""
+    """A new cluster whose remote tier answers within a second, or not at all."""
     file = folder / "cluster.toml"
     (folder / "b1").mkdir()
     file.write_text(
@@ -176,7 +177,7 @@ def row(report: Report, **where: object) -> dict[str, object]:
 @pytest.mark.parametrize("seed", range(3))
 def test_faults_that_pass_cost_no_record_and_make_none_twice(behind: Behind, seed: int) -> None:
     """Every third request is refused, reset, torn or carried out without an answer; runs follow each other until
-    everything is there.
+    everything is uploaded.
     """
     behind.tiered()
     behind.fill("a", "b", "c")
@@ -190,7 +191,7 @@ def test_faults_that_pass_cost_no_record_and_make_none_twice(behind: Behind, see
             break
     else:
         pytest.fail("it does not get through")
-    behind.proxy.mend()
+    behind.proxy.repair()
     behind.check("abcde")
 
 
@@ -208,7 +209,7 @@ LOST = {
 def test_an_answer_that_is_lost_after_success_costs_no_second_object(
     behind: Behind, address: str, value: str
 ) -> None:
-    """Of each kind of PUT. The table's own commit is looked for in the table: it is there, once."""
+    """For each kind of PUT. The table's own commit is looked up in the table: it exists, once."""
     behind.tiered()
     behind.fill(value, "b")
     behind.proxy.spoil(answer_lost, "PUT", address, times=1)
@@ -260,12 +261,12 @@ STAYS = {
 
 @pytest.mark.long("waits for the time-outs of a server that is away")
 @pytest.mark.sample(1)
-@pytest.mark.parametrize(("spoil", "methods", "address", "expected", "said"), STAYS.values(), ids=STAYS)
+@pytest.mark.parametrize(("spoil", "methods", "address", "expected", "message"), STAYS.values(), ids=STAYS)
 def test_while_it_stays_away_everything_local_goes_on_and_afterwards_nothing_lacks(
-    behind: Behind, spoil: Spoil, methods: str, address: str, expected: str, said: str
+    behind: Behind, spoil: Spoil, methods: str, address: str, expected: str, message: str
 ) -> None:
-    """Issue, "Outage": appends and local reads go on; nothing local is deleted that is not remote; the backlog is
-    visible; each is told with its cause; afterwards it drains.
+    """Appends and local reads continue; no local file is deleted before it is remote; the backlog is visible; each
+    failure has its cause; afterwards the backlog drains.
     """
     behind.tiered()
     behind.fill("a", "b")
@@ -274,21 +275,21 @@ def test_while_it_stays_away_everything_local_goes_on_and_afterwards_nothing_lac
     behind.fill("c", "d", "e")
     report = behind.cluster.tier(check=False)
     assert [f"{f.item}: {f.code}" for f in report.failures if not re.fullmatch(expected, f.code)] == []
-    told = [f for f in report.failures if f.item.startswith("t")]
-    assert len(told) == 1, told
-    assert re.search(said, told[0].message), told[0].message
-    assert len(told[0].message) < 700
+    messages = [f for f in report.failures if f.item.startswith("t")]
+    assert len(messages) == 1, messages
+    assert re.search(message, messages[0].message), messages[0].message
+    assert len(messages[0].message) < 700
     backlog = row(report, topic="t")
     assert (backlog["attempts"], backlog["remote_end"]) == (1, 2)
     assert int(str(backlog["backlog_bytes"])) > 0
     described = row(behind.cluster.describe(), topic="t")
     assert int(str(described["copy_lag_bytes"])) > 0
-    assert (described["copy_error"], described["copy_attempts"]) == (told[0].code, 1)
+    assert (described["copy_error"], described["copy_attempts"]) == (messages[0].code, 1)
     behind.cluster.retain(check=False)
     assert behind.planned(2) == 3, "what is not remote is on the broker"
     behind.cluster.merge(check=False)
     behind.cluster.replicate(check=False)
-    behind.proxy.mend()
+    behind.proxy.repair()
     report = behind.cluster.tier().raise_for_failures()
     assert (row(report)["backlog_bytes"], row(report)["attempts"]) == (0, 0)
     behind.check("abcde")
@@ -313,7 +314,7 @@ def test_of_a_remote_that_is_away_the_error_names_the_tier_and_local_reads_go_on
         behind.cluster.fetch("t", 0, 0, timeout_s=1)
     with pytest.raises(StorageError, match=rf"'t' was not deleted.*{behind.prefix}.*Try again when"):
         behind.cluster.topics.delete("t")
-    behind.proxy.mend()
+    behind.proxy.repair()
     assert behind.planned(None) == 4
 
 
@@ -325,7 +326,7 @@ def test_one_bad_partition_stops_no_other_and_is_named(behind: Behind) -> None:
     report = behind.cluster.tier(check=False)
     assert [failure.item for failure in report.failures] == ["t-5"]
     assert sorted(behind.remote_log().segments) == [0, 1, 2, 3, 4, 6, 7]
-    behind.proxy.mend()
+    behind.proxy.repair()
     behind.cluster.tier().raise_for_failures()
     assert sorted(behind.remote_log().segments) == list(range(8))
     assert_table_and_folder_agree(behind.direct, behind.folder(), behind.options)
@@ -338,7 +339,7 @@ def test_after_an_outage_the_earliest_goes_first_and_fresh_partitions_take_turns
     assert not behind.cluster.tier(check=False).ok
     behind.tiered("new")
     behind.fill("a", "b", topic="new")
-    behind.proxy.mend()
+    behind.proxy.repair()
     behind.proxy.seen.clear()
     behind.in_turn().tier().raise_for_failures()
     order = [
@@ -380,32 +381,32 @@ def test_a_server_that_is_stopped_and_started_again_has_what_it_had(
 def test_no_secret_is_in_what_runs_say_and_leave(
     proxy: S3Proxy, s3_endpoint: S3Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither of runs that go well, nor of those that fail in each way, down to the chained exceptions and their
-    attributes; nor a session token that the server echoes, as S3 does. (Of Spark's runs: ``tests.spark.test_s3``.)
+    """Neither in successful runs, nor in those that fail in each way, down to the chained exceptions and their
+    attributes; nor a session token that the server echoes, like S3. (For Spark's runs: ``tests.spark.test_s3``.)
     """
     behind = cluster_behind(proxy, s3_endpoint, tmp_path, tmp_path.name)
     behind.tiered()
     behind.fill("a")
-    said = [str(behind.cluster.tier()), repr(behind.cluster), repr(ports_of(behind.cluster))]
+    messages = [str(behind.cluster.tier()), repr(behind.cluster), repr(ports_of(behind.cluster))]
     monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", WRONG_KEY)
     s3_session._session.cache_clear()  # as in a process of its own
     with running_proxy(s3_endpoint.url) as unknown:
-        said += said_by_failing_runs(behind.reached_by(unknown))
+        messages += outputs_of_failing_runs(behind.reached_by(unknown))
     monkeypatch.undo()
     s3_session._session.cache_clear()
-    assert "403" in "".join(said)
-    assert "ExpiredToken" in "".join(said)
-    said += [path.read_bytes().decode(errors="replace") for path in tmp_path.rglob("*") if path.is_file()]
-    said += [behind.direct.read(stored.name).decode(errors="replace") for stored in behind.direct.walk("")]
+    assert "403" in "".join(messages)
+    assert "ExpiredToken" in "".join(messages)
+    messages += [path.read_bytes().decode(errors="replace") for path in tmp_path.rglob("*") if path.is_file()]
+    messages += [behind.direct.read(stored.name).decode(errors="replace") for stored in behind.direct.walk("")]
     for secret in (SECRET_KEY, WRONG_KEY, TOKEN):
-        found = [text for text in said if secret in text]
+        found = [text for text in messages if secret in text]
         assert [text[max(0, text.index(secret) - 500) :][:1000] for text in found] == []
 
 
-def said_by_failing_runs(behind: Behind) -> list[str]:
-    """Of a driver whose credentials are wrong; then the server fails, too."""
-    said: list[str] = []
+def outputs_of_failing_runs(behind: Behind) -> list[str]:
+    """The output of a driver whose credentials are wrong, and then of one whose server fails."""
+    messages: list[str] = []
     for spoil in (None, echo, busy, reset, answer_torn, refused(403, "InvalidAccessKeyId")):
         if spoil is not None:
             behind.proxy.spoil(spoil, ".*", ".")
@@ -418,11 +419,11 @@ def said_by_failing_runs(behind: Behind) -> list[str]:
         ):
             report = run()
             assert not report.ok
-            said += [report.to_json(), str(report), report._repr_html_(), raised(report.raise_for_failures)]
-        said += [raised(lambda: behind.cluster.plan_read("t", OffsetSpec.LAST_TIERED))]
-        said += [raised(lambda: behind.cluster.topics.delete("t"))]
-        said += [raised(lambda: ports_of(behind.cluster).storage.remote_store("").list(""))]
-    return said
+            messages += [report.to_json(), str(report), report._repr_html_(), raised(report.raise_for_failures)]
+        messages += [raised(lambda: behind.cluster.plan_read("t", OffsetSpec.LAST_TIERED))]
+        messages += [raised(lambda: behind.cluster.topics.delete("t"))]
+        messages += [raised(lambda: ports_of(behind.cluster).storage.remote_store("").list(""))]
+    return messages
 
 
 WRONG_KEY = "recognisable-wrong-secret-key"
@@ -430,13 +431,13 @@ TOKEN = "recognisable-session-token"
 
 
 def echo(request: Passing) -> None:
-    """As S3 answers to an expired token: with that token."""
+    """Answer like S3 to an expired token: with that token."""
     body = f"<Error><Code>ExpiredToken</Code><Message>expired</Message><Token-0>{TOKEN}</Token-0></Error>"
     request.answer(400, [("Content-Type", "application/xml")], body.encode())
 
 
 def raised(call: Callable[[], object]) -> str:
-    """Everything that an error shows, with the errors that it names as its causes."""
+    """All texts of an error and of its causes."""
     with pytest.raises(StratalogError) as caught:
         call()
     texts = traceback.format_exception(caught.value)

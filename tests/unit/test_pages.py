@@ -36,7 +36,7 @@ _TEST = re.compile(r"`(test_\w+)`")
 _MODULE = re.compile(rf"`(?:stratalog\.)?((?:{_PACKAGES})(?:[./]\w+)*(?:\.py|/)?)`")
 LONGEST_README = 175
 GIVEN = {"docs/delta.md": ("spark", "cluster")}
-"""Names that a page takes over from the README."""
+"""Names that a page uses from the README."""
 
 
 def name(page: Path) -> str:
@@ -78,7 +78,7 @@ def test_every_python_block_is_run_by_some_test() -> None:
 
 @pytest.mark.parametrize("page", [name(page) for page in PAGES])
 def test_a_page_defines_each_name_before_it_uses_it(page: str) -> None:
-    """In the body of a function or a class, a name of the whole page."""
+    """A function or class body may use all names of the page."""
     known, later = {*dir(builtins), *GIVEN.get(page, ())}, set[str]()
     for block in blocks(page, "python"):
         for statement in ast.parse(block).body:
@@ -110,7 +110,7 @@ def test_every_command_is_one_that_the_job_takes(command: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_link_leads_somewhere(page: Path) -> None:
-    """To a file, and to a heading of it. (``llms.txt`` is made with the site.)"""
+    """Links to a file, and to a heading of it. (``llms.txt`` is made with the site.)"""
     for link in _LINK.findall(page.read_text(encoding="utf-8")):
         path, _, anchor = link.partition("#")
         if path.startswith("https://") or path == "llms.txt":
@@ -128,7 +128,7 @@ def headings(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_module_that_is_named_is_there(page: Path) -> None:
-    """And so is the class or the function of it, where one is named."""
+    """Including a named class or function in it."""
     for named in _MODULE.findall(page.read_text(encoding="utf-8")):
         path = ROOT / (named if "/" in named else named.replace(".", "/"))
         if not path.exists() and not path.with_suffix(".py").exists():
@@ -169,7 +169,7 @@ def test_every_test_of_the_page_of_platforms_is_there() -> None:
 
 
 def test_the_documentation_names_every_page_in_its_list() -> None:
-    """MkDocs holds it as well (``make docs``); this holds it without MkDocs."""
+    """MkDocs checks it as well (``make docs``); this test needs no MkDocs."""
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     notebooks = [path.with_suffix(".md") for path in (ROOT / "docs").glob("*.ipynb")]
     assert len(notebooks) == 3

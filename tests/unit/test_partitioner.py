@@ -27,7 +27,7 @@ VECTORS = {
     b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
     b"abc": 479470107,
 }
-"""Of ``UtilsTest.testMurmur2`` in Kafka."""
+"""The test vectors of ``UtilsTest.testMurmur2`` in Kafka."""
 
 
 def plainly(data: bytes) -> int:
@@ -48,7 +48,7 @@ def plainly(data: bytes) -> int:
 
 @pytest.mark.parametrize("times", [1, 100])
 def test_murmur2_is_that_of_kafka(times: int) -> None:
-    """Of few keys and of many, which are hashed in two ways."""
+    """For few keys and for many, which are hashed in two ways."""
     assert murmur2_of(pa.array(list(VECTORS) * times, pa.binary())).tolist() == list(VECTORS.values()) * times
 
 
@@ -69,7 +69,7 @@ def test_crc32_is_that_of_zlib() -> None:
 
 
 def test_a_negative_hash_is_made_positive_as_kafka_does() -> None:
-    """Its sign is taken away, which is not its absolute value."""
+    """The sign bit is removed, which is not the absolute value."""
     keys = pa.array(list(VECTORS), pa.binary())
     assert list(partitions_of(keys, 7, MURMUR2)) == [(one & 0x7FFFFFFF) % 7 for one in VECTORS.values()]
 
@@ -137,9 +137,9 @@ def test_a_topic_keeps_its_partitioner() -> None:
         ("t", MURMUR2, "topic 't': partitioner cannot change from spark_hash to murmur2"),
         (None, MURMUR2, "cluster: topic 't': partitioner cannot change from spark_hash to murmur2"),
     ]
-    for topic, value, said in refusals:
-        with pytest.raises(InvalidConfigError, match=said):
+    for topic, value, message in refusals:
+        with pytest.raises(InvalidConfigError, match=message):
             AlterConfigs(topic, {"partitioner": value}).decide(metadata.image)
-    metadata.do(AlterConfigs("t", {"partitioner": SPARK_HASH}))  # what it has
+    metadata.do(AlterConfigs("t", {"partitioner": SPARK_HASH}))  # its current partitioner
     metadata.do(AlterConfigs(None, {"partitioner": MURMUR2}))  # topics that are made from now on
     metadata.do(AlterConfigs("u", {"partitioner": None, "retention.ms": "1000"}))

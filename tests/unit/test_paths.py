@@ -121,7 +121,7 @@ def test_a_foreign_name_is_none_of_ours(foreign: str) -> None:
 
 @given(st.text(max_size=60))
 def test_what_is_read_as_a_name_is_written_the_same(text: str) -> None:
-    """No two names mean the same: an exclusive create must collide whenever the meaning does."""
+    """No two names have one meaning: an exclusive create must collide whenever the meaning does."""
     name = parse_name(text)
     assert name is None or str(name) == text
 
@@ -188,7 +188,7 @@ def test_what_else_lies_in_a_remote_table_is_no_segment(path: str) -> None:
 
 
 def test_incarnation_and_assignment_stand_in_the_path() -> None:
-    """Section 1 (!): zombies that knew a wiped root or a removed replica write where no one reads."""
+    """Section 1 (!): zombies that knew a wiped root or a removed replica write to abandoned folders."""
     first = replica_path("a" * 32, "events", "b" * 32, 3, 17)
     assert first == f"{'a' * 32}/events-{'b' * 32}/3.17"
     assert replica_path("c" * 32, "events", "b" * 32, 3, 17) != first

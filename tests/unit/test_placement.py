@@ -26,7 +26,7 @@ def placements(draw: st.DrawFn) -> tuple[dict[int, str | None], list[tuple[int, 
 
 
 def spread(counts: Counter[int] | Counter[str | None], over: set[int] | set[str | None]) -> int:
-    """The difference between the most and the least."""
+    """The difference between the maximum and the minimum."""
     numbers = [counts[one] for one in over]  # type: ignore[index]
     return max(numbers) - min(numbers)
 

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 BEFORE_THE_FIRST_RELEASE = "e421ad9c5175d66847e7c04988de8f675499b8fb"
-"""The commit that stands for the previous release until a tag ``v*`` does: the first one with today's door."""
+"""The commit that represents the previous release until there is a tag ``v*``: the first one with the current
+door."""
 
 TURN = """
 import json, sys
@@ -108,7 +109,7 @@ def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def git(*argv: str) -> str | None:
-    """What git says of the history of this checkout; None where there is no git, no history, or no such thing."""
+    """The output of a git command on this checkout; None without git, a history, or that object."""
     try:
         done = subprocess.run(
             ["git", *argv],
@@ -126,9 +127,9 @@ def git(*argv: str) -> str | None:
 def test_this_version_goes_on_with_what_the_previous_wrote_which_refuses_what_has_grown(
     previous: Path, tmp_path: Path
 ) -> None:
-    """The previous one begins, and this one takes over: it finds what the other left, byte for byte where it
-    moved, takes no append twice, ends the transaction that the other left open, and writes files of every kind.
-    Partitions of the metadata have one more field since: the previous one refuses them by name.
+    """The previous version begins, and this one continues: it finds the other's data, byte for byte where it
+    moved, takes no append twice, ends the open transaction, and writes files of every kind. Partitions of the
+    metadata have one more field since: the previous version refuses them by name.
     """
     for root in ("b1", "b2", "remote"):
         (tmp_path / root).mkdir()
@@ -139,9 +140,9 @@ def test_this_version_goes_on_with_what_the_previous_wrote_which_refuses_what_ha
     present = Path(sys.executable)
     left = None
     for turn, python in enumerate((previous, present, present)):
-        told = json.loads(run(python, "turn.py", str(turn), folder=tmp_path).stdout.splitlines()[-1])
-        assert told["before"] == left
-        left = told["after"]
+        answer = json.loads(run(python, "turn.py", str(turn), folder=tmp_path).stdout.splitlines()[-1])
+        assert answer["before"] == left
+        left = answer["after"]
         if turn == 1:
             refused = run(previous, "turn.py", "2", folder=tmp_path, status=1).stderr
             assert "not a record of a metadata snapshot" in refused

@@ -1,4 +1,4 @@
-"""Asking many at once, and not waiting for those that hang (``stratalog.partitions.probing``)."""
+"""Many concurrent requests without waiting for hanging ones (``stratalog.partitions.probing``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stratalog.partitions.runner import Done, Failed
 
 
 def all_but(*hanging: int) -> Wait:
-    """In each probe, waits until only so many are missing, as a deadline that passes just then would."""
+    """In each probe, wait until only this number is missing, like a deadline that passes just then."""
     left = iter(hanging)
 
     def wait(answered: threading.Condition, missing: Callable[[], int], deadline_s: float) -> None:
@@ -26,7 +26,7 @@ def all_but(*hanging: int) -> Wait:
 
 @pytest.fixture
 def server() -> Iterator[threading.Event]:
-    """Set once the server is back; what waits for it hangs until then."""
+    """Set once the server is back; requests hang until then."""
     back = threading.Event()
     yield back
     back.set()
@@ -80,7 +80,7 @@ def test_who_hangs_has_timed_out_and_the_others_have_answered(server: threading.
 def test_who_hangs_since_an_earlier_probe_is_not_asked_again_until_it_has_come_back(
     server: threading.Event,
 ) -> None:
-    """A stream that probes before every batch leaves one thread behind for a dead root, not one a batch."""
+    """A stream that probes before every batch leaves one thread for a dead root, not one per batch."""
     asked: list[int] = []
     threads: list[threading.Thread] = []
 
@@ -103,7 +103,7 @@ def test_who_hangs_since_an_earlier_probe_is_not_asked_again_until_it_has_come_b
 
 
 def test_a_pickled_prober_asks_as_this_one_and_knows_of_none_that_hang(server: threading.Event) -> None:
-    """It travels to executors with the work that it has to keep in time."""
+    """It is sent to executors with the work whose time it limits."""
     prober = ThreadProber()
     copy = pickle.loads(pickle.dumps(prober))
     assert isinstance(copy, ThreadProber)

@@ -1,4 +1,4 @@
-"""Produce: rows and frames of this process, appended without Spark."""
+"""Produce: rows and frames of this process are appended without Spark."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ KAFKA_ROWS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("frame", ["rows", "arrow", "polars"])
 def test_rows_with_the_columns_of_a_record_are_records_without_a_word(live: LiveCluster, frame: str) -> None:
-    """Kafka's own shape, of which any part but the value may be absent."""
+    """The shape of Kafka records, of which any part except the value may be absent."""
     live.cluster.produce("t", FRAMES[frame](KAFKA_ROWS))
     found = {row["value"]: row for row in records(live)}
     assert [found[b"1"][name] for name in ("key", "timestamp", "partition")] == [b"a", AT, 2]

@@ -1,4 +1,4 @@
-"""A footer holds the producers that were touched: what is read is what a whole state in each footer would say."""
+"""A footer has only the producers that were used: a read gives the same result as a whole state in each footer."""
 
 from __future__ import annotations
 
@@ -64,36 +64,36 @@ def footer_of(name: DataName, end: int, part: ProducerPart) -> SegmentFooter:
 
 @dataclass(frozen=True)
 class HeldReplica(Replica):
-    """A replica whose footers and registers are at hand; it counts what is read."""
+    """A replica whose footers and registers are in memory; it counts reads."""
 
     footers: dict[DataName, SegmentFooter] = field(default_factory=dict)
     local_states: dict[int, State] = field(default_factory=dict)
     reads: list[str] = field(default_factory=list)
 
     def footer(self, file: DataFile) -> SegmentFooter:
-        """As it was written."""
+        """The original footer."""
         self.reads.append(str(file.name))
         return self.footers[file.name]
 
     def producers_at_local_start(self, log: ReplicaLog) -> State:
-        """As it was written."""
+        """The original register."""
         self.reads.append("local")
         return self.local_states[log.local_start] if log.local_start else {}
 
     def log_under(self, lineage: Lineage) -> ReplicaLog:
-        """What its names say."""
+        """The log by its names."""
         names = [*self.footers, *map(LocalStartName, self.local_states)]
         listing = parse(FOLDER, [stored(name) for name in names])
         return resolve(listing, lineage, lambda file: self.footers[file.name].next_offset)
 
 
 def replica_of(broker: int) -> HeldReplica:
-    """One that holds nothing."""
+    """An empty replica."""
     return HeldReplica(broker, MemoryStore(), "directory", "topic", "0", 0, 1)
 
 
 class Model:
-    """Replicas of one partition, and beside them the whole state after every file that was ever appended."""
+    """Replicas of one partition, and the whole state after every file that was ever appended."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -103,7 +103,7 @@ class Model:
         self.states: dict[DataName, State] = {}
         self.ends: dict[DataName, int] = {}
         self.known: EndState | None = None
-        """What a driver remembers of the leader's end."""
+        """The driver's cached end of the leader."""
         self.now_ms = 0
         self.most_reads = 0
         self.partial = 0
@@ -114,7 +114,7 @@ class Model:
     def append(self) -> None:
         replica, log, rng = self.replicas[self.leader], self.log(self.leader), self.rng
         end = replica.end_state(log)
-        if self.known is not None:  # the driver that remembers and the one that reads know the same
+        if self.known is not None:  # the driver with a cache and the one that reads have the same state
             assert (self.known.producers, self.known.last_transactional_offset) == (
                 end.producers,
                 end.last_transactional_offset,
@@ -155,7 +155,7 @@ class Model:
                 mine.footers.setdefault(link.name, leader.footers[link.name])
 
     def stable(self, number: int) -> int:
-        """Up to where a merge or a retention may go: all replicas hold it, and no transaction is open."""
+        """The limit of a merge or a retention: all replicas hold it, and no transaction is open."""
         logs = [self.log(other) for other in range(3) if self.lineages[other] == self.lineages[number]]
         log = self.log(number)
         open_ = [e.txn_first_offset for e in self.replicas[number].end_state(log).producers.values()]
@@ -194,7 +194,7 @@ class Model:
             return
         start = self.rng.choice(ends)
         state = replica.producers_at(log, start)
-        cleared = self.rng.random() < 0.5  # as of a follower that begins behind a remote segment
+        cleared = self.rng.random() < 0.5  # like a follower that begins after a remote segment
         replica.local_states[start] = without_transactions(state) if cleared else state
         for link in log.chain:
             if link.end <= start:
@@ -203,7 +203,7 @@ class Model:
             self.known = None
 
     def wipe(self, number: int) -> None:
-        """Another incarnation begins where the leader's log is tiered to."""
+        """Another incarnation begins at the end of the tiered log."""
         log, leader = self.log(self.leader), self.replicas[self.leader]
         if number == self.leader:
             return
@@ -217,13 +217,13 @@ class Model:
         self.sync(number)
 
     def elect(self) -> None:
-        """Also one that lacks the end of the log."""
+        """Also a replica that lacks the end of the log."""
         self.leader, self.epoch, self.known = self.rng.randrange(3), self.epoch + 1, None
         end = self.log(self.leader).log_end
         self.lineages[self.leader] = self.lineages[self.leader].continued_by(self.epoch, end)
 
     def check(self, number: int) -> None:
-        """At each end of a file the state is the one that the model knows."""
+        """Check at each end of a file that the state equals the model's."""
         replica, log = self.replicas[number], self.log(number)
         for link in log.chain:
             replica.reads.clear()
@@ -263,8 +263,8 @@ class Model:
 def test_what_is_read_is_what_a_whole_state_in_each_footer_would_say(
     seed: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Through appends of many drivers, transactions, expiry, merges (each replica its own), retention, elections
-    that truncate, and new incarnations that begin behind the remote tier."""
+    """Through appends of many drivers, transactions, expiry, merges (each replica separately), retention,
+    elections that truncate, and new incarnations that begin after the remote tier."""
     monkeypatch.setattr(producer_changes, "_FEW", few)
     monkeypatch.setattr(producer_changes, "_SMALL", 2)
     monkeypatch.setattr(producer_changes, "_PART_OF_ALL", 3)
@@ -315,7 +315,7 @@ def encoded_bytes(part: ProducerPart) -> int:
 @pytest.mark.parametrize("others", [1, 50, 100_000])
 @pytest.mark.slow
 def test_a_footer_among_ten_thousand_producers_costs_less_than_five_thousand_bytes(others: int) -> None:
-    """On the average over appends by one producer, by some in turn, and each by another one."""
+    """On average over appends by one producer, by some in turn, and each by another one."""
     levels: Levels = ()
     state, total = state_of(10_000), 0
     appends = 1_300
@@ -332,7 +332,7 @@ def test_a_footer_among_ten_thousand_producers_costs_less_than_five_thousand_byt
 
 
 def test_where_all_is_little_all_is_written() -> None:
-    """Few producers, or a large file: nobody has to read another footer."""
+    """With few producers, or a large file, no other footer is needed."""
     for count, file_bytes in ((32, 0), (10_000, 64 * 1024 * 1024)):
         state = state_of(count)
         part = part_after(state, (), next(iter(state)), 5, state, file_bytes)

@@ -47,7 +47,7 @@ def test_an_unknown_producer_has_made_no_earlier_attempt() -> None:
 
 
 def test_the_last_sequence_again_answers_with_its_offsets() -> None:
-    """Section 2, step 2: the producer's last sequence goes on with its offsets."""
+    """Section 2, step 2: the producer's last sequence has its offsets."""
     assert earlier_attempt(STATE, ProducerAppend("p", 3, 7), "events-0") == EarlierAttempt(110, 100)
 
 
@@ -59,7 +59,7 @@ def test_a_later_sequence_is_new_and_gaps_are_allowed(sequence: int) -> None:
 
 @pytest.mark.parametrize("sequence", [0, 6])
 def test_an_earlier_sequence_of_which_nothing_is_remembered_may_be_a_duplicate(sequence: int) -> None:
-    """Kafka's name of it; the message names the producer."""
+    """Kafka's name of the error; the message names the producer."""
     with pytest.raises(DuplicateSequenceNumberError, match=r"events-0: producer 'p' .*sequence 7"):
         earlier_attempt(STATE, ProducerAppend("p", 3, sequence), "events-0")
 
@@ -83,7 +83,7 @@ def test_the_state_after_an_append_remembers_it_and_leaves_the_others() -> None:
 
 
 def test_the_state_remembers_among_how_many_partitions_the_last_append_was_dealt_out() -> None:
-    """Whoever tries it again deals as it did."""
+    """A retry distributes records as the first try did."""
     first = after_append({}, ProducerAppend("p", 0, 0, partition_count=2), 0, 1, now_ms=0)
     second = after_append(first, ProducerAppend("p", 0, 1), 1, 2, now_ms=0)
     assert (first["p"].partition_count, second["p"].partition_count) == (2, None)
@@ -96,7 +96,7 @@ def test_producers_are_forgotten_after_the_expiration() -> None:
 
 
 def test_producers_that_the_engine_has_named_are_forgotten_after_a_day() -> None:
-    """Every process leaves one behind: with Kafka's producer.id.expiration.ms, or a shorter one of the topic."""
+    """Every process leaves one: it expires with Kafka's producer.id.expiration.ms, or the topic's shorter one."""
     hour, name = 3_600_000, unnamed(lambda: "0123456789abcdef" * 2)
     state = {name: LAST, "unnamed-by-me": LAST}
     assert set(unexpired(state, LAST.appended_ms + 24 * hour - 1, 7 * 24 * hour)) == {name, "unnamed-by-me"}
@@ -123,7 +123,7 @@ def test_a_state_is_read_back_from_a_footer_or_a_register(state: dict[str, Produ
 
 
 def test_what_an_entry_does_not_say_takes_no_space() -> None:
-    """Entries stand in every file; files of those who knew less are read as they are."""
+    """Entries are in every file; files with fewer entries are still readable."""
     assert encode({"p": LAST}) == sealed(b'{"p":[3,7,100,110,1000]}')
     assert encode({"p": replace(LAST, txn_first_offset=9)}) == sealed(b'{"p":[3,7,100,110,1000,9]}')
     assert encode({"p": replace(LAST, partition_count=4)}) == sealed(b'{"p":[3,7,100,110,1000,null,4]}')
@@ -150,7 +150,7 @@ def test_no_flipped_bit_makes_another_state() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("pq"), st.integers(0, 2), st.integers(0, 4)), max_size=30))
 def test_no_attempt_is_appended_twice(attempts: list[tuple[str, int, int]]) -> None:
-    """I3: whatever order zombies and retries come in."""
+    """I3: in any order of zombies and retries."""
     state: dict[str, ProducerEntry] = {}
     appended: list[tuple[str, int, int]] = []
     for attempt in attempts:
@@ -167,7 +167,7 @@ def test_no_attempt_is_appended_twice(attempts: list[tuple[str, int, int]]) -> N
 @pytest.mark.parametrize("number", [1.0, 1.5, True, "1", None, 1 << 63], ids=repr)
 @pytest.mark.parametrize("field", ["epoch", "sequence"])
 def test_an_epoch_or_a_sequence_that_no_footer_can_hold_is_refused(field: str, number: Any) -> None:
-    """The footer's decoder takes integers of 64 bits, and the partition could not be read any more."""
+    """The footer's decoder accepts 64-bit integers; otherwise the partition would be unreadable."""
     with pytest.raises(InvalidCallError, match=re.escape(f"producer 'p': {field} {number!r}")):
         ProducerAppend("p", **{"epoch": 0, "sequence": 0, field: number})
 
@@ -204,7 +204,7 @@ def appended(sequences: Sequence[int], epoch: int = 0) -> dict[str, ProducerEntr
 
 
 def known(state: Mapping[str, ProducerEntry], sequence: int) -> str:
-    """What is known of a sequence that is tried again."""
+    """The answer to a repeated sequence."""
     try:
         earlier = earlier_attempt(state, named(sequence), "t-0")
     except OutOfOrderSequenceNumberError:
@@ -215,7 +215,7 @@ def known(state: Mapping[str, ProducerEntry], sequence: int) -> str:
 
 
 def test_the_last_five_appends_are_known_with_offsets_and_digests() -> None:
-    """As many as Kafka remembers."""
+    """The same number as in Kafka."""
     state = appended(range(10))
     for sequence in range(10 - LAST_APPENDS, 10):
         there = EarlierAttempt(10 * sequence + 10, 10 * sequence, digest_of(sequence))
@@ -257,7 +257,7 @@ def test_five_years_of_daily_appends_are_remembered_when_their_dates_are_the_seq
 @pytest.mark.slow
 @given(st.sets(st.integers(0, 3 * MOST_RUNS), min_size=1))
 def test_no_answer_says_more_than_is_known_of_whatever_gaps_there_are(sequences: set[int]) -> None:
-    """I11. Of what lies below more runs than are remembered it says so; and nothing is ever forgotten above."""
+    """I11. For sequences below the remembered runs it answers so; and nothing above is ever forgotten."""
     state = appended(sorted(sequences))
     answers = {sequence: known(state, sequence) for sequence in range(max(sequences) + 1)}
     for sequence, answer in answers.items():
@@ -272,7 +272,7 @@ def test_no_answer_says_more_than_is_known_of_whatever_gaps_there_are(sequences:
 
 
 def test_what_a_producer_did_before_it_was_named_is_not_known() -> None:
-    """An append without a name whose outcome was unknown is tried again under the name that was told."""
+    """An unnamed append with an unknown outcome is retried under the reported name."""
     state = after_append({"p": replace(LAST, epoch=0)}, named(8), 110, 120, 0)
     assert [known(state, sequence) for sequence in (6, 7, 8)] == ["not known", "at offsets", "at offsets"]
 
@@ -296,10 +296,10 @@ def test_an_append_that_is_over_gets_into_no_partition_that_lacks_it() -> None:
 def test_the_same_sequence_with_other_records_is_refused_by_name(records: int, digest: bytes) -> None:
     earlier = EarlierAttempt(110, 100, digest_of(1))
     check_same_records(earlier, named(7), 10, digest_of(1), "t-0")
-    said = r"^t-0: sequence 7 of producer 'p' .* with other records \(10 at offsets \[100, 110\), now"
-    with pytest.raises(ChangedReplayError, match=said) as told:
+    text = r"^t-0: sequence 7 of producer 'p' .* with other records \(10 at offsets \[100, 110\), now"
+    with pytest.raises(ChangedReplayError, match=text) as caught:
         check_same_records(earlier, named(7), records, digest, "t-0")
-    assert told.value.code == "OUT_OF_ORDER_SEQUENCE_NUMBER"
+    assert caught.value.code == "OUT_OF_ORDER_SEQUENCE_NUMBER"
 
 
 def test_without_a_digest_the_number_of_records_is_compared() -> None:
@@ -309,7 +309,7 @@ def test_without_a_digest_the_number_of_records_is_compared() -> None:
 
 
 def test_a_replay_of_long_ago_that_nobody_can_compare_is_refused() -> None:
-    """Neither known to be the same nor to be another: it is not called a duplicate."""
+    """It is neither known to be the same nor to differ, so it is not called a duplicate."""
     with pytest.raises(DuplicateSequenceNumberError, match="too long ago to compare its records"):
         check_same_records(EarlierAttempt(50), named(3), 10, digest_of(1), "t-0")
 
@@ -321,6 +321,6 @@ def test_a_producer_that_was_not_named_takes_no_more_space_than_its_last_append(
 
 
 def test_a_stream_of_many_batches_takes_little_space() -> None:
-    """It stands in every file."""
+    """It is in every file."""
     state = appended(range(100_000, 100_400))
     assert len(encode(state)) < 250

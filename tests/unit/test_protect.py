@@ -1,4 +1,4 @@
-"""Protected topics: whatever would delete records is refused, and leaves the log as it is."""
+"""Protected topics: every operation that would delete records is refused, and leaves the log unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveCluster:
-    """``t`` is tiered and ``u`` is not; both would expire at once. ``c`` is compacted."""
+    """``t`` is tiered and ``u`` is not; both would expire immediately. ``c`` is compacted."""
     live = LiveCluster(tmp_path)
     live.tiered(retention_ms="1")
     live.topic("u", retention_ms="1", file_delete_delay_ms="0")
@@ -129,8 +129,9 @@ def test_a_time_that_says_nothing_is_refused(live: LiveCluster, given: dict[str,
 
 def test_a_time_is_text_or_a_datetime(live: LiveCluster) -> None:
     wanted = datetime(2150, 1, 1, tzinfo=UTC)
-    assert live.cluster.topics.protect("u", until="2150-01-01") == wanted
-    assert live.cluster.topics.protect("u", until=wanted) == wanted
+    for until in ("2150-01-01", wanted):
+        (row,) = live.cluster.topics.protect("u", until=until).rows
+        assert datetime.fromisoformat(str(row["protected_until"])) == wanted
     assert live.cluster.image.topic("u").configs["protect.until.ms"] == str(int(wanted.timestamp() * 1000))
 
 

@@ -1,7 +1,7 @@
-"""Schedules against the protocol: zombies, deleted names, lost folders, and what must hold all the same.
+"""Schedules against the protocol: zombies, deleted names, lost folders, and the invariants.
 
 K is the leader, F and G follow; ``2.1`` is the append with base 2 and epoch 1. V1 to V13 are the schedules of the
-attack on the protocol; those of single modules are beside the tests of these modules.
+attack on the protocol; schedules of single modules are beside the tests of these modules.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Staged(OnePartition):
         self.clock = clock
 
     def once(self, broker: int, what: str, ending: str, act: Callable[[], object]) -> None:
-        """``act`` happens before the first such call on a broker: its caller is a zombie from then on."""
+        """``act`` happens before the first such call on a broker, whose caller is a zombie from then on."""
 
         def before(uri: str, called: str, name: str) -> None:
             if (uri, called) == (f"memory://b{broker}", what) and name.endswith(ending):
@@ -59,7 +59,7 @@ class Staged(OnePartition):
         self.vacuum(broker)
 
     def vacuum(self, broker: int) -> list[str]:
-        """Delete what may be deleted, without a delay; its names."""
+        """Delete everything that may be deleted, without a delay; returns the names."""
         replica = self.replica(broker)
         names = removable(replica.log(), self.clock.now_ms(), 0)
         replica.store.delete([replica.path(name) for name in names])
@@ -73,7 +73,7 @@ class Staged(OnePartition):
         return run.segment_name
 
     def lose_folder(self, broker: int) -> None:
-        """Somebody deletes the folder of a replica; the root is there."""
+        """Delete the folder of a replica; the root stays."""
         replica = self.replica(broker)
         replica.store.delete([stored.name for stored in replica.store.list(replica.folder)])
 
@@ -88,7 +88,7 @@ def data(base: int, epoch: int) -> str:
 @pytest.mark.parametrize("how", ["retention", "merge"])
 def test_v1_an_append_under_a_freed_name_is_appended_again_and_not_acknowledged(how: str) -> None:
     """A lists K and sleeps. B appends 1.1, acknowledged; retention (or a merge and a vacuum) deletes it. A's
-    create of 1.1 succeeds, and counts for nothing: A looks again, and appends behind B.
+    create of 1.1 succeeds, and does not count: A looks again, and appends after B.
     """
     one = Staged()
     one.append(["a"])
@@ -152,7 +152,7 @@ def test_what_a_zombie_left_under_a_freed_name_is_not_held_against_a_replica() -
 
 
 def test_what_a_zombie_left_beneath_a_merged_segment_is_not_held_against_a_replica() -> None:
-    """As above, with a merge and a vacuum on K in place of its retention."""
+    """As above, with a merge and a vacuum on K instead of its retention."""
     one = Staged()
     for value in "abc":
         one.append([value])
@@ -199,7 +199,7 @@ def test_a_merged_segment_that_was_cut_is_damage() -> None:
 
 def test_v6_what_is_dead_above_the_high_watermark_outlives_a_vacuum() -> None:
     """1.1 is on K and G, not acknowledged. F leads 2 without it, K joins 2, vacuum looks at K. G leads 3 with it,
-    and K's 1.1 is alive again: a vacuum that had deleted it would leave K in the ISR, and short.
+    and K's 1.1 is live again: a vacuum that had deleted it would leave K in the ISR, and short.
     """
     one = Staged(3)
     one.append(["a"])
@@ -218,9 +218,7 @@ def test_v6_what_is_dead_above_the_high_watermark_outlives_a_vacuum() -> None:
 
 
 def test_v10_replicas_that_merged_differently_follow_each_other() -> None:
-    """Two drivers merge [1, 3) and [0, 2) of K at once; F merged [0, 3) as a leader. Nobody reads an offset
-    twice.
-    """
+    """Two drivers merge [1, 3) and [0, 2) of K at once; F merged [0, 3) as a leader. No offset is read twice."""
     one = Staged()
     for value in "abcd":
         one.append([value])
@@ -287,7 +285,7 @@ def test_a_zombie_of_an_older_epoch_reaches_no_follower_that_has_joined_a_later_
 
 def test_a_sync_of_an_older_epoch_leaves_nothing_that_lives() -> None:
     """A sync of F from K under epoch 1 sleeps before it gives 1.1 its name. F leads 2 from offset 1 on. The name
-    comes, and is dead.
+    appears, and is dead.
     """
     one = Staged(3)
     one.append(["a"])
@@ -306,7 +304,7 @@ def test_a_sync_of_an_older_epoch_leaves_nothing_that_lives() -> None:
 
 
 def test_an_epoch_that_nobody_has_taken_over_ends_nothing() -> None:
-    """F is elected, and K again before anybody looked at F: epoch 2 is in no lineage."""
+    """F is elected, and K again before any driver looked at F: epoch 2 is in no lineage."""
     one = Staged(3)
     one.append(["a"])
     one.append(["b"], acks_all=False)
@@ -324,8 +322,9 @@ def test_an_epoch_that_nobody_has_taken_over_ends_nothing() -> None:
 @pytest.mark.parametrize("acks_all", [True, False], ids=["acks=all", "acks=leader"])
 def test_a_leader_whose_folder_was_lost_gives_no_offset_away_again(records: int, acks_all: bool) -> None:
     """K has acknowledged [0, 3). Its folder is deleted; the root stays. The next append finds an empty leader that
-    joined no epoch, while F has joined this one. Were it taken over once more, other records would get the offsets
-    0 to 3, under a name that F has; F and G would be blamed for the difference, or, with as many bytes, nobody.
+    joined no epoch, while F has joined this one. If it were taken over once more, other records would get the
+    offsets 0 to 3, under a name that F has; F and G would be blamed for the difference, or, with as many bytes, no
+    replica.
     """
     one = Staged(3)
     one.append(["a", "b", "c"])
@@ -341,8 +340,8 @@ def test_a_leader_whose_folder_was_lost_gives_no_offset_away_again(records: int,
 
 
 def test_a_member_whose_folder_was_lost_does_not_lead_the_others_to_nothing() -> None:
-    """F has lost its folder, nobody has noticed, and F is elected. Would it take over at its log end, 0, what K
-    and G hold would be dead.
+    """F has lost its folder unnoticed, and is elected. If it took over at its log end, 0, the records of K and G
+    would be dead.
     """
     one = Staged(3)
     one.append(["a", "b"])
@@ -371,8 +370,8 @@ def test_two_take_overs_at_once_are_one_and_nobody_is_blamed() -> None:
 
 def test_a_leader_that_went_back_in_time_is_found_by_the_high_watermark_that_it_wrote_first() -> None:
     """K's files of the last append are gone, the high watermark too; the next append is as long. Its log ends
-    where F's does: only the register of this epoch, which a leader writes before its followers, tells them
-    apart.
+    where F's does: only the register of this epoch, which a leader writes before its followers, distinguishes
+    them.
     """
     one = Staged()
     one.append(["a"])
@@ -388,7 +387,7 @@ def test_a_leader_that_went_back_in_time_is_found_by_the_high_watermark_that_it_
 
 
 def test_a_lost_folder_of_a_leader_costs_a_cluster_nothing(tmp_path: Path) -> None:
-    """As above, with the operations: the append goes to another leader, replicate brings the old one back."""
+    """As above, with the operations: the append uses another leader, replicate restores the old one."""
     live = LiveCluster(tmp_path)
     live.topic()
     live.append(["a", "b", "c"]).raise_for_failures()
@@ -407,8 +406,8 @@ def test_a_lost_folder_of_a_leader_costs_a_cluster_nothing(tmp_path: Path) -> No
 
 
 def test_an_append_that_cannot_ask_the_metadata_any_more_has_an_unknown_outcome(tmp_path: Path) -> None:
-    """The records are in the leader's log; then the metadata is out of reach. An error that says "try again" would
-    make the caller append them twice, for nothing would tell the second append from another.
+    """The records are in the leader's log; then the metadata is unreachable. An error that says "try again" would
+    make the caller append them twice, because nothing would distinguish the second append from another.
     """
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
@@ -439,8 +438,7 @@ def test_an_append_that_cannot_ask_the_metadata_any_more_has_an_unknown_outcome(
 
 def test_a_moved_root_is_not_given_up_by_an_unclean_election_by_itself(tmp_path: Path) -> None:
     """The only replica's disk is replaced by a copy of it: another incarnation, with an empty home. The topic
-    allows unclean elections; one by itself would give up everything, though it is all there for a person to
-    trust.
+    allows unclean elections; an automatic one would give up everything, although an operator could trust the copy.
     """
     live = LiveCluster(tmp_path, on_disk=True)
     names = [f"t{number}" for number in range(1, 9)]

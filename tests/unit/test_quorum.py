@@ -57,7 +57,7 @@ def test_a_claim_that_reported_failure_and_took_effect_is_mine() -> None:
 
 
 def test_an_epoch_that_too_few_voters_take_is_claimed_on_and_leaves_one_file() -> None:
-    """Two disks of three are full, and readers try for a while. Each attempt of theirs would leave a claim."""
+    """Two disks of three are full, and readers retry for a while. Each attempt of theirs would leave a claim."""
     quorum = Quorum(3)
     stores = quorum.hooked()
     for store in stores[1:]:
@@ -107,7 +107,7 @@ def claims(quorum: Quorum, broker: int) -> list[str]:
 
 
 def full(what: str, name: str, call: Callable[[], object]) -> object:
-    """A hook: the disk takes nothing more."""
+    """A hook: the disk is full."""
     if what == "create":
         raise StorageError("no space left on device")
     return call()
@@ -126,8 +126,7 @@ def test_two_claimants_of_one_epoch_do_not_both_win() -> None:
 
 
 def test_the_claimed_majority_is_listed_after_the_claim() -> None:
-    """ "*Then* (!) list the claimed majority": what was committed between the first listing and the claim is
-    not lost."""
+    """ "*Then* (!) list the claimed majority": a commit between the first listing and the claim is not lost."""
     quorum = Quorum()
     (store,) = through = quorum.hooked()
     other = quorum.log()

@@ -54,7 +54,7 @@ class Crowd:
 
 
 def at_first_create(stores: list[HookedStore], then: Callable[[], None]) -> None:
-    """At the first data file that is created, do that first."""
+    """Run a function at the first data file that is created."""
     done = False
 
     def hook(what: str, name: str, call: Callable[[], object]) -> object:
@@ -69,7 +69,7 @@ def at_first_create(stores: list[HookedStore], then: Callable[[], None]) -> None
 
 
 def crowded(quorum: Quorum, commands: list[Command[object]]) -> list[object]:
-    """What the commands come to when all are submitted during the commit of another."""
+    """The results of commands that are submitted during the commit of another."""
     through = quorum.hooked()
     client = quorum.client(through=through)
     crowd = Crowd(client, commands)
@@ -145,7 +145,7 @@ def test_a_lost_majority_is_everybodys_error_with_its_own_name() -> None:
 
 
 class Bug:
-    """A command that is wrong itself."""
+    """A command with a bug of its own."""
 
     def decide(self, image: ClusterImage) -> Decision[None]:
         raise ZeroDivisionError
@@ -160,7 +160,7 @@ def test_a_bug_in_one_command_is_nobody_elses() -> None:
 
 
 def test_a_command_whose_record_nobody_could_read_is_refused_alone() -> None:
-    """The batch that it would have shared is committed without it, and is read again."""
+    """The shared batch is committed without it, and is read again."""
     quorum = Quorum()
     outcomes = crowded(
         quorum,

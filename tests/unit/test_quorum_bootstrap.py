@@ -57,7 +57,7 @@ def test_a_bootstrap_that_died_half_way_is_finished_by_the_next() -> None:
     quorum = Quorum(1)
 
     def attempt(stop: int) -> bool:
-        """Whether the bootstrap came to its end before the call number ``stop``."""
+        """Whether the bootstrap finished before the call number ``stop``."""
         calls = 0
 
         def hook(what: str, name: str, call: Callable[[], object]) -> object:
@@ -95,7 +95,7 @@ def test_a_voter_that_cannot_be_reached_might_hold_the_log() -> None:
 
 
 def test_a_second_cluster_is_not_made_over_a_log_that_is_lost() -> None:
-    """A wiped voter that is formatted anew, while another broker knows the cluster, is a loss, not a start."""
+    """A wiped voter that is formatted again, while another broker knows the cluster, is a loss, not a start."""
     quorum = Quorum()
     other = new_root(quorum, 2)
     wiped = new_root(quorum, 1)
@@ -112,7 +112,7 @@ def test_other_voters_than_the_logs_are_refused() -> None:
 
 
 def found(cluster_id: str, candidates: Mapping[int, Store], others: Mapping[int, Store]) -> list[Voter]:
-    """The voters that are found, where the cluster file names ``candidates``."""
+    """The voters that are found if the cluster file names ``candidates``."""
     return list(find_log(cluster_id, candidates.keys(), {**candidates, **others}).voters)
 
 
@@ -146,7 +146,7 @@ def test_an_unreachable_minority_does_not_hinder_finding() -> None:
 
 
 def test_voters_that_all_refuse_who_asks_are_no_lost_majority() -> None:
-    """What helps is other credentials; SASL_AUTHENTICATION_FAILED says so, NO_MAJORITY does not."""
+    """The remedy is other credentials; SASL_AUTHENTICATION_FAILED says so, NO_MAJORITY does not."""
 
     def refuse(*_: object) -> None:
         raise StorageAuthenticationError("wrong credentials")

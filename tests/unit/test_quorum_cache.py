@@ -1,4 +1,4 @@
-"""What a driver remembers of the metadata between its runs (KIP-630, "Loading Snapshots": observers)."""
+"""A driver's cache of the metadata between its runs (KIP-630, "Loading Snapshots": observers)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.unit.quorum_harness import CLUSTER, Quorum
 
 
 def filled(quorum: Quorum, commits: int) -> LogState:
-    """The log after so many commits."""
+    """The log after this number of commits."""
     client = quorum.client()
     for value in range(1, commits + 1):
         client.submit(AlterConfigs(None, {"segment.bytes": str(value)}))
@@ -46,7 +46,7 @@ def filled(quorum: Quorum, commits: int) -> LogState:
 
 
 def remembered(folder: Path, state: LogState) -> LogState:
-    """Through the file."""
+    """The state after writing and reading the file."""
     notes: list[str] = []
     save_cache(folder, CLUSTER, state, notes.append)
     loaded = load_cache(folder, CLUSTER, notes.append)
@@ -65,7 +65,7 @@ def test_what_is_remembered_is_what_was_known(tmp_path: Path) -> None:
 
 
 def test_nothing_of_a_log_is_forgotten(tmp_path: Path) -> None:
-    """Values that no default hides: a field that is added and not remembered makes this fail."""
+    """All values differ from their defaults: a new field that is not cached makes this fail."""
     image = replace(
         large(3),
         voters=(VoterId(2, an_id(2)),),
@@ -83,11 +83,11 @@ def test_nothing_of_a_log_is_forgotten(tmp_path: Path) -> None:
         files=frozenset({DataName(9, None, 3), DataName(10, None, 7)}),
         appended_ms=5,
         signed=True,
-        latest=(BatchRecords(DataName(10, None, 7), (b"{}",), 5),),  # which opening reads, to see what came later
+        latest=(BatchRecords(DataName(10, None, 7), (b"{}",), 5),),  # which opening reads, to see later batches
     )
-    for told, default in ((state, LogState()), (image, ClusterImage())):
+    for found, default in ((state, LogState()), (image, ClusterImage())):
         same = [
-            field.name for field in fields(default) if getattr(told, field.name) == getattr(default, field.name)
+            field.name for field in fields(default) if getattr(found, field.name) == getattr(default, field.name)
         ]
         assert same == []
     assert remembered(tmp_path, state) == state
@@ -96,7 +96,7 @@ def test_nothing_of_a_log_is_forgotten(tmp_path: Path) -> None:
 @pytest.mark.slow
 @given(seed=st.integers(0, 2**32), cut=st.integers(0, 300), again=st.integers(0, 300))
 def test_a_fold_in_one_go_equals_a_fold_that_was_remembered_in_between(seed: int, cut: int, again: int) -> None:
-    """Twice, so that what was remembered is changed and remembered again."""
+    """Twice, so that the cached state is changed and cached again."""
     history = random_history(random.Random(seed), 90)
     first, second = sorted([cut, again])
     with tempfile.TemporaryDirectory() as folder:
@@ -156,7 +156,7 @@ def test_opening_with_a_cache_costs_one_listing_a_voter_of_a_majority_and_the_ta
 @pytest.mark.slow
 @pytest.mark.parametrize("snapshots", [False, True])
 def test_a_stale_cache_is_caught_up(tmp_path: Path, snapshots: bool) -> None:
-    """Also when the log that follows it is deleted by now."""
+    """Even if the log after it is deleted by now."""
     quorum = Quorum(3)
     cached = remembered(tmp_path, filled(quorum, 2))
     for _ in range(3):
@@ -168,7 +168,7 @@ def test_a_stale_cache_is_caught_up(tmp_path: Path, snapshots: bool) -> None:
 
 
 def test_a_cache_of_another_history_is_ignored_with_a_note(tmp_path: Path) -> None:
-    """The cluster was restored from an older copy, and went another way."""
+    """The cluster was restored from an older copy, and has another history."""
     cached = remembered(tmp_path, filled(Quorum(3), 4))
     other = Quorum(3)
     other.log(1).claim()

@@ -1,5 +1,5 @@
-"""Snapshots of the metadata log between voters, and what is refused of them (KIP-630, "Fetching Snapshots",
-"Loading Snapshots")."""
+"""Snapshots of the metadata log between voters, and refused ones (KIP-630, "Fetching Snapshots", "Loading
+Snapshots")."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WEEK_MS = 7 * 24 * 60 * 60 * 1000
 
 @pytest.fixture
 def chunked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every snapshot is a large one."""
+    """Every snapshot is fetched in chunks."""
     monkeypatch.setattr(checkpoints, "RESPONSE_MAX_BYTES", CHUNK)
 
 
@@ -64,7 +64,8 @@ def content(quorum: Quorum, broker: int, end: int = 3) -> bytes:
 
 @pytest.mark.usefixtures("chunked")
 def test_a_large_snapshot_is_fetched_in_chunks_and_frozen() -> None:
-    """KIP-630, "Response Handling": parts, validated as a whole, then under the snapshot's name; no part stays."""
+    """KIP-630, "Response Handling": parts, validated as a whole, then under the snapshot's name; no part
+    remains."""
     quorum, _ = quorum_with_snapshot_on_one()
     snapshot(quorum)
     assert content(quorum, 1) == content(quorum, 2) == content(quorum, 3)
@@ -92,7 +93,7 @@ def test_a_small_snapshot_is_created_in_one_piece() -> None:
 @pytest.mark.parametrize("after", [1, 2])
 @pytest.mark.slow
 def test_whoever_comes_after_an_interruption_goes_on_where_it_was(after: int) -> None:
-    """Another driver does, and no byte is copied twice."""
+    """Another driver continues, and no byte is copied twice."""
     quorum, _ = quorum_with_snapshot_on_one()
     through = quorum.hooked()
     created: list[int] = []
@@ -124,7 +125,7 @@ def test_whoever_comes_after_an_interruption_goes_on_where_it_was(after: int) ->
 
 @pytest.mark.usefixtures("chunked")
 def test_parts_that_were_given_up_go_with_the_next_snapshot() -> None:
-    """I7: nothing but litter stays behind, and that not for long."""
+    """I7: only litter remains, and not for long."""
     quorum, _ = quorum_with_snapshot_on_one()
     through = quorum.hooked()
     through[1].hook = fails_at(lambda what, name: what == "stage_writer" and ".checkpoint" in name)
@@ -204,7 +205,7 @@ def test_a_crash_at_any_change_of_a_transfer_in_chunks_leaves_what_the_next_run_
 
 
 def test_an_old_snapshot_of_the_log_is_followed_by_the_next() -> None:
-    """KIP-876: whatever has changed, and however little; if there is something new."""
+    """KIP-876: any change, however small, if there is a new one."""
     quorum = Quorum()
     log = quorum.log()
     committed(log, 1)
@@ -270,8 +271,8 @@ def later_version() -> bytes:
 
 @pytest.mark.slow
 def test_a_bit_flipped_anywhere_is_found_and_the_log_is_used() -> None:
-    """Before it is loaded; the previous one plus the log are used. (Each byte of a file by itself:
-    test_snapshots_format.)"""
+    """Before it is loaded; the previous one plus the log are used. (test_snapshots_format flips each byte of a
+    file.)"""
     data = whole()
     for at in range(0, len(data), 97):
         flipped = bytearray(data)
@@ -294,7 +295,7 @@ def test_a_bit_flipped_anywhere_is_found_and_the_log_is_used() -> None:
     ],
 )
 def test_a_snapshot_that_is_none_of_ours_is_passed_over_and_named(data: Callable[[], bytes], says: str) -> None:
-    """One clear line each; nothing is changed, for the log goes on without it."""
+    """One clear line each; nothing changes, because the log continues without it."""
     quorum, image, before = tampered(CheckpointName(3, 2), data())
     assert quorum.log().read() == image
     assert everything(quorum) == before
@@ -305,7 +306,7 @@ def test_a_snapshot_that_is_none_of_ours_is_passed_over_and_named(data: Callable
 def test_a_snapshot_that_is_none_of_ours_and_pretends_to_be_the_latest_is_an_error(
     data: Callable[[], bytes],
 ) -> None:
-    """It would be the state that everything goes on from: one error that names it, and nothing changed."""
+    """Everything would continue from that state: one error names it, and nothing changes."""
     name = CheckpointName(3, 9)
     quorum, _, before = tampered(name, data())
     with pytest.raises(CorruptSegmentError, match=str(name)):

@@ -1,4 +1,4 @@
-"""Voters of the metadata log that are found, whatever the cluster file names (protocol section 5)."""
+"""Voters of the metadata log are found, whatever the cluster file names (protocol section 5)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_present_voters_are_found() -> None:
 
 @pytest.mark.parametrize("stranger", [1, 2, 3])
 def test_the_present_voters_are_found_where_a_stranger_has_written_to_a_named_one(stranger: int) -> None:
-    """Of the named ones that are whole, two are no majority of the present voters where one was removed."""
+    """Two intact voters of the named ones are no majority of the current voters if one was removed."""
     quorum = Quorum(3, others=1)
     add(quorum, 4)
     remove(quorum, 2)
@@ -61,7 +61,7 @@ def test_a_voter_without_an_entry_in_the_file_is_named() -> None:
 
 
 def test_a_cluster_can_be_opened_in_the_middle_of_a_replacement() -> None:
-    """I7: whoever replaced the voter died between the two changes; the file is right."""
+    """I7: the driver that replaced the voter died between the two changes; the file is right."""
     quorum = Quorum(3)
     quorum.wipe(2)
     quorum.client().change_voters(RemoveVoter(2, returning=True))

@@ -1,4 +1,4 @@
-"""A commit keeps the metadata log short: what opening, reading and committing ask for does not grow with it."""
+"""A commit keeps the metadata log short: the cost of opening, reading and committing does not grow with it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_opening_reading_and_committing_are_flat(voters: int, commits: int) -> N
 @pytest.mark.parametrize("voters", [1, 3])
 @pytest.mark.slow
 def test_opening_is_a_handful_of_requests_at_every_length_of_the_log(voters: int) -> None:
-    """Before a snapshot, right after one, between two; the first read of a driver then asks for no file."""
+    """Before a snapshot, right after one, between two; the first read of a driver then requests no file."""
     opening, reading = (6, 2) if voters == 1 else (9, 4)
     quorum = Quorum(voters)
     client = quorum.client()
@@ -77,7 +77,7 @@ def test_opening_is_a_handful_of_requests_at_every_length_of_the_log(voters: int
 
 @pytest.mark.slow
 def test_drivers_that_come_and_go_leave_no_batch_that_has_to_be_read_alone(tmp_path: Path) -> None:
-    """Each opens the cluster from what its machine remembers, and commits once."""
+    """Each opens the cluster from its machine's cache, and commits once."""
     quorum = Quorum(3)
     for value in range(1, MOST_BATCHES - 2):
         cached = load_cache(tmp_path, CLUSTER, pytest.fail)
@@ -90,7 +90,7 @@ def test_drivers_that_come_and_go_leave_no_batch_that_has_to_be_read_alone(tmp_p
 
 
 def test_after_batches_that_repeat_nothing_the_log_is_kept_short_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a release of before has written them; opening asks for each of them until somebody commits."""
+    """The files of an earlier release; opening requests each of them until the next commit."""
     quorum = Quorum(3)
     with monkeypatch.context() as before:
         before.setattr(stratalog.engine.quorum.batch, "encode_repeated", lambda batches: {})
@@ -104,7 +104,7 @@ def test_after_batches_that_repeat_nothing_the_log_is_kept_short_at_once(monkeyp
 
 @pytest.mark.slow
 def test_large_batches_are_few_requests_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They repeat few of those before them, and a snapshot comes early."""
+    """They repeat few of the previous batches, and a snapshot comes early."""
     monkeypatch.setattr(stratalog.engine.quorum.repeated, "MOST_REPEATED_BYTES", 150)  # of two such commits
     quorum = Quorum(3)
     client = quorum.client()

@@ -1,4 +1,4 @@
-"""The key of a cluster: who does not have it commits nothing, whatever he writes to one voter of three."""
+"""The key of a cluster: a writer without it commits nothing, whatever it writes to one voter of three."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def signed(n: int = 3) -> Quorum:
 
 
 def put(quorum: Quorum, broker: int, name: DataName | CheckpointName | ClaimName, content: bytes) -> None:
-    """As a stranger does, who can write to the root."""
+    """Write a file like an attacker with access to the root."""
     where = path(quorum, broker, name)  # type: ignore[arg-type]
     quorum.stores[broker].delete([where])
     quorum.stores[broker].create(where, content)
@@ -64,7 +64,7 @@ def state_of(quorum: Quorum) -> LogState:
 def evil_batch(
     quorum: Quorum, name: DataName, key: ClusterKey | None = None, records: list[MetadataRecord] = EVIL
 ) -> bytes:
-    """A batch that is right but for who made it."""
+    """A batch that is right except for its author."""
     lineage = state_of(quorum).lineage
     if lineage.latest_epoch < name.epoch:
         lineage = lineage.continued_by(name.epoch, name.base_offset)
@@ -72,7 +72,7 @@ def evil_batch(
 
 
 def evil_checkpoint(quorum: Quorum, key: ClusterKey | None, more: int) -> tuple[CheckpointName, bytes]:
-    """A snapshot with a value that nobody committed, ``more`` records further than the log."""
+    """A snapshot with an uncommitted value, ``more`` records longer than the log."""
     state = state_of(quorum)
     root = MemoryStore("memory://evil", quorum.clock)
     voter = Voter(1, root, format_root(root, CLUSTER, 1, quorum.new_id).directory_id, key)
@@ -105,7 +105,7 @@ def signed_by_another_key(quorum: Quorum, broker: int) -> None:
 
 
 def of_another_cluster_with_the_key(quorum: Quorum, broker: int) -> None:
-    """Its id in the footer is ours: only the tag is of the other one."""
+    """Its footer has this cluster's id: only the tag is the other cluster's."""
     state = state_of(quorum)
     name = DataName(state.end, None, state.epoch + 1)
     put(quorum, broker, name, evil_batch(quorum, name, KEY.of("another")))
@@ -124,7 +124,7 @@ def a_signed_one_under_another_name(quorum: Quorum, broker: int) -> None:
 
 
 def an_old_one_again(quorum: Quorum, broker: int) -> None:
-    """Under its own name: it lies below the snapshot."""
+    """Under its own name, which is below the snapshot."""
     name = DataName(1, None, 2)
     put(quorum, broker, name, evil_batch(quorum, name))
 
@@ -136,7 +136,7 @@ def claims_above(quorum: Quorum, broker: int) -> None:
 
 
 def the_claim_of_another_voter(quorum: Quorum, broker: int) -> None:
-    """Where it was made it counts."""
+    """It counts on the voter where it was made."""
     other = quorum.voters[broker % 3]
     put(quorum, broker, other.claim_name(state_of(quorum).epoch + 7), b"x")
 
@@ -181,7 +181,7 @@ STRANGERS: list[Callable[[Quorum, int], None]] = [
 def test_a_writer_to_one_voter_of_three_commits_and_stops_nothing(
     writes: Callable[[Quorum, int], None], broker: int
 ) -> None:
-    """Whoever knows the log already, and whoever comes anew, reads what was committed, and goes on from it."""
+    """Drivers with the log and new drivers read the committed state, and continue from it."""
     quorum = signed()
     knows = quorum.log(2)
     before = knows.read()
@@ -201,8 +201,7 @@ def test_a_writer_to_one_voter_of_three_commits_and_stops_nothing(
 
 
 def test_what_a_stranger_leaves_twice_in_the_midst_of_a_claim_stops_it_neither_time() -> None:
-    """His first file is below the log when another driver has gone on, and the voter is looked at again; his next
-    one is above it."""
+    """The attacker's first file is below the log of the next driver; the next one is above it."""
     quorum = signed()
     through = quorum.hooked()
     claims = looks = 0
@@ -229,7 +228,7 @@ def test_what_a_stranger_leaves_twice_in_the_midst_of_a_claim_stops_it_neither_t
 
 
 def test_without_a_key_one_voter_is_trusted_with_the_whole_cluster() -> None:
-    """What the key is for: the next driver makes of one voter's batch what is committed."""
+    """This is the purpose of the key: otherwise the next driver would commit one voter's batch."""
     quorum = Quorum(3)
     committed(quorum.log(), 1)
     next_epoch(quorum, 1)
@@ -257,7 +256,7 @@ def test_a_batch_is_signed_for_its_name_and_its_cluster_and_in_every_byte() -> N
             check_signature_of(KEY, KIND, str(name), bad, "here")
             passed.append(position)
     crc = content.index(b"log.segment.crc") + len("log.segment.crc") + 2
-    assert passed == list(range(crc, crc + 8))  # the checksum of the footer, which is of the tag, too
+    assert passed == list(range(crc, crc + 8))  # the checksum of the footer, which covers the tag, too
     for length in (0, 3, 8, 12, 100):
         with pytest.raises(UnsignedError, match="it is not signed"):
             check_signature_of(KEY, KIND, str(name), content[:length], "here")
@@ -293,7 +292,7 @@ def test_who_does_not_have_the_key_reads_and_writes_nothing() -> None:
 def test_who_does_not_have_the_key_carries_nothing_of_a_stranger_to_other_voters(
     writes: Callable[[Quorum, int], None],
 ) -> None:
-    """To a driver without the key one voter's file is as good as any; it must not finish what it stands for."""
+    """To a driver without the key one voter's file looks valid; it must not complete that commit."""
     quorum = signed()
     before = quorum.log(1).read()
     writes(quorum, 1)
@@ -309,8 +308,8 @@ def test_who_does_not_have_the_key_carries_nothing_of_a_stranger_to_other_voters
 
 
 def test_who_may_not_write_reads_past_a_file_of_a_stranger_that_an_unfinished_batch_hides() -> None:
-    """It comes to light when what is not proven to be committed is taken away; that voter is done without. (Of
-    three it might be the one with which the batch is committed, and nobody could tell by reading.)
+    """It is detected when uncommitted batches are removed; that voter is left out. (It might be the one of three
+    with which the batch is committed, which no read could show.)
     """
     quorum = signed(5)
     before = quorum.log(1).read()
@@ -336,7 +335,7 @@ def test_a_driver_that_began_before_the_cluster_was_signed_is_fenced() -> None:
 
 
 def signs(quorum: Quorum, key: ClusterKey = KEY) -> None:
-    """As ``stratalog.engine.admin.quorum`` does."""
+    """Signs like ``stratalog.engine.admin.quorum``."""
     from stratalog.engine.quorum.bootstrap import sign_log
 
     sign_log(quorum.log(99, key=key.trusting_what_is_there()), quorum.clock)
@@ -362,7 +361,7 @@ def test_a_cluster_that_was_not_signed_is_signed_by_who_trusts_what_is_there() -
 
 
 def test_a_key_takes_the_place_of_another_one() -> None:
-    """First all know both, then the new one signs, then the old one is forgotten."""
+    """First all drivers know both keys, then the new one signs, then the old one is removed."""
     quorum = signed()
     both = ClusterKey(CLUSTER, [SECRET, OTHER])
     committed(quorum.log(1, key=both), 5)
@@ -378,7 +377,8 @@ def test_a_key_takes_the_place_of_another_one() -> None:
 
 
 def test_two_with_keys_that_do_not_know_each_other_never_claim_one_epoch() -> None:
-    """The names of their claims differ, so both are created; who sees the other's does not count that voter."""
+    """The names of their claims differ, so both are created; a driver that sees the other's does not count that
+    voter."""
     quorum = signed()
     stranger = ClusterKey(CLUSTER, [OTHER])
     through = quorum.hooked()
@@ -450,7 +450,7 @@ def test_broker_json_is_signed_with_its_broker_its_directory_and_its_cluster() -
 
 @pytest.mark.parametrize("broker", [1, 2, 3])
 def test_a_stranger_who_takes_the_names_of_snapshots_stops_no_snapshot_and_no_deletion(broker: int) -> None:
-    """He knows what the next ones will be called, and is the first to have them."""
+    """The attacker knows the next names, and creates them first."""
     quorum = signed()
     for value in (7, 8):
         log = quorum.log(value)

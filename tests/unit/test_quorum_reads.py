@@ -1,4 +1,4 @@
-"""The metadata log read: linearizable, and from what is lost or damaged (protocol section 5)."""
+"""Reads of the metadata log: linearizable, and with lost or damaged files (protocol section 5)."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def test_a_read_helps_a_batch_that_only_a_minority_has() -> None:
 
 
 def test_a_read_does_not_return_what_a_later_claimant_may_not_know() -> None:
-    """V7a of the attack: claims above the tail's epoch are in the way; whoever reads on waits, and at last
-    claims an epoch and commits an empty batch."""
+    """V7a of the attack: claims above the tail's epoch block it; a reader waits, and finally claims an epoch and
+    commits an empty batch."""
     quorum = Quorum(3)
     commit_on_voter_1(quorum)
     away = quorum.hooked()
     away[0].hook = unreachable
     later = quorum.log(through=away)
-    later.claim()  # on voters 2 and 3: it does not know of the batch
+    later.claim()  # on voters 2 and 3: it does not know the batch
     image = quorum.log().read()
     with pytest.raises(NotControllerError):
         later.commit(config(2))  # were it not fenced by now, the read above would have been wrong
@@ -94,7 +94,7 @@ def test_an_idle_read_costs_one_listing_and_one_look_at_the_root() -> None:
 
 
 def test_a_read_after_others_costs_their_last_batch() -> None:
-    """It repeats those before it."""
+    """It repeats the previous ones."""
     quorum = Quorum()
     log, other = quorum.log(), quorum.log()
     log.read()
@@ -130,7 +130,7 @@ def test_a_read_looks_at_a_majority() -> None:
 
 
 def after_snapshots(quorum: Quorum, commits: int) -> None:
-    """So many claims, with a snapshot after each, and what lies below it deleted."""
+    """This number of claims, with a snapshot after each, and the log below it deleted."""
     for value in range(commits):
         log = quorum.log(value)
         log.claim()
@@ -140,8 +140,8 @@ def after_snapshots(quorum: Quorum, commits: int) -> None:
 
 @pytest.mark.slow
 def test_a_lineage_forgets_what_lies_below_the_log_start() -> None:
-    """Kafka truncates the leader epoch cache when the log start moves. Else every batch would hold an entry for
-    every claim that there ever was."""
+    """Kafka truncates the leader epoch cache when the log start moves. Otherwise every batch would have an entry
+    for every claim so far."""
     quorum = Quorum(3)
     sleeper = quorum.log()
     sleeper.read()
@@ -237,7 +237,7 @@ def test_a_damaged_batch_is_named_and_read_from_another_voter(change: Callable[[
 
 
 def tail_on(quorum: Quorum, *brokers: int) -> None:
-    """A batch that reaches only these voters of three."""
+    """A batch on only these voters of three."""
     cut = quorum.hooked()
     log = quorum.log(through=cut, patience=IMPATIENT)
     log.claim()
@@ -258,8 +258,8 @@ def test_a_damaged_batch_that_was_never_committed_stops_nobody(broker: int) -> N
 
 
 def test_a_damaged_batch_that_may_have_been_committed_is_not_given_up() -> None:
-    """It was, and the only whole copy is out of reach: two of three voters are no majority without the damaged
-    one."""
+    """It was committed, and the only intact copy is unreachable: two of three voters are no majority without the
+    damaged one."""
     quorum = Quorum(3)
     tail_on(quorum, 1, 2)
     damage(quorum, 1, lambda content: content[:-9])

@@ -1,4 +1,5 @@
-"""The metadata log for drivers that may read, and not write: an answer in time, or what is missing, named."""
+"""The metadata log for drivers that may read, and not write: a timely answer, or an error that names the missing
+right."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ BEFORE = {"segment.bytes": "5"}
 
 
 def refusing(store: HookedStore) -> Callable[[str, str, Callable[[], object]], object]:
-    """A hook: who asks may read, and nothing else."""
+    """A hook: the driver may only read."""
 
     def hook(what: str, name: str, call: Callable[[], object]) -> object:
         if what in CHANGES:
@@ -48,7 +49,7 @@ def refusing(store: HookedStore) -> Callable[[str, str, Callable[[], object]], o
 
 
 def read_only(quorum: Quorum, *brokers: int) -> list[HookedStore]:
-    """The stores of a driver that may not write to these voters; to none where none is named."""
+    """The stores of a driver that may not write to these voters (by default to none)."""
     stores = quorum.hooked()
     for broker, store in enumerate(stores, start=1):
         if broker in brokers or not brokers:
@@ -57,7 +58,7 @@ def read_only(quorum: Quorum, *brokers: int) -> list[HookedStore]:
 
 
 def spent(quorum: Quorum, work: Callable[[], object]) -> int:
-    """How many requests it took."""
+    """The number of requests."""
     before = sum(store.counts.requests for store in quorum.stores.values())
     work()
     return sum(store.counts.requests for store in quorum.stores.values()) - before
@@ -71,7 +72,7 @@ def reader(quorum: Quorum) -> MetadataLog:
 
 
 def test_a_batch_on_one_of_three_that_all_answer_is_not_committed_yet() -> None:
-    """A driver died while it committed. The reader neither finishes its batch nor waits for it."""
+    """A driver died during a commit. The reader neither finishes its batch nor waits for it."""
     quorum = Quorum(3)
     quorum.client().submit(AlterConfigs(None, BEFORE))
     commit_on_voter_1(quorum)
@@ -80,12 +81,12 @@ def test_a_batch_on_one_of_three_that_all_answer_is_not_committed_yet() -> None:
     assert spent(quorum, log.read) <= 25, "and knows at once the next time"
     assert quorum.names(2) == files
     assert inspect(log).incomplete is None
-    quorum.log().read()  # whoever may write finishes it
+    quorum.log().read()  # any driver with the right to write finishes it
     assert log.read().configs == {"segment.bytes": "1"}
 
 
 def test_a_snapshot_that_one_voter_has_proves_nothing() -> None:
-    """A stranger who writes to that voter gives a file the name that the next snapshot will have."""
+    """An attacker with access to that voter gives a file the name of the next snapshot."""
     quorum = Quorum(3)
     quorum.client().submit(AlterConfigs(None, BEFORE))
     commit_on_voter_1(quorum)
@@ -97,7 +98,7 @@ def test_a_snapshot_that_one_voter_has_proves_nothing() -> None:
 
 
 def begun_with_the_snapshot_of_voter_1(quorum: Quorum) -> tuple[MetadataLog, list[HookedStore]]:
-    """A reader of three voters, and its stores. The snapshot did not come to the other voters yet."""
+    """A reader of three voters, and its stores. The snapshot has not reached the other voters yet."""
     quorum.client().submit(AlterConfigs(None, BEFORE))
     through = quorum.hooked()
     for store in through[1:]:
@@ -110,7 +111,7 @@ def begun_with_the_snapshot_of_voter_1(quorum: Quorum) -> tuple[MetadataLog, lis
 
 
 def test_a_reader_that_began_with_the_snapshot_of_one_voter_goes_on_without_that_voter() -> None:
-    """The other voters have the files that the snapshot stands for."""
+    """The other voters have the files that the snapshot replaces."""
     quorum = Quorum(3)
     log, stores = begun_with_the_snapshot_of_voter_1(quorum)
     stores[0].hook = unreachable
@@ -155,8 +156,8 @@ def test_with_a_voter_away_nobody_can_tell_and_the_error_says_why_within_its_tim
     stores = read_only(quorum)
     stores[2].hook = unreachable
     began_s = quorum.clock.monotonic_s()
-    said = r"is on voter 1 \(.*1 of 3 voters cannot be read.*read again after another driver has written.*refused"
-    with pytest.raises(StorageAuthorizationError, match=said) as refused:
+    text = r"is on voter 1 \(.*1 of 3 voters cannot be read.*read again after another driver has written.*refused"
+    with pytest.raises(StorageAuthorizationError, match=text) as refused:
         quorum.log(through=stores).read()
     assert (refused.value.right, "__cluster_metadata" in str(refused.value.path)) == ("create", True)
     assert quorum.clock.monotonic_s() - began_s < 15
@@ -167,8 +168,8 @@ def test_with_a_voter_away_nobody_can_tell_and_the_error_says_why_within_its_tim
 
 
 def test_where_a_claimant_died_before_it_wrote_only_who_knows_the_log_can_tell() -> None:
-    """It may have gone on from a log without the last batch. Who has seen that one committed knows better, and
-    nothing came after it."""
+    """It may have continued from a log without the last batch. A reader that has seen the last batch committed
+    knows better, and nothing came after it."""
     quorum = Quorum(3)
     quorum.client().submit(AlterConfigs(None, BEFORE))
     knowing = reader(quorum)
@@ -183,8 +184,8 @@ def test_where_a_claimant_died_before_it_wrote_only_who_knows_the_log_can_tell()
 
 @pytest.mark.slow
 def test_an_epoch_that_is_not_accounted_for_may_have_left_the_last_batch_out() -> None:
-    """A batch of epoch 2 was written behind the back of epoch 3, whose claim is deleted; epoch 4 goes on from it,
-    on one voter. Epoch 3 may go over it yet: no reader may take it for committed."""
+    """A batch of epoch 2 was written after epoch 3, whose claim is deleted, had begun; epoch 4 continues from it,
+    on one voter. Epoch 3 may still overrule it: no reader may consider it committed."""
     quorum = Quorum(3)
     late = quorum.log(through=(stores := quorum.hooked()), patience=IMPATIENT)
     late.claim()
@@ -230,7 +231,7 @@ def test_a_command_where_the_voters_take_no_writes_is_refused_at_once() -> None:
 
 
 def test_a_command_of_who_may_not_write_is_refused_at_once() -> None:
-    """Not after twenty races that nobody ran."""
+    """It does not give up after twenty races that did not take place."""
     quorum = Quorum(3)
     client, began_s = quorum.client(through=read_only(quorum)), quorum.clock.monotonic_s()
     with pytest.raises(
@@ -254,7 +255,7 @@ def test_a_voter_that_refuses_is_named_and_a_majority_goes_on() -> None:
 
 
 def test_a_driver_that_may_claim_and_not_commit_is_told_so_at_once() -> None:
-    """A policy may allow the one name, and not the other."""
+    """A policy may allow one name, and not the other."""
     quorum = Quorum(3)
     stores = quorum.hooked()
     for store in stores:

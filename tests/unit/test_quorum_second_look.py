@@ -1,4 +1,4 @@
-"""Storage of one voter that gives other bytes when a file is read again: what counts is what was verified."""
+"""Storage of one voter returns other bytes when a file is read again: the verified bytes count."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CRC_POLYNOMIAL = 0x104C11DB7
 
 
 def forged(content: bytes) -> bytes:
-    """Other bytes, in the middle, with the same CRC-32: it is no signature."""
+    """Other bytes in the middle with the same CRC-32, which is no signature."""
     changed = bytearray(content)
     for place, bit in enumerate(f"{CRC_POLYNOMIAL:b}"):
         at = 8 * (len(content) // 3) + place
@@ -30,7 +30,7 @@ def forged(content: bytes) -> bytes:
 
 
 def from_the_third_time_on(other: Callable[[bytes], bytes]) -> Callable[[str, str, Callable[[], object]], object]:
-    """A hook: a snapshot has other content once it was verified where it was made, and for the first copy."""
+    """A hook: a snapshot has other content after it was verified where it was made, and for the first copy."""
     opened = 0
 
     def hook(what: str, name: str, call: Callable[[], object]) -> object:
@@ -77,7 +77,7 @@ def test_of_a_large_snapshot_too_only_what_was_verified_is_believed(
 
     store.hook = hook
     voter = Voter(1, store, quorum.voters[0].directory_id, KEY)
-    if time == 3:  # nobody looks again
+    if time == 3:  # no driver reads it again
         assert read_checkpoint(CLUSTER, voter, held, stored).image.configs == {"segment.bytes": "2"}
     else:
         with pytest.raises(UnsignedError):

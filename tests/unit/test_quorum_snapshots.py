@@ -116,7 +116,7 @@ def test_an_old_snapshot_is_the_log_start_whoever_lags() -> None:
 
 
 def test_a_voter_that_cannot_be_reached_is_not_live_and_holds_nothing_up() -> None:
-    """It gets the snapshot when it is back, from whoever commits next."""
+    """It gets the snapshot when it is back, from the next driver that commits."""
     quorum = Quorum(3)
     through = quorum.hooked()
     log = quorum.log(through=through)
@@ -179,8 +179,7 @@ def test_the_log_start_is_an_end_that_all_live_voters_hold_whole() -> None:
 
 @pytest.mark.slow
 def test_claims_below_the_greatest_go_too() -> None:
-    """A claim that was deleted and is made again is below the greatest one: its maker sees that, and starts
-    again."""
+    """A deleted claim that is made again is below the greatest one: its driver sees that, and starts again."""
     quorum = Quorum(3)
     for seed in range(4):
         committed(quorum.log(seed), seed)
@@ -198,7 +197,7 @@ def test_claims_below_the_greatest_go_too() -> None:
 @pytest.mark.slow
 def test_a_covered_name_that_a_zombie_creates_again_is_litter() -> None:
     """Attack V1 on the metadata: D0 has decided on a batch and sleeps; others claim, commit at its offset, take
-    snapshots and delete; D0's create succeeds, for the name is free, and counts for nothing."""
+    snapshots and delete; D0's create succeeds, because the name is free, and does not count."""
     quorum = Quorum(3)
     through = quorum.hooked()
     zombie, log = quorum.log(through=through, patience=IMPATIENT), quorum.log()
@@ -210,7 +209,7 @@ def test_a_covered_name_that_a_zombie_creates_again_is_litter() -> None:
     assert 1 not in bases(quorum)
     with pytest.raises(NotControllerError):
         zombie.commit(config(9))
-    for voter in quorum.voters:  # later than late: behind the check of the claims, too
+    for voter in quorum.voters:  # later than late: after the check of the claims, too
         voter.create(DataName(1, None, 2), b"zombie")
         voter.create(DataName(0, None, 1), b"zombie")
     assert quorum.log().read() == log.read() == image
@@ -221,7 +220,7 @@ def test_a_covered_name_that_a_zombie_creates_again_is_litter() -> None:
 
 @pytest.mark.slow
 def test_a_claimant_whose_batch_was_helped_and_covered_is_told_that_it_is_committed() -> None:
-    """Its create comes after the deletion of the very file that another driver copied on for it."""
+    """Its create comes after the deletion of the file that another driver copied for it."""
     quorum = Quorum(3)
     through = quorum.hooked()
     log = quorum.log(through=through)

@@ -1,4 +1,5 @@
-"""Snapshots of the metadata log, read: by drivers that know nothing or lag, and where some are damaged."""
+"""Reads of snapshots of the metadata log: by drivers without a state or with an old one, and with damaged
+snapshots."""
 
 from __future__ import annotations
 
@@ -127,7 +128,7 @@ def test_with_the_only_snapshot_damaged_the_error_names_it() -> None:
 
 @pytest.mark.slow
 def test_a_damaged_copy_is_superseded_and_nothing_is_deleted_for_it() -> None:
-    """A snapshot is never replaced; the next one is whole."""
+    """A snapshot is never replaced; the next one is intact."""
     quorum = Quorum(3)
     log = quorum.log()
     committed(log, 1)
@@ -170,7 +171,7 @@ def test_a_damaged_copy_is_superseded_by_whoever_commits_first() -> None:
 
 
 def test_a_damaged_batch_is_read_from_a_voter_that_a_majority_can_do_without() -> None:
-    """Of the two that are looked at first, one lags, and the other's copy is damaged."""
+    """Of the two voters that are looked at first, one lags, and the other's copy is damaged."""
     quorum = Quorum(3)
     through = quorum.hooked()
     log = quorum.log(through=through)

@@ -1,4 +1,4 @@
-"""One voter of three is written to by a stranger: nobody is stopped, and what lies there is named."""
+"""An attacker writes to one voter of three: no driver is stopped, and the files are named."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def three(commits: int = 3) -> Quorum:
 
 
 def put(name: str, data: bytes = b"") -> Callable[[Quorum, int], None]:
-    """Somebody writes a file under that name in the folder of a voter."""
+    """Write a file under that name in the folder of a voter."""
 
     def written(quorum: Quorum, broker: int) -> None:
         voter = quorum.voters[broker - 1]
@@ -121,11 +121,11 @@ def test_one_hostile_voter_stops_nobody(hostile: str, broker: int) -> None:
     living.claim()
     living.commit(config(4))
     HOSTILE[hostile](quorum, broker)
-    # Whoever opens the cluster finds the log, and its voters.
+    # Opening the cluster finds the log and its voters.
     found = find_log(CLUSTER, [1, 2, 3], quorum.stores, note=quorum.notes.append)
     assert value_of(found.state.image) == "4"
     assert {voter.broker_id for voter in found.voters} == {1, 2, 3}
-    # Who begins now reads and commits; so does who has claimed before, and who has slept.
+    # New drivers read and commit; so do drivers that have claimed before, and resumed ones.
     fresh = quorum.log(1, hint=found.state)
     assert value_of(fresh.read()) == "4"
     for value, log in ((5, fresh), (6, quorum.log(2)), (7, living), (8, fresh)):
@@ -133,7 +133,7 @@ def test_one_hostile_voter_stops_nobody(hostile: str, broker: int) -> None:
         log.claim()
         assert value_of(log.commit(config(value))) == str(value)
     assert value_of(quorum.log(3).read()) == "8"
-    # What was committed is on the other two, and the log can be kept short on them.
+    # All commits are on the other two, and the log can be kept short on them.
     others = [one for one in (1, 2, 3) if one != broker]
     for other in others:
         assert sum(name.endswith(".parquet") for name in quorum.names(other)) == 9
@@ -187,7 +187,8 @@ def test_who_is_far_ahead_is_told_by_one_more_than_a_minority() -> None:
 
 
 def test_an_honest_voter_that_is_ahead_of_those_that_were_away_is_left_out_until_another_one_is_back() -> None:
-    """Safe, if not live: whoever was away for so long finds no majority without one that was not."""
+    """This is safe, but not live: a driver that was away for so long finds no majority without a voter that was
+    not."""
     quorum = Quorum(3)
     for broker in (1, 2):
         put(str(ClaimName(2 * FAR_AHEAD)))(quorum, broker)

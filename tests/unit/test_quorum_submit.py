@@ -49,7 +49,7 @@ def test_a_command_with_nothing_to_change_writes_nothing() -> None:
 
 
 def test_a_driver_that_holds_its_claim_commits_without_a_read() -> None:
-    """The commit shows whether the state that it was decided on was the latest."""
+    """The commit shows whether the state of the decision was the latest."""
     quorum = Quorum(3)
     client = quorum.client()
     client.submit(AlterConfigs(None, {"segment.bytes": "1"}))
@@ -75,14 +75,14 @@ def test_a_claim_of_old_refuses_nothing_and_leaves_nothing_as_it_is() -> None:
 
 def test_a_batch_that_landed_though_its_claimant_was_fenced_is_recognised() -> None:
     """ "After an unknown outcome the caller reads before it retries ... so that a retry is recognised": the
-    registration's answer is the epoch that it got the first time, and there is no second one."""
+    registration's answer is its first epoch, and there is no second one."""
     quorum = Quorum()
     (store,) = through = quorum.hooked()
     other = quorum.log()
 
     def fenced_after(call: Callable[[], object]) -> object:
         created = call()
-        other.claim()  # sees the batch, and goes on from it
+        other.claim()  # sees the batch, and continues from it
         return created
 
     once(store, "create", data, fenced_after)
@@ -108,7 +108,7 @@ def test_a_batch_that_was_cut_off_is_decided_again() -> None:
 
 
 def test_a_refusal_that_rests_on_what_a_claim_found_is_committed_first() -> None:
-    """Were it not, the topic that it was refused for might never have existed."""
+    """Otherwise the topic for which it was refused might never have existed."""
     quorum = Quorum(3)
     quorum.client().submit(RegisterBroker(1, an_id(1), "a", "x"))
     through = quorum.hooked()

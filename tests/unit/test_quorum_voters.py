@@ -1,4 +1,5 @@
-"""Voters of the metadata log that come and go, one at a time (protocol section 5; Raft's single-server change)."""
+"""Voters of the metadata log that are added and removed, one at a time (protocol section 5; Raft's single-server
+change)."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def brokers(image: ClusterImage) -> list[int]:
 
 
 def cut(quorum: Quorum, *away: int) -> list[HookedStore]:
-    """The stores, some of them out of reach."""
+    """The stores, some of them unreachable."""
     through = quorum.hooked()
     for broker in away:
         through[broker - 1].hook = unreachable
@@ -106,8 +107,8 @@ def test_two_changes_in_one_batch_are_refused() -> None:
 
 
 def test_voters_change_only_on_top_of_what_is_committed() -> None:
-    """The flaw of the single-server change as it was first published: what the claimant found may hold a change
-    that is not committed, and two changes on top of each other make majorities that do not meet."""
+    """The flaw of the single-server change as first published: the claimant may find an uncommitted change, and
+    two changes on top of each other make majorities that do not meet."""
     quorum = Quorum(3, others=1)
     four = registered(quorum, 4)
     log = quorum.log()
@@ -127,13 +128,13 @@ def test_a_change_counts_on_a_majority_of_the_voters_before_and_after() -> None:
     with pytest.raises(OutcomeUnknownError):  # voter 1 alone has it: a majority of one, and half of two
         log.commit([VotersRecord(cluster_id=CLUSTER, voters=(*image.voters, four))])
     with pytest.raises(NoMajorityError):
-        quorum.log(through=cut(quorum, 2)).read()  # in force where it stands, though not committed
+        quorum.log(through=cut(quorum, 2)).read()  # in force because of its place, although not committed
     assert brokers(quorum.log().read()) == [1, 2]  # and helped
 
 
 def test_a_removal_that_only_the_removed_voter_has_is_finished() -> None:
-    """I7: its driver died when the record was there alone, and the voter that is left has later claims: whoever
-    claims on that one goes on from what the other shows."""
+    """I7: its driver died when only that voter had the record, and the remaining voter has later claims: a
+    claimant on that one continues from the other's log."""
     quorum = Quorum(2)
     through = quorum.hooked()
     log = quorum.log(through=through, patience=IMPATIENT)
@@ -144,7 +145,7 @@ def test_a_removal_that_only_the_removed_voter_has_is_finished() -> None:
         log.commit([VotersRecord(cluster_id=CLUSTER, voters=image.voters[1:])])
     assert quorum.voters[1].claim(9, "somebody who died")
     assert brokers(quorum.log().read()) == [2]
-    assert quorum.client().submit(AlterConfigs(None, {"segment.bytes": "2"})) is None
+    assert quorum.client().submit(AlterConfigs(None, {"segment.bytes": "2"})) == {"segment.bytes": "2"}
 
 
 def test_a_new_voter_that_cannot_be_written_changes_nothing() -> None:
@@ -199,7 +200,7 @@ def test_a_broker_that_is_a_voter_is_not_unregistered() -> None:
 
 
 def replace(quorum: Quorum, broker: int) -> None:
-    """What stratalog quorum does: remove the incarnation that is lost, add the one that is there."""
+    """Replace like stratalog quorum: remove the lost incarnation, add the present one."""
     there = registered(quorum, broker)
     client = quorum.client()
     client.change_voters(RemoveVoter(broker, returning=True))
@@ -229,7 +230,7 @@ def test_a_wiped_voter_comes_back_with_snapshot_and_log(snapshots: int) -> None:
 
 @pytest.mark.slow
 def test_every_voter_may_be_wiped_and_come_back_in_turn() -> None:
-    """In the end nothing is where it was written first, and everything is there."""
+    """In the end no file is in its original place, and everything exists."""
     quorum = Quorum(3)
     quorum.client().submit(AlterConfigs(None, {"segment.bytes": "7"}))
     sleeper = quorum.log(9)
@@ -249,7 +250,7 @@ def test_every_voter_may_be_wiped_and_come_back_in_turn() -> None:
         hint=found.state,
     )
     assert log.read().configs == {"segment.bytes": "7"}
-    assert sleeper.read() == log.read()  # all voters that it knew are gone
+    assert sleeper.read() == log.read()  # all known voters are gone
 
 
 def test_a_wiped_voter_does_not_vote_before_it_is_added() -> None:
@@ -261,7 +262,7 @@ def test_a_wiped_voter_does_not_vote_before_it_is_added() -> None:
 
 
 def test_claims_that_were_made_on_a_wiped_voter_are_in_nobodys_way() -> None:
-    """A root that was wiped can be written, and what is claimed there cannot be seen: it is not asked."""
+    """A wiped root can be written, and claims there cannot be seen: it is not asked."""
     quorum = Quorum(3)
     quorum.wipe(1)
     assert quorum.voters[0].claim(2, "somebody else")
@@ -276,7 +277,7 @@ def test_claims_that_were_made_on_a_wiped_voter_are_in_nobodys_way() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("knows", ["the log", "a hint", "nothing"])
 def test_a_driver_that_slept_while_all_voters_were_replaced_finds_the_log(knows: str) -> None:
-    """As one that opens the cluster now: on the roots as they are, whatever it knew of them."""
+    """Open like a driver that opens the cluster now, on the current roots."""
     quorum = Quorum(3)
     quorum.client().submit(AlterConfigs(None, {"segment.bytes": "7"}))
     hint = quorum.log().committed_log().state if knows == "a hint" else LogState()
@@ -293,7 +294,7 @@ def test_a_driver_that_slept_while_all_voters_were_replaced_finds_the_log(knows:
 
 
 def test_damage_on_voters_of_old_keeps_nobody_from_the_log_of_the_present_ones() -> None:
-    """The only voter that the driver knows is none any more, and a stranger writes there."""
+    """The only voter that the driver knows has been removed, and an attacker writes there."""
     quorum = Quorum(1, others=1)
     sleeper = quorum.log(9)
     sleeper.read()
@@ -322,7 +323,7 @@ def test_what_is_found_counts_only_where_a_majority_of_its_voters_confirms_it() 
 
 
 def test_an_older_log_that_is_found_is_not_taken_for_the_present_one() -> None:
-    """The voters that this driver knows cannot be reached; roots of old hold a log that it has left behind."""
+    """The voters that this driver knows are unreachable; old roots hold a log that it has left."""
     quorum = Quorum(3, others=2)
     through = quorum.hooked()
     log = quorum.log(8, through=through, patience=IMPATIENT)
@@ -338,7 +339,7 @@ def test_an_older_log_that_is_found_is_not_taken_for_the_present_one() -> None:
 
 
 def test_a_driver_that_slept_through_changes_follows_them_one_by_one() -> None:
-    """Voters 1, 2, 3 become 3, 4, 5: majorities of then and now do not meet."""
+    """Voters 1, 2, 3 become 3, 4, 5: old and new majorities do not meet."""
     quorum = Quorum(3, others=2)
     sleeper = quorum.log(8)
     sleeper.read()
@@ -352,8 +353,8 @@ def test_a_driver_that_slept_through_changes_follows_them_one_by_one() -> None:
 
 @pytest.mark.parametrize("away", [(), (3,), (3, 4, 5)])
 def test_voters_of_old_do_not_show_an_old_log_as_the_present_one(away: tuple[int, ...]) -> None:
-    """A majority of the voters that the driver knows holds an old log, unchallenged: its readers learn that
-    others decide now, or that they cannot tell."""
+    """A majority of the voters that the driver knows holds an old log, unchallenged: its readers learn that others
+    decide now, or that the answer is unknown."""
     quorum = Quorum(3, others=2)
     through = quorum.hooked()
     sleeper = quorum.log(8, through=through, patience=IMPATIENT)
@@ -373,7 +374,7 @@ def test_voters_of_old_do_not_show_an_old_log_as_the_present_one(away: tuple[int
 
 
 def test_a_claimant_of_old_commits_nothing() -> None:
-    """A zombie with a claim of the voters of old, which a majority of the present ones has never seen."""
+    """A zombie with a claim of the old voters, which a majority of the current ones has never seen."""
     quorum = Quorum(3, others=2)
     zombie = quorum.log(8, patience=IMPATIENT)
     zombie.claim()
@@ -401,8 +402,8 @@ def test_a_claim_under_voters_of_old_is_made_again_under_the_present_ones() -> N
 
 
 def test_what_was_seen_before_voters_changed_is_no_ground_for_a_claim() -> None:
-    """A look that showed nothing settled may be used by the claim after it, but not once the driver knows better:
-    a majority of the voters of then need not have what is committed now."""
+    """A look that showed nothing settled may be used by the next claim, but not once the driver knows better: a
+    majority of the old voters need not have the current commits."""
     quorum = Quorum(3)
     log = quorum.log(8)
     quorum.log(9).claim()

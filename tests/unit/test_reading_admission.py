@@ -1,4 +1,4 @@
-"""Admission: limits are kept, everybody comes on, and the work is shared fairly."""
+"""Admission: limits are kept, every partition progresses, and the work is shared fairly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def backlogs(*rows: int) -> dict[int, Backlog]:
     [
         ((5, 5), 100, (5, 5)),
         ((10, 10), 10, (5, 5)),
-        ((1, 100), 10, (1, 9)),  # what one has no use for is the others'
+        ((1, 100), 10, (1, 9)),  # unused shares go to the others
         ((100, 1), 10, (9, 1)),
         ((0, 7, 7), 3, (0, 1, 2)),
         ((2, 3, 100), 9, (2, 3, 4)),
@@ -31,7 +31,7 @@ def test_a_limit_is_shared_out_evenly(wanted: tuple[int, ...], limit: int, share
 
 
 def test_a_limit_below_the_number_of_partitions_lets_them_take_turns() -> None:
-    """The turn is the sum of the positions: it moves on with what was read, also across a restart."""
+    """The turn is the sum of the positions: it advances with the records read, also across a restart."""
     position = dict.fromkeys(range(5), 0)
     for _ in range(10):
         ends = admit({p: Backlog(at, 100) for p, at in position.items()}, max_rows=2)

@@ -1,5 +1,5 @@
-"""What a reader may be wrong in, at every door: one clear error, which names what is wrong and what is right, and
-nothing is changed."""
+"""Mistakes of a reader, at every method: one clear error, which names the wrong value and the right ones, and
+nothing changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.unit.stream_harness import source
 
 
 def built(folder: Path) -> LiveCluster:
-    """``trips``: offsets [2, 6) of one partition; the group ``dashboard`` has come to 4."""
+    """``trips``: offsets [2, 6) of one partition; the group ``dashboard`` is at 4."""
     made = LiveCluster(folder)
     made.cluster.topics.alter_configs(
         None, {"offsets.topic.num.partitions": "3", "transaction.state.log.num.partitions": "1"}
@@ -93,7 +93,7 @@ NO_LEVEL = (InvalidCallError, "unknown isolation 'read_comitted'; did you mean '
 
 
 @pytest.mark.parametrize(
-    ("door", "asked", "error", "said"),
+    ("door", "asked", "error", "message"),
     [
         (batch_read, {"start": Committed("dashbord")}, *NO_GROUP),
         (tail, {"start": Committed("dashbord")}, *NO_GROUP),
@@ -141,14 +141,14 @@ NO_LEVEL = (InvalidCallError, "unknown isolation 'read_comitted'; did you mean '
     ids=lambda value: value.__name__ if callable(value) else str(value) if isinstance(value, dict) else "",
 )
 def test_one_clear_error(
-    shared: LiveCluster, door: Door, asked: Mapping[str, Any], error: type[StratalogError], said: str
+    shared: LiveCluster, door: Door, asked: Mapping[str, Any], error: type[StratalogError], message: str
 ) -> None:
-    with shared.unchanged(), pytest.raises(error, match=said):
+    with shared.unchanged(), pytest.raises(error, match=message):
         door(shared, **asked)
 
 
 def test_a_time_that_no_record_has_reached_is_the_end(shared: LiveCluster) -> None:
-    """Not in the future, and after the last record: nothing to read, and no error."""
+    """The range is not in the future, and after the last record: nothing to read, and no error."""
     now = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=shared.clock.now_ms())
     assert shared.cluster.plan_read("trips", FirstAt(now)).partitions[0].start == 6
     assert list(shared.cluster.plan_read("trips", now)) == []
@@ -157,21 +157,21 @@ def test_a_time_that_no_record_has_reached_is_the_end(shared: LiveCluster) -> No
 
 @pytest.mark.parametrize("anew", [False, True], ids=["another topic", "created anew"])
 def test_a_checkpoint_of_another_log(live: LiveCluster, anew: bool) -> None:
-    """Its offsets mean nothing there."""
+    """Its offsets have no meaning there."""
     checkpoint: StreamOffsets = source(live, "trips").initial()
     if anew:
         live.cluster.topics.delete("trips").raise_for_failures()
     live.topic("trips" if anew else "rides")
     other = source(live, "trips" if anew else "rides")
-    said = "was deleted and created again" if anew else "the checkpoint belongs to topic 'trips'"
-    with pytest.raises(InvalidCallError, match=f"{said}.*checkpointLocation"):
+    text = "was deleted and created again" if anew else "the checkpoint belongs to topic 'trips'"
+    with pytest.raises(InvalidCallError, match=f"{text}.*checkpointLocation"):
         other.latest(checkpoint, None, None)
-    with pytest.raises(InvalidCallError, match=said):
+    with pytest.raises(InvalidCallError, match=text):
         other.plan(checkpoint, StreamOffsets(checkpoint.topic_ids, {}))
 
 
 class Raises(ReplicaSelector):
-    """One with a mistake in it."""
+    """A case with a mistake."""
 
     def select(
         self, topic_partition: tuple[str, int], client: ClientMetadata, partition: Replicas
@@ -182,15 +182,15 @@ class Raises(ReplicaSelector):
 @pytest.mark.parametrize("door", [batch_read, tail, fetch, stream])
 def test_a_selector_that_raises(live: LiveCluster, door: Door) -> None:
     live.select_by(Raises=Raises)
-    said = "Raises: for trips-0 it cannot select: KeyError: 'cost of rack b'.*unset replica.selector"
+    text = "Raises: for trips-0 it cannot select: KeyError: 'cost of rack b'.*unset replica.selector"
     asked = {"startingOffsets": "earliest"} if door is stream else {"start": 2}
-    with live.unchanged(), pytest.raises(InvalidConfigError, match=said):
+    with live.unchanged(), pytest.raises(InvalidConfigError, match=text):
         door(live, **asked)
 
 
 @pytest.mark.slow
 def test_of_two_with_one_transactional_id_the_first_is_told_to_stop(live: LiveCluster) -> None:
-    """A stream that is started twice: the later one goes on, the earlier one appends and commits nothing."""
+    """A stream is started twice: the later one continues, the earlier one appends and commits nothing."""
     first = live.cluster.transactions.begin("copy")
     first.append_batches("trips", {0: [batch(["x"])]})
     with live.driver().transactions.begin("copy") as second:

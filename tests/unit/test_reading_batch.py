@@ -1,4 +1,4 @@
-"""A batch read as Spark's Python data source has it: which records it plans, over both tiers, without Spark."""
+"""The records that a batch read of Spark's Python data source plans, over both tiers, without Spark."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_deleted_records_are_refused_or_left_out(live: LiveCluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "said"),
+    ("options", "error", "message"),
     [
         (
             {"startingOffsets": '{"0": 2}', "endingOffsets": '{"0": 1}'},
@@ -77,8 +77,8 @@ def test_deleted_records_are_refused_or_left_out(live: LiveCluster) -> None:
         ({"endingTimestamp": "2100-01-01T00:00Z"}, InvalidCallError, "use endingOffsets = latest"),
     ],
 )
-def test_refused_ranges(live: LiveCluster, options: dict[str, str], error: type[Exception], said: str) -> None:
+def test_refused_ranges(live: LiveCluster, options: dict[str, str], error: type[Exception], message: str) -> None:
     live.topic()
     live.fill("abc")
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         planned(live, **options)

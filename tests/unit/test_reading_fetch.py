@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def live(tmp_path: Path, faults: Faults) -> LiveCluster:
-    """``t``, two partitions: of each [0, 6) is tiered, the leader holds [5, 8); one record a file."""
+    """``t``, two partitions: of each [0, 6) is tiered, the leader holds [5, 8); one record per file."""
     made = LiveCluster(tmp_path, through=faults.wrap)
     made.tiered(partitions=2)
     for number in range(6):
@@ -46,7 +46,7 @@ def live(tmp_path: Path, faults: Faults) -> LiveCluster:
 
 
 def values(fetched: Fetched) -> list[str]:
-    """The values, whose offsets are as they should be."""
+    """The values, whose offsets must be right."""
     offsets = fetched.records.column("offset").to_pylist()
     assert offsets == list(range(fetched.next_offset - len(offsets), fetched.next_offset))
     return [value.decode() for value in fetched.records.column("value").to_pylist()]
@@ -126,7 +126,7 @@ def test_several_partitions_at_once_each_with_an_outcome_of_its_own(live: LiveCl
 
 
 def test_a_row_group_is_one_request_and_is_asked_for_once(live: LiveCluster, faults: Faults) -> None:
-    """Ranged reads of what is needed, and a bounded cache: whoever reads on asks for nothing again."""
+    """Ranged reads of the needed parts, and a bounded cache: a reader that continues requests nothing twice."""
     live.append([f"{number}" for number in range(100)]).raise_for_failures()
     live.append(["end"]).raise_for_failures()
     live.cluster.tier().raise_for_failures()
@@ -168,8 +168,8 @@ def remote_bytes(live: LiveCluster, partition: int = 0) -> list[int]:
 
 
 def test_the_fetch_quota_holds_for_all_remote_fetches_of_a_driver(live: LiveCluster) -> None:
-    """KIP-956, remote.log.manager.fetch.max.bytes.per.second: what was read before is paid for first. Local
-    records and what is remembered cost nothing."""
+    """KIP-956, remote.log.manager.fetch.max.bytes.per.second: earlier reads are paid for first. Local records and
+    cached ones cost nothing."""
     first, *_ = sizes = remote_bytes(live)[:5]
     rate = first // 2
     live.cluster.topics.alter_configs(None, {QUOTA: str(rate)})
@@ -184,7 +184,7 @@ def test_the_fetch_quota_holds_for_all_remote_fetches_of_a_driver(live: LiveClus
 
 
 def test_what_the_quota_leaves_no_room_for_before_the_time_out_is_told_at_once(live: LiveCluster) -> None:
-    """Each row group gets its turn, however small the quota; what a fetch has by then is its answer."""
+    """Each row group gets its turn, however small the quota; a fetch returns the records that it has by then."""
     live.cluster.topics.alter_configs(None, {QUOTA: "1"})
     began = live.clock.monotonic_s()
     assert values(live.cluster.fetch("t", 0, 0)) == ["a0"]
@@ -221,7 +221,7 @@ def test_remote_faults_are_tried_again_with_growing_pauses(live: LiveCluster, fa
 
 def test_a_remote_that_stays_away_is_an_error_at_the_time_out(live: LiveCluster, faults: Faults) -> None:
     """KIP-405, "Thread Pools": "consumers that try to consume the remote data should get reasonable errors, when
-    remote storage is unavailable"; what is local is read as ever."""
+    remote storage is unavailable"; local records are still readable."""
 
     def failing(uri: str, what: str, name: str) -> None:
         if uri.endswith("remote"):
@@ -278,7 +278,7 @@ def test_however_many_remote_fetches_hang_local_ones_have_threads(live: LiveClus
 
 
 def test_a_call_that_hangs_ends_with_the_time_out(live: LiveCluster, faults: Faults) -> None:
-    """The error names the time-out that was given, of which the metadata took a part here."""
+    """The error names the given timeout, part of which the metadata took here."""
     let_go = threading.Event()
 
     def hang(uri: str, what: str, name: str) -> None:
@@ -307,7 +307,7 @@ def test_a_segment_that_the_log_start_has_passed_is_out_of_range(live: LiveClust
 
 
 def test_a_segment_that_is_gone_and_still_listed_is_corruption(live: LiveCluster) -> None:
-    """KIP-405, 2.2; nobody waits for the time-out."""
+    """KIP-405, 2.2; the fetch does not wait for the timeout."""
     (path,) = live.remote.rglob(f"0/{1:020}*.parquet")
     path.unlink()
     began = live.clock.monotonic_s()

@@ -1,4 +1,5 @@
-"""A fetch and a tail of records of which a copy is damaged: another copy serves them, and the damage is told."""
+"""A fetch and a tail of records of which one copy is damaged: another copy serves them, and the damage is
+reported."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ PAGES = 40
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveCluster:
-    """``t``: three appends of three copies; 1 leads."""
+    """``t``: three appends with three copies; 1 leads."""
     made = LiveCluster(tmp_path)
     made.topic()
     made.fill("abc")
@@ -47,7 +48,7 @@ def value_of(found: Spot) -> int:
     return int(pq.read_metadata(io.BytesIO(found.read())).row_group(0).column(4).data_page_offset) + 40
 
 
-def said(broker: int, offset: int) -> str:
+def damage_note(broker: int, offset: int) -> str:
     return rf"^t-0: offsets \[{offset}, {offset + 1}\) cannot be read: memory://b{broker}/.*; run heal"
 
 
@@ -59,12 +60,12 @@ def test_what_is_damaged_on_the_leader_comes_from_a_follower(live: LiveCluster, 
     fetched = live.driver().fetch("t", 0, offset)
     assert (values(fetched)[:1], fetched.broker) == ("abc"[offset], 2)
     (note,) = fetched.damage
-    with pytest.raises(CorruptSegmentError, match=said(1, offset)):
+    with pytest.raises(CorruptSegmentError, match=damage_note(1, offset)):
         raise CorruptSegmentError(note)
 
 
 def test_what_is_good_comes_from_where_it_always_does(live: LiveCluster) -> None:
-    """Up to what is damaged, and behind it again; nobody else is listed for it."""
+    """Up to the damage, and after it again; no other replica is listed."""
     spot(live, 1, 1).flip(PAGES)
     driver = live.driver()
     found = []
@@ -83,7 +84,7 @@ def test_a_damaged_copy_in_the_readers_rack_is_told_of(tmp_path: Path, faults: F
 
 
 def test_a_follower_serves_only_what_it_knows_to_be_committed(tmp_path: Path, faults: Faults) -> None:
-    """Its copy is good, and there: but it may have other records there than the log will have."""
+    """Its copy is intact, but it may have other records there than the log will have."""
     near = racked(tmp_path, faults)
     unaware(near, 2)
     replica = near.replica(3)
@@ -107,7 +108,7 @@ def test_the_remote_tier_serves_what_is_damaged_on_every_broker(tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["page", "object"])
 def test_a_follower_serves_what_is_damaged_in_the_remote_tier(tmp_path: Path, what: str) -> None:
-    """Where it has not dropped it yet; where nobody has it, all of it is in the error."""
+    """If the leader has not dropped it yet; if no copy is intact, the error has all details."""
     live = LiveCluster(tmp_path)
     live.tiered()
     live.fill("abc")
@@ -132,7 +133,7 @@ def test_a_follower_serves_what_is_damaged_in_the_remote_tier(tmp_path: Path, wh
 def test_where_no_copy_is_good_the_error_names_each(live: LiveCluster) -> None:
     for broker in (1, 2, 3):
         spot(live, broker, 1).flip(PAGES)
-    with pytest.raises(CorruptSegmentError, match=said(1, 1)) as raised:
+    with pytest.raises(CorruptSegmentError, match=damage_note(1, 1)) as raised:
         live.driver().fetch("t", 0, 1)
     assert all(f"memory://b{broker}/" in str(raised.value) for broker in (1, 2, 3))
     assert "\n" not in str(raised.value)
@@ -169,13 +170,13 @@ def test_a_stream_says_whose_records_are_damaged(live: LiveCluster) -> None:
     tasks = first_tasks(live)
     bad = spot(live, 1, 1)
     bad.flip(value_of(bad))
-    with pytest.raises(CorruptSegmentError, match=said(1, 1)):
+    with pytest.raises(CorruptSegmentError, match=damage_note(1, 1)):
         values_of(tasks)
 
 
 @pytest.mark.slow
 def test_no_flipped_bit_of_a_copy_is_ever_read(tmp_path: Path) -> None:
-    """500 positions of a segment of the leader: the records come, as they were."""
+    """500 positions of a segment of the leader: the records are returned unchanged."""
     live = LiveCluster(tmp_path)
     live.topic()
     live.append([f"value {number}" for number in range(200)]).raise_for_failures()
@@ -183,12 +184,12 @@ def test_no_flipped_bit_of_a_copy_is_ever_read(tmp_path: Path) -> None:
     file, dice = spot(live, 1, 0), random.Random(11)
     good = file.read()
     wanted = values(live.cluster.fetch("t", 0, 0))
-    told = 0
+    found = 0
     for _ in range(500):
         bad = bytearray(good)
         bad[dice.randrange(len(bad))] ^= 1 << dice.randrange(8)
         file.replace(bytes(bad))
         fetched = live.driver().fetch("t", 0, 0)
         assert values(fetched) == wanted
-        told += len(fetched.damage)
-    assert told > 400
+        found += len(fetched.damage)
+    assert found > 400

@@ -1,4 +1,4 @@
-"""Fetches from the nearest replica (KIP-392), and consumers that come back after an unclean election (KIP-320)."""
+"""Fetches from the nearest replica (KIP-392), and consumers that continue after an unclean election (KIP-320)."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def live(tmp_path: Path, faults: Faults) -> LiveCluster:
 
 
 def values(fetched: Fetched) -> str:
-    """The values, whose offsets are as they should be."""
+    """The values, whose offsets must be right."""
     offsets = fetched.records.column("offset").to_pylist()
     assert offsets == list(range(fetched.next_offset - len(offsets), fetched.next_offset))
     return "".join(value.decode() for value in fetched.records.column("value").to_pylist())
 
 
 def moved(cluster: Cluster, before: dict[int, StoreCounts]) -> dict[int, int]:
-    """Bytes that were read of each broker since, where there were any."""
+    """The bytes read from each broker since the last call, if any."""
     read = {b: (store.counts.snapshot() - before[b]).read_bytes for b, store in cluster.stores.items()}
     return {broker: size for broker, size in read.items() if size}
 
@@ -82,14 +82,14 @@ def test_a_reader_without_a_rack_crosses_none(live: LiveCluster) -> None:
 def test_a_follower_read_in_the_readers_rack_moves_no_byte_across_racks(
     live: LiveCluster, faults: Faults, rack: str
 ) -> None:
-    """By what the stores count: records, footers, all of it. From other racks come names only, of each leader
-    epoch, once, where it began, and the metadata, from broker 1."""
+    """The stores count records, footers, everything. Other racks send only names, the register of each leader
+    epoch, once, at its start, and the metadata, from broker 1."""
     live.cluster.elect("t", leader=3).raise_for_failures()
     live.append([f"long {number:050}" for number in range(500)]).raise_for_failures()
     cluster, offset = live.driver(), 0
     cluster.fetch("t", 0, 0, client_rack=rack, max_bytes=1)  # the leader epoch
     read: set[str] = set()
-    for end in (506, 507):  # what is there, then what is appended while it is read
+    for end in (506, 507):  # the existing records, then those appended during the read
         before = counts(cluster)
         faults.before = lambda uri, what, name: (
             read.add(uri) if what in ("open", "read") and "/t-" in name else None
@@ -105,7 +105,7 @@ def test_a_follower_read_in_the_readers_rack_moves_no_byte_across_racks(
 
 
 def test_what_a_follower_does_not_know_to_be_committed_comes_from_the_leader(live: LiveCluster) -> None:
-    """KIP-392, "Out of range handling", case 1; the fetch before ends at the follower's high watermark."""
+    """KIP-392, "Out of range handling", case 1; the previous fetch ends at the follower's high watermark."""
     unaware(live, 2)
     first = live.cluster.fetch("t", 0, 0, client_rack="b")
     assert (values(first), first.broker, first.high_watermark) == ("abcdef", 2, 7)
@@ -145,8 +145,8 @@ def test_the_next_reader_goes_to_the_follower_again(live: LiveCluster, faults: F
 
 @pytest.mark.slow
 def test_a_log_start_that_moved_counts_for_every_replica(live: LiveCluster) -> None:
-    """KIP-392, "Out of range handling": log starts "are not consistently maintained", and yet no reader gets what
-    is deleted: the leader has been asked first."""
+    """KIP-392, "Out of range handling": log starts "are not consistently maintained", and yet no reader gets
+    deleted records: the leader has been asked first."""
     live.cluster.topics.delete_records("t", {0: 3}).raise_for_failures()
     assert live.log(2).local_start == 0, "the follower has all of it"
     with pytest.raises(OffsetOutOfRangeError, match=r"t-0: offset 2 is not in \[3, 6\]"):
@@ -163,7 +163,7 @@ def test_a_leader_that_has_lost_committed_records_is_an_error_for_every_reader(l
 
 
 def test_a_stale_view_of_the_leader_is_looked_at_again(live: LiveCluster) -> None:
-    """The former leader has joined the next leader's epoch: its listing says so."""
+    """The former leader has joined the next leader's epoch, as its listing shows."""
     known = live.cluster.image
     live.driver().elect("t", leader=3).raise_for_failures()
     live.append(["g"], driver=live.driver()).raise_for_failures()
@@ -179,8 +179,8 @@ def test_a_stale_view_of_the_leader_is_looked_at_again(live: LiveCluster) -> Non
 
 
 def test_what_a_new_leader_does_not_know_to_be_committed_is_not_available_yet(live: LiveCluster) -> None:
-    """KIP-392, "Out of range handling", case 1: OFFSET_NOT_AVAILABLE, not out of range: whoever has read it under
-    the leader before tries again. No follower serves what the leader does not know of."""
+    """KIP-392, "Out of range handling", case 1: OFFSET_NOT_AVAILABLE, not out of range: a reader under the
+    previous leader retries. No follower serves records that the leader does not know."""
     unaware(live, 1)
     began = live.clock.monotonic_s()
     for rack in RACKS:
@@ -213,7 +213,7 @@ def test_an_epoch_ends_where_the_next_one_begins(live: LiveCluster, epochs: dict
 
 
 def test_an_epoch_that_wrote_nothing_ends_with_the_one_before(live: LiveCluster, epochs: dict[int, int]) -> None:
-    """KIP-320: the answer is of the greatest epoch at or below the one that was asked for."""
+    """KIP-320: the answer is that of the greatest epoch at or below the requested one."""
     live.cluster.elect("t", leader=2).raise_for_failures()
     silent = live.replicas().epoch
     live.cluster.elect("t", leader=1).raise_for_failures()
@@ -223,7 +223,7 @@ def test_an_epoch_that_wrote_nothing_ends_with_the_one_before(live: LiveCluster,
 
 
 def test_of_an_epoch_outside_the_log_no_end_is_known(live: LiveCluster, epochs: dict[int, int]) -> None:
-    """Below the first one it is where that begins, above the latest one it is unknown, as in Kafka."""
+    """Below the first epoch it is its start, above the latest one it is unknown, as in Kafka."""
     assert live.cluster.offset_for_leader_epoch("t", 0, 0) == EpochEndOffset(0, 0)
     assert isinstance(live.cluster.offset_for_leader_epoch("t", 0, epochs[8] + 1), UnknownOffset)
 
@@ -292,7 +292,7 @@ def test_an_epoch_that_is_none(live: LiveCluster, epoch: object) -> None:
 
 @pytest.fixture
 def truncated(live: LiveCluster) -> tuple[LiveCluster, Fetched]:
-    """A consumer has read [0, 8); was lost in an unclean election [6, 8), and [6, 9) are other records."""
+    """A consumer has read [0, 8); [6, 8) was lost in an unclean election, and [6, 9) are other records."""
     live.cluster.brokers.fence(3).raise_for_failures()
     live.fill("gh")
     read = live.cluster.fetch("t", 0, 0)
@@ -310,8 +310,8 @@ def truncated(live: LiveCluster) -> tuple[LiveCluster, Fetched]:
 def test_a_consumer_that_comes_back_learns_up_to_where_the_histories_agree(
     truncated: tuple[LiveCluster, Fetched],
 ) -> None:
-    """KIP-320: the leader epoch of the last record is checked; KIP-392: so that a consumer tells truncation from a
-    replica that lags."""
+    """KIP-320: the leader epoch of the last record is checked; KIP-392: so that a consumer distinguishes
+    truncation from a lagging replica."""
     live, read = truncated
     assert values(live.cluster.fetch("t", 0, 8)) == "I", "without the epoch nobody can tell"
     with pytest.raises(
@@ -343,7 +343,7 @@ def test_nothing_is_truncated_by_a_clean_election(live: LiveCluster, epochs: dic
 
 
 def test_a_reader_who_has_heard_of_a_later_leader_waits_for_it(live: LiveCluster) -> None:
-    """KIP-320: UNKNOWN_LEADER_EPOCH; it may pass."""
+    """KIP-320: UNKNOWN_LEADER_EPOCH; it is retriable."""
     began = live.clock.monotonic_s()
     with pytest.raises(UnknownLeaderEpochError, match="in leader epoch 99"):
         live.cluster.fetch("t", 0, 6, leader_epoch=99, timeout_s=5)

@@ -1,5 +1,5 @@
-"""A recently elected leader that does not yet know the high watermark: no answer says that the log ends
-below what was acknowledged (KIP-207)."""
+"""A newly elected leader that does not know the high watermark yet: no answer says that the log ends below
+acknowledged records (KIP-207)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveCluster:
-    """``a`` to ``d`` are acknowledged; the leader knows that of ``a`` to ``c``, at time 1 ms to 3 ms."""
+    """``a`` to ``d`` are acknowledged; the leader knows that for ``a`` to ``c``, at time 1 ms to 3 ms."""
     live = LiveCluster(tmp_path)
     live.topic()
     for number, value in enumerate("abcd"):
@@ -32,7 +32,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def elect_unaware(live: LiveCluster) -> None:
-    """The mark of ``d`` did not come to the next leader (it comes to followers when they are reached)."""
+    """The mark of ``d`` did not reach the next leader (followers get marks when they are reached)."""
     heir = live.followers()[0]
     replica = live.replica(heir)
     latest = max(replica.list().watermarks, key=lambda mark: mark.offset)
@@ -65,7 +65,7 @@ Door = Callable[[Cluster], object]
     ],
 )
 def test_the_end_is_not_available_until_somebody_has_found_it_out(live: LiveCluster, door: Door) -> None:
-    """LATEST and all that rests on it; an error that passes."""
+    """LATEST and everything that depends on it raise a retriable error."""
     before = live.cluster.offsets("t", "latest")[0]
     elect_unaware(live)
     with (
@@ -129,7 +129,7 @@ def test_a_stream_that_begins_or_stops_at_the_end_says_so_and_one_that_runs_goes
 
 
 def test_a_stream_that_begins_above_what_the_leader_knows_waits_for_it(live: LiveCluster) -> None:
-    """As a fetch there; beyond the end of the log there is nothing to wait for."""
+    """Like a fetch there; beyond the end of the log there is nothing to wait for."""
     elect_unaware(live)
     with pytest.raises(OffsetNotAvailableError, match=r"t-0: .*recently elected leader.*run replicate"):
         source(live, "t", startingOffsets='{"0": 4}').initial()

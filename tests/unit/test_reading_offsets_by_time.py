@@ -1,6 +1,6 @@
-"""Positions by time in both tiers: what they cost, and that nothing is skipped that may match (KIP-79, KIP-734).
+"""Positions by time in both tiers: their cost, and that no matching record is skipped (KIP-79, KIP-734).
 
-What the remote table says of a segment's timestamps is a bound; what the files say is the truth.
+The remote table has a bound of a segment's timestamps; the files have the truth.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def at(seconds: float) -> datetime:
 
 
 def only_remote(live: LiveCluster) -> None:
-    """All but the last file leaves the leader."""
+    """Only the last file stays on the leader."""
     live.cluster.tier("t").raise_for_failures()
     for _ in range(2):
         live.cluster.retain("t").raise_for_failures()
@@ -41,7 +41,7 @@ def only_remote(live: LiveCluster) -> None:
 
 @pytest.fixture
 def live(tmp_path: Path, faults: Faults) -> LiveCluster:
-    """One record a segment, offset n at second n; the last one alone is local."""
+    """One record per segment, offset n at second n; only the last one is local."""
     made = LiveCluster(tmp_path, through=faults.wrap)
     made.tiered()
     for second in range(SEGMENTS):
@@ -74,8 +74,8 @@ def to_time(driver: Cluster) -> object:
 def test_of_the_remote_segments_only_those_that_may_match_are_opened(
     live: LiveCluster, faults: Faults, ask: Callable[[Cluster], object], answer: object, opened: set[int]
 ) -> None:
-    """The table says how late each of them is; however many there are, none is opened to find that out. (A read
-    looks where those end that it will read.)"""
+    """The table has a bound for each of them, so none is opened for it, however many there are. (A read looks up
+    the ends of the files that it will read.)"""
     seen: set[int] = set()
 
     def note(uri: str, what: str, name: str) -> None:
@@ -91,8 +91,8 @@ def test_of_the_remote_segments_only_those_that_may_match_are_opened(
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_the_answers_are_those_of_a_walk_through_all_files(tmp_path: Path, seed: int) -> None:
-    """Timestamps out of order, records of transactions that were committed, aborted and are open, their markers:
-    at any time, for readers of either isolation level."""
+    """Timestamps out of order, records of committed, aborted and open transactions, their markers: at any time,
+    for readers of either isolation level."""
     rng = random.Random(seed)
     live = LiveCluster(tmp_path)
     live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})

@@ -1,5 +1,4 @@
-"""What plans show of transactions (KIP-98's isolation.level): committed records up to the last stable offset, or
-all."""
+"""Plans with transactions (KIP-98's isolation.level): committed records up to the last stable offset, or all."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ def test_markers_are_nobodys_and_aborted_records_are_not_for_readers_of_committe
 
 
 def test_readers_of_committed_records_stop_at_the_last_stable_offset(live: LiveCluster) -> None:
-    """An open transaction holds them back, also from what others have appended behind it."""
+    """An open transaction holds them back, including later appends of others."""
     with live.cluster.transactions.begin("y") as t:
         t.append_batches("t", {0: [batch(["e"])]})
         live.fill("f")
@@ -71,8 +70,8 @@ def test_readers_of_committed_records_stop_at_the_last_stable_offset(live: LiveC
 
 
 def test_positions_and_times_are_those_that_readers_of_committed_records_see(live: LiveCluster) -> None:
-    """KIP-98, "ListOffsetRequest": LATEST is the last stable offset, and from there on a look-up by time finds
-    nothing. A read that begins there has nothing to read."""
+    """KIP-98, "ListOffsetRequest": LATEST is the last stable offset, and a look-up by time finds nothing from
+    there on. A read that begins there is empty."""
     live.clock.advance_ms(60_000)  # later than all markers
     late_ms = live.clock.now_ms()
     late = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=late_ms)
@@ -99,7 +98,7 @@ def test_positions_and_times_are_those_that_readers_of_committed_records_see(liv
 def test_merged_segments_say_of_each_record_what_became_of_it_where_there_were_transactions(
     live: LiveCluster,
 ) -> None:
-    """Only such files are filtered by their column ``control``: others are scanned as they are."""
+    """Only such files are filtered by their column ``control``: others are scanned directly."""
     assert not any(part.marked for part in live.cluster.plan_read("t"))
     live.cluster.merge().raise_for_failures()
     (part,) = live.cluster.plan_read("t", isolation=COMMITTED)
@@ -112,7 +111,7 @@ def test_merged_segments_say_of_each_record_what_became_of_it_where_there_were_t
 
 
 def test_a_near_replica_shows_committed_records_as_far_as_it_knows_their_markers(live: LiveCluster) -> None:
-    """It holds an append of a transaction, and has not heard of its abort: from there on the leader is read."""
+    """It holds an append of a transaction, and does not know its abort: from there on the leader is read."""
     follower = live.followers()[0]
     store = live.store(follower)
     t = live.cluster.transactions.begin("y")
@@ -135,6 +134,6 @@ def test_an_unknown_isolation_is_named(shared: LiveCluster) -> None:
 
 
 def test_the_plan_tells_its_isolation(shared: LiveCluster) -> None:
-    told = shared.cluster.plan_read("t", isolation=COMMITTED).explain()
-    assert "read_committed: up to the last stable offset, without aborted transactions" in told
+    text = shared.cluster.plan_read("t", isolation=COMMITTED).explain()
+    assert "read_committed: up to the last stable offset, without aborted transactions" in text
     assert "committed" not in shared.cluster.plan_read("t").explain()

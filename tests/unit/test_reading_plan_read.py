@@ -1,4 +1,4 @@
-"""Plans of batch reads: what they cover, that they are pinned, which replicas serve them, how they are told."""
+"""Plans of batch reads: their coverage, pinning, replicas, and description."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def live(tmp_path: Path) -> LiveCluster:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
-    """``live``, of which the group ``g`` has read four records, for those who change nothing."""
+    """``live``, of which the group ``g`` has read four records, for tests that change nothing."""
     made = built(tmp_path_factory.mktemp("shared"))
     made.cluster.groups.commit("g", {("t", 0): 4}).raise_for_failures()
     return made
 
 
 def covered(plan: ReadPlan) -> dict[tuple[str, int], tuple[int, int]]:
-    """The offsets of each partition; the files are contiguous over them."""
+    """The offsets of each partition; the files must be contiguous over them."""
     for one in plan.partitions:
         ends = [one.start, *(part.end for part in one.files)]
         assert [part.start for part in one.files] == ends[:-1]
@@ -96,8 +96,8 @@ def values(live: LiveCluster, plan: ReadPlan) -> list[str]:
     ],
 )
 def test_a_read_covers(shared: LiveCluster, asked: dict[str, Any], expected: dict[tuple[str, int], Any]) -> None:
-    """The last n records of each partition, how far a group has come, several topics, a pattern of their names
-    (which matches no internal topic)."""
+    """The last n records of each partition, a group's offsets, several topics, a pattern of their names (which
+    matches no internal topic)."""
     assert covered(shared.cluster.plan_read(**{"topic": "t", **asked})) == expected
 
 
@@ -121,7 +121,7 @@ def tiered(tmp_path: Path) -> LiveCluster:
 
 @pytest.mark.slow
 def test_a_plan_whose_files_are_merged_is_carried_out_on_the_merged_segment(tmp_path: Path) -> None:
-    """The successor holds the same offsets; both ends stay where they were, in the middle of it."""
+    """The successor holds the same offsets; both ends stay at their places in the middle of it."""
     live = LiveCluster(tmp_path)
     live.topic(segment_merge_min_files="2", file_delete_delay_ms="0")
     live.fill("abcdef")
@@ -192,8 +192,7 @@ def test_a_plan_of_a_topic_that_was_deleted_and_created_again_is_refused(live: L
 
 
 def test_a_plan_of_records_that_an_unclean_election_has_replaced_is_refused(tmp_path: Path) -> None:
-    """The offsets are there, their records are others: the plan names the first of them. What lies below is
-    still the same."""
+    """The offsets exist with other records: the plan names the first of them. Records below are unchanged."""
     live = LiveCluster(tmp_path, on_disk=True)
     live.topic(copies=2)
     live.append(["a"])
@@ -218,7 +217,7 @@ def test_a_plan_of_records_that_an_unclean_election_has_replaced_is_refused(tmp_
 @pytest.mark.slow
 def test_a_group_whose_records_an_unclean_election_has_replaced_is_told(tmp_path: Path) -> None:
     """KIP-320: the leader epoch of the commit is checked, and the answer names the offset up to which histories
-    agree. A commit without one, as by a reset, is an offset and nothing else."""
+    agree. A commit without one, as by a reset, is only an offset."""
     live = LiveCluster(tmp_path, on_disk=True)
     live.topic(copies=2)
     live.fill("a")
@@ -241,9 +240,9 @@ def test_a_group_whose_records_an_unclean_election_has_replaced_is_told(tmp_path
     for bounds in ({"start": Committed("g")}, {"end": Committed("g")}):
         with pytest.raises(
             LogTruncationError, match=r"t-0: the records that were read up to offset 3.*from offset 1 on"
-        ) as told:
+        ) as caught:
             live.cluster.plan_read("t", **bounds)
-        assert told.value.divergent_offset == 1
+        assert caught.value.divergent_offset == 1
     live.cluster.groups.reset_offsets("g", ["t"], to=1).raise_for_failures()
     assert covered(live.cluster.plan_read("t", Committed("g"))) == {("t", 0): (1, 4)}
 
@@ -286,7 +285,7 @@ def racks(tmp_path: Path) -> LiveCluster:
 
 
 def test_local_files_are_of_the_replica_in_the_readers_rack(racks: LiveCluster) -> None:
-    """KIP-392: nothing crosses racks; without a rack of its own, or in the leader's, a reader reads the leader."""
+    """KIP-392: nothing crosses racks; a reader without a rack, or in the leader's, reads the leader."""
     follower = racks.followers()[0]
     rack = chr(96 + follower)
     near = racks.cluster.plan_read("t", client_rack=rack)
@@ -327,8 +326,8 @@ def test_what_the_near_replica_does_not_serve_yet_is_read_from_the_leader(racks:
 def test_planning_and_reading_in_the_readers_rack_moves_no_byte_of_a_file_across_racks(
     tmp_path: Path, isolation: str
 ) -> None:
-    """By what the stores are asked: footers and records, also those of transactions. From the leader come names,
-    and of each leader epoch, once, where it began."""
+    """The stores count the requests: footers and records, also those of transactions. The leader sends names, and
+    the register of each leader epoch, once, at its start."""
     faults = Faults()
     live = racked(tmp_path, faults)
     live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
@@ -351,7 +350,7 @@ def test_planning_and_reading_in_the_readers_rack_moves_no_byte_of_a_file_across
 
 
 def test_a_plan_explains_itself(tmp_path: Path) -> None:
-    """Files, bytes, ranges, the replica and rack of each file, what was left out."""
+    """Files, bytes, ranges, the replica and rack of each file, and the omitted parts."""
     live = LiveCluster(tmp_path)
     live.cluster.topics.create("t", partitions=1, replication_factor=1, configs=TIERED)
     for number, value in enumerate("abcd"):
@@ -385,8 +384,8 @@ def test_a_plan_explains_itself(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_plan_looks_only_into_appends_of_its_range(tmp_path: Path) -> None:
-    """A footer costs a request: those of files outside the range are not read, but for the last one, which says
-    where the log ends."""
+    """A footer costs a request: footers of files outside the range are not read, except the last one, which has
+    the log's end."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.topic(copies=1)

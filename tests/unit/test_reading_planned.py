@@ -54,7 +54,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
-    """``live``, with two empty topics and a group besides, for those who change nothing."""
+    """``live``, with two empty topics and a group in addition, for tests that change nothing."""
     made = built(tmp_path_factory.mktemp("shared"))
     made.topic("trips")
     made.cluster.topics.create("typed", partitions=1, value=StringType())
@@ -151,7 +151,7 @@ def test_records_that_change_tiers_while_a_read_is_planned_are_read_once(tmp_pat
 
 
 NOW = START + timedelta(days=9999)
-"""Later than the clock of the tests."""
+"""A time after the clock of the tests."""
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ NOW = START + timedelta(days=9999)
 def test_a_wrong_read_is_one_clear_error(
     shared: LiveCluster, asked: dict[str, Any], error: type[StratalogError], message: str
 ) -> None:
-    """Bad input: before anything is read, naming what is wrong and what is right."""
+    """Bad input: before anything is read, with the wrong value and the right ones."""
     with shared.unchanged(), pytest.raises(error, match=message):
         shared.cluster.plan_read(**{"topic": "t", **asked})
 
@@ -266,7 +266,8 @@ def test_named_offsets(shared: LiveCluster, spec: OffsetSpec, of_0: int, of_1: i
     ("minutes", "found"), [(-5, 0), (0, 0), (0.5, 1), (3, 3), (3.01, 4), (6.5, 7), (7, 7), (7.5, None)]
 )
 def test_offsets_by_time_in_either_tier(shared: LiveCluster, minutes: float, found: int | None) -> None:
-    """offsetsForTimes: the first record at or after, below the high watermark; its time and leader epoch."""
+    """offsetsForTimes: the first record at or after the time, below the high watermark; its time and leader
+    epoch."""
     answers = shared.cluster.offsets("t", START + timedelta(minutes=minutes))
     if found is None:
         assert isinstance(answers[0], UnknownOffset)

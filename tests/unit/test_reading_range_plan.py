@@ -1,4 +1,4 @@
-"""A batch of a stream as ranges of offsets: the read of these ranges has the batch's rows, or says why not."""
+"""A batch of a stream as ranges of offsets: a read of these ranges has the batch's rows, or names the reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.stream_harness import source
 
 
 def batch(live: LiveCluster, rows: int | None = None, **options: str) -> list[StreamRange]:
-    """The ranges of a first batch, whose offsets have been through a checkpoint."""
+    """The ranges of a first batch, whose offsets went through a checkpoint."""
     stream = source(live, **options)
     begin = stream.initial()
     written_down = StreamOffsets.from_json(stream.latest(begin, rows, None).to_json())
@@ -22,7 +22,7 @@ def batch(live: LiveCluster, rows: int | None = None, **options: str) -> list[St
 
 
 def planned(live: LiveCluster, ranges: list[StreamRange], **options: str) -> dict[int, tuple[int, int]]:
-    """The offsets that a read of the ranges has, by partition; its files hold all of them."""
+    """The offsets of a read of the ranges, by partition; its files must hold all of them."""
     given = source_options({"cluster": str(live.file), "topic": "t", **options})
     plan = with_ports(plan_of_ranges, ports_of(live.driver()))(ranges, given)
     for one in plan.partitions:
@@ -80,7 +80,7 @@ def test_ranges_of_a_topic_that_was_made_again_are_refused(live: LiveCluster) ->
 
 @pytest.mark.parametrize("instead", ["x", "xy", "xyz"])
 def test_ranges_that_an_unclean_election_has_replaced_are_refused(live: LiveCluster, instead: str) -> None:
-    """KIP-320: other records have their offsets, however many there are."""
+    """KIP-320: other records have their offsets, in any number."""
     live.topic(min_insync_replicas="1")
     live.fill("ab")
     leader = live.leader()

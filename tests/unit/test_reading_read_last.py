@@ -1,4 +1,4 @@
-"""The last n records of a partition are n that the reader gets: markers and what was aborted do not count."""
+"""The last n records of a partition are n records for the reader: markers and aborted records do not count."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def put(transaction: Transaction, value: str) -> None:
 
 @pytest.fixture(scope="module", params=["appends", "merged", "remote"])
 def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
-    """Transactions that were committed and aborted in turn, other records between them, and an open one."""
+    """Committed and aborted transactions in turn, other records between them, and an open one."""
     live = LiveCluster(tmp_path_factory.mktemp("last"))
     live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.tiered()
@@ -65,7 +65,8 @@ def test_so_many_records_are_found_as_were_asked_for(live: LiveCluster, isolatio
 
 @pytest.mark.slow
 def test_below_an_end_they_are_counted_from_there(live: LiveCluster) -> None:
-    """Offsets: a A a- marker b B b- marker; the two before offset 8 are a- and b- for who reads committed ones."""
+    """Offsets: a A a- marker b B b- marker; the two before offset 8 are a- and b- for readers of committed
+    records."""
     (plan,) = live.cluster.plan_read("t", end=8, last=2, isolation=COMMITTED).partitions
     assert (plan.start, plan.end) == (2, 8)
     (plan,) = live.cluster.plan_read("t", end=8, last=2).partitions
@@ -73,7 +74,7 @@ def test_below_an_end_they_are_counted_from_there(live: LiveCluster) -> None:
 
 
 def test_what_the_leader_surely_holds_takes_no_remote_tier(tmp_path: Path) -> None:
-    """And where markers leave it in doubt, that is looked into, not guessed."""
+    """If markers leave it open, the files are read, not guessed."""
     live = LiveCluster(tmp_path)
     live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.tiered(**{"segment.bytes": "1"})

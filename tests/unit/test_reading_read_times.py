@@ -1,5 +1,5 @@
-"""A read of a range of times: the records of these times, whatever their order in the log, from the files that may
-hold some. Not Kafka's look-up, which has a name of its own (``FirstAt``)."""
+"""A read of a range of times: the records of these times, in any order in the log, from the files that may hold
+some. Kafka's look-up has a separate name (``FirstAt``)."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def at(seconds: float) -> datetime:
 
 
 def fleet(folder: Path, rng: random.Random, where: str) -> tuple[LiveCluster, list[int]]:
-    """A partition of which every append is a file with events of a few days, in any order; the time of each
-    offset, in hours."""
+    """A partition whose appends are files with events of a few days, in any order; the time of each offset, in
+    hours."""
     live = LiveCluster(folder)
     live.tiered()
     times: list[int] = []
@@ -53,7 +53,7 @@ def fleet(folder: Path, rng: random.Random, where: str) -> tuple[LiveCluster, li
 
 
 def offsets_of(live: LiveCluster, plan: ReadPlan) -> list[int]:
-    """The offsets of the planned files, of which the scan filters those of these times."""
+    """The offsets of the planned files that have these times."""
     assert plan.times is not None
     found = []
     for part in plan:
@@ -121,7 +121,7 @@ def again(live: LiveCluster, plan: ReadPlan) -> ReadPlan:
 
 @pytest.mark.slow
 def test_a_plan_of_times_gives_the_same_rows_whenever_it_is_read(tmp_path: Path) -> None:
-    """Also when all that it does not need is deleted, and its files have moved to the other tier."""
+    """Even if all unneeded files are deleted, and its files have moved to the other tier."""
     live, times = fleet(tmp_path, random.Random(2), "local")
     hour = times[40]
     start, end = at(hour * HOUR_S), at((hour + 1) * HOUR_S)
@@ -156,7 +156,7 @@ def test_a_range_of_times_goes_together_with_offsets_and_groups(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_the_look_up_of_kafka_has_its_own_name(tmp_path: Path) -> None:
-    """From the first record on that is so late, records of earlier times after it included; as text, too."""
+    """From the first such late record on, including later records of earlier times; as text, too."""
     live, times = fleet(tmp_path, random.Random(4), "both")
     first = next(offset for offset, hour in enumerate(times) if hour >= 240)
     plan = live.cluster.plan_read("t", FirstAt("1970-01-11"))
@@ -179,13 +179,13 @@ def test_a_record_that_came_without_a_timestamp_is_of_the_time_of_its_append(tmp
 
 def test_the_plan_tells_its_times(tmp_path: Path) -> None:
     live, _ = fleet(tmp_path, random.Random(5), "both")
-    told = live.cluster.plan_read("t", "1970-01-03T12:00+02:00", "1970-01-05").explain()
-    assert "read t: at most " in told
+    text = live.cluster.plan_read("t", "1970-01-03T12:00+02:00", "1970-01-05").explain()
+    assert "read t: at most " in text
     assert (
         "of these files only records with a timestamp >= 1970-01-03T10:00:00+00:00 and < 1970-01-05T00:00:00+00:00"
-        in told
+        in text
     )
-    assert "skipped by time: " in told
+    assert "skipped by time: " in text
     assert "timestamp" not in live.cluster.plan_read("t").explain()
 
 

@@ -1,4 +1,4 @@
-"""A stream's offsets: what the checkpoint holds, and where a stream goes on after losses (KIP-320)."""
+"""A stream's offsets: the content of the checkpoint, and the continuation after losses (KIP-320)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ID, OTHER = "a" * 32, "b" * 32
 
 
 def bounds(start: int, end: int, log_end: int | None = None, *lineage: tuple[int, int]) -> LogBounds:
-    """A log ``[start, end)`` that readers see, up to ``log_end`` in all."""
+    """A log ``[start, end)`` for readers, up to ``log_end`` in all."""
     until = end if log_end is None else log_end
     log = ReplicaLog(parse("", []), Lineage(lineage or [(1, 0)]), (), start, until, end, end, (), (), ())
     return LogBounds("t-0", start, end, log)
@@ -42,7 +42,7 @@ def test_offsets_survive_the_checkpoint(offsets: StreamOffsets) -> None:
 
 
 def test_equal_offsets_are_equal_text_whatever_their_order() -> None:
-    """Spark compares offsets by their text to find out whether there is something to do."""
+    """Spark compares offsets by their text to decide whether there is new data."""
     for offsets in (OFFSETS, SEVERAL):
         ids, positions = (reversed(list(given.items())) for given in (offsets.topic_ids, offsets.partitions))
         turned = StreamOffsets(dict(ids), dict(positions))
@@ -74,7 +74,7 @@ def test_a_checkpoint_of_another_topic_is_refused() -> None:
 
 
 def test_a_topic_of_a_pattern_that_was_deleted_is_lost_records() -> None:
-    """They end the stream, or it goes on without them."""
+    """They end the stream, or it continues without them."""
     reads, left = Subscription(pattern="[tu]"), {"u": OTHER}
     with pytest.raises(OffsetOutOfRangeError, match="topic 't' was deleted: its records are lost"):
         SEVERAL.of_topics(left, reads, fail_on_data_loss=True)
@@ -86,7 +86,7 @@ def test_a_position_knows_the_epoch_of_the_record_before_it() -> None:
     log = bounds(10, 50, None, (1, 0), (4, 30))
     assert log.position(31) == Position(31, 4)
     assert log.position(30) == Position(30, 1)
-    assert log.position(10) == Position(10)  # the record before it is not there
+    assert log.position(10) == Position(10)  # the previous record does not exist
 
 
 LOST_BELOW = (Position(5, 1), bounds(20, 50), 20)
@@ -103,10 +103,10 @@ def test_lost_records_end_the_stream_or_are_left_out(position: Position, log: Lo
 
 
 def test_a_truncation_tells_where_the_histories_part() -> None:
-    """KIP-320, "Consumer Handling": the consumer is told the offset up to which the log is what it has read."""
-    with pytest.raises(LogTruncationError, match="truncated to offset 30") as told:
+    """KIP-320, "Consumer Handling": the consumer gets the offset up to which it has read the log's records."""
+    with pytest.raises(LogTruncationError, match="truncated to offset 30") as caught:
         resume(TRUNCATED[0], TRUNCATED[1], fail_on_data_loss=True)
-    assert told.value.divergent_offset == 30
+    assert caught.value.divergent_offset == 30
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The options of a stream: Kafka's names, and one clear error for what is wrong."""
+"""The options of a stream: Kafka's names, and one clear error for each mistake."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_stream_needs_a_cluster_and_a_topic_and_begins_at_the_end() -> None:
 
 
 def test_names_are_compared_without_case_and_what_spark_adds_is_left_alone() -> None:
-    """Spark hands over all names in lower case."""
+    """Spark passes all names in lower case."""
     given = source_options(
         {
             **NEEDED,
@@ -83,7 +83,7 @@ def test_kafkas_three_ways_to_say_what_is_read(given: dict[str, str], reads: Sub
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({}, "none is given"),
         ({"topic": "a", "subscribe": "a"}, "topic and subscribe are given"),
@@ -105,10 +105,10 @@ def test_kafkas_three_ways_to_say_what_is_read(given: dict[str, str], reads: Sub
         ({"subscribe": "a", "includeHeaders": "1"}, "includeHeaders is '1': give true or false"),
     ],
 )
-def test_what_is_wrong_with_a_subscription(given: dict[str, str], said: str) -> None:
-    with pytest.raises(InvalidCallError) as told:
+def test_what_is_wrong_with_a_subscription(given: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidCallError) as caught:
         source_options({"cluster": "c", **given})
-    assert said in str(told.value)
+    assert message in str(caught.value)
 
 
 def test_kafkas_name_of_the_limit_is_understood() -> None:
@@ -139,7 +139,7 @@ def test_where_a_stream_begins(given: dict[str, str], start: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"startngOffsets": "latest"}, "unknown option 'startngOffsets'; did you mean 'startingOffsets'"),
         ({"kafka.bootstrap.servers": "x"}, "use the option cluster, the path of the cluster file"),
@@ -168,10 +168,10 @@ def test_where_a_stream_begins(given: dict[str, str], start: Start) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said_by_the_name_of_the_option(given: dict[str, str], said: str) -> None:
-    with pytest.raises(InvalidCallError) as told:
+def test_what_is_wrong_is_said_by_the_name_of_the_option(given: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidCallError) as caught:
         options(**given)
-    assert said in str(told.value)
+    assert message in str(caught.value)
 
 
 # -------------------------------------------------------------------------------------------- batch
@@ -191,7 +191,7 @@ def test_a_batch_read_is_from_earliest_to_latest_unless_it_says_otherwise() -> N
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"maxRowsPerTrigger": "1"}, "the option maxRowsPerTrigger applies only to streams"),
         ({"GROUP": "g"}, "the option group applies only to streams"),
@@ -208,10 +208,10 @@ def test_a_batch_read_is_from_earliest_to_latest_unless_it_says_otherwise() -> N
         ({"endingTimestamp": "1", "endingOffsets": "latest"}, "endingOffsets and endingTimestamp are both given"),
     ],
 )
-def test_what_a_batch_read_refuses(given: dict[str, str], said: str) -> None:
-    with pytest.raises(InvalidCallError) as told:
+def test_what_a_batch_read_refuses(given: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidCallError) as caught:
         batch_options({**NEEDED, **given})
-    assert said in str(told.value)
+    assert message in str(caught.value)
 
 
 def test_a_stream_has_no_end() -> None:

@@ -1,4 +1,5 @@
-"""A stream tells a group how far it is: lag is visible outside, and nothing of it concerns the stream."""
+"""A stream commits its position to a group: lag is visible outside, and failures there do not affect the
+stream."""
 
 from __future__ import annotations
 
@@ -35,10 +36,10 @@ def progress(live: LiveCluster) -> StreamProgress:
 
 
 def test_lag_is_what_the_stream_has_not_processed(live: LiveCluster) -> None:
-    told = progress(live)
-    told.report(at(live, 2, 0))
+    found = progress(live)
+    found.report(at(live, 2, 0))
     assert rows_of(live.cluster.groups.lag("g"), "partition", "committed", "lag") == [(0, 2, 3), (1, 0, 3)]
-    told.report(at(live, 5, 3))
+    found.report(at(live, 5, 3))
     assert rows_of(live.cluster.groups.lag("g"), "partition", "committed", "lag") == [(0, 5, 0), (1, 3, 0)]
     assert live.cluster.groups.committed("g")["t", 0] == OffsetAndMetadata(5, 1)
 
@@ -75,7 +76,7 @@ def test_the_metric_of_many_groups_lists_each_partition_once(live: LiveCluster) 
 def test_a_partition_that_cannot_be_looked_at_is_one_failure_of_the_metric(
     tmp_path: Path, topic: str, partition: int, left: set[tuple[str, int, int]]
 ) -> None:
-    """The lag of all others is told all the same."""
+    """The lag of all others is reported nevertheless."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "4"})
@@ -109,26 +110,26 @@ def test_a_group_never_goes_back(live: LiveCluster) -> None:
 
 
 def test_what_has_been_reported_costs_nothing(live: LiveCluster) -> None:
-    told, done = progress(live), at(live, 2, 2)
-    told.report(done)
-    stores = list(told._storage.stores.values())
+    found, done = progress(live), at(live, 2, 2)
+    found.report(done)
+    stores = list(found._storage.stores.values())
     before = [store.counts.requests for store in stores]
-    told.report(done)
+    found.report(done)
     assert [store.counts.requests for store in stores] == before
 
 
 def test_what_goes_wrong_is_said_once_and_stops_nobody(
     live: LiveCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = progress(live)
+    found = progress(live)
     with caplog.at_level(logging.WARNING):
-        told.report(at(live, 50, 0))  # beyond the log end
-        told.report(at(live, 60, 0))
+        found.report(at(live, 50, 0))  # beyond the log end
+        found.report(at(live, 60, 0))
     assert [record.getMessage() for record in caplog.records] == [
         "the stream continues, but its offsets were not committed to group 'g', whose lag is out of date: "
         "OFFSET_OUT_OF_RANGE: t-0: offset 50 cannot be committed: the log ends at 5"
     ]
-    told.report(at(live, 3, 0))  # it is tried again
+    found.report(at(live, 3, 0))  # it is tried again
     assert live.cluster.groups.committed("g")["t", 0].offset == 3
 
 

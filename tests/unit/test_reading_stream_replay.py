@@ -1,5 +1,5 @@
-"""A planned batch of a stream is the same rows whatever becomes of its files; what is lost is not passed over in
-silence."""
+"""A planned batch of a stream has the same rows, whatever happens to its files; lost rows are never skipped
+silently."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_file_that_goes_between_the_plan_and_the_read_is_found_in_its_successo
 
 
 def reading(patch: pytest.MonkeyPatch, raising: Exception | None) -> None:
-    """The first file that is read gives one record, and then fails, or ends."""
+    """The first file returns one record, and then fails, or ends."""
     real, tries = stream_read.read_row_groups, iter([True])
 
     def failing(*args: Any) -> Iterator[tuple[int, pa.Table]]:
@@ -147,8 +147,7 @@ def test_retention_just_up_to_the_stream_is_nothing_new(live: LiveCluster) -> No
 def test_an_unclean_election_below_the_stream_is_an_error_or_is_gone_back_to(
     live: LiveCluster, instead: str
 ) -> None:
-    """KIP-320, "Truncation detection": the records at these offsets are others than those that were read, however
-    many there are."""
+    """KIP-320, "Truncation detection": the records at these offsets differ from those read, in any number."""
     live.topic(min_insync_replicas="1")
     live.fill("ab")
     query = Query(live)
@@ -170,8 +169,8 @@ def test_an_unclean_election_below_the_stream_is_an_error_or_is_gone_back_to(
 
 
 def test_a_planned_batch_is_read_from_a_leader_that_does_not_know_it_to_be_committed(live: LiveCluster) -> None:
-    """Elected of late (KIP-207); it was committed when it was planned, so every later leader has it. What is not
-    planned yet has to wait."""
+    """Newly elected (KIP-207); it was committed when it was planned, so every later leader has it. Unplanned
+    records have to wait."""
     live.topic()
     live.fill("abcd")
     query = Query(live)
@@ -259,7 +258,7 @@ def test_tasks_travel_and_say_nothing_secret(live: LiveCluster, monkeypatch: pyt
 @pytest.mark.slow
 def test_every_record_comes_once_whatever_happens_between_the_steps(live: LiveCluster, seed: int) -> None:
     """Appends, merges, tiering, retention of the brokers, elections and restarts of the driver, in any order:
-    batches that are replayed are the same, and together they are the log."""
+    replayed batches are the same, and together they are the log."""
     rng = random.Random(seed)
     live.tiered(partitions=2, segment_bytes="3000")
     query = Query(live)

@@ -1,5 +1,5 @@
-"""The source of a stream on a cluster without Spark: where it begins, how far a trigger goes, which replica it
-reads from, what it makes of transactions."""
+"""The source of a stream on a cluster without Spark: its start, the end of a trigger, its replica, and
+transactions."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_latest_begins_at_the_end(live: LiveCluster) -> None:
 
 
 def test_a_first_batch_that_is_run_again_begins_where_it_began(live: LiveCluster) -> None:
-    """Spark asks for the initial offsets anew, and the latest ones are others by then."""
+    """Spark requests the initial offsets again, and the latest ones have changed by then."""
     live.topic()
     live.fill("ab")
     query = Query(live, startingOffsets="latest")
@@ -69,7 +69,7 @@ def test_a_first_batch_that_is_run_again_begins_where_it_began(live: LiveCluster
 
 
 def test_an_empty_range_has_no_tasks_also_just_after_the_first_batch(live: LiveCluster) -> None:
-    """Spark asks for one when a query is started again; the first batch is not read again for it."""
+    """Spark requests one when a query is started again; the first batch is not read again for it."""
     live.topic()
     live.fill("ab")
     query = Query(live)
@@ -86,7 +86,7 @@ def test_offsets_by_partition(live: LiveCluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "said"),
+    ("given", "error", "message"),
     [
         ('{"0": 1}', InvalidCallError, "is given for t-0, but t-0, t-1 are read: give a position for each"),
         ('{"0": 1, "1": 0, "2": 0}', InvalidCallError, "is given for t-0, t-1, t-2, but t-0, t-1 are read"),
@@ -94,13 +94,13 @@ def test_offsets_by_partition(live: LiveCluster) -> None:
     ],
 )
 def test_offsets_that_are_not_there_are_refused(
-    live: LiveCluster, given: str, error: type[Exception], said: str
+    live: LiveCluster, given: str, error: type[Exception], message: str
 ) -> None:
     live.topic(partitions=2)
     live.append({0: ["a", "b"]})
-    with pytest.raises(error) as told:
+    with pytest.raises(error) as caught:
         source(live, startingOffsets=given).initial()
-    assert said in str(told.value)
+    assert message in str(caught.value)
 
 
 def test_a_time_begins_at_the_first_record_that_is_as_late(live: LiveCluster) -> None:
@@ -167,7 +167,7 @@ def test_available_now_stops_at_what_there_was_and_ends(live: LiveCluster) -> No
 
 
 def test_an_empty_trigger_opens_no_file(live: LiveCluster) -> None:
-    """It reads the metadata and lists the leaders; the remote is left alone."""
+    """It reads the metadata and lists the leaders; the remote tier gets no requests."""
     live.tiered(partitions=2)
     live.append({0: "ab", 1: "c"})
     live.cluster.tier().raise_for_failures()
@@ -202,7 +202,7 @@ def test_where_the_log_ends_is_told_whatever_the_limit(live: LiveCluster) -> Non
 
 
 def test_a_stream_reads_from_the_replica_in_its_rack(live: LiveCluster) -> None:
-    """KIP-392, ``client.rack``; what the replica does not know to be committed comes from the leader."""
+    """KIP-392, ``client.rack``; records that the replica does not know to be committed come from the leader."""
     live.cluster.topics.alter_configs(
         None, {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
     )
@@ -219,11 +219,11 @@ def test_a_stream_reads_from_the_replica_in_its_rack(live: LiveCluster) -> None:
 def test_a_stream_in_the_rack_of_a_replica_moves_no_byte_of_a_file_across_racks(
     tmp_path: Path, isolation: str
 ) -> None:
-    """By what the stores are asked, triggers, plans and tasks together."""
+    """The stores count the requests of triggers, plans and tasks together."""
     faults = Faults()
     live = racked(tmp_path, faults)
     query = Query(live, isolation=isolation, **{"client.rack": "b"})
-    query.batch()  # where the leader epoch began is told by the leader
+    query.batch()  # the leader returns the start of the leader epoch
     live.append([f"long {number:050}" for number in range(500)]).raise_for_failures()
     read: set[str] = set()
     faults.before = lambda uri, what, name: read.add(uri) if what in ("open", "read") and "/t-" in name else None

@@ -1,4 +1,4 @@
-"""A batch is shared out to tasks: every record once, in tasks of about one size."""
+"""A batch is divided among tasks: every record once, in tasks of similar size."""
 
 from __future__ import annotations
 

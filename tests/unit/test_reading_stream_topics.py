@@ -1,4 +1,4 @@
-"""Streams of several topics, as Spark's Kafka source reads them: by name, by a pattern, or some partitions."""
+"""Streams of several topics, like Spark's Kafka source: by name, by a pattern, or some partitions."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_assigned_partitions_stay_those(live: LiveCluster) -> None:
 
 
 def test_a_batch_that_is_run_again_is_the_same(live: LiveCluster) -> None:
-    """Also where the query reads other partitions by now."""
+    """Even if the query reads other partitions by now."""
     query = Query(live, assign='{"trips-a": [0, 1], "rides": [0]}')
     query.plan()
     first = query.run()
@@ -104,7 +104,7 @@ def test_where_each_partition_begins(live: LiveCluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"subscribe": "trips-a,ridez"}, "'ridez' does not exist.*did you mean 'rides'"),
         ({"subscribePattern": "cars-.*"}, "no topic matches the pattern 'cars-"),
@@ -112,13 +112,13 @@ def test_where_each_partition_begins(live: LiveCluster) -> None:
     ],
     ids=str,
 )
-def test_what_is_not_there_is_refused_by_name(live: LiveCluster, given: dict[str, str], said: str) -> None:
-    with pytest.raises(UnknownTopicOrPartitionError, match=said):
+def test_what_is_not_there_is_refused_by_name(live: LiveCluster, given: dict[str, str], message: str) -> None:
+    with pytest.raises(UnknownTopicOrPartitionError, match=message):
         source(live, **given).initial()
 
 
 def test_a_topic_whose_records_do_not_fit_is_refused_by_name(live: LiveCluster) -> None:
-    """When the query begins, and when it comes to match later."""
+    """When the query begins, and when it matches later."""
     query = Query(live, subscribePattern="trips-.*")
     query.batch()
     value = StructType([StructField("n", LongType())])

@@ -1,4 +1,4 @@
-"""Tail: a topic's records as they are appended, without Spark; what it costs, and who served it."""
+"""Tail: a topic's records as they are appended, without Spark; its cost, and its replicas."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_to_iterate_again_is_to_go_on(live: LiveCluster) -> None:
 
 
 def test_new_partitions_are_read_from_their_first_record_on(live: LiveCluster) -> None:
-    """Once the metadata is read again; not one of their records is missed."""
+    """After the metadata is read again; none of their records is missed."""
 
     assert len(live.cluster.image.topic("t").partitions) == 2
 
@@ -111,7 +111,7 @@ def test_a_new_leader_is_followed(live: LiveCluster) -> None:
 
 
 def values_of(tables: Iterator[pa.Table] | Tail) -> list[str]:
-    """The values, in their order; offsets have gaps where markers are."""
+    """The values in order; offsets have gaps at markers."""
     return [value.decode() for table in tables for value in table.column("value").to_pylist()]
 
 
@@ -136,7 +136,7 @@ def transactional(live: LiveCluster) -> LiveCluster:
 def test_markers_and_what_the_isolation_level_leaves_out_is_passed_over(
     transactional: LiveCluster, isolation: str, found: list[str]
 ) -> None:
-    """KIP-98; also where a log ends with it, nobody waits for more."""
+    """KIP-98; also if a log ends with it, the tail does not wait for more."""
     began = transactional.clock.monotonic_s()
     tail = transactional.cluster.tail("x", start=0, follow=False, isolation=isolation, max_bytes=1)
     assert values_of(tail) == found
@@ -146,7 +146,7 @@ def test_markers_and_what_the_isolation_level_leaves_out_is_passed_over(
 
 
 def test_a_tail_of_committed_records_goes_up_to_the_last_stable_offset(transactional: LiveCluster) -> None:
-    """What is behind an open transaction is handed on when that is decided, not before."""
+    """Records after an open transaction are returned when it is decided, not before."""
     live = transactional
     t = live.cluster.transactions.begin("three")
     t.append_batches("x", {0: [batch(["d"])]})
@@ -165,7 +165,7 @@ def test_a_tail_of_committed_records_goes_up_to_the_last_stable_offset(transacti
 
 
 def test_an_idle_tail_lists_the_leaders_and_asks_for_nothing_else(live: LiveCluster, faults: Faults) -> None:
-    """The metadata once in ``metadata_max_age_s``, not once a poll."""
+    """The metadata is read once in ``metadata_max_age_s``, not once per poll."""
     tail = iter(live.cluster.tail("t", idle_timeout_s=100, longest_poll_s=1, metadata_max_age_s=50))
     asked: Counter[str] = Counter()
 

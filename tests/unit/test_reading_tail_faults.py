@@ -1,5 +1,4 @@
-"""What may go wrong while a tail follows: lost records, another topic of the same name, stores that fail, leaders
-that change."""
+"""Faults while a tail follows: lost records, another topic of the same name, failing stores, changing leaders."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ def live(tmp_path: Path, faults: Faults) -> LiveCluster:
 
 
 def overtaken(live: LiveCluster) -> None:
-    """The log of partition 0 starts at 3, and who reads it has read the metadata since."""
+    """The log of partition 0 starts at 3, and the reader has read the metadata since."""
     live.driver().topics.delete_records("t", {0: 3}).raise_for_failures()
     live.clock.advance_ms(20_000)
 
@@ -54,7 +53,7 @@ def test_with_a_reset_policy_it_goes_on(live: LiveCluster, reset: str, found: li
 
 
 def lose(live: LiveCluster) -> None:
-    """Of partition 0 the last record is lost by an unclean election, and another is in its place."""
+    """The last record of partition 0 is lost by an unclean election, and another has its offset."""
     away = next(broker for broker in (1, 2, 3) if broker != live.leader())
     live.cluster.brokers.fence(away).raise_for_failures()
     live.append(["lost"]).raise_for_failures()
@@ -69,7 +68,8 @@ def replace_lost(live: LiveCluster) -> None:
 
 
 def test_an_unclean_election_is_found_out(live: LiveCluster) -> None:
-    """KIP-320: a consumer that has read what is lost is told, and up to where the histories agree."""
+    """KIP-320: a consumer that has read lost records gets an error with the offset up to which the histories
+    agree."""
     lose(live)
     tail = live.cluster.tail("t", [0], start=0)
     assert texts(islice(tail, 1)) == ["a0", "a1", "a2", "a3", "lost"]
@@ -82,7 +82,7 @@ def test_an_unclean_election_is_found_out(live: LiveCluster) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("shorter", [True, False], ids=["shorter", "as long as before"])
 def test_a_log_that_was_cut_is_found_out_by_a_tail_that_ends_here(live: LiveCluster, shorter: bool) -> None:
-    """Also where there is nothing to fetch: what follows is not what was read."""
+    """Even if there is nothing to fetch: the log continues with other records."""
     lose(live)
     first = live.cluster.tail("t", [0], start=0, follow=False)
     assert texts(first)[-1] == "lost"
@@ -102,7 +102,7 @@ def test_a_log_that_was_cut_is_found_out_by_a_tail_that_ends_here(live: LiveClus
 
 
 def test_with_a_reset_policy_it_goes_on_where_the_histories_part(live: LiveCluster) -> None:
-    """KIP-320: whoever has a policy gets the records that took the place of the lost ones."""
+    """KIP-320: a consumer with a policy gets the records that replaced the lost ones."""
     lose(live)
     tail = live.cluster.tail("t", [0], start=0, auto_offset_reset="latest")
     assert texts(islice(tail, 1))[-1] == "lost"
@@ -152,8 +152,7 @@ def test_what_a_new_leader_does_not_know_of_is_waited_for(tmp_path: Path, faults
 
 
 def test_an_error_of_a_former_leader_is_not_believed(tmp_path: Path, faults: Faults) -> None:
-    """Its replica is gone, and with it every offset: whoever does not know that would call the offset out of
-    range."""
+    """Its replica is gone, and with it every offset: otherwise the offset would be called out of range."""
     live = racked(tmp_path, faults)
     former = live.replica(1)
 
@@ -185,8 +184,8 @@ def metadata_away(uri: str, what: str, name: str) -> None:
 
 
 def test_it_follows_its_leaders_while_the_metadata_is_away(live: LiveCluster, faults: Faults) -> None:
-    """What is there when the metadata is to be read again, and is not, is handed on; new partitions are found once
-    it is back."""
+    """Available records are returned even if the metadata cannot be read again; new partitions are found once it
+    is back."""
 
     def away() -> None:
         live.append(["a4"]).raise_for_failures()
@@ -205,7 +204,7 @@ def test_it_follows_its_leaders_while_the_metadata_is_away(live: LiveCluster, fa
 def test_a_new_partition_that_cannot_be_looked_at_is_found_by_a_later_poll(
     live: LiveCluster, faults: Faults
 ) -> None:
-    """The others are read meanwhile; nobody waits until the metadata is old again."""
+    """The others are read meanwhile, without waiting for the metadata to expire."""
     tail = live.cluster.tail("t", metadata_max_age_s=600, idle_timeout_s=60)
 
     def broken(uri: str, what: str, name: str) -> None:
@@ -227,8 +226,8 @@ def test_a_new_partition_that_cannot_be_looked_at_is_found_by_a_later_poll(
 
 
 def test_an_error_is_not_believed_at_once_while_the_metadata_is_away(live: LiveCluster, faults: Faults) -> None:
-    """It may be one of a former leader. When it has lasted for the time-out it is raised, and not that nobody
-    could be asked."""
+    """It may be one of a former leader. After the timeout it is raised, and not an error about unreachable
+    replicas."""
 
     def away(uri: str, what: str, name: str) -> None:
         metadata_away(uri, what, name)
@@ -240,7 +239,7 @@ def test_an_error_is_not_believed_at_once_while_the_metadata_is_away(live: LiveC
     while_waiting(live, lambda: None, faults.none)
     assert texts(islice(tail, 1)) == ["b0", "b1"]
     began = live.clock.monotonic_s()
-    for _ in range(2):  # each time anew
+    for _ in range(2):  # each time from scratch
         faults.before = away
         with pytest.raises(LogGapError):
             next(iter(tail))

@@ -1,4 +1,4 @@
-"""Where a tail begins: a bound, the last records, a time, a group's offsets; and what it refuses."""
+"""The start of a tail: a bound, the last records, a time, a group's offsets; and its refusals."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_it_begins_at_a_time(live: LiveCluster) -> None:
 
 
 def test_a_group_goes_on_where_it_has_come_to(live: LiveCluster) -> None:
-    """What was handed on is what is committed; with the leader epoch (KIP-320)."""
+    """The returned records are those committed, with the leader epoch (KIP-320)."""
     live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
     tail = live.cluster.tail("t", [0], start=OffsetSpec.EARLIEST, max_bytes=1)
     assert texts(islice(tail, 3)) == ["a0", "a1", "a2"]
@@ -85,7 +85,7 @@ def test_a_group_goes_on_where_it_has_come_to(live: LiveCluster) -> None:
 def test_a_group_that_has_committed_nothing_begins_as_its_reset_says(
     live: LiveCluster, reset: str, found: list[str] | None
 ) -> None:
-    """Kafka's auto.offset.reset. A group that is there goes on, in the partitions that it has committed."""
+    """Kafka's auto.offset.reset. An existing group continues, in the partitions for which it has committed."""
     live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
     if found is None:
         with pytest.raises(GroupIdNotFoundError):

@@ -1,4 +1,4 @@
-"""Reassignment plans: Kafka's JSON, and what a wish comes to."""
+"""Reassignment plans: Kafka's JSON, and the plan for a request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KAFKAS = (
 
 
 def test_kafkas_own_plans_are_understood() -> None:
-    """As ``kafka-reassign-partitions --generate`` prints them."""
+    """In the format of ``kafka-reassign-partitions --generate``."""
     assert parse_plan(KAFKAS, "p.json") == {("a", 0): (3, 4), ("a", 1): (4, 5)}
 
 
@@ -38,7 +38,7 @@ def test_what_is_written_is_read_again(plan: dict[tuple[str, int], tuple[int, ..
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "p.json is not a reassignment plan: "),
         ("[]", r"Expected `object`, got `array`"),
@@ -55,8 +55,8 @@ def test_what_is_written_is_read_again(plan: dict[tuple[str, int], tuple[int, ..
         (KAFKAS.replace('["any","any"]', '["/data/1","any"]'), "log_dirs of a-0: a broker has one log dir"),
     ],
 )
-def test_a_malformed_plan_is_named_with_what_is_wrong(text: str, said: str) -> None:
-    with pytest.raises(InvalidCallError, match=said) as found:
+def test_a_malformed_plan_is_named_with_what_is_wrong(text: str, message: str) -> None:
+    with pytest.raises(InvalidCallError, match=message) as found:
         parse_plan(text, "p.json")
     assert str(found.value).startswith("p.json")
 
@@ -70,7 +70,7 @@ def test_a_text_that_is_no_text_is_malformed_too() -> None:
 
 
 def cluster(brokers: int, topics: list[tuple[int, int]]) -> ClusterImage:
-    """Brokers in racks of their own; topics u0, u1, ... of so many partitions and replicas."""
+    """Brokers in separate racks; topics u0, u1, ... with these numbers of partitions and replicas."""
     metadata = Metadata(brokers)
     for number, (partitions, factor) in enumerate(topics):
         metadata.do(

@@ -103,7 +103,7 @@ def test_text_that_is_no_type_is_refused(text: str) -> None:
 
 
 def test_two_fields_of_one_name_are_refused() -> None:
-    """Spark compares names without their case, and would find the reference ambiguous."""
+    """Spark compares names case-insensitively, and would find the reference ambiguous."""
     text = type_to_json(pa.struct([("Id", pa.int64()), ("id", pa.int64())]))
     with pytest.raises(InvalidCallError, match="'id'"):
         type_from_json(text)
@@ -120,7 +120,7 @@ def test_a_name_that_a_file_would_not_keep_is_refused(name: str) -> None:
 
 
 def test_two_fields_of_one_column_of_parquet_are_refused() -> None:
-    """Whose statistics would be whose: those of floating point are left out, and others' would be, too."""
+    """Their statistics would be ambiguous: those of floating point are left out, and others' would be, too."""
     value = pa.struct([("a.b", pa.float64()), ("a", pa.struct([("b", pa.string())]))])
     with pytest.raises(InvalidCallError, match=r"the column 'value.a.b' of Parquet"):
         leaf_types(schema_of(None, type_to_json(value)))
@@ -154,7 +154,7 @@ WANTED = physical_schema(value=pa.struct([("a", pa.int64())]))
 
 
 def given_schema(**changes: pa.DataType | None) -> pa.Schema:
-    """The record columns as wanted, but for the changes; None leaves a column out."""
+    """The record columns as required, except the changes; None leaves a column out."""
     columns = {name: changes.get(name, WANTED.field(name).type) for name in RECORD_COLUMNS}
     return pa.schema([(name, data_type) for name, data_type in columns.items() if data_type is not None])
 
@@ -190,7 +190,7 @@ def test_a_struct_must_agree_field_by_field(value: pa.DataType) -> None:
 
 
 def test_nulls_and_empty_lists_without_a_type_get_the_topics() -> None:
-    """What ``pa.record_batch`` makes of Python lists with nothing in them."""
+    """The result of ``pa.record_batch`` for empty Python lists."""
     given = pa.record_batch(
         {"timestamp": [None], "key": [None], "value": [None], "headers": [[]], "other": [None]}
     )
@@ -206,7 +206,7 @@ def test_a_list_of_nothing_is_no_value_of_another_type() -> None:
 
 
 def test_nullability_and_the_names_of_list_elements_do_not_matter() -> None:
-    """Arrow producers disagree on both; Parquet writes the topic's."""
+    """Arrow producers disagree on both; Parquet stores the topic's."""
     headers = pa.list_(pa.field("item", pa.struct([("key", pa.string()), ("value", pa.binary())]), False))
     assert same_type(headers, HEADERS)
     value = pa.struct([pa.field("a", pa.int64(), nullable=False)])

@@ -1,4 +1,4 @@
-"""The cost of an append: it follows from what is appended."""
+"""The cost of an append depends on the appended records only."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_an_append_to_one_partition_looks_at_no_other_one_of_its_topic(
 def test_an_append_sees_as_many_files_however_long_the_log_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once a minute it looks at all of the log, for storage may have lost some of it."""
+    """Once a minute it looks at the whole log, because storage may have lost some of it."""
     live = LiveCluster(tmp_path)
     live.topic()
     seen: list[int] = []

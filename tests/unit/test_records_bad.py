@@ -1,4 +1,4 @@
-"""Bad records: which ones are, and what an append does with them."""
+"""Bad records: their detection, and their treatment by an append."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ VALUE = pa.struct(
 
 
 def nullable(kind: pa.DataType) -> pa.DataType:
-    """As callers have the type: all may be null."""
+    """The type with all fields nullable, as callers have it."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(f.name, nullable(f.type)) for f in kind])
     if pa.types.is_list(kind):
@@ -81,7 +81,7 @@ GOOD = {"id": 1, "at": None, "tags": [None, {"t": "a"}], "by": [("k", {"m": 1}),
     ids=["field", "inner", "list", "map"],
 )
 def test_a_null_where_none_may_be_is_found_at_every_depth(value: dict[str, Any], path: str) -> None:
-    """Also in a slice of a batch. A value that is null as a whole is a record like any other."""
+    """Also in a slice of a batch. A null value is a record like any other."""
     batch = typed(GOOD, None, value, GOOD)
     reason = f"{path} is null, but declared NOT NULL"
     assert RULE.reasons(batch) == [None, None, reason, None]
@@ -121,7 +121,7 @@ def test_a_filter_lets_the_good_ones_pass_in_order_and_counts_the_others() -> No
 
 
 def test_records_without_a_column_of_headers_are_kept_too() -> None:
-    """As those of a frame come, whose caller names none."""
+    """Columns of a frame, whose caller names none."""
     rule = BadRecordRule("trips", RULE.schema, keys_required=False, kept=True)
     filtered = BadRecordFilter(rule, 0, iter([typed(GOOD, {**GOOD, "id": None}).drop_columns(["headers"])]))
     assert sum(batch.num_rows for batch in filtered.good()) == 1
@@ -205,11 +205,11 @@ TO_TOPIC = {"on_bad_record": "topic", "bad_record_topic": "bad"}
 
 
 def test_a_bad_record_refuses_its_append_and_nothing_of_it_is_written(live: LiveCluster) -> None:
-    """Also to the partitions that have none: never half an append."""
-    with live.unchanged(), pytest.raises(InvalidRecordError) as told:
+    """Including partitions that have none: never half an append."""
+    with live.unchanged(), pytest.raises(InvalidRecordError) as caught:
         append(live.cluster, {0: [rows(("a", "1"))], 1: [rows(("b", "2"), (None, "bad"), (None, "bad"))]})
-    assert "append to t-1: record 1 of its batch, with no key: the key is null" in str(told.value)
-    assert "and 1 more" in str(told.value)
+    assert "append to t-1: record 1 of its batch, with no key: the key is null" in str(caught.value)
+    assert "and 1 more" in str(caught.value)
 
 
 def test_bad_records_are_left_out_and_counted_by_partition_and_reason(live: LiveCluster) -> None:
@@ -246,13 +246,13 @@ def test_bad_records_go_to_their_topic_with_what_happened(live: LiveCluster, nam
         ("bad", 1),
     ]
     [headers] = live.cluster.fetch("bad", 1, 0).records.column("headers").to_pylist()
-    said = {one["key"].removeprefix(PREFIX): one["value"].decode() for one in headers}
+    found = {one["key"].removeprefix(PREFIX): one["value"].decode() for one in headers}
     by = {"producer": "p", "sequence": "3"} if named else {}
-    assert said == {"message": NO_KEY, "destination": "t-1", **by}
+    assert found == {"message": NO_KEY, "destination": "t-1", **by}
 
 
 def test_a_repeated_append_has_each_bad_record_once(live: LiveCluster) -> None:
-    """From any driver, also where the topic of bad records has more partitions since."""
+    """From any driver, even if the topic of bad records has got more partitions since."""
     for number in range(3):
         report = append(live.driver(), **TO_TOPIC, producer="p", sequence=0).raise_for_failures()
         assert ({row["outcome"] for row in report.rows} == {"duplicate", "bad"}) == (number > 0)
@@ -340,7 +340,7 @@ def test_in_a_transaction_bad_records_count_with_it_or_not_at_all(live: LiveClus
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "said"),
+    ("options", "error", "message"),
     [
         ({"on_bad_record": "ignore"}, InvalidCallError, "use 'fail', 'skip' or 'topic'"),
         ({"on_bad_record": "topic"}, InvalidCallError, "belong together"),
@@ -354,9 +354,9 @@ def test_in_a_transaction_bad_records_count_with_it_or_not_at_all(live: LiveClus
     ids=["answer", "no topic", "no answer", "itself", "typed", "keyed", "not there", "internal"],
 )
 def test_what_is_wrong_with_the_wish_is_said_before_anything_is_written(
-    live: LiveCluster, options: dict[str, Any], error: type[Exception], said: str
+    live: LiveCluster, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     live.topic("keyed", cleanup_policy="snapshot")
     live.cluster.topics.create("typed", value=StringType())
-    with live.unchanged(), pytest.raises(error, match=said):
+    with live.unchanged(), pytest.raises(error, match=message):
         append(live.cluster, **options)

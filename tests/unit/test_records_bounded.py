@@ -1,5 +1,5 @@
-"""The engine's own topics stay short: the requests of a group's commit, and the files that are left, do not grow
-with the commits before it; and upkeep forgets ids that nobody uses any more."""
+"""The engine's own topics stay short: the requests of a group's commit, and the remaining files, do not grow with
+earlier commits; and upkeep removes ids that are no longer used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def live(tmp_path: Path) -> Ledger:
 
 
 def commit(live: Ledger, driver: Cluster, times: int, every_s: float) -> list[int]:
-    """Of one group, with the work behind each; the requests of each."""
+    """Commits of one group, with the background work of each; yields the requests of each."""
     counts = []
     behind = ports_of(driver).memory.behind_appends
     assert behind is not None

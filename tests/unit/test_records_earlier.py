@@ -1,4 +1,4 @@
-"""An append that is tried again deals its records out as at its first try, whatever the topic has become."""
+"""A retried append distributes its records like its first try, whatever has changed in the topic."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import batch
 
 FIRST = ProducerAppend("p", 1, 7, on_changed_replay="refuse")
-"""An append that was begun when the topic had two partitions."""
+"""An append that began when the topic had two partitions."""
 
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveCluster:
-    """A topic of two partitions, of which one has got what ``FIRST`` has for it."""
+    """A topic of two partitions, one of which has its records of ``FIRST``."""
     live = LiveCluster(tmp_path)
     live.topic(partitions=2)
     _append_a_part(live, FIRST).raise_for_failures()
@@ -48,7 +48,7 @@ def _append_a_part(live: LiveCluster, who: ProducerAppend | None) -> Report:
 
 
 def dealt(live: LiveCluster, producer: str = "p", epoch: int = 1, sequence: int = 7) -> int | None:
-    """What an append is told that is about to begin; None: deal among as many as there are."""
+    """The number of partitions for an append that is about to begin; None: the current number."""
     ports, image = ports_of(live.cluster), live.cluster.image
     who = ProducerAppend(producer, epoch, sequence, on_changed_replay="refuse")
     return earlier_tries(ports.metadata, ports.storage, ports.memory, image, image.topic("t"), who).partition_count
@@ -62,7 +62,7 @@ def test_what_was_tried_before_the_topic_grew_is_dealt_as_before(live: LiveClust
 
 
 def test_so_is_what_was_tried_without_a_producer(live: LiveCluster) -> None:
-    """Who was told of an unknown outcome names it when it is tried again."""
+    """A retry names the producer and sequence of the unknown outcome."""
     ports = ports_of(live.cluster)
     _append_a_part(live, None).raise_for_failures()
     before = ports.memory.unnamed_producers.take(ports.storage.new_id)
@@ -106,7 +106,7 @@ def test_an_append_in_a_transaction_or_without_a_producer_asks_nobody(live: Live
 
 
 def test_to_ask_takes_two_requests_a_partition(live: LiveCluster) -> None:
-    """A listing, and a footer."""
+    """The cost is a listing, and a footer."""
     ports, image = ports_of(live.driver()), live.cluster.image
     with measured(ports.clock, ports.storage.counts) as measure:
         earlier_tries(ports.metadata, ports.storage, ports.memory, image, image.topic("t"), FIRST)
@@ -134,7 +134,7 @@ def test_a_partition_that_cannot_be_asked_is_left_out(live: LiveCluster) -> None
 
 
 def test_while_the_leader_that_knows_cannot_be_asked_nothing_is_dealt(live: LiveCluster) -> None:
-    """Protocol, I3: else what it has would be appended to another partition too."""
+    """Protocol, I3: otherwise its records would be appended to another partition too."""
     live.cluster.topics.create_partitions("t", 4)
     for broker in sorted(live.isr(partition=1)):
         live.cluster.brokers.fence(broker, force=True).raise_for_failures()

@@ -36,7 +36,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
-    """``live``, where ``g`` has committed, for those who change nothing."""
+    """``live``, where ``g`` has committed, for tests that change nothing."""
     made = in_memory(tmp_path_factory.mktemp("shared"))
     made.cluster.groups.commit("g", {("t", 0): 1})
     return made
@@ -55,7 +55,7 @@ def test_what_was_committed_is_there_for_every_driver(live: LiveCluster) -> None
 
 
 def test_the_first_commit_creates_the_topic_with_its_own_configs(live: LiveCluster) -> None:
-    """KIP-115: partitions and replicas as the cluster's configs say; whatever its defaults for topics are."""
+    """KIP-115: partitions and replicas follow the cluster's configs, independent of its defaults for topics."""
     live.cluster.topics.alter_configs(None, {"cleanup.policy": "delete", "unclean.leader.election.enable": "true"})
     live.cluster.groups.commit("g", {("t", 0): 1})
     topic = live.cluster.image.topic(OFFSETS_TOPIC)
@@ -67,7 +67,7 @@ def test_the_first_commit_creates_the_topic_with_its_own_configs(live: LiveClust
 
 
 def test_on_too_few_brokers_the_topic_is_not_created(tmp_path: Path) -> None:
-    """KIP-115: no silent fewer replicas; the error names the config."""
+    """KIP-115: never silently fewer replicas; the error names the config."""
     live = LiveCluster(tmp_path, brokers=2)
     live.topic(copies=2)
     live.append(["a"])
@@ -118,7 +118,7 @@ def test_lag_tells_all_that_was_committed(live: LiveCluster) -> None:
 
 
 def test_what_is_gone_from_an_uncommitted_partition_is_no_lag(live: LiveCluster) -> None:
-    """It cannot be read any more; what was committed counts as Kafka counts it."""
+    """It cannot be read any more; the committed offset counts as in Kafka."""
     live.cluster.topics.alter_configs(
         "t", {"local.retention.bytes": "0", "retention.bytes": "1", "segment.bytes": "1"}
     )
@@ -137,7 +137,7 @@ def test_what_is_gone_from_an_uncommitted_partition_is_no_lag(live: LiveCluster)
 
 
 def test_a_partition_that_cannot_be_looked_at_is_a_failure_of_its_own(tmp_path: Path) -> None:
-    """The others are told, and of this one what was committed."""
+    """The others are reported, and for this one the committed offset."""
     live = on_disk(tmp_path)
     live.cluster.groups.commit("g", {("t", 0): 1, ("t", 1): 1})
     offsets_leader = live.leader(OFFSETS_TOPIC)
@@ -196,14 +196,14 @@ def test_nothing_to_commit_changes_nothing(live: LiveCluster) -> None:
 def test_what_is_wrong_with_a_commit_is_said_and_nothing_changed(
     shared: LiveCluster, group: Any, offsets: Any, error: type[StratalogError], says: str
 ) -> None:
-    """All or nothing: one bad partition keeps the others from being committed."""
+    """All or nothing: one bad partition prevents the commits of the others."""
     with shared.unchanged(), pytest.raises(error, match=says):
         shared.cluster.groups.commit(group, offsets)
     assert shared.driver().groups.committed("g") == {("t", 0): OffsetAndMetadata(1)}
 
 
 def test_numbers_may_come_from_arrow_or_pandas(live: LiveCluster) -> None:
-    """They are plain numbers in the log: what Python's own JSON cannot read, nobody could."""
+    """They are plain numbers in the log: a value that Python's own JSON cannot read would break every reader."""
     live.cluster.groups.commit("g", {("t", np.int32(0)): np.int64(2)}, member_epoch=np.int16(3))
     assert live.driver().groups.committed("g") == {("t", 0): OffsetAndMetadata(2)}
 
@@ -229,7 +229,7 @@ def _calls(cluster: Cluster, topic: str) -> list[Any]:
 
 @pytest.mark.parametrize("call", range(5), ids=["append", "alter", "delete", "plan to delete", "create"])
 def test_users_cannot_touch_the_engines_own_topics(live: LiveCluster, call: int) -> None:
-    """By accident, that is: whoever wants to break them has the files."""
+    """This prevents accidents only: a writer of the files can always break them."""
     live.cluster.groups.commit("g", {("t", 0): 1})
     with live.unchanged(), pytest.raises(InvalidTopicError, match=f"'{OFFSETS_TOPIC}' is internal"):
         _calls(live.cluster, OFFSETS_TOPIC)[call]()

@@ -1,4 +1,4 @@
-"""Consumer groups: stale members, leaders that are away, threads and drivers that commit at once."""
+"""Consumer groups: stale members, absent leaders, concurrent threads and drivers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_stale_member_is_refused(live: LiveCluster) -> None:
 
 def test_a_member_that_becomes_stale_while_it_commits_is_refused(tmp_path: Path) -> None:
     """Write, then check: a newer member's commit comes between the look and the append. The stale one's record is
-    in the log, and counts for nothing."""
+    in the log, and does not count."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
@@ -76,7 +76,7 @@ def test_a_member_that_becomes_stale_while_it_commits_is_refused(tmp_path: Path)
 
 
 def test_a_commit_that_a_newer_member_follows_has_counted(tmp_path: Path) -> None:
-    """It is judged where it stands: the newer one's commit came after the append, before the committer looked."""
+    """Its place in the log decides: the newer one's commit came after the append, before the committer looked."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
@@ -96,7 +96,8 @@ def test_a_commit_that_a_newer_member_follows_has_counted(tmp_path: Path) -> Non
 
 
 def test_what_was_read_of_another_history_is_read_again(live: LiveCluster) -> None:
-    """The epoch of the last record that a driver has read tells whether it still stands (an unclean election)."""
+    """The epoch of the last record that a driver has read shows whether it is still valid (an unclean
+    election)."""
     live.cluster.groups.commit("g", {("t", 0): 1})
     ports, topic = ports_of(live.cluster), live.cluster.image.topic(OFFSETS_TOPIC)
     partition = partition_for("g", 4)
@@ -112,7 +113,7 @@ def test_what_was_read_of_another_history_is_read_again(live: LiveCluster) -> No
 
 
 def test_those_who_append_together_are_each_told_their_own_offset(live: LiveCluster) -> None:
-    """By it a committer finds out whether its commit counted."""
+    """It shows a committer whether its commit counted."""
     live.cluster.groups.commit("g", {("t", 0): 1, ("t", 1): 1})
     partition = partition_for("g", 4)
     records = with_ports(commit_records, ports_of(live.cluster))(
@@ -134,7 +135,7 @@ def test_those_who_append_together_are_each_told_their_own_offset(live: LiveClus
 @pytest.mark.parametrize("member_epoch", [None, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("of", ["t", OFFSETS_TOPIC])
 def test_a_commit_goes_on_under_the_next_leader(tmp_path: Path, of: str, member_epoch: int | None) -> None:
-    """Where the leader of either topic is away, the commit itself has it fenced, and another elected."""
+    """If the leader of either topic is away, the commit itself has it fenced, and another elected."""
     live = on_disk(tmp_path)
     live.cluster.groups.commit("g", {("t", 0): 1}, member_epoch=member_epoch)
     away = live.leader(of)
@@ -145,7 +146,7 @@ def test_a_commit_goes_on_under_the_next_leader(tmp_path: Path, of: str, member_
 
 
 def test_while_there_is_no_leader_a_commit_is_refused_for_now(tmp_path: Path) -> None:
-    """COORDINATOR_NOT_AVAILABLE: retriable, and nothing was changed; when a leader is there it goes through."""
+    """COORDINATOR_NOT_AVAILABLE: retriable, and nothing was changed; with a leader it succeeds."""
     live = on_disk(tmp_path)
     for broker in sorted(live.isr(OFFSETS_TOPIC)):
         live.cluster.brokers.fence(broker, force=True).raise_for_failures()
@@ -158,7 +159,7 @@ def test_while_there_is_no_leader_a_commit_is_refused_for_now(tmp_path: Path) ->
 
 
 def test_an_append_that_may_have_happened_says_so(tmp_path: Path) -> None:
-    """OUTCOME_UNKNOWN: to commit again does no harm."""
+    """OUTCOME_UNKNOWN: committing again does no harm."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
@@ -183,8 +184,8 @@ def test_an_append_that_may_have_happened_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_threads_of_one_driver_commit_together_and_lose_nothing(live: LiveCluster) -> None:
-    """Eight groups of one partition of ``__consumer_offsets``, members of theirs, and every commit acknowledged is
-    there; those that came while an append was under way went into one file."""
+    """Eight groups of one partition of ``__consumer_offsets``, with members: every acknowledged commit exists;
+    those made during an append are in one file."""
     live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
     live.fill(["x"] * 20)
 
@@ -202,7 +203,7 @@ def test_threads_of_one_driver_commit_together_and_lose_nothing(live: LiveCluste
 
 @pytest.mark.slow
 def test_drivers_that_commit_at_once_lose_nothing(live: LiveCluster) -> None:
-    """Each is a producer of its own, and the log decides whose append comes first."""
+    """Each is a separate producer, and the log decides the order of the appends."""
     live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
     drivers = [live.driver() for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
@@ -218,7 +219,7 @@ def test_drivers_that_commit_at_once_lose_nothing(live: LiveCluster) -> None:
 
 @pytest.mark.slow
 def test_a_read_is_the_latest_snapshot_and_the_log_after_it(live: LiveCluster) -> None:
-    """KIP-630, "Loading Snapshots"; the log before the snapshot is gone from every replica."""
+    """KIP-630, "Loading Snapshots"; the log before the snapshot is deleted on every replica."""
     for offset in (1, 2, 3):
         live.cluster.groups.commit("g", {("t", 0): offset}, member_epoch=offset)
     live.cluster.snapshot(OFFSETS_TOPIC, by_hand=True).raise_for_failures()
@@ -237,7 +238,7 @@ def test_a_read_is_the_latest_snapshot_and_the_log_after_it(live: LiveCluster) -
 
 @pytest.mark.slow
 def test_a_driver_reads_only_what_is_new(live: LiveCluster) -> None:
-    """The state of a partition is kept, and only files after it are opened."""
+    """The state of a partition is cached, and only later files are opened."""
     for _ in range(20):
         live.cluster.groups.commit("g", {("t", 0): 1})
     driver = live.driver()

@@ -1,4 +1,4 @@
-"""What consumer groups have committed is forgotten: with its topic, and with time (KIP-211)."""
+"""Commits of consumer groups are deleted with their topic, and after a time (KIP-211)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def test_offsets_do_not_pass_to_a_new_topic_of_the_same_name(live: LiveCluster) -> None:
-    """They are kept by topic id."""
+    """They are stored by topic id."""
     live.cluster.groups.commit("g", {("t", 0): 3})
     live.cluster.topics.delete("t")
     assert live.cluster.groups.committed("g") == {}
@@ -30,7 +30,7 @@ def test_offsets_do_not_pass_to_a_new_topic_of_the_same_name(live: LiveCluster) 
 
 
 def forgotten(live: LiveCluster) -> int:
-    """How many records a run of the snapshot job appends to forget groups and offsets."""
+    """The number of records that a run of the snapshot job appends to delete groups and offsets."""
     report = live.cluster.snapshot(OFFSETS_TOPIC).raise_for_failures()
     return sum(int(str(row["expired"])) for row in report.rows)
 
@@ -53,7 +53,7 @@ def test_dead_groups_are_forgotten_by_the_snapshot_job(live: LiveCluster) -> Non
             ("t", 1): OffsetAndMetadata(1),
         }
     assert forgotten(live) == 0
-    live.cluster.groups.commit("dead", {("t", 0): 2}, member_epoch=1)  # it begins anew
+    live.cluster.groups.commit("dead", {("t", 0): 2}, member_epoch=1)  # it begins again
 
 
 def test_offsets_of_deleted_topics_are_forgotten_at_once(live: LiveCluster) -> None:
@@ -67,7 +67,7 @@ def test_offsets_of_deleted_topics_are_forgotten_at_once(live: LiveCluster) -> N
 
 
 def test_a_group_that_commits_again_right_at_its_expiry_keeps_what_it_has(tmp_path: Path) -> None:
-    """Between the look at what has expired and the append: nothing of a live group is lost, not even offsets of
+    """Between the look at the expired groups and the append: nothing of a live group is lost, not even offsets of
     partitions that it did not commit now."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
@@ -92,8 +92,8 @@ def test_a_group_that_commits_again_right_at_its_expiry_keeps_what_it_has(tmp_pa
 
 
 def test_a_topic_that_is_created_while_offsets_expire_keeps_its_commits(tmp_path: Path) -> None:
-    """Groups are read before topics: what was committed for a topic that is younger than either look is not taken
-    for that of a deleted one."""
+    """Groups are read before topics: commits for a topic that is younger than either look are not taken for those
+    of a deleted one."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})

@@ -1,5 +1,5 @@
-"""What an append answers when its producer and sequence were there before (protocol, I3 and I11): of this attempt,
-of all attempts, and never more than is known."""
+"""The answer of an append whose producer and sequence were appended before (protocol, I3 and I11): for this
+attempt, for all attempts, and never more than is known."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def append(live: LiveCluster, sequence: int, *values: str, **options: Any) -> Report:
-    """The report of an append, by a driver that knows nothing of what others did. ``1:b`` is of partition 1."""
+    """The report of an append, by a driver that knows nothing of others. ``1:b`` is for partition 1."""
     batches: dict[int, list[pa.RecordBatch]] = {}
     for value in values:
         partition = int(value[0]) if value[1:2] == ":" else 0
@@ -69,7 +69,7 @@ def entry(live: LiveCluster, partition: int = 0, producer: str = "p") -> Produce
 
 @pytest.mark.slow
 def test_an_older_sequence_that_comes_again_is_a_duplicate_and_no_failure(live: LiveCluster) -> None:
-    """A scheduler runs a month anew, one day after the other."""
+    """A scheduler repeats a month, day by day."""
     for sequence in range(20130101, 20130111):
         append(live, sequence, f"{sequence}", f"1:{sequence}").raise_for_failures()
     before = live.read()
@@ -85,7 +85,7 @@ def test_an_older_sequence_that_comes_again_is_a_duplicate_and_no_failure(live: 
 
 
 def test_a_changed_repeat_of_an_old_sequence_is_refused_and_never_dropped(live: LiveCluster) -> None:
-    """Older than the last five, whose digests the end of the log keeps: the files of the log tell."""
+    """It is older than the last five, whose digests the end of the log has: the files of the log decide."""
     for sequence in range(12):
         append(live, sequence, f"{sequence}")
     refused(live, 1, "changed")
@@ -93,7 +93,7 @@ def test_a_changed_repeat_of_an_old_sequence_is_refused_and_never_dropped(live: 
 
 
 def test_an_old_sequence_that_nobody_can_compare_any_more_is_refused_as_unknown(live: LiveCluster) -> None:
-    """A merge over more than five appends has taken the files that told. A changed repeat and an honest one look
+    """A merge over more than five appends has deleted the deciding files. A changed repeat and an honest one look
     the same from there: ``on_changed_replay`` decides."""
     for sequence in range(12):
         append(live, sequence, f"{sequence}")
@@ -101,10 +101,10 @@ def test_an_old_sequence_that_nobody_can_compare_any_more_is_refused_as_unknown(
     live.cluster.merge()
     before = live.read()
     for value in ("1", "changed"):
-        with pytest.raises(OperationFailedError, match="too long ago to compare its records") as told:
+        with pytest.raises(OperationFailedError, match="too long ago to compare its records") as caught:
             append(live, 1, value, "1:new", check=True)
-        assert codes(told.value.report) == {"DUPLICATE_SEQUENCE_NUMBER"}
-        assert outcomes(told.value.report) == {0: "unknown", 1: "not tried"}
+        assert codes(caught.value.report) == {"DUPLICATE_SEQUENCE_NUMBER"}
+        assert outcomes(caught.value.report) == {0: "unknown", 1: "not tried"}
         assert live.read() == before
     assert outcomes(append(live, 1, "changed", on_changed_replay="accept")) == {0: "duplicate"}
     assert live.read() == before
@@ -149,7 +149,7 @@ def test_times_that_the_append_gives_do_not_count(live: LiveCluster) -> None:
 
 
 def test_a_record_without_a_time_gets_that_of_the_append(live: LiveCluster) -> None:
-    """As Kafka's producers do it."""
+    """Like Kafka's producers."""
     live.cluster.append_batches("t", _without_times("a")).raise_for_failures()
     leader = live.replicas().leader
     (link,) = leader.log().chain
@@ -205,13 +205,13 @@ def test_the_same_sequence_with_other_records_is_refused_and_stores_nothing(
 def test_records_that_went_to_another_partition_are_not_appended_there(
     live: LiveCluster, values: tuple[str, ...]
 ) -> None:
-    """That one knows nothing of the sequence: the partition that has it is asked first."""
+    """That partition knows nothing of the sequence: the partition that has it is asked first."""
     append(live, 0, "a").raise_for_failures()
     refused(live, 0, *values)
 
 
 def test_a_partition_that_had_no_records_of_an_append_that_is_over_gets_none(live: LiveCluster) -> None:
-    """The one before was acknowledged when sequence 1 was begun; and it had nothing for partition 1."""
+    """The previous one was acknowledged when sequence 1 began; and it had nothing for partition 1."""
     append(live, 0, "a").raise_for_failures()
     append(live, 1, "b").raise_for_failures()
     report = refused(live, 0, "a", "1:b")
@@ -220,7 +220,7 @@ def test_a_partition_that_had_no_records_of_an_append_that_is_over_gets_none(liv
 
 @pytest.mark.slow
 def test_a_sequence_that_was_never_appended_and_comes_too_late_is_refused(live: LiveCluster) -> None:
-    """Told from one that was appended: whoever is told so may give the records another sequence."""
+    """It is distinguished from an appended one, because the caller may then give the records another sequence."""
     for sequence in (0, 2, 9):
         append(live, sequence, f"{sequence}").raise_for_failures()
     for sequence in (1, 3, 8):
@@ -232,7 +232,7 @@ def test_a_sequence_that_was_never_appended_and_comes_too_late_is_refused(live: 
 
 
 def test_changed_replays_can_be_accepted(live: LiveCluster) -> None:
-    """For records that nobody can compute again as they were: what is there stays."""
+    """For records that cannot be computed again identically: the stored ones stay."""
     append(live, 0, "a", on_changed_replay="accept").raise_for_failures()
     report = append(live, 0, "b", "b", "1:c", on_changed_replay="accept").raise_for_failures()
     assert outcomes(report) == {0: "duplicate", 1: "acknowledged"}
@@ -248,7 +248,7 @@ def test_an_answer_to_changed_replays_is_that_of_a_producer(live: LiveCluster) -
 
 
 def test_what_no_caller_has_named_is_not_remembered(live: LiveCluster) -> None:
-    """It stands in every file, and nobody compares it."""
+    """It is in every file, and never compared."""
     live.append(["a"]).raise_for_failures()
     live.append(["b"]).raise_for_failures()
     live.cluster.topics.alter_configs(None, {"transaction.state.log.replication.factor": "2"})
@@ -264,7 +264,7 @@ def test_what_no_caller_has_named_is_not_remembered(live: LiveCluster) -> None:
 
 
 def test_not_appended_is_said_of_this_attempt_alone(live: LiveCluster) -> None:
-    """The first attempt may be in the log: whoever took a new sequence would append it twice."""
+    """The first attempt may be in the log: a new sequence would append it twice."""
     append(live, 0, "a").raise_for_failures()
     for broker in (1, 2, 3):
         live.cluster.brokers.fence(broker, force=True)
@@ -282,7 +282,7 @@ def test_not_appended_is_said_of_this_attempt_alone(live: LiveCluster) -> None:
 def test_a_retry_of_what_is_in_the_log_is_never_called_not_appended_while_too_few_are_in_sync(
     live: LiveCluster,
 ) -> None:
-    """It cannot be acknowledged, and nobody may say that it is not there."""
+    """It cannot be acknowledged, and its absence is not known either."""
     append(live, 0, "a", acks="leader").raise_for_failures()
     live.cluster.topics.alter_configs("t", {"min.insync.replicas": "3"})
     live.cluster.brokers.fence(live.followers()[0])
@@ -305,7 +305,7 @@ def test_what_is_not_remembered_any_more_is_unknown(live: LiveCluster) -> None:
 
 
 def test_a_driver_that_counts_on_asks_nobody_about_earlier_attempts(live: LiveCluster) -> None:
-    """What a sequence costs does not depend on how it is remembered."""
+    """The cost of a sequence does not depend on how it is remembered."""
     driver = live.driver()
 
     def requests(sequence: int, of: Mapping[int, Sequence[pa.RecordBatch]]) -> int:

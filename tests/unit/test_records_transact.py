@@ -1,4 +1,4 @@
-"""Transactions of a producer: several partitions and topics, and offsets consumed, all or nothing (KIP-98)."""
+"""Transactions of a producer: several partitions and topics, and consumed offsets, all or nothing (KIP-98)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_transactions_of_one_id_follow_each_other(live: Ledger) -> None:
 
 
 def test_other_appends_go_on_and_wait_for_nobody(live: Ledger) -> None:
-    """What stands behind an open transaction is seen once that is decided (KIP-98, last stable offset)."""
+    """Records after an open transaction are visible once it is decided (KIP-98, last stable offset)."""
     with live.cluster.transactions.begin("x") as t:
         put(t, {"t-0": "a"})
         live.append(["n"]).raise_for_failures()
@@ -89,7 +89,7 @@ def test_a_transaction_of_nothing_leaves_nothing(live: Ledger) -> None:
 
 @pytest.mark.slow
 def test_merges_tiering_and_retention_do_not_change_what_is_seen(tmp_path: Path) -> None:
-    """What is tiered is settled, so ``control IS NULL`` gives what is committed, to any engine."""
+    """Tiered records are decided, so ``control IS NULL`` gives the committed ones, in any engine."""
     live = Ledger(tmp_path)
     live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.tiered(segment_bytes="1")
@@ -119,7 +119,7 @@ def test_merges_tiering_and_retention_do_not_change_what_is_seen(tmp_path: Path)
 
 
 def fetched(live: LiveCluster, isolation: Isolation, max_bytes: int) -> tuple[list[str], int]:
-    """What a consumer gets of ``t-0`` from the first offset on, and where it comes to."""
+    """The records that a consumer gets of ``t-0`` from the first offset on, and its position afterwards."""
     values: list[str] = []
     offset = live.replicas().view.log_start_offset
     while True:
@@ -133,7 +133,7 @@ def fetched(live: LiveCluster, isolation: Isolation, max_bytes: int) -> tuple[li
 @pytest.mark.parametrize("max_bytes", [1, pytest.param(10**6, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("where", ["appends", "merged", "remote"])
 def test_small_reads_by_isolation_level(tmp_path: Path, where: str, max_bytes: int) -> None:
-    """KIP-98, "Fetch": no markers, and of what is left out nobody has to hear."""
+    """KIP-98, "Fetch": no markers; hidden records cause no gaps in the answer."""
     live = Ledger(tmp_path)
     live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.tiered()
@@ -199,7 +199,7 @@ def test_offsets_of_an_aborted_transaction_are_as_before(live: Ledger) -> None:
 def test_offsets_that_are_deleted_do_not_come_back_with_a_transaction(
     delete: Callable[[Cluster], Report], left: dict[tuple[str, int], int], live: Ledger
 ) -> None:
-    """Kafka's coordinator deletes the pending ones, too; those of other topics and groups it leaves."""
+    """Kafka's coordinator deletes the pending ones, too; those of other topics and groups stay."""
     live.append(["in", "in"], "u").raise_for_failures()
     for group in ("g", "other"):
         live.cluster.groups.commit(group, {("u", 0): 1, ("t", 0): 0})
@@ -215,8 +215,8 @@ def test_offsets_that_are_deleted_do_not_come_back_with_a_transaction(
 
 
 def test_only_partitions_that_were_written_to_get_a_marker(live: Ledger) -> None:
-    """All partitions of a small topic become the transaction's with the first append to one of them; the decision
-    how it ends leaves the others out."""
+    """All partitions of a small topic join the transaction with the first append to one of them; the decision on
+    its end leaves the unused ones out."""
     t = live.cluster.transactions.begin("x")
     put(t, {"t-0": "a"})
     assert [row["partition"] for row in live.cluster.transactions.describe("x").rows] == [0, 1]
@@ -229,7 +229,7 @@ def test_only_partitions_that_were_written_to_get_a_marker(live: Ledger) -> None
 
 
 def test_an_abort_by_another_driver_fences_the_partitions_that_were_not_written_to(live: Ledger) -> None:
-    """Nobody else knows which these are, or whether an append to one is on its way."""
+    """Only the producer knows which these are, or whether an append to one is in flight."""
     t = live.cluster.transactions.begin("x")
     put(t, {"t-0": "a"})
     aborted = live.driver().transactions.abort("x").raise_for_failures()
@@ -249,7 +249,7 @@ def test_of_a_large_topic_a_partition_becomes_the_transactions_when_it_is_writte
 
 
 def epochs_of(*drivers: Cluster) -> list[int]:
-    """Of the transactions of these drivers, one after the other."""
+    """The epochs of the transactions of these drivers, one after the other."""
     found = []
     for driver in drivers:
         with driver.transactions.begin("x") as t:
@@ -260,7 +260,7 @@ def epochs_of(*drivers: Cluster) -> list[int]:
 
 @pytest.mark.slow
 def test_a_driver_goes_on_with_the_epoch_that_its_last_transaction_has_left(live: Ledger) -> None:
-    """KIP-890; whoever takes the id over raises it once more, and so does its return."""
+    """KIP-890; a take-over of the id raises the epoch once more, and so does its return."""
     one, other = live.driver(), live.driver()
     assert epochs_of(one, one, other, other, one) == [0, 1, 3, 4, 6]
     assert live.seen()["t-0"] == ["a"] * 5
@@ -276,7 +276,7 @@ def test_a_driver_goes_on_with_the_epoch_that_its_last_transaction_has_left(live
 
 @pytest.mark.slow
 def test_a_transaction_fences_an_open_one_of_its_own_driver(live: Ledger) -> None:
-    """Also where neither has written yet, and where both begin after one that has ended."""
+    """Even if neither has written yet, and if both begin after a finished one."""
     assert epochs_of(live.cluster) == [0]
     first, second = (live.cluster.transactions.begin("x") for _ in range(2))
     with pytest.raises(ProducerFencedError):
@@ -301,7 +301,7 @@ def test_another_timeout_is_one_that_the_coordinator_knows(live: Ledger) -> None
 
 
 def test_a_second_producer_of_the_id_fences_the_first(live: Ledger) -> None:
-    """KIP-98: what it left open is aborted; its appends and its commit are refused."""
+    """KIP-98: its open transaction is aborted; its appends and its commit are refused."""
     first = live.cluster.transactions.begin("x")
     put(first, {"t-0": "old"})
     with live.driver().transactions.begin("x") as second:
@@ -388,7 +388,7 @@ def test_an_operator_aborts_what_is_open(live: Ledger) -> None:
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.slow
 def test_a_transaction_hangs_where_an_unclean_election_has_lost_its_marker(tmp_path: Path, commit: bool) -> None:
-    """KIP-664: readers would wait for ever. It is ended as it was decided."""
+    """KIP-664: readers would wait forever. It is ended as it was decided."""
     live = Ledger(tmp_path)
     live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.topic("t", copies=2, unclean_leader_election_enable="true")
@@ -400,7 +400,7 @@ def test_a_transaction_hangs_where_an_unclean_election_has_lost_its_marker(tmp_p
     store, folder = live.store(follower), live.replica(follower).folder
     before = {stored.name for stored in store.list(folder)}
     (t.commit if commit else t.abort)()
-    # The follower never got the marker, and the leader is lost: what only an unclean election gets over.
+    # The follower never got the marker, and the leader is lost: only an unclean election resolves this.
     ports_of(live.cluster).metadata.submit(AlterPartition((without(live.replicas().view, [follower]),)))
     store.delete([stored.name for stored in store.list(folder) if stored.name not in before])
     live.cluster.brokers.fence(leader, force=True)

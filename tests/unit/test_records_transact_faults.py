@@ -1,4 +1,4 @@
-"""Transactions while storage fails, drivers die and others come in between: all or nothing all the same."""
+"""Transactions while storage fails, drivers die and other drivers interfere: always all or nothing."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_what_is_over_is_over(live: Ledger) -> None:
 
 
 def test_a_marker_that_cannot_be_written_is_written_by_whoever_comes_next(tmp_path: Path) -> None:
-    """It is decided all the same: the commit does not fail."""
+    """It is decided nevertheless: the commit does not fail."""
     faults = Faults()
     live = Ledger(tmp_path, through=faults.wrap).begin()
     t = live.cluster.transactions.begin("x")
@@ -91,7 +91,7 @@ def test_a_marker_that_cannot_be_written_is_written_by_whoever_comes_next(tmp_pa
     assert ([f.item for f in report.failures], report.totals["outcome"]) == (["u-0"], "committed")
     assert (live.seen()["u-0"], live.state()) == ([], State.PREPARE_COMMIT)
     with live.driver().transactions.begin("x"):
-        pass  # the next producer of the id completes what it finds
+        pass  # the next producer of the id completes the transaction
     assert live.seen() == EVERYTHING
 
 
@@ -134,7 +134,7 @@ def test_a_beginning_of_unknown_outcome_is_aborted(tmp_path: Path) -> None:
     with pytest.raises(OutcomeUnknownError):
         put(t, {"t-0": "a"})
     faults.none()
-    live.driver().transactions.begin("y")  # its record stands behind, and both are committed
+    live.driver().transactions.begin("y")  # its record comes after it, and both are committed
     assert live.state() == State.ONGOING
     with pytest.raises(InvalidTxnStateError, match="it was aborted"):
         t.commit()
@@ -143,7 +143,7 @@ def test_a_beginning_of_unknown_outcome_is_aborted(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_nothing_hangs_in_a_restored_log(tmp_path: Path) -> None:
-    """What is tiered is decided, also where a marker stands behind the end of the remote log, and was lost."""
+    """Tiered records are decided, even if a marker after the end of the remote log was lost."""
     live = partly_tiered(tmp_path)
     live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     x, y = live.cluster.transactions.begin("x"), live.cluster.transactions.begin("y")
@@ -161,7 +161,7 @@ def test_nothing_hangs_in_a_restored_log(tmp_path: Path) -> None:
 
 
 def test_a_topic_that_is_created_anew_meanwhile_is_not_the_transactions(tmp_path: Path) -> None:
-    """Else its records would wait for a marker that nobody writes."""
+    """Otherwise its records would wait for a marker that no driver writes."""
     faults = Faults()
     live = Ledger(tmp_path, through=faults.wrap).begin()
     t = live.cluster.transactions.begin("x")
@@ -183,8 +183,8 @@ def test_a_topic_that_is_created_anew_meanwhile_is_not_the_transactions(tmp_path
 
 @pytest.mark.slow
 def test_what_another_driver_changed_meanwhile_is_decided_anew(live: Ledger) -> None:
-    """Drivers decide on the state that they saw last: a refusal, or a record that rests on a state that has
-    passed, is no answer yet."""
+    """Drivers decide on the last state that they saw: a refusal, or a record based on an old state, is no answer
+    yet."""
     one, other = live.driver(), live.driver()
     for value, driver in (("a", one), ("b", other), ("c", one), ("d", other)):
         with driver.transactions.begin("x") as t:
@@ -220,7 +220,8 @@ def run(live: Ledger, driver: Cluster) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 def test_whichever_change_is_the_drivers_last_it_is_all_or_nothing(tmp_path: Path, late: bool) -> None:
-    """Protocol section 6, I7: the driver dies at each of its changes; the next one of the id ends what it left."""
+    """Protocol section 6, I7: the driver dies at each of its changes; the next driver of the id ends the open
+    transaction."""
     faults = Faults()
     (tmp_path / "0").mkdir()
     points = len(crash_points(Ledger(tmp_path / "0", through=faults.wrap).begin(), faults))
@@ -269,7 +270,7 @@ def test_two_drivers_may_finish_the_same_transaction_at_once(tmp_path: Path) -> 
 
     def overtake(uri: str, what: str, name: str) -> None:
         nonlocal passed
-        if what == "stage" and "/u-" in name:  # some markers are there, this one is not
+        if what == "stage" and "/u-" in name:  # some markers exist, this one does not
             faults.none()
             passed += 1
             other.transactions.finish().raise_for_failures()

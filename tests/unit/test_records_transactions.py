@@ -1,4 +1,4 @@
-"""Transactional ids through their log: take over, begin, end, complete; and who was faster (KIP-98)."""
+"""Transactional ids through their log: take over, begin, end, complete; and concurrent drivers (KIP-98)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Producers(LiveCluster):
         return self
 
     def coordinator(self) -> TransactionCoordinator:
-        """Of another driver."""
+        """The coordinator of another driver."""
         made: TransactionCoordinator = with_ports(TransactionCoordinator, ports_of(self.driver()))()
         return made
 
@@ -59,7 +59,7 @@ def test_a_transaction_from_begin_to_end(live: Producers) -> None:
     for late in (
         ended,
         coordinator.end(producer, commit=True),
-    ):  # somebody else was faster
+    ):  # another driver was faster
         assert coordinator.finish(late).failures == []
     assert live.coordinator().present_state("x") == coordinator.present_state("x")
 
@@ -78,7 +78,7 @@ def test_the_topic_is_created_by_the_first_producer(live: Producers) -> None:
 
 
 def test_a_newer_producer_fences_an_older_one(live: Producers) -> None:
-    """KIP-98: what the older one left open is aborted first, across drivers."""
+    """KIP-98: the older producer's open transaction is aborted first, across drivers."""
     older, newer = live.coordinator(), live.coordinator()
     zombie = older.init_producer("x")
     older.add_partitions(zombie, [live.partition])
@@ -91,7 +91,7 @@ def test_a_newer_producer_fences_an_older_one(live: Producers) -> None:
 
 
 def test_of_two_that_take_an_id_over_at_once_both_get_an_epoch_of_their_own(tmp_path: Path) -> None:
-    """Between the look and the append another driver was faster: the log decides, the slower one decides anew."""
+    """Another driver was faster between the look and the append: the log decides, the slower one decides again."""
     faults = Faults()
     live = Producers(tmp_path, through=faults.wrap).begin()
     live.coordinator().init_producer("x")
@@ -124,7 +124,7 @@ def test_what_is_wrong_is_said_and_nothing_changed(live: Producers) -> None:
 
 
 def test_a_snapshot_stands_for_the_log(live: Producers) -> None:
-    """KIP-630: state after a restart is the snapshot's, and decisions go on from it."""
+    """KIP-630: the state after a restart is the snapshot's, and decisions continue from it."""
     coordinator = live.coordinator()
     producer = coordinator.init_producer("x")
     coordinator.add_partitions(producer, [live.partition])
@@ -147,13 +147,13 @@ def begin(live: Producers, coordinator: TransactionCoordinator, *names: str) -> 
 
 
 def upkeep(live: Producers, driver: Cluster | None = None) -> int:
-    """For how many ids a run of the snapshot job decides something."""
+    """The number of ids for which a run of the snapshot job decides something."""
     report = (driver or live.cluster).snapshot(TRANSACTIONS_TOPIC).raise_for_failures()
     return sum(int(str(row["expired"])) for row in report.rows)
 
 
 def test_overdue_transactions_are_aborted_by_the_snapshot_job(live: Producers) -> None:
-    """KIP-98: Kafka's coordinator does it by itself; here whoever keeps the internal topics short."""
+    """KIP-98: Kafka's coordinator does it by itself; here the upkeep of the internal topics does."""
     coordinator = live.coordinator()
     producer = coordinator.init_producer("x", 5000)
     coordinator.add_partitions(producer, [live.partition])
@@ -173,7 +173,7 @@ def test_overdue_transactions_are_aborted_by_the_snapshot_job(live: Producers) -
 
 
 def test_what_a_driver_left_fenced_when_it_died_is_aborted(live: Producers) -> None:
-    """Between PrepareEpochFence and PrepareAbort it came to its end."""
+    """It ended between PrepareEpochFence and PrepareAbort."""
     ports = ports_of(live.driver())
     coordinator = with_ports(TransactionCoordinator, ports)()
     begin(live, coordinator, "x")
@@ -194,7 +194,7 @@ def test_what_a_driver_left_fenced_when_it_died_is_aborted(live: Producers) -> N
 
 
 def test_a_transaction_that_ends_while_it_is_found_overdue_has_ended(tmp_path: Path) -> None:
-    """Between the look and the append its producer commits: the log decides who was faster."""
+    """Between the look and the append its producer commits: the log decides which was first."""
     faults = Faults()
     live = Producers(tmp_path, through=faults.wrap).begin()
     coordinator = live.coordinator()
@@ -215,7 +215,7 @@ def test_a_transaction_that_ends_while_it_is_found_overdue_has_ended(tmp_path: P
 
 
 def test_ids_that_nobody_uses_are_forgotten(live: Producers) -> None:
-    """transactional.id.expiration.ms; never one with a transaction that is not over."""
+    """transactional.id.expiration.ms; never one with an open transaction."""
     live.cluster.topics.alter_configs(None, {"transactional.id.expiration.ms": "60000"})
     coordinator = live.coordinator()
     coordinator.init_producer("x")

@@ -27,14 +27,14 @@ def ports(tmp_path: Path) -> Ports:
 
 
 class Executors(LocalTasks):
-    """As if work went to four processes."""
+    """Claims to run work in four processes."""
 
     processes = 4
 
 
 @pytest.mark.parametrize(("key", "quota"), KEYS.items())
 def test_there_is_no_limit_unless_one_is_set(ports: Ports, key: str, quota: Quota) -> None:
-    """Kafka's default is the largest number there is."""
+    """Kafka's default is the largest number of its type."""
     limit = with_ports(quota, ports)
     assert limit(cluster_config({})) is None
     assert limit(cluster_config({key: str(2**63 - 1)})) is None
@@ -51,7 +51,7 @@ def test_processes_that_copy_at_once_share_it(ports: Ports) -> None:
 
 
 def test_all_fetches_of_a_driver_spend_from_one_bucket(ports: Ports) -> None:
-    """They run in its process, wherever its tasks do. A limit that changes counts from then on."""
+    """They run in its process, wherever its tasks do. A changed limit counts from then on."""
     ports.execution.tasks = Executors(1)
     first, again, other = (
         fetch_throttle(ports.clock, ports.memory, cluster_config({FETCH: n})) for n in ("1000", "1000", "500")

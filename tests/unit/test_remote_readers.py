@@ -1,5 +1,5 @@
-"""Readers of others judge the remote table of each kind of topic, as Delta and as Iceberg: every record, once,
-with the values that were appended. ``tests/spark/test_remote_readers.py`` has delta-spark's."""
+"""Other programs read the remote table of each kind of topic, as Delta and as Iceberg: every record, once, with
+the appended values. ``tests/spark/test_remote_readers.py`` has delta-spark's."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ pytestmark = [
 ]
 
 DUCKDB = Path(__file__).resolve().parents[2] / ".cache" / "servers" / "duckdb"
-"""Where ``make servers`` puts DuckDB with its extensions for Delta and Iceberg."""
+"""The folder where ``make servers`` puts DuckDB with its extensions for Delta and Iceberg."""
 
 Reader = Callable[[Path], Sequence[Row]]
-"""From the folder of the Delta table: offset and value of each committed record."""
+"""Takes the folder of the Delta table, and returns offset and value of each committed record."""
 
 
 @pytest.fixture(scope="module", params=KINDS)

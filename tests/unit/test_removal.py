@@ -1,4 +1,4 @@
-"""Rules of removal: what each may take, and whether a log follows it."""
+"""Rules of removal: the records that each may remove, and whether a log follows it."""
 
 from __future__ import annotations
 

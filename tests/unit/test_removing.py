@@ -1,4 +1,4 @@
-"""A rule carried out on a replica: what stays, at which offsets, and what every crash leaves."""
+"""A rule carried out on a replica: the remaining records, their offsets, and the result of every crash."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Record = tuple[bytes | None, bytes | None]
 
 
 class Keyed(Log):
-    """A log of keyed records, and what they were."""
+    """A log of keyed records, and the original records."""
 
     def __init__(self) -> None:
         super().__init__((1, 0))
@@ -53,7 +53,7 @@ class Keyed(Log):
         return carry_out(self.replica, log, transactions_of(log, self.replica.footer), rule, options)
 
     def held(self) -> dict[int, Record]:
-        """The records of the log by offset; gaps are checked to be nothing else."""
+        """The records of the log by offset; all others must be gaps."""
         found: dict[int, Record] = {}
         log = self.replica.log(fresh=True)
         assert log.log_end == log.high_watermark == len(self.given)
@@ -109,7 +109,7 @@ def test_the_last_record_of_each_key_stays_at_its_offset(seed: int, segment_byte
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("seed", range(10))
 def test_a_run_that_ends_anywhere_is_continued_by_the_next(seed: int) -> None:
-    """After each file the log is whole: what a rule keeps is there, and what no rule removes."""
+    """After each file the log is intact: it has all records that no rule removes."""
     log = a_log(seed)
     ends = bounds(log)
     first, second = Rule(1, ends[6]), Rule(2, ends[9], ends[5])
@@ -124,7 +124,7 @@ def test_a_run_that_ends_anywhere_is_continued_by_the_next(seed: int) -> None:
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("seed", range(10))
 def test_a_tombstone_leaves_after_what_it_deletes_even_where_no_rule_came_before(seed: int) -> None:
-    """The ascending order: in any other, the record before a removed tombstone would come back after a crash."""
+    """The order is ascending: in any other, the record before a removed tombstone would return after a crash."""
     log = a_log(seed)
     rule = Rule(2, bounds(log)[9], bounds(log)[8])
     while log.apply(rule, most=1).segments:
@@ -144,7 +144,7 @@ def test_a_rule_over_an_earlier_one_that_was_half_carried_out_leaves_the_same() 
 
 
 def test_a_leader_that_does_not_know_the_bound_to_be_committed_says_what_to_do() -> None:
-    """Elected with a register of the high watermark below the bound, which its predecessor knew."""
+    """The leader was elected with a high watermark below the bound, which its predecessor knew."""
     log = Keyed()
     for value in (b"1", b"2", b"3"):
         log.add((b"a", value))
@@ -156,7 +156,7 @@ def test_a_leader_that_does_not_know_the_bound_to_be_committed_says_what_to_do()
 
 
 def test_a_late_merge_brings_no_record_back() -> None:
-    """A driver that planned before the rule names its segment after it."""
+    """A driver that planned before the rule names its segment after the rule."""
     log = a_log(5)
     rule = Rule(1, bounds(log)[8])
     late = log.run(0, 10**9)

@@ -1,4 +1,4 @@
-"""One replica on one root: list it, then check whose root it is (protocol section 1; V3, V4)."""
+"""One replica on one root: list it, then check the root's identity (protocol section 1; V3, V4)."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_v3_an_unmounted_volume_is_unreachable(tmp_path: Path) -> None:
 
 
 def registered(replica: Replica) -> Replica:
-    """The replica as a registration of its root as it is now makes it."""
+    """The replica according to a registration of its current root."""
     found = inspect_root(replica.store)
     assert found is not None
     assert found.file.directory_id == replica.directory_id
@@ -162,7 +162,7 @@ def registered(replica: Replica) -> Replica:
 
 
 def put_back(store: Store) -> None:
-    """``broker.json`` is restored from a backup that keeps all that a copy can keep."""
+    """``broker.json`` is restored from a backup that preserves everything a copy can preserve."""
     if isinstance(store, LocalStore):
         file, backup = Path(store.root, BROKER_FILE), Path(store.root, "backup")
         shutil.copy2(file, backup)
@@ -184,7 +184,7 @@ def test_a_root_as_it_is_registered_costs_one_look_and_no_byte(store: Store) -> 
 
 
 def test_a_root_put_back_from_a_copy_is_stale_although_its_directory_is_the_same(store: Store) -> None:
-    """What was appended since the copy is not on it: it must not count as the replica that it was."""
+    """It lacks the appends since the copy, and must not count as the original replica."""
     replica = registered(replica_on(store))
     put_back(store)
     with pytest.raises(StaleBrokerError, match="an older copy was restored, or the root was moved"):
@@ -193,7 +193,7 @@ def test_a_root_put_back_from_a_copy_is_stale_although_its_directory_is_the_same
 
 
 def test_a_root_that_was_moved_counts_as_another_incarnation(tmp_path: Path) -> None:
-    """The price: nobody can tell a faithful copy on another disk from an older one."""
+    """The price: a faithful copy on another disk is indistinguishable from an older one."""
     (tmp_path / "here").mkdir()
     replica = registered(replica_on(LocalStore(str(tmp_path / "here"))))
     shutil.copytree(tmp_path / "here", tmp_path / "there")
@@ -225,7 +225,7 @@ def test_an_identity_that_is_not_known_compares_directories(store: Store) -> Non
 
 
 def test_what_one_of_two_machines_cannot_tell_makes_no_difference(store: Store) -> None:
-    """The time of birth, on a file system or a kernel that does not tell it."""
+    """The time of birth, on a file system or a kernel that does not report it."""
     assert same_root("1.2.3@4+5", "1.2.3@4")
     assert same_root("1.2.3@4", "1.2.3@4+5")
     assert same_root("1.2.3@4", "")
@@ -234,7 +234,7 @@ def test_what_one_of_two_machines_cannot_tell_makes_no_difference(store: Store) 
 
 
 class WipedWhileListed(MemoryStore):
-    """A root that is wiped and formatted anew between its listing and the check of it."""
+    """A root that is wiped and formatted again between its listing and the check of it."""
 
     wipe = False
 
@@ -260,7 +260,7 @@ def test_v3_the_root_is_checked_after_the_listing() -> None:
 
 
 def test_v4_each_incarnation_and_each_assignment_has_its_own_folder(store: Store) -> None:
-    """V4: what a zombie writes into the old one is not seen."""
+    """V4: files that a zombie writes into the old one are not seen."""
     replica = replica_on(store)
     append(replace(replica, directory_id="8" * 32), 0)
     append(replace(replica, assignment=16), 0)
@@ -296,7 +296,7 @@ def test_the_lineage_of_the_greatest_epoch_counts(store: Store) -> None:
 
 
 def test_a_register_in_the_place_of_another_one_is_read(store: Store) -> None:
-    """Registers are written once, but for those of strangers, and of a heal."""
+    """Registers are written once, except those of attackers and of a heal."""
     replica = replica_on(store)
     join(replica, (1, 0), (2, 1))
     assert replica.log().lineage == Lineage([(1, 0), (2, 1)])
@@ -315,7 +315,7 @@ def test_an_earlier_lineage_is_there_too(store: Store) -> None:
 
 
 def test_what_lineages_take_in_memory_is_known() -> None:
-    """What is remembered is bounded by it."""
+    """The cache is bounded by it."""
     text = Lineage((epoch, epoch * 1000) for epoch in range(1, 20_001)).to_json()
     tracemalloc.start()
     try:
@@ -327,7 +327,7 @@ def test_what_lineages_take_in_memory_is_known() -> None:
 
 
 def test_lineages_are_remembered_by_bytes_not_by_count(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a stranger, 16 MiB each, do not stay in memory."""
+    """Foreign registers, 16 MiB each, do not stay in memory."""
     most_bytes = 500_000
     remembered: BoundedCache[tuple[Store, StoredObject], Lineage] = BoundedCache(most_bytes)
     monkeypatch.setattr("stratalog.partitions.replica.remembered_lineages", remembered)

@@ -1,5 +1,5 @@
-"""Who is in the ISR: members leave it that are behind or damaged, and come back when they have everything
-(protocol, section 4; KIP-497, KIP-903)."""
+"""The ISR: members leave it when they lag or are damaged, and return when they have everything (protocol, section
+4; KIP-497, KIP-903)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ LAG_MS = 30_000
 
 
 class Disks(LiveCluster):
-    """Brokers of which any may refuse writes."""
+    """Brokers any of which may refuse writes."""
 
     def __init__(self, folder: Path) -> None:
         self.faults = Faults()
         super().__init__(folder, through=self.faults.wrap)
 
     def full(self, broker: int) -> None:
-        """From now on this broker has no space left; reads go on."""
+        """The broker has no space left from now on; reads succeed."""
 
         def before(uri: str, what: str, name: str) -> None:
             if uri == f"memory://b{broker}" and what in CHANGES:
@@ -35,7 +35,7 @@ class Disks(LiveCluster):
         self.faults.before = before
 
     def lose(self, broker: int, file: int) -> str:
-        """Somebody deletes a file of a log by hand; its name."""
+        """Delete a file of a log by hand, and return its name."""
         replica = self.replica(broker)
         name = str(replica.log().chain[file].name)
         replica.store.delete([replica.path(name)])
@@ -50,7 +50,7 @@ def live(tmp_path: Path) -> Disks:
 
 
 def outcomes(report: Report) -> list[object]:
-    """Of each partition of an append."""
+    """The outcomes of the partitions of an append."""
     return [row["outcome"] for row in report.rows]
 
 
@@ -64,7 +64,7 @@ def _all_in_sync(live: LiveCluster) -> None:
 
 
 def test_an_append_waits_for_a_member_and_then_goes_on_without_it(live: Disks) -> None:
-    """Section 4, Shrink; ``replica.lag.time.max.ms``: acknowledged by the ISR that remains."""
+    """Section 4, Shrink; ``replica.lag.time.max.ms``: acknowledged by the remaining ISR."""
     live.append(["a"]).raise_for_failures()
     live.full(3)
     began = live.clock.now_ms()
@@ -81,7 +81,7 @@ def test_an_append_waits_for_a_member_and_then_goes_on_without_it(live: Disks) -
 
 
 def test_an_append_waits_for_a_member_as_long_as_it_is_told_to(live: Disks) -> None:
-    """``replica.lag.time.max.ms``: half an hour, where that is wanted."""
+    """``replica.lag.time.max.ms`` may be half an hour."""
     live.cluster.topics.alter_configs(None, {"replica.lag.time.max.ms": "1800000"})
     live.full(3)
     began = live.clock.now_ms()
@@ -122,7 +122,7 @@ def test_an_append_to_a_leader_that_refuses_it_says_whether_it_may_come_to_be(li
 
 
 def _after_it_has_taken_effect(live: Disks, error: Exception) -> None:
-    """The next commit of a file takes effect, and its caller does not learn of it."""
+    """The next commit of a file takes effect, but its caller gets an error."""
 
     def after(uri: str, what: str, name: str) -> None:
         if what == "commit":
@@ -181,7 +181,7 @@ def test_a_member_that_lacks_nothing_stays_however_long_it_is_idle(live: Disks) 
 @pytest.mark.parametrize("file", [0, 1, 2], ids=["first", "in the middle", "last"])
 @pytest.mark.parametrize("leads", [False, True], ids=["follower", "leader"])
 def test_a_file_deleted_by_hand_is_found_and_healed_by_the_next_run(live: Disks, file: int, leads: bool) -> None:
-    """A hole in a log: named, the replica out of the ISR until it is healed from another one."""
+    """A hole in a log: it is named, and the replica is out of the ISR until it is healed from another one."""
     live.fill("abc")
     victim = live.leader() if leads else live.followers()[0]
     name = live.lose(victim, file)
@@ -221,7 +221,7 @@ def test_an_append_finds_a_damaged_leader_and_goes_to_the_next(live: Disks) -> N
 
 
 def _interrupt(live: Disks, at: Callable[[str, str, str], bool], act: Callable[[], object]) -> None:
-    """``act`` happens once, before the first call that ``at`` picks."""
+    """``act`` happens once, before the first call that ``at`` selects."""
 
     def before(uri: str, what: str, name: str) -> None:
         if at(uri, what, name):

@@ -1,4 +1,4 @@
-"""The nearest replica (KIP-392): who may serve a reader, and up to where."""
+"""The nearest replica (KIP-392): which replicas may serve a reader, and up to which offset."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def live(tmp_path: Path, faults: Faults) -> LiveCluster:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
-    """``live``, for those who change nothing."""
+    """``live``, for tests that change nothing."""
     return racked(tmp_path_factory.mktemp("shared"), Faults())
 
 
 def seen(live: LiveCluster, broker: int, view: PartitionView | None = None) -> SeenLeader:
-    """The leader, which is that broker."""
+    """The leader as listed, which is that broker."""
     ports = ports_of(live.cluster)
     replicas = live.replicas() if view is None else ports.storage.replicas(view)
     return SeenLeader(ports.metadata.image(), replicas, live.log(broker), replicas.leader.footer, tiered=False)
 
 
 def chosen(live: LiveCluster, rack: str | None, offset: int = 0) -> Chosen:
-    """By the driver of ``live``, which has read the metadata just now."""
+    """The choice of ``live``'s driver, which has just read the metadata."""
     return with_ports(nearest, ports_of(live.cluster))(
         seen(live, live.leader()),
         ClientMetadata(rack),
@@ -54,7 +54,7 @@ def chosen(live: LiveCluster, rack: str | None, offset: int = 0) -> Chosen:
 
 
 def serves(live: LiveCluster, rack: str | None, offset: int = 0) -> tuple[int, int]:
-    """The broker, and up to where."""
+    """The broker, and the end of the records that it serves."""
     found = chosen(live, rack, offset)
     assert found.is_leader == (found.replica.broker_id == live.leader())
     return found.replica.broker_id, found.high_watermark
@@ -150,7 +150,7 @@ def test_of_two_replicas_in_the_rack_the_next_best_is_chosen(live: LiveCluster, 
 
 
 def test_a_replica_out_of_the_isr_serves_until_it_has_been_behind_for_too_long(live: LiveCluster) -> None:
-    """replica.lag.time.max.ms, from when the oldest record was written that it lacks."""
+    """replica.lag.time.max.ms, counted from the time of the oldest record that it lacks."""
     live.cluster.topics.alter_configs(None, {"replica.lag.time.max.ms": "1000"})
     out_of_sync(live, 2)
     assert serves(live, "b") == (2, 6)
@@ -169,7 +169,7 @@ def test_a_replica_that_has_dropped_the_offset_is_not_chosen(live: LiveCluster) 
 
 
 def test_a_replica_of_another_history_is_not_chosen_beyond_what_it_has_in_common(live: LiveCluster) -> None:
-    """After an unclean election: broker 2 was away, and holds a record that the new leader has not."""
+    """After an unclean election: broker 2 was away, and holds a record that the new leader lacks."""
     live.cluster.topics.alter_configs(None, {"replica.lag.time.max.ms": "1000000"})
     live.cluster.brokers.fence([3]).raise_for_failures()
     live.append(["lost"]).raise_for_failures()
@@ -185,7 +185,7 @@ def test_a_replica_of_another_history_is_not_chosen_beyond_what_it_has_in_common
 
 
 def test_a_replica_that_knows_a_later_leader_is_not_chosen(live: LiveCluster) -> None:
-    """The leader that was listed is none any more: its listing says nothing of what others hold by now."""
+    """The listed leader has been replaced: its listing does not show what others hold by now."""
     leader = seen(live, 1)
     live.cluster.elect("t", leader=3).raise_for_failures()
     live.append(["g"]).raise_for_failures()
@@ -206,7 +206,7 @@ def test_a_replica_serves_up_to_its_own_high_watermark(live: LiveCluster) -> Non
 
 
 def test_a_replica_that_knows_more_than_a_new_leader_serves_no_more_than_it(live: LiveCluster) -> None:
-    """What readers see is the leader's high watermark, wherever they read it."""
+    """Readers see records up to the leader's high watermark, on any replica."""
     unaware(live, 1)
     leader = seen(live, 1)
     assert (leader.log.high_watermark, live.log(2).high_watermark) == (6, 7)
@@ -234,7 +234,7 @@ SEEN: list[tuple[tuple[str, int], ClientMetadata, Replicas]] = []
 
 
 class Farthest(ReplicaSelector):
-    """The greatest broker id; notes what it is given."""
+    """Selects the greatest broker id; records its arguments."""
 
     def select(
         self, topic_partition: tuple[str, int], client: ClientMetadata, partition: Replicas
@@ -251,8 +251,8 @@ class Raises(ReplicaSelector):
 
 
 def test_a_selector_sees_the_reader_and_every_replica_that_could_serve(live: LiveCluster) -> None:
-    """KIP-392, "Broker API": it "allows users to provide custom logic"; here it is asked in every read, so that no
-    reader stays with a replica that has fallen behind (``metadata.max.age.ms`` has no counterpart)."""
+    """KIP-392, "Broker API": it "allows users to provide custom logic"; here it is called for every read, so that
+    no reader stays with a replica that has fallen behind (``metadata.max.age.ms`` has no counterpart)."""
     live.select_by(Farthest=Farthest)
     live.cluster.brokers.fence(3).raise_for_failures()
     unaware(live, 2)
@@ -261,8 +261,8 @@ def test_a_selector_sees_the_reader_and_every_replica_that_could_serve(live: Liv
     client = ClientMetadata(None, "loader", "me", "here")
     assert with_ports(nearest, ports_of(live.cluster))(leader, client, 0).replica.broker_id == 2
     first = ReplicaView(1, "a", "memory://b1", 7, 0, 0)
-    ((topic_partition, told, replicas),) = SEEN
-    assert (topic_partition, told) == (("t", 0), client)
+    ((topic_partition, found, replicas),) = SEEN
+    assert (topic_partition, found) == (("t", 0), client)
     assert replicas == Replicas(first, (first, ReplicaView(2, "b", "memory://b2", 7, 0, 0)))
 
 
@@ -275,13 +275,13 @@ def test_a_selector_that_fails_fails_the_read(live: LiveCluster) -> None:
 def test_a_reader_who_does_not_offer_the_selector_reads_from_the_leader_and_says_so(
     live: LiveCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """KIP-392, "Broker API": what is recommended may not be there."""
+    """KIP-392, "Broker API": the recommended replica may not exist."""
     live.select_by(Farthest=Farthest)
     live.selectors = {}
     live.cluster = live.driver()
     for _ in range(2):
         assert serves(live, "b") == (1, 6)
-    (said,) = caplog.messages
-    assert said.startswith(
+    (message,) = caplog.messages
+    assert message.startswith(
         "the leader serves all reads: replica.selector.class = 'Farthest': this process offers no"
     )

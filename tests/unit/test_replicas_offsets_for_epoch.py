@@ -1,4 +1,4 @@
-"""Up to where a log is what a consumer has read, by leader epochs (KIP-320)."""
+"""The offset up to which a log equals a consumer's records, by leader epochs (KIP-320)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_where_histories_part(
 def test_a_leader_knows_the_high_watermark_once_it_has_reached_its_own_epoch(
     high_watermark: int, known: bool
 ) -> None:
-    """KIP-207: before, what was committed under the leader before it may reach further."""
+    """KIP-207: before that, commits under the previous leader may reach further."""
     taken_over = log((1, 0), (2, 10), high_watermark=high_watermark)
     assert knows_high_watermark(taken_over, 2) is known
     assert knows_high_watermark(log((1, 0), end=10, high_watermark=min(high_watermark, 10)), 2) is known

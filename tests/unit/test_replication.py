@@ -44,7 +44,7 @@ def test_an_acknowledged_append_is_on_every_replica_of_the_isr() -> None:
 
 
 def test_with_acks_leader_a_reader_sees_nothing_until_a_sync_proves_it() -> None:
-    """Section 2: ``acks=leader`` stops after step 4 and promises nothing but an attempt."""
+    """Section 2: ``acks=leader`` stops after step 4 and promises only an attempt."""
     one = OnePartition(2)
     one.append(["a"], acks_all=False)
     assert one.read(1) == []
@@ -66,8 +66,8 @@ def test_a_repeated_sequence_answers_with_the_first_offsets() -> None:
 
 
 def _append_where_the_name_is_taken(by: str, listings: int) -> AppendOutcome:
-    """An append of ``p``, whose file finds its name taken by an append of ``by``. Then the leader answers so many
-    listings more, and takes no file any more.
+    """An append of ``p``, whose file finds its name taken by an append of ``by``. Then the leader answers this
+    many more listings, and accepts no file any more.
     """
     leader = FaultyStore(MemoryStore("broker-1", ManualClock()))
     one = OnePartition(stores=[leader])
@@ -92,8 +92,8 @@ def _append_where_the_name_is_taken(by: str, listings: int) -> AppendOutcome:
 
 
 def test_a_name_that_is_taken_may_be_taken_by_the_append_itself() -> None:
-    """``Staged.commit``: False is also the echo of a request whose answer was lost. Until the leader was looked
-    at, nobody knows whether the append is in its log."""
+    """``Staged.commit``: False may also be the echo of a request whose answer was lost. Until a look at the
+    leader, it is unknown whether the append is in its log."""
     failed = _append_where_the_name_is_taken(by="p", listings=0)
     assert isinstance(failed, NotAppended)
     assert failed.tried
@@ -137,7 +137,7 @@ def test_a_new_leader_takes_over_at_its_log_end_and_followers_truncate_by_lineag
 
 
 def test_a_leader_without_the_lineage_of_its_records_does_not_take_over_from_an_older_one() -> None:
-    """Its newest records would be dead, and their offsets given away again."""
+    """Its newest records would be dead, and their offsets assigned again."""
     one = OnePartition(2)
     one.append(["a"])
     one.elect(2)
@@ -174,14 +174,15 @@ def test_a_follower_that_is_behind_is_copied_to_in_order() -> None:
 
 
 def test_the_leaders_files_are_looked_into_by_those_who_copy_them() -> None:
-    """Section 1: the listing infers where an append ends, its footer must agree. Not one file after the other."""
+    """Section 1: the listing infers an append's end, and its footer must agree; files are not read one after the
+    other."""
     faults = Faults()
     one = OnePartition(stores=[faults.wrap("leader", MemoryStore("leader")), MemoryStore("follower")])
     one.change(isr=(1,))
     for value in "abcdef":
         one.append([value])
     forget()
-    last = one.replicas.leader.log().chain[-1].file.object.name  # its footer says where the log ends
+    last = one.replicas.leader.log().chain[-1].file.object.name  # its footer has the end of the log
     runs: list[Any] = []
     opened: list[tuple[str, int]] = []
 
@@ -260,7 +261,7 @@ def test_a_name_with_two_sizes_is_reported() -> None:
 
 
 def test_merges_are_copied_and_replicas_stay_equal() -> None:
-    """Section 3 step 4: a merged segment that covers what the follower has as appends."""
+    """Section 3 step 4: a merged segment covers records that the follower has as appends."""
     one = OnePartition(2)
     for value in "abcdef":
         one.append([value])

@@ -35,7 +35,8 @@ class Keyed(OnePartition):
         self.change(rules=(CommittedRule(Rule(99, 0), 0),))
 
     def put(self, rows: Iterable[Row], *, producer: str | None = None, sequence: int = 0, epoch: int = 0) -> int:
-        """Append these keys and values, in a transaction of the producer if one is named; the next offset."""
+        """Append these keys and values, in a transaction of the producer if one is named; returns the next
+        offset."""
         rows = list(rows)
         who = ProducerAppend(producer or next(self.ids), epoch, sequence, producer is not None)
         made = batch([value for _, value in rows])
@@ -46,7 +47,7 @@ class Keyed(OnePartition):
         return self.replicas.replica(broker).log(fresh=True)
 
     def held(self, broker: int) -> dict[int, tuple[bytes | None, bytes | None, int | None]]:
-        """The rows of a replica that are no gaps: key, value, control, by offset."""
+        """The rows of a replica except gaps: key, value, control, by offset."""
         found = {}
         for link in self.log(broker).chain:
             for part in read_batches(self.stores[broker], link.file, link.start, link.end):
@@ -88,7 +89,7 @@ def test_followers_take_over_the_segments_of_the_leader() -> None:
 
 
 def test_a_new_leader_goes_on_where_the_old_one_has_stopped() -> None:
-    """The rule is in the metadata: what the new leader lacks of it, it makes itself, byte for byte."""
+    """The rule is in the metadata: the new leader makes the missing files itself, byte for byte."""
     one = a_partition()
     one.apply(Rule(1, 5), most=1)
     other = a_partition()
@@ -104,7 +105,7 @@ def test_a_new_leader_goes_on_where_the_old_one_has_stopped() -> None:
 
 
 def test_a_follower_that_was_away_is_stale_and_nothing_else() -> None:
-    """It holds more, is brought up by the next sync, and is damaged in no check."""
+    """It holds more, is updated by the next sync, and no check calls it damaged."""
     one = a_partition()
     one.change(isr=(1, 2))
     one.apply(Rule(1, 5))
@@ -115,8 +116,7 @@ def test_a_follower_that_was_away_is_stale_and_nothing_else() -> None:
 
 
 def test_a_follower_ahead_of_an_elected_leader_keeps_what_it_has() -> None:
-    """Whoever follows holds the greater generation: its segments replace the leader's files, which it has no use
-    for."""
+    """Followers hold the greater generation: its segments replace the leader's files, which they do not need."""
     one = a_partition()
     one.change(isr=(1, 2))
     one.apply(Rule(1, 5))

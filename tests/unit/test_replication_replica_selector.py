@@ -1,4 +1,4 @@
-"""Replica selectors (KIP-392, "Public Interfaces"): what they are given, what they answer, what may be wrong."""
+"""Replica selectors (KIP-392, "Public Interfaces"): their arguments, their answers, their errors."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def test_rack_aware_takes_the_leader_in_the_readers_rack_before_its_followers() 
     ],
 )
 def test_rack_aware_takes_the_most_caught_up(two: tuple[int, int], three: tuple[int, int], selected: int) -> None:
-    """The greatest log end, then the one that was caught up last, then the greatest broker: always the same."""
+    """The greatest log end, then the replica that was caught up last, then the greatest broker id: always the
+    same."""
     followers = view(2, "b", *two), view(3, "b", *three)
     assert rack_aware("b", *followers) == rack_aware("b", *reversed(followers)) == selected
 
@@ -93,7 +94,7 @@ def test_rack_aware_takes_the_most_caught_up(two: tuple[int, int], three: tuple[
 
 
 class Told(ReplicaSelector):
-    """Notes what it is told."""
+    """Records its arguments."""
 
     def __init__(self) -> None:
         self.configs: Mapping[str, str] | None = None
@@ -111,7 +112,7 @@ class Told(ReplicaSelector):
 
 
 class Bare:
-    """No subclass, and yet all that it takes."""
+    """Not a subclass, but with all methods."""
 
     def configure(self, configs: Mapping[str, str]) -> None:
         pass
@@ -194,8 +195,8 @@ raise SystemExit("by the attacker")
 def test_no_name_of_the_config_is_imported(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It may come from a voter's root, or from a restored backup. A reader in the folder of the cluster, or in the
-    root of a broker, reads from the leader, and says so."""
+    """The config may come from a voter's root, or from a restored backup. A reader in the folder of the cluster,
+    or in the root of a broker, reads from the leader, and says so."""
     root = tmp_path / "b2"
     root.mkdir()
     (root / "evil.py").write_text(EVIL)
@@ -211,13 +212,13 @@ def test_no_name_of_the_config_is_imported(
         assert {module for module in set(sys.modules) - before if "evil" in module or "lib2to3" in module} == set()
     assert not list(root.glob("was_here"))
     assert len(caplog.messages) == (2 if name else 0)
-    assert all(said.isprintable() and len(said) < 1000 for said in caplog.messages)
+    assert all(message.isprintable() and len(message) < 1000 for message in caplog.messages)
 
 
 def test_an_installed_package_offers_selectors_by_entry_points(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Streams and jobs open clusters by themselves: nobody could give them any."""
+    """Streams and jobs open clusters themselves, so no selectors can be passed to them."""
     (tmp_path / "my_racks.py").write_text(
         "from stratalog.engine.replication.replica_selector import LeaderSelector\n"
         "class Cheapest(LeaderSelector): pass\n"
@@ -265,7 +266,7 @@ def test_a_name_that_nobody_offers_is_refused_where_it_would_be_set(tmp_path: Pa
     ],
 )
 def test_what_is_offered_and_is_no_selector_is_one_clear_error(make: MakeSelector, message: str) -> None:
-    """It is this process that is wrong, not the config."""
+    """The process lacks it; the config is not wrong."""
     with pytest.raises(InvalidConfigError, match=f"{KEY} = mine: {message}"):
         offered("mine", make)
 

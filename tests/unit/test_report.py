@@ -1,4 +1,4 @@
-"""What a report says of failures: the thing, the code, what is wrong and what to do, each once."""
+"""A report of failures: the thing, the code, the fault and the remedy, each once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.tampering import Spot
 
 
 @pytest.mark.parametrize(
-    ("item", "message", "said"),
+    ("item", "message", "found"),
     [
         ("a-0", "a-0: it is gone; heal it", "it is gone; heal it"),
         ("a-0", "a-0 has no leader: elect one", "has no leader: elect one"),
@@ -35,13 +35,13 @@ from tests.unit.tampering import Spot
         ("a-0", "", ""),
     ],
 )
-def test_a_failure_says_its_item_once(item: str, message: str, said: str) -> None:
-    assert Failure(item, "CODE", message).message == said
-    assert f"FAILED {item}: CODE: {said}" in str(Report("test", [], [Failure(item, "CODE", message)]))
+def test_a_failure_says_its_item_once(item: str, message: str, found: str) -> None:
+    assert Failure(item, "CODE", message).message == found
+    assert f"FAILED {item}: CODE: {found}" in str(Report("test", [], [Failure(item, "CODE", message)]))
 
 
 def test_a_report_is_a_table_for_programs() -> None:
-    """Whole numbers stay whole where a row lacks them; values of several types are text."""
+    """Whole numbers stay whole if a row lacks them; values of several types are text."""
     rows = [{"topic": "a", "end": 2**62, "seen": 1}, {"topic": "b", "lag": 0.5, "seen": "never"}]
     report = Report("describe", rows)
     assert report.to_arrow().to_pylist() == [
@@ -54,22 +54,22 @@ def test_a_report_is_a_table_for_programs() -> None:
     assert Report("describe", ()).to_arrow().num_rows == len(Report("describe", ()).to_pandas()) == 0
 
 
-def said_twice(line: str) -> list[str]:
-    """What a line of four words and more says more than once, or where one thing stands twice as a subject."""
+def repeated(line: str) -> list[str]:
+    """A sequence of four or more words, or a subject, that a line repeats."""
     parts = [part.strip() for part in re.split(r"; |: |\. ", line)]
     subject = re.compile(r"(topic '\w+'|\w+-\d+( on broker \d+| in .*)?)")
-    said = [part for part in parts if len(part.split()) > 3 or subject.fullmatch(part)]
-    return sorted({part for part in said if said.count(part) > 1})
+    messages = [part for part in parts if len(part.split()) > 3 or subject.fullmatch(part)]
+    return sorted({part for part in messages if messages.count(part) > 1})
 
 
 def test_the_test_itself_finds_what_is_said_twice() -> None:
-    assert said_twice("a-0: CODE: it is gone") == []
-    assert said_twice("a-0: CODE: a-0: it is gone") == ["a-0"]
-    assert said_twice("a-0: 1 is in sync; none of it was appended; none of it was appended")
+    assert repeated("a-0: CODE: it is gone") == []
+    assert repeated("a-0: CODE: a-0: it is gone") == ["a-0"]
+    assert repeated("a-0: 1 is in sync; none of it was appended; none of it was appended")
 
 
 def troubles(live: LiveCluster) -> dict[str, Callable[[], object]]:
-    """What can be wrong with topic ``t`` of three replicas, tiered, by name."""
+    """Faults of topic ``t`` with three replicas, tiered, by name."""
     leader, follower = live.leader(), live.followers()[0]
 
     def damage() -> None:
@@ -124,7 +124,7 @@ TROUBLES = (
 
 
 def run_all(live: LiveCluster) -> Iterator[Report | StratalogError]:
-    """Every operation on topics and brokers, and what came of it."""
+    """Run every operation on topics and brokers; returns the results."""
     calls: tuple[Callable[[Cluster], object], ...] = (
         lambda cluster: live.append(["x"], driver=cluster),
         lambda cluster: live.append(["x"], producer="p", sequence=3, driver=cluster),
@@ -178,12 +178,12 @@ def test_whatever_is_wrong_no_message_says_a_thing_twice(tmp_path: Path, trouble
             lines += answer.notes
         else:
             lines.append(f"{answer.code}: {answer}")
-    assert {line: twice for line in lines if (twice := said_twice(line))} == {}
+    assert {line: twice for line in lines if (twice := repeated(line))} == {}
     assert lines
 
 
 @pytest.mark.parametrize("time_ms", [2**63 - 1, -(2**63), 10**20])
 def test_a_time_that_no_calendar_has_is_its_first_or_last(time_ms: int) -> None:
-    """As a record of a group or a transaction may say it."""
+    """As a record of a group or a transaction may contain it."""
     year = datetime.fromisoformat(utc_text(time_ms)).year
     assert year == (1 if time_ms < 0 else 9999)

@@ -1,4 +1,4 @@
-"""A report has a row for every partition that was asked for, also for those that an operation has not tried."""
+"""A report has a row for every requested partition, including those that an operation has not tried."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPERATIONS: dict[str, Callable[[Cluster], Report]] = {
 
 
 def _no_fault(_: LiveCluster) -> None:
-    """All is well."""
+    """No fault."""
 
 
 def _broker_away(live: LiveCluster) -> None:
@@ -37,7 +37,7 @@ def _tables_damaged(live: LiveCluster) -> None:
 
 
 def _folder_is_a_file(live: LiveCluster) -> None:
-    """Of topic a on each broker."""
+    """Replace the folder of topic a on each broker by a file."""
     for folder in [found for broker in ("b1", "b2", "b3") for found in (live.folder / broker).glob("*/a-*")]:
         folder.rename(folder.with_name("elsewhere"))
         folder.write_bytes(b"")

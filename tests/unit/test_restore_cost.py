@@ -1,4 +1,4 @@
-"""The cost of a restore: a few requests for each partition, many of them side by side."""
+"""The cost of a restore: a few requests per partition, many of them concurrent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tiered(folder: Path, partitions: int) -> LiveCluster:
 
 
 def requests(folder: Path, partitions: int) -> Counter[str]:
-    """The calls that a restore makes of brokers and remote, by kind."""
+    """The calls of a restore to brokers and the remote tier, by kind."""
     live = tiered(folder, partitions)
     calls: list[str] = []
     live.through = lambda _, store: CountingStore(store, lambda kind, _: calls.append(kind))
@@ -40,7 +40,7 @@ def requests(folder: Path, partitions: int) -> Counter[str]:
 
 
 def test_the_requests_of_a_restore_are_so_many_for_each_partition(tmp_path: Path) -> None:
-    """No commit, no listing of a whole topic, and no load of a table for each of them."""
+    """There is no commit, no listing of a whole topic, and no load of a table for each of them."""
     few, some, more = (requests(tmp_path / str(size), size) for size in (4, 8, 16))
     step = some - few
     assert more - some == step + step
@@ -49,14 +49,14 @@ def test_the_requests_of_a_restore_are_so_many_for_each_partition(tmp_path: Path
 
 
 class Together:
-    """Lets a local log start be written only when another one is, too."""
+    """Blocks the write of a local log start until another one is written, too."""
 
     def __init__(self, partitions: int) -> None:
         self.left = partitions
         self._lock = threading.Lock()
         self._two = threading.Barrier(2, timeout=10)
 
-    def told(self, kind: str, name: str) -> None:
+    def wait(self, kind: str, name: str) -> None:
         if kind == CREATE and name.endswith(".local"):
             with self._lock:
                 self.left -= 1
@@ -66,12 +66,12 @@ class Together:
 
 
 def test_leaders_are_prepared_side_by_side(tmp_path: Path) -> None:
-    """Two small files for each partition, one after the other, would be minutes for a cluster in buckets."""
+    """Two small files for each partition, one after the other, would take minutes for a cluster in buckets."""
     live = tiered(tmp_path / "c", 4)
     together = Together(4)
 
     def through(uri: str, store: Store) -> Store:
-        return CountingStore(store, together.told) if "heir" in uri else store
+        return CountingStore(store, together.wait) if "heir" in uri else store
 
     live.through = through
     Heir(live).restore().raise_for_failures()

@@ -1,4 +1,4 @@
-"""What may leave a log (KIP-405, "Log retention"; protocol section 4, Retention; V6, V10, V11)."""
+"""The files that may leave a log (KIP-405, "Log retention"; protocol section 4, Retention; V6, V10, V11)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_kafkas_rules_for_time_and_size(retention_ms: int, retention_bytes: int,
 
 
 def test_an_old_file_behind_a_young_one_stays() -> None:
-    """Kafka deletes a prefix: it stops at the first segment that is to stay."""
+    """Kafka deletes a prefix: it stops at the first segment that must stay."""
     log = extents((100, 5_000), (100, 10), (100, 5_000), (100, 10))
     assert retained_from(log, RetentionLimits(1_000, UNLIMITED), NOW_MS) == 10
 
@@ -97,7 +97,7 @@ def test_it_is_the_further_of_the_two_limits_taken_alone(
 
 @pytest.mark.parametrize(("wanted", "start"), [(0, 0), (1, 0), (2, 2), (4, 2), (5, 5), (6, 5), (7, 5), (100, 5)])
 def test_the_local_start_moves_to_a_file_boundary_below_the_high_watermark(wanted: int, start: int) -> None:
-    """So that no live append straddles it: its base would be below the start, and it dead."""
+    """So that no live append straddles it: its base would be below the start, and the append dead."""
     assert local_start_for(log_of("0.1 2.1 5.1 8.1 6.1.hw", end=9), wanted) == start
 
 
@@ -126,7 +126,8 @@ def test_moving_the_local_start_loses_nothing_above_it(wanted: int) -> None:
 
 
 def removed(names: str, lineage: list[tuple[int, int]] | None = None, **modified_ms: int) -> set[str]:
-    """What a vacuum at ``NOW_MS`` may delete; everything is old but what ``modified_ms`` says otherwise."""
+    """The names that a vacuum at ``NOW_MS`` may delete; everything is old unless ``modified_ms`` says
+    otherwise."""
     ages = {name.lstrip("_").replace("_to_", "-").replace("_", "."): at for name, at in modified_ms.items()}
     log = log_of(names, lineage or [(1, 0)], modified_ms=ages)
     return set(removable(log, NOW_MS, DELAY_MS))
@@ -141,7 +142,7 @@ def test_files_of_the_log_are_never_removed() -> None:
 
 
 def test_files_below_the_local_start_go_after_the_delay() -> None:
-    """Section 4, Retention: creates ``<offset>.local``; a later run, after the delay, deletes below it."""
+    """Section 4, Retention: creates ``<offset>.local``; a later run, after the delay, deletes files below it."""
     names = "0.1 1.1 2.1 2.local"
     assert removed(names) == named("0.1 1.1")
     assert removed(names, _2_local=NOW_MS - DELAY_MS) == named("0.1 1.1")
@@ -190,7 +191,7 @@ def test_what_is_truncated_waits_for_the_delay_from_when_its_epoch_was_joined() 
 
 
 def test_v6_a_dead_segment_stays_while_its_last_offset_is_not_below_the_high_watermark() -> None:
-    """Its epoch is looked up at its last record, and that one's may change again."""
+    """Its epoch is looked up at its last record, and that record's epoch may change again."""
     names, lineage = "0.1 1.1 0-3.1 2.2", [(1, 0), (2, 2)]
     assert removed(f"{names} 2.2.hw", lineage) == set()
     assert removed(f"{names} 3.2.hw", lineage) == named("0-3.1")
@@ -205,8 +206,8 @@ def test_v11_registers_that_say_nothing_any_more_go() -> None:
 
 
 def test_a_local_start_that_moves_on_faster_than_the_delay_keeps_no_file_for_ever() -> None:
-    """file.delete.delay.ms counts for each file from the first local start above it, which is why that
-    register stays until a greater one is as old."""
+    """file.delete.delay.ms counts for each file from the first local start above it, so that register stays until
+    a greater one is as old."""
     names = "0.1 1.1 2.1 3.1 1.local 2.local 3.local"
     aged = {"_2_local": NOW_MS - DELAY_MS, "_3_local": NOW_MS - 1}
     assert removed(names, **aged) == named("0.1 1.1 1.local")
@@ -229,7 +230,7 @@ dead_or_alive = st.sets(
 def test_a_vacuum_changes_no_log_under_this_lineage_or_a_later_one(
     data: set[str], hw: int, hw_epoch: int, local: int, later_start: int
 ) -> None:
-    """V6: below the high watermark no later leader of a clean election differs; above it, nothing goes."""
+    """V6: below the high watermark no later leader of a clean election differs; above it, nothing is deleted."""
     lineage = [(1, 0), (2, 4)]
     names = [*sorted(data), f"{hw}.{hw_epoch}.hw", f"{local}.local"]
     log = log_of(names, lineage)
@@ -262,7 +263,7 @@ ages = st.lists(st.tuples(st.integers(1, 200), st.integers(-3_000, 6_000)), max_
 def test_limits_keep_the_same_until_the_next_file_expires(
     files: list[tuple[int, int]], retention_ms: int, retention_bytes: int
 ) -> None:
-    """Also where timestamps are yet to come (an age below 0): such a file counts from when it was written."""
+    """Even if timestamps are in the future (an age below 0): such a file counts from its time of writing."""
     log = [
         LogFile(i * 10, i * 10 + 10, size, NOW_MS - age, NOW_MS - 500 * (6 - i))
         for i, (size, age) in enumerate(files)
@@ -303,19 +304,19 @@ def epochs_left(names: list[str], leader_epoch: int, **ages: int) -> list[int]:
 
 
 def test_a_thousand_elections_leave_a_bounded_number_of_registers() -> None:
-    """The last one counts; those before it that tell a foreign one stay."""
+    """The last one counts; the earlier ones that identify a foreign one stay."""
     names = ["0.1", *(f"{epoch}.epoch" for epoch in range(1, 1001))]
     assert epochs_left(names, 1000) == [*range(1001 - KEPT_EPOCHS, 1001)]
 
 
 def test_a_register_above_the_committed_epoch_makes_up_for_none() -> None:
-    """Heal deletes it: then the last one below counts again."""
+    """Heal deletes it: then the previous one counts again."""
     names = ["0.1", *(f"{epoch}.epoch" for epoch in [*range(1, 31), *range(900, 1000)])]
     assert epochs_left(names, 30) == [*range(31 - KEPT_EPOCHS, 31), *range(900, 1000)]
 
 
 def test_registers_go_when_those_that_follow_are_as_old_as_the_delay() -> None:
-    """Somebody may be reading what he has listed."""
+    """A reader may be reading the listed file."""
     names = ["0.1", *(f"{epoch}.epoch" for epoch in range(1, 31))]
     young = {str(epoch): NOW_MS for epoch in range(21, 31)}
     assert epochs_left(names, 30, **young) == [*range(21 - KEPT_EPOCHS, 31)]
@@ -333,7 +334,7 @@ def test_the_next_register_goes_when_those_that_follow_are_old_enough() -> None:
 
 @pytest.mark.parametrize("again_ms", [1, 10, DELAY_MS - 1])
 def test_the_delay_of_an_append_begins_with_the_first_merge_that_hides_it(again_ms: int) -> None:
-    """A tail of small appends is merged again with each few that follow, more often than the delay is long."""
+    """A tail of small appends is merged again every few appends, more often than the delay."""
     ages = {"0-2.1": NOW_MS, "0-3.1": NOW_MS + again_ms}
     log = log_of(["0.1", "1.1", "2.1", "0-2.1", "0-3.1", "3.1.hw"], [(1, 0)], modified_ms=ages)
 

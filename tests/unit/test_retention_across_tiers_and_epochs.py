@@ -1,5 +1,5 @@
-"""What Kafka's retention of tiered logs has got wrong: bytes counted twice, or of uploads that never ended,
-segments of two leader epochs that overlap, and leader epochs that nobody remembers."""
+"""Known bugs of Kafka's retention of tiered logs: bytes counted twice, or for unfinished uploads, segments of two
+overlapping leader epochs, and forgotten leader epochs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def log_start(live: LiveCluster) -> int:
 
 
 def handed_over(live: LiveCluster) -> int:
-    """The next replica leads; a driver that knows nothing goes on."""
+    """The next replica leads; a driver without caches continues."""
     heir = live.followers()[0]
     live.cluster.elect("t", leader=heir).raise_for_failures()
     live.cluster = live.driver()
@@ -38,8 +38,8 @@ def handed_over(live: LiveCluster) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("dropped", [0, 2, 4])
 def test_a_new_leader_counts_what_both_tiers_hold_once(live: LiveCluster, dropped: int) -> None:
-    """KAFKA-20732: a new leader took the bytes of local segments that are remote, too, for bytes of their own, and
-    deleted what ``retention.bytes`` still keeps. It must hold that a record counts once, whoever leads, and
+    """KAFKA-20732: a new leader counted the bytes of local segments that are also remote twice, and deleted
+    segments that ``retention.bytes`` still keeps. Here a record must count once, whichever replica leads, and
     whatever part of the log is in both tiers."""
     filled(live, "abcdef", local_retention_bytes="-2")
     sizes = [one.size_bytes for one in remote(live)]
@@ -63,9 +63,9 @@ def test_a_new_leader_counts_what_both_tiers_hold_once(live: LiveCluster, droppe
 @pytest.mark.slow
 @pytest.mark.parametrize("new_leader", [False, True])
 def test_uploads_that_have_not_ended_count_for_nothing(live: LiveCluster, new_leader: bool) -> None:
-    """KAFKA-17062: segments in the state COPY_SEGMENT_STARTED, of uploads that died, counted for the size of the
-    log, and sound ones were deleted for them. It must hold that only what is committed counts, however many
-    uploads die, and also those of an earlier leader."""
+    """KAFKA-17062: segments in the state COPY_SEGMENT_STARTED, of failed uploads, counted for the size of the log,
+    and valid ones were deleted because of them. Here only commits must count, for any number of failed uploads,
+    including those of an earlier leader."""
     filled(live, "ab", local_retention_bytes="-2")
     live.fill("cdef")
     for _ in range(3):
@@ -89,9 +89,9 @@ def test_uploads_that_have_not_ended_count_for_nothing(live: LiveCluster, new_le
 @pytest.mark.slow
 @pytest.mark.parametrize("records", ["", "xyz"])
 def test_segments_of_two_epochs_that_overlap_do_not_stop_retention(live: LiveCluster, records: str) -> None:
-    """KAFKA-16511: where segments of two leader epochs overlapped, the earlier one's end was never below the log
-    start in its own epoch, and nothing was deleted from there on. It must hold that all of the remote log expires,
-    the segments of a lost history and what they overlap with, too."""
+    """KAFKA-16511: if segments of two leader epochs overlapped, the earlier one's end was never below the log
+    start in its own epoch, and nothing was deleted from there on. Here the whole remote log must expire, including
+    the segments of a lost history and the segments that they overlap."""
     filled(live, "ab", local_retention_bytes="-1")
     table = ports_of(live.cluster).storage.remote_table(live.cluster.image.topic("t"))
     epoch = live.replicas().view.leader_epoch
@@ -100,7 +100,7 @@ def test_segments_of_two_epochs_that_overlap_do_not_stop_retention(live: LiveClu
     fence(live, *others, one)
     unfence(live, *others)
     live.cluster.elect("t", unclean=True).raise_for_failures()
-    table.commit([uploaded(segment(2, 5, epoch=epoch))], (), deposed)  # late; what nobody has any more
+    table.commit([uploaded(segment(2, 5, epoch=epoch))], (), deposed)  # late; records that no replica has any more
     live.cluster = live.driver()
     if records:
         live.fill(records)
@@ -119,8 +119,8 @@ def test_segments_of_two_epochs_that_overlap_do_not_stop_retention(live: LiveClu
 
 
 def test_a_leader_whose_files_have_other_bounds_uploads_no_offset_twice(live: LiveCluster) -> None:
-    """KAFKA-16511, where the overlap came from: the new leader's segments begin and end elsewhere. It must hold
-    that the remote log goes on where it ends, and expires whole."""
+    """KAFKA-16511, the origin of the overlap: the new leader's segments have other boundaries. Here the remote log
+    must continue at its end, and expire completely."""
     filled(live, "abc", local_retention_bytes="-1")
     live.fill("de")
     live.cluster.topics.alter_configs("t", {"segment.bytes": "1000000", "segment.merge.min.files": "2"})
@@ -142,9 +142,9 @@ def test_a_leader_whose_files_have_other_bounds_uploads_no_offset_twice(live: Li
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("rebuilt", [True, False])
 def test_leader_epochs_that_no_broker_has_a_register_of_expire_nothing(live: LiveCluster, rebuilt: bool) -> None:
-    """A leader epoch cache that was cut at the local start took remote segments of earlier epochs for those of
-    nobody, and deleted them long before their time. It must hold that what is remote stays as long as retention
-    says, whatever epochs the brokers' registers still tell of, and also where the leader was made anew."""
+    """A leader epoch cache that was truncated at the local start considered remote segments of earlier epochs
+    orphaned, and deleted them long before their time. Here remote segments must stay as long as retention says,
+    whatever epochs the brokers' registers still have, and even if the leader was recreated."""
     values = [f"{number:02}" for number in range(KEPT_EPOCHS + 4)]
     live.tiered()
     for value in values:

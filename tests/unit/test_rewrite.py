@@ -29,7 +29,7 @@ CLOCK = ManualClock(now_ms=5_000)
 
 
 class Log:
-    """A replica on a memory store whose appends hold their own offsets as values."""
+    """A replica on a memory store whose appends have their own offsets as values."""
 
     def __init__(self, *lineage: tuple[int, int]) -> None:
         self.store = MemoryStore(clock=CLOCK)
@@ -40,7 +40,7 @@ class Log:
         assert self.store.create(self.replica.path(name), self.lineage.to_json())
 
     def move_to(self, store: MemoryStore) -> None:
-        """From now on the replica is on a store that misbehaves, with what it holds."""
+        """Move the replica with its files to a faulty store."""
         for stored in self.store.list(""):
             store.create(stored.name, self.store.read(stored.name))
         self.store = store
@@ -146,7 +146,7 @@ def test_a_run_of_which_a_rule_has_removed_records_has_left_the_log() -> None:
 
 
 def test_its_footer_is_as_if_it_had_been_one_append() -> None:
-    """Producer state and lineage are the last file's: both are cumulative."""
+    """Producer state and lineage are the last file's, because both are cumulative."""
     log = three_appends()
     log.merge(log.run(0, 5))
     footer = read_segment(log.store, listed(log.store, DataName(0, 5, 1), log.replica.folder)).footer
@@ -154,7 +154,7 @@ def test_its_footer_is_as_if_it_had_been_one_append() -> None:
     assert footer.producers == {"p": ProducerEntry(1, 3, 3, 5, 0)}
     assert (footer.topic_id, footer.partition) == ("f" * 32, 3)
     assert (footer.min_timestamp_us, footer.max_timestamp_us, footer.max_timestamp_offset) == (0, 4, 4)
-    assert footer.created_ms == 1000  # the last append's: whoever merges the same files makes the same bytes
+    assert footer.created_ms == 1000  # the last append's: every merge of the same files makes the same bytes
 
 
 def test_appends_of_several_epochs_become_a_segment_of_the_last() -> None:
@@ -186,7 +186,7 @@ WIDE = physical_schema(value=pa.struct([("n", pa.int64()), ("new", pa.string())]
 
 
 def typed(log: Log, *schemas: pa.Schema) -> Run:
-    """One file of one record for each of the schemas: its offset, and "new" in fields that were added."""
+    """One file of one record for each of the schemas: its offset, and "new" in added fields."""
     for base, schema in enumerate(schemas):
         value = {"n": base} | {field.name: "new" for field in list(schema.field("value").type)[1:]}
         row = records([value], schema=schema)
@@ -199,7 +199,7 @@ def typed(log: Log, *schemas: pa.Schema) -> Run:
     "schemas", [(NARROW, WIDE), (WIDE, NARROW), (NARROW, WIDE, NARROW)], ids=["nw", "wn", "nwn"]
 )
 def test_files_of_a_schema_that_has_grown_become_one_segment_of_the_wider_one(schemas: tuple[pa.Schema]) -> None:
-    """A driver that knows the older schema appends after one that knows the newer one: nothing is dropped."""
+    """A driver with the older schema appends after one with the newer schema: nothing is dropped."""
     merged = []
     for _ in range(2):
         log = Log((1, 0))
@@ -217,7 +217,7 @@ def test_files_of_a_schema_that_has_grown_become_one_segment_of_the_wider_one(sc
 
 
 def test_files_whose_schemas_contradict_each_other_are_left_alone() -> None:
-    """No log of ours has such: somebody else has written there."""
+    """No log has such files: another program has written there."""
     log = Log((1, 0))
     run = typed(log, WIDE, physical_schema(value=pa.struct([("n", pa.int64()), ("other", pa.string())])))
     before = log.names()
@@ -270,7 +270,7 @@ def test_a_file_that_is_deleted_before_it_is_read_makes_no_segment() -> None:
 
 
 def test_v2_a_file_that_was_deleted_and_created_again_is_not_merged() -> None:
-    """Rule 3: a copy is of the object that was listed, not of its name."""
+    """Rule 3: a copy is of the listed object, not of its name."""
     log = three_appends()
     run = log.run(0, 5)
     log.delete(DataName(3, None, 1))
@@ -281,7 +281,7 @@ def test_v2_a_file_that_was_deleted_and_created_again_is_not_merged() -> None:
 
 
 class TruncatedWhileStaged(MemoryStore):
-    """A root on which the replica joins a newer epoch while somebody is writing."""
+    """A root on which the replica joins a newer epoch during a write."""
 
     path: str | None = None
     lineage = Lineage()
@@ -329,7 +329,7 @@ def test_v2_a_file_whose_name_was_taken_again_after_it_was_read_is_not_the_one_t
 
 
 def test_a_gap_that_the_listing_hides_is_found_by_the_footers() -> None:
-    """V4, V13: the ends of appends are inferred from what follows; before a merge they are looked at."""
+    """V4, V13: the ends of appends are inferred from the next file; before a merge they are checked."""
     log = Log((1, 0))
     log.append(0, 3)
     log.append(5, 9)

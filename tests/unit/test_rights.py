@@ -1,8 +1,8 @@
-"""The table of rights in SECURITY.md: each operation asks for what its row says and for nothing else; where a
-right to create or to delete is missing, the error names it and the path.
+"""The table of rights in SECURITY.md: each operation makes exactly the requests of its row; without a right to
+create or to delete, the error names it and the path.
 
-The log of a remote table is written and read by delta-rs, past our stores: of it the tests see what comes and
-goes.
+delta-rs writes and reads the log of a remote table without our stores: the tests only see its created and deleted
+files.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.slow
 REFUSED = StorageAuthorizationError.code
 
 
-def said_by(act: Act, live: Guarded, driver: Cluster) -> tuple[bool, str]:
-    """Whether it went well, and all that it says of what did not."""
+def texts_of(act: Act, live: Guarded, driver: Cluster) -> tuple[bool, str]:
+    """Whether it succeeded, and all texts about its failures."""
     try:
         answer = act(live, driver)
     except StratalogError as error:
@@ -46,13 +46,13 @@ def test_an_operation_asks_for_the_rights_of_its_row_and_for_no_others(row: Need
             log.rename(log.with_name("hidden"))
     with live.guarded(lambda place, right: right in row.right_of(place)) as (asked, refused):
         for act in ACTS[row.operation]:
-            went_well, said = said_by(act, live, driver)
-            assert went_well, said
+            went_well, found = texts_of(act, live, driver)
+            assert went_well, found
     assert refused == []
     expected = {(place, right) for place in PLACES for right in row.right_of(place)}
     changes = {(place, right) for place in PLACES for right in ("create", "delete")}
     assert asked <= expected
-    if ("delta", "delete") in asked:  # what came is gone again
+    if ("delta", "delete") in asked:  # the created files are deleted again
         changes -= {("delta", "create")}
     assert asked & changes == expected & changes, "and no row says too much"
 
@@ -77,14 +77,14 @@ def test_a_right_that_is_missing_is_named_with_the_path(
     act = ACTS[row.operation][0]
     began_s = live.clock.monotonic_s()
     with live.guarded(lambda at, asked: (at, asked) != (place, right)) as (_, refused):
-        went_well, said = said_by(act, live, driver)
+        went_well, found = texts_of(act, live, driver)
     assert refused, "it was asked for"
     if row.if_refused.startswith(place):
-        assert went_well, said
+        assert went_well, found
     else:
         assert not went_well
-        assert REFUSED in said
-        assert any(path in said for path in refused), said
+        assert REFUSED in found
+        assert any(path in found for path in refused), found
         assert live.clock.monotonic_s() - began_s < 5, "it has waited for nobody"
 
 
@@ -103,8 +103,8 @@ def test_a_producer_that_may_delete_nothing_lacks_nothing(tmp_path: Path) -> Non
         PREPARED.get(operation, lambda _: None)(live)
         with live.guarded(lambda place, right: right != "delete") as (_, refused):
             for act in ACTS[operation]:
-                went_well, said = said_by(act, live, live.driver())
-                assert went_well, (operation, said)
+                went_well, found = texts_of(act, live, live.driver())
+                assert went_well, (operation, found)
         assert refused == [], operation
     live.cluster.verify(deep=True).raise_for_failures()
 
@@ -129,8 +129,8 @@ def test_whoever_may_only_read_changes_nothing_by_dry_runs(tmp_path: Path) -> No
     )
     for run in dry:
         with live.guarded(lambda place, right: right in ("list", "read")) as (_, refused):
-            went_well, said = said_by(lambda _, __, run=run: run(), live, driver)  # type: ignore[misc]
-        assert went_well, said
+            went_well, found = texts_of(lambda _, __, run=run: run(), live, driver)  # type: ignore[misc]
+        assert went_well, found
         assert refused == []
 
 

@@ -1,6 +1,4 @@
-"""Rights on a file system, for real: a process that permissions hold reads a cluster on folders that it may not
-write to.
-"""
+"""Rights on a real file system: a process without privileges reads a cluster on read-only folders."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ READS = 10
 
 @contextmanager
 def modes(root: Path, folders: int, files: int) -> Iterator[None]:
-    """Everything below the root has these meanwhile."""
+    """Set the modes of everything below the root during the block."""
     found = [Path(folder) for folder, _, _ in os.walk(root)]
     for folder in found:
         for file in folder.iterdir():
@@ -67,8 +65,8 @@ def cluster(folder: Path) -> LiveCluster:
 def test_who_may_not_write_reads_everything_and_is_told_what_he_lacks(tmp_path: Path) -> None:
     live = cluster(tmp_path)
     with live.unchanged(), modes(tmp_path, 0o555, 0o444):
-        said: dict[str, str] = json.loads(run_without_privileges(program(ACTS), [str(live.file)]))
-    reads, writes = dict([*said.items()][:READS]), dict([*said.items()][READS:])
+        answer: dict[str, str] = json.loads(run_without_privileges(program(ACTS), [str(live.file)]))
+    reads, writes = dict([*answer.items()][:READS]), dict([*answer.items()][READS:])
     assert set(reads.values()) == {""}, reads
     for write, folder in {"append": "/t-", "commit": "__consumer_offsets-", "create_topic": ".claim"}.items():
         assert "CLUSTER_AUTHORIZATION_FAILED: cannot create" in writes[write].replace(
@@ -82,11 +80,11 @@ def test_who_may_not_write_reads_everything_and_is_told_what_he_lacks(tmp_path: 
 
 @pytest.mark.slow
 def test_the_log_of_a_remote_table_that_may_not_be_written_is_named(tmp_path: Path) -> None:
-    """Delta writes it: the error is ours all the same."""
+    """Delta writes it, but the error is stratalog's."""
     live = cluster(tmp_path)
     (log,) = tmp_path.rglob("_delta_log")
     with modes(log, 0o555, 0o444):
-        said: dict[str, str] = json.loads(run_without_privileges(program(ACTS), [str(live.file)]))
-    assert "t-0: CLUSTER_AUTHORIZATION_FAILED: " in said["tier"], said["tier"]
-    assert "_delta_log" in said["tier"]
+        answer: dict[str, str] = json.loads(run_without_privileges(program(ACTS), [str(live.file)]))
+    assert "t-0: CLUSTER_AUTHORIZATION_FAILED: " in answer["tier"], answer["tier"]
+    assert "_delta_log" in answer["tier"]
     live.cluster.tier().raise_for_failures()

@@ -1,4 +1,5 @@
-"""Rights on a real S3 server: users have what the policies allow that `stratalog policy` prints, and no more."""
+"""Rights on a real S3 server: users have the rights of the policies that `stratalog policy` prints, and no
+others."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.s3
 
 PREFIX = "stratalog"
 TOPICS = ["t", "u"]
-"""Of those roles that have some. There is another one, ``other``."""
+"""The topics of those roles that have some. There is another one, ``other``."""
 ROLES: Mapping[str, tuple[str, list[str] | None]] = {
     "reader": ("reader", TOPICS),
     "producer": ("producer", TOPICS),
@@ -47,7 +48,7 @@ USERS = (*ROLES, "nodelete", "nobody")
 
 
 def bucket_policy(admin: Cluster, bucket: str) -> str:
-    """The printed policies, as they are, for the users of the server: only who they are for is added."""
+    """The printed policies, unchanged, for the users of the server: only their principals are added."""
     statements = [
         {**statement, "Sid": f"{user}{statement['Sid']}", "Principal": {"AWS": principal(user)}}
         for user, (role, topics) in ROLES.items()
@@ -67,7 +68,7 @@ def bucket_policy(admin: Cluster, bucket: str) -> str:
 
 @dataclass
 class OnS3:
-    """A cluster of three voters on one bucket, with something tiered; drivers of its users."""
+    """A cluster of three voters on one bucket, with tiered records; drivers of its users."""
 
     folder: Path
     endpoint: S3Endpoint
@@ -110,7 +111,7 @@ class OnS3:
 
 
 def names_in(on_s3: OnS3) -> set[str]:
-    """Every object of the cluster that is no hint."""
+    """Every object of the cluster that is not a hint."""
     options = StoreOptions(on_s3.endpoint.url, on_s3.endpoint.region, profile="admin")
     root = open_store(f"s3://{on_s3.endpoint.bucket}/{PREFIX}", options)
     return {stored.name for stored in root.walk("") if not stored.name.endswith(".schedule")}
@@ -198,22 +199,24 @@ def test_a_role_of_all_topics_reads_everything(on_s3: OnS3, user: str) -> None:
 
 @pytest.mark.parametrize("user", ["reader", "producer", "operator"])
 def test_records_of_another_topic_are_nobody_elses(on_s3: OnS3, user: str) -> None:
-    """In both tiers; nor are they written, or deleted."""
+    """In both tiers; they are neither written nor deleted."""
     driver = on_s3.driver(user)
     refused = [
-        said_by(lambda: driver.fetch("other", 0, 0)),
-        said_by(lambda: driver.verify(["other"], deep=True)),
-        said_by(lambda: driver.append_batches("other", {0: [batch(["x"])]}, check=False)),
-        said_by(lambda: driver.describe(["other"])),
+        texts_of(lambda: driver.fetch("other", 0, 0)),
+        texts_of(lambda: driver.verify(["other"], deep=True)),
+        texts_of(lambda: driver.append_batches("other", {0: [batch(["x"])]}, check=False)),
+        texts_of(lambda: driver.describe(["other"])),
     ]
-    for said in refused:
-        assert "CLUSTER_AUTHORIZATION_FAILED: " in said
-        assert re.search(rf"cannot .*s3://{on_s3.endpoint.bucket}/{PREFIX}/(b\d/.*/|remote/)other-", said), said
+    for message in refused:
+        assert "CLUSTER_AUTHORIZATION_FAILED: " in message
+        assert re.search(rf"cannot .*s3://{on_s3.endpoint.bucket}/{PREFIX}/(b\d/.*/|remote/)other-", message), (
+            message
+        )
     assert on_s3.driver("admin").fetch("other", 0, 0).records.num_rows
 
 
-def said_by(act: Callable[[], object]) -> str:
-    """What it says of what it was refused."""
+def texts_of(act: Callable[[], object]) -> str:
+    """The texts about its refused requests."""
     try:
         answer = act()
     except StratalogError as error:
@@ -235,9 +238,11 @@ def test_a_reader_that_writes_is_told_what_it_lacks_and_where(on_s3: OnS3) -> No
     }
     before = names_in(on_s3)
     for path, write in writes.items():
-        said = said_by(write)
-        assert "CLUSTER_AUTHORIZATION_FAILED: " in said, path
-        assert re.search(rf"cannot .*s3://{on_s3.endpoint.bucket}/{PREFIX}.*{path}.*\(s3:PutObject\)", said), said
+        found = texts_of(write)
+        assert "CLUSTER_AUTHORIZATION_FAILED: " in found, path
+        assert re.search(rf"cannot .*s3://{on_s3.endpoint.bucket}/{PREFIX}.*{path}.*\(s3:PutObject\)", found), (
+            found
+        )
     assert names_in(on_s3) == before
 
 
@@ -258,15 +263,15 @@ def test_a_producer_does_its_work_and_deletes_nothing(on_s3: OnS3, user: str) ->
         driver.vacuum,
         lambda: driver.topics.delete("t", check=False),
     ):
-        said = said_by(work)
-        assert "CLUSTER_AUTHORIZATION_FAILED: " in said
-        assert re.search(r"\(s3:(Delete|Put)Object\)|its owner must grant you the right to create", said), said
+        found = texts_of(work)
+        assert "CLUSTER_AUTHORIZATION_FAILED: " in found
+        assert re.search(r"\(s3:(Delete|Put)Object\)|its owner must grant you the right to create", found), found
     assert before <= names_in(on_s3)
     assert "t" in on_s3.driver("admin").image.topic_ids
 
 
 def test_what_a_producer_may_not_delete_fails_no_append_and_is_left_to_the_operator(on_s3: OnS3) -> None:
-    """The driver merges behind its appends, and wants to delete what that has hidden."""
+    """The driver merges after its appends, and tries to delete the hidden files."""
     configs = {"segment.merge.min.files": "2", "file.delete.delay.ms": "0", "retention.ms": "-1"}
     admin = on_s3.driver("admin")
     admin.topics.alter_configs("u", configs)
@@ -288,7 +293,7 @@ def test_an_operator_keeps_its_topics_up(on_s3: OnS3) -> None:
     driver.quorum.snapshot().raise_for_failures()
     driver.verify(TOPICS, deep=True).raise_for_failures()
     for work in (driver.retain, driver.tier):
-        assert "/other-" in said_by(lambda work=work: work(["other"]))  # type: ignore[misc]
+        assert "/other-" in texts_of(lambda work=work: work(["other"]))  # type: ignore[misc]
 
 
 def test_the_operator_of_all_topics_does_everything(on_s3: OnS3) -> None:

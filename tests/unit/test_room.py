@@ -1,4 +1,4 @@
-"""Memory that threads take turns with."""
+"""Memory that threads use in turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running independent pieces of work: an error of ours is the outcome of its item, a bug is raised."""
+"""Runs independent work items: an error of stratalog is the outcome of its item, a bug is raised."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUNNERS = [
 
 
 def double(item: int) -> int:
-    """Twice the item; odd items fail."""
+    """Doubles the item; odd items fail."""
     if item % 2:
         raise BrokerUnreachableError(f"broker {item}")
     return item * 2
@@ -118,7 +118,7 @@ def test_values_of_a_run_without_failures() -> None:
 
 
 def test_items_that_end_quickly_run_without_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once they have; an item that takes longer is the last that the others wait for."""
+    """After they have; a slower item is the last for which the others wait."""
     monkeypatch.setattr("stratalog.partitions.runner.QUICK_S", 0.02)
     runner = ThreadRunner(3)
     here = threading.current_thread()

@@ -1,4 +1,4 @@
-"""A data file: what is written is read back, and in which form it is (design section 4)."""
+"""A data file: written content is read back, and has the specified form (design section 4)."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ def test_any_parquet_reader_reads_a_segment() -> None:
 
 
 def test_the_same_records_give_the_same_bytes() -> None:
-    """Replicas agree where their listings agree in names and sizes; runs repeat exactly."""
+    """Replicas agree if their listings agree in names and sizes; runs repeat exactly."""
     one, two = MemoryStore(), MemoryStore()
     for store in (one, two):
         write_segment(store, BASE, [records([b"a", b"b"])])
@@ -333,7 +333,7 @@ def test_memory_is_bounded_by_a_row_group_however_large_the_file(tmp_path: Path)
 
 @pytest.mark.parametrize("sequence", [1.0, True, np.int64(1)], ids=repr)
 def test_a_footer_that_nobody_could_read_is_not_written(sequence: Any) -> None:
-    """The last guard: one such file, and nobody reads or appends to the partition any more."""
+    """The last guard: with one such file, the partition could not be read or appended to any more."""
     store = MemoryStore()
     with pytest.raises(InvalidCallError, match="could not be read back"):
         write_segment(store, BASE, [records([b"a"])], producers={"p": ProducerEntry(0, sequence, 0, 1, 0)})
@@ -341,7 +341,7 @@ def test_a_footer_that_nobody_could_read_is_not_written(sequence: Any) -> None:
 
 
 class Watched:
-    """A store that notes which threads let go of what was read of its files."""
+    """A store that records which threads release the data read from its files."""
 
     def __init__(self, inner: MemoryStore) -> None:
         self.inner = inner
@@ -375,8 +375,8 @@ class Watched:
     ids=["batches", "a row group", "a check"],
 )
 def test_no_thread_but_the_callers_holds_what_is_read(way: Callable[[Watched, DataFile], object]) -> None:
-    """A thread of Arrow's that still holds bytes of Python's when the process ends aborts it: "terminate called
-    without an active exception", status 134, after all was done."""
+    """An Arrow thread that still holds Python bytes when the process ends aborts it: "terminate called without an
+    active exception", status 134, after all work was done."""
     store = MemoryStore()
     values = [random.Random(n).randbytes(200) for n in range(2000)]
     file = write_segment(store, BASE, [records(values, keys=values)])

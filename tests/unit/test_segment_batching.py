@@ -1,4 +1,4 @@
-"""The same records are the same file, in whatever batches they are written."""
+"""The same records make the same file, in any batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stratalog.partitions.segment_writer import SegmentWriter, _regular, memory_
 from tests.unit.segments import BINARY, records
 
 ROWS = 2_500
-"""More than a page has, and their bytes too."""
+"""More records and bytes than a page has."""
 TYPED = physical_schema(
     value=pa.struct(
         [
@@ -51,7 +51,7 @@ def _value(rng: random.Random, typed: bool) -> Any:
 
 @cache
 def everything(typed: bool) -> pa.RecordBatch:
-    """All records, nulls in the latter half alone: a batch may have none."""
+    """All records, with nulls in the latter half alone, so that a batch may have none."""
     rng = random.Random(7)
     keys = [b"k%d" % rng.randrange(900) if row < ROWS // 2 or row % 3 else None for row in range(ROWS)]
     headers = [rng.choice((None, [], [{"key": "h", "value": b"v"}, {"key": "", "value": None}])) for _ in keys]
@@ -91,16 +91,16 @@ def _in_one(typed: bool, row_group_bytes: int) -> tuple[SegmentFooter, bytes]:
 def test_the_batches_leave_no_trace_in_a_file(
     cuts: list[int], typed: bool, compact: bool, row_group_bytes: int
 ) -> None:
-    """Neither in the footer, nor in where row groups and pages end."""
+    """Neither in the footer, nor in the ends of row groups and pages."""
     batch, bounds = everything(typed), sorted({0, *cuts, ROWS})
     parts = [batch.slice(start, end - start) for start, end in pairwise(bounds)]
-    if compact:  # without what is around the slice, and without bits for nulls where there are none
+    if compact:  # without the bytes around the slice, and without null bits if there are no nulls
         parts = [pa.RecordBatch.from_pylist(part.to_pylist(), schema=part.schema) for part in parts]
     assert written(parts, TYPED if typed else BINARY, row_group_bytes) == _in_one(typed, row_group_bytes)
 
 
 def test_only_rows_around_the_ends_of_batches_are_copied() -> None:
-    """Values of three batches, of which the writer once made one."""
+    """Values of three batches, which the writer once joined."""
     batches = [pa.array([b"%d" % (row + number) for row in range(5000)], pa.binary()) for number in range(3)]
     pieces = _regular(pa.chunked_array(batches))
     assert pieces.to_pylist() == [value for batch in batches for value in batch.to_pylist()]
@@ -122,7 +122,7 @@ def test_a_column_of_one_batch_is_not_copied(kind: pa.DataType) -> None:
 
 @pytest.mark.parametrize("typed", [False, True])
 def test_the_memory_of_records_is_what_arrow_says_but_for_its_rounding(typed: bool) -> None:
-    """Levels of lists come on top."""
+    """Levels of lists are additional."""
     batch = everything(typed)
     flat = batch.select(["timestamp", "key", "value"] if not typed else ["timestamp", "key"])
     assert abs(memory_bytes(flat) - flat.nbytes) <= 8 * flat.num_columns + ROWS // 8

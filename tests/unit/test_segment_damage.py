@@ -1,4 +1,4 @@
-"""A data file: no damage passes unseen (design section 4), and what is gone or replaced is no damage."""
+"""A data file: every damage is detected (design section 4), and deleted or replaced files are no damage."""
 
 from __future__ import annotations
 
@@ -23,13 +23,7 @@ from stratalog.partitions.segment_check import check_copy, check_segment, verify
 from stratalog.partitions.segment_footer import CHECKSUM_KEY, FOOTER_KEY, NO_CHECKSUMS
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import Store
-from tests.unit.segments import BASE, EVERYTHING, listed, read, records, write_segment
-
-
-def damaged(data: bytes) -> tuple[MemoryStore, DataFile]:
-    store = MemoryStore()
-    store.create(str(BASE), data)
-    return store, listed(store, BASE)
+from tests.unit.segments import BASE, EVERYTHING, in_memory, listed, read, records, write_segment
 
 
 def intact(values: int = 300) -> tuple[bytes, pa.Table]:
@@ -46,7 +40,7 @@ def intact(values: int = 300) -> tuple[bytes, pa.Table]:
 
 
 def regions(data: bytes) -> dict[str, range]:
-    """Where the classes of bytes of a Parquet file lie."""
+    """The places of the classes of bytes in a Parquet file."""
     footer_at = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     index_at = int(pq.read_metadata(io.BytesIO(data)).metadata[CHECKSUM_KEY][16:32], 16)
     return {
@@ -71,20 +65,20 @@ def flips(region: str, data: bytes, count: int = 150) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("region", ["footer", "footer length", "trailing magic"])
 def test_a_flipped_bit_in_the_file_s_end_is_found_by_the_first_look(region: str) -> None:
-    """Parquet has no checksum of its footer; ours holds statistics, lineage, and producers."""
+    """Parquet has no checksum of its footer; the log's footer contains statistics, lineage, and producers."""
     data, _ = intact()
     for flipped in flips(region, data):
         with pytest.raises(CorruptSegmentError, match=r"00000000000000000100\.0000000001\.parquet"):
-            read_segment(*damaged(flipped))
+            read_segment(*in_memory(flipped))
 
 
 @pytest.mark.slow
 def test_a_flipped_bit_in_a_page_is_found_by_reading_it_or_changes_nothing() -> None:
-    """Page bodies have checksums; a page's header has fields that nobody looks at."""
+    """Page bodies have checksums; a page's header has fields that no reader uses."""
     data, table = intact()
     found = 0
     for flipped in flips("pages", data, 400):
-        store, file = damaged(flipped)
+        store, file = in_memory(flipped)
         try:
             assert read(store, file).equals(table)
         except CorruptSegmentError:
@@ -98,7 +92,7 @@ def test_a_flipped_bit_where_only_other_readers_look_is_found_by_verifying(regio
     """Spark skips pages by the page index: a wrong one would hide records."""
     data, table = intact()
     for flipped in flips(region, data):
-        store, file = damaged(flipped)
+        store, file = in_memory(flipped)
         with pytest.raises(CorruptSegmentError):
             verify_segment(store, file)
         if region == "page index":
@@ -107,30 +101,30 @@ def test_a_flipped_bit_where_only_other_readers_look_is_found_by_verifying(regio
 
 def test_an_intact_file_verifies() -> None:
     data, table = intact()
-    assert verify_segment(*damaged(data)).footer.records == table.num_rows
-    assert verify_bytes(*damaged(data)).crc32 == zlib.crc32(data), "its end tells what all of it comes to"
+    assert verify_segment(*in_memory(data)).footer.records == table.num_rows
+    assert verify_bytes(*in_memory(data)).crc32 == zlib.crc32(data), "its end tells what all of it comes to"
 
 
 @pytest.mark.parametrize("region", ["leading magic", "pages", "page index", "footer", "footer length"])
 def test_every_flipped_bit_is_found_without_decoding_a_record(region: str) -> None:
-    """Also in a page's header, where readers do not look: there is no byte without a checksum."""
+    """Also in a page's header, which readers ignore: every byte has a checksum."""
     data, _ = intact()
     for flipped in flips(region, data):
         with pytest.raises(CorruptSegmentError):
-            verify_bytes(*damaged(flipped))
+            verify_bytes(*in_memory(flipped))
 
 
 @pytest.mark.parametrize("region", ["leading magic", "pages", "page index", "footer", "footer length"])
 def test_every_flipped_bit_is_found_when_a_file_is_copied(region: str) -> None:
-    """The source's footer may have been looked at when it was good, and be remembered."""
+    """The source's footer may have been read when it was intact, and be cached."""
     data, _ = intact()
-    segment = read_segment(*damaged(data))
+    segment = read_segment(*in_memory(data))
     for flipped in flips(region, data):
-        (source, file), target = damaged(flipped), MemoryStore()
+        (source, file), target = in_memory(flipped), MemoryStore()
         copy = target.stage_copy(source, file.object, "copy")
         with pytest.raises(CorruptSegmentError, match=r"00000000000000000100\.0000000001\.parquet is damaged"):
             check_copy(source, segment, copy)
-    good, file = damaged(data)
+    good, file = in_memory(data)
     check_copy(good, segment, MemoryStore().stage_copy(good, file.object, "copy"))
 
 
@@ -154,8 +148,8 @@ OF_THIS_PROCESS = [
 def test_what_the_process_lacks_is_no_damage_of_the_file(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that is said to be damaged is replaced, and its replica leaves the ISR."""
-    store, file = damaged(intact()[0])
+    """A file that is reported as damaged is replaced, and its replica leaves the ISR."""
+    store, file = in_memory(intact()[0])
     segment = read_segment(store, file)
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", fails(error))
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", fails(error))
@@ -174,9 +168,9 @@ def test_what_the_process_lacks_is_no_damage_of_the_file(
 
 
 def test_a_check_in_pieces_finds_offsets_that_are_not_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record at a time: what it finds does not depend on the pieces."""
+    """One record at a time: the result does not depend on the pieces."""
     monkeypatch.setattr(parquet_decoding, "_PIECE_BYTES", 1)
-    store, file = damaged(intact()[0])
+    store, file = in_memory(intact()[0])
     assert check_segment(store, file).bad == ()
     monkeypatch.setattr(segment_check, "numbers", lambda first, end: numbers(first + 1, end + 1))
     assert "have wrong offsets" in str(check_segment(store, file).bad[0].error)
@@ -184,24 +178,24 @@ def test_a_check_in_pieces_finds_offsets_that_are_not_the_next_ones(monkeypatch:
 
 @pytest.mark.slow
 def test_all_that_arrow_says_of_damaged_bytes_is_damage() -> None:
-    """Of every flipped bit; without our own checksums, which are looked at first."""
+    """For every flipped bit; without the log's own checksums, which are checked first."""
     sink = io.BytesIO()
     pq.write_table(pa.table({"a": range(300), "b": ["x"] * 300}), sink, write_page_checksum=True)
     data = sink.getvalue()
-    said = []
+    messages = []
     for position in range(len(data)):
         flipped = bytearray(data)
         flipped[position] ^= 1 << position % 8
         try:
             pq.ParquetFile(pa.BufferReader(bytes(flipped)), page_checksum_verification=True).read()
         except (pa.ArrowException, OSError, ValueError) as error:
-            said.append(error)
-    assert {type(error) for error in said} >= {OSError, pa.ArrowInvalid}
-    assert [error for error in said if is_of_this_process(error)] == []
+            messages.append(error)
+    assert {type(error) for error in messages} >= {OSError, pa.ArrowInvalid}
+    assert [error for error in messages if is_of_this_process(error)] == []
 
 
 def test_records_that_carry_other_offsets_are_found_by_verifying() -> None:
-    """All checksums fit; a writer with a bug has made it."""
+    """All checksums are right; a writer with a bug has made it."""
     store = MemoryStore()
     file = write_segment(store, DataName(7, None, 1), [records([b"a"])])
     renamed = store.read(file.object.name).replace(
@@ -215,7 +209,7 @@ def test_records_that_carry_other_offsets_are_found_by_verifying() -> None:
 
 
 def resealed(data: bytes) -> bytes:
-    """The file with the footer's checksum computed anew."""
+    """The file with a new checksum of its footer."""
     footer_at = regions(data)["footer"].start
     footer = bytearray(data[footer_at:-8])
     at = footer.rfind(CHECKSUM_KEY) + len(CHECKSUM_KEY) + 2
@@ -246,13 +240,13 @@ def test_a_truncated_file_is_found_at_every_length() -> None:
         lengths |= {region.start, region.start + 1, region.stop - 1}
     for length in sorted(lengths - {len(data)}):
         with pytest.raises(CorruptSegmentError):
-            read_segment(*damaged(data[:length]))
+            read_segment(*in_memory(data[:length]))
 
 
 def test_a_file_with_bytes_behind_its_end_is_found() -> None:
     data, _ = intact()
     for extra in (b"\0", b"PAR1", data):
-        store, file = damaged(data + extra)
+        store, file = in_memory(data + extra)
         with pytest.raises(CorruptSegmentError):
             verify_segment(store, file)
 
@@ -290,7 +284,7 @@ def parquet(metadata: dict[bytes, bytes]) -> bytes:
 )
 def test_what_is_no_segment_is_refused_with_the_reason(data: bytes, complaint: str) -> None:
     with pytest.raises(CorruptSegmentError, match=complaint):
-        read_segment(*damaged(data))
+        read_segment(*in_memory(data))
 
 
 @pytest.mark.parametrize(
@@ -334,7 +328,7 @@ def test_a_file_that_is_gone_has_changed_and_is_not_corrupt(reader: Callable[[St
 def test_v2_another_file_of_the_same_name_is_not_the_listed_one(
     reader: Callable[[Store, DataFile], object],
 ) -> None:
-    """Rule 3: a deleted name is free again; what is read is the object that was listed."""
+    """Rule 3: a deleted name is free again; only the listed object is read."""
     store = MemoryStore()
     file = write_segment(store, BASE, [records([b"ours"])])
     store.delete([file.object.name])

@@ -1,4 +1,4 @@
-"""Segments of a stranger who knows the checksums: refused, or read in bounded memory; the process goes on."""
+"""Hostile segments with right checksums: refused, or read in bounded memory; the process survives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from stratalog.partitions import parquet_pages
 from stratalog.partitions.errors import CorruptSegmentError, RecordTooLargeError
-from stratalog.partitions.listing import DataFile
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.records import physical_schema
 from stratalog.partitions.segment import Segment, check_held, read_batches, read_row_group, read_segment
@@ -22,25 +21,19 @@ from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.tiering.statistics import statistics_json
 from tests.unit import hostile_parquet as hostile
-from tests.unit.segments import BASE, EVERYTHING, listed, read, records, write_segment
+from tests.unit.segments import BASE, EVERYTHING, in_memory, listed, read, records, write_segment
 
 MEGABYTE = 1024 * 1024
 
 
-def stored(data: bytes) -> tuple[MemoryStore, DataFile]:
-    store = MemoryStore()
-    store.create(str(BASE), data)
-    return store, listed(store, BASE)
-
-
 def segment(data: bytes) -> Segment:
-    return read_segment(*stored(data))
+    return read_segment(*in_memory(data))
 
 
 def test_a_segment_that_is_taken_apart_and_put_together_again_is_sound() -> None:
-    """Else the tests below would show nothing."""
+    """Otherwise the tests below would prove nothing."""
     data = hostile.Taken(hostile.honest()).sealed()
-    store, file = stored(data)
+    store, file = in_memory(data)
     assert verify_segment(store, file).footer.records == 20
     assert read(store, file).column("value").to_pylist() == [b"v%d" % row for row in range(20)]
 
@@ -48,7 +41,7 @@ def test_a_segment_that_is_taken_apart_and_put_together_again_is_sound() -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("make", hostile.EVERY, ids=lambda make: make.__name__)
 def test_a_hostile_segment_is_refused_by_whoever_reads_its_records(make: Callable[[bytes], bytes]) -> None:
-    store, file = stored(make(hostile.honest(2_000)))
+    store, file = in_memory(make(hostile.honest(2_000)))
     with pytest.raises(CorruptSegmentError, match=r"00000000000000000100\.0000000001\.parquet") as raised:
         list(read_batches(store, file, *EVERYTHING))
     assert raised.value.file == str(BASE)
@@ -69,7 +62,7 @@ def test_a_hostile_footer_is_refused_before_anything_is_made_of_it(make: Callabl
 def test_a_wrong_histogram_of_levels_ends_no_process() -> None:
     """Arrow is never asked for the description of a column chunk: it would abort."""
     data = hostile.wrong_level_histogram(hostile.honest())
-    store, file = stored(data)
+    store, file = in_memory(data)
     checked = check_segment(store, file)
     assert [(bad.start, bad.end) for bad in checked.bad] == [(100, 120)]
     assert '"numRecords":20' in statistics_json(checked.segment)
@@ -77,7 +70,7 @@ def test_a_wrong_histogram_of_levels_ends_no_process() -> None:
 
 @pytest.mark.slow
 def test_a_row_group_of_a_dictionary_takes_what_its_values_come_to() -> None:
-    """One long value among short ones is no bomb, however many they are."""
+    """One long value among any number of short ones is no bomb."""
     store = MemoryStore()
     keys = [b"x" * MEGABYTE, *(b"k%d" % (row % 9) for row in range(60_000))]
     file = write_segment(store, BASE, [records([b""] * len(keys), keys=keys)])
@@ -134,7 +127,7 @@ def test_records_of_unequal_size_are_cut_so_that_no_row_group_is_too_large() -> 
 
 
 def test_empty_lists_count_too() -> None:
-    """A null of a list takes Arrow levels in each column below it."""
+    """A null list takes Arrow levels in each column below it."""
     wide = pa.struct(
         [(f"f{number}", pa.list_(pa.struct([("a", pa.int8()), ("b", pa.int8())]))) for number in range(50)]
     )
@@ -173,7 +166,7 @@ def test_a_hostile_batch_of_metadata_is_refused(make: Callable[[bytes], bytes]) 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_changed_footer_or_page_with_checksums_made_right_is_damage_or_harmless(seed: int) -> None:
-    """Bytes changed, taken out and put in; what Arrow would end the process for is among them."""
+    """Bytes are changed, removed and inserted, including changes that would make Arrow end the process."""
     dice = random.Random(seed)
     data = hostile.honest(
         300,
@@ -190,7 +183,7 @@ def test_a_changed_footer_or_page_with_checksums_made_right_is_damage_or_harmles
             at = dice.randrange(4, until)
             some[at : at + dice.choice([0, 1, 1, 1, 3])] = dice.randbytes(dice.choice([0, 1, 1, 1, 4]))
         try:
-            store, file = stored(hostile.sealed(bytes(body), bytes(footer)))
+            store, file = in_memory(hostile.sealed(bytes(body), bytes(footer)))
             spoilt += bool(check_segment(store, file).bad)
             for batch in read_batches(store, file, *EVERYTHING):
                 batch.validate(full=True)

@@ -1,4 +1,4 @@
-"""The tail of a data file: what a reader takes for true that checks pages only."""
+"""The end of a data file, which a reader trusts that checks only pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configs: one table, what applies to a topic, what is refused."""
+"""Configs: one table, the configs in force for a topic, the refused values."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_local_retention_is_at_most_the_total(unit: str, total: int, local: int,
 def test_the_copy_lag_is_at_most_local_retention(
     unit: str, total: int, local: int, lag: int, applies: int | None
 ) -> None:
-    """KIP-1241: -1 is as local retention; what is above it is refused, unless that is without a limit."""
+    """KIP-1241: -1 means local retention; a greater value is refused, unless local retention has no limit."""
     configs = {
         f"retention.{unit}": str(total),
         f"local.retention.{unit}": str(local),
@@ -128,7 +128,7 @@ def test_the_copy_lag_is_at_most_local_retention(
 
 
 def test_without_a_copy_lag_segments_go_at_once() -> None:
-    """Kafka's defaults: 0 by time, which lets everything go."""
+    """Kafka's defaults: 0 by time, so everything may be deleted."""
     assert topic_config({}, {}).copy_lag.ms == 0
     with pytest.raises(
         InvalidConfigError, match=r"remote\.copy\.lag\.ms = '-2' is not valid: it takes at least -1"
@@ -160,7 +160,7 @@ def test_an_unknown_key_names_the_nearest(key: str, nearest: str) -> None:
 
 
 def test_a_config_of_kafka_that_means_nothing_here_says_why() -> None:
-    """Not the nearest name: max.message.bytes is no retention.bytes."""
+    """The error does not suggest the nearest name: max.message.bytes is not retention.bytes."""
     with pytest.raises(
         InvalidConfigError, match=r"topic 't': Kafka's max\.message\.bytes has no meaning here: an append"
     ):

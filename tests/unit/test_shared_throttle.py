@@ -1,4 +1,4 @@
-"""The throttle of a reassignment belongs to the reassignment: every driver obeys it, also when its own is dead."""
+"""The throttle of a reassignment: every driver obeys it, even after the death of its own driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FILES = len(VALUES)
 
 
 class Moving:
-    """t-0 on broker 1, to be moved to broker 2, a file at a time; what arrives there, and when."""
+    """t-0 on broker 1, to be moved to broker 2, one file at a time; the copied files, and their times."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sync, "_GROUP_FILES", 1)
@@ -37,7 +37,7 @@ class Moving:
         self.sizes = [*self.size_of.values()]
         self.size = sum(self.sizes)
         self.rate = self.size / FILES
-        """Bytes a second: about a file."""
+        """Bytes per second: about one file."""
         self.arrived: list[tuple[float, int]] = []
         self.on_copy: Callable[[int], None] = lambda number: None
         """Called with the number of each copy that begins."""
@@ -52,8 +52,8 @@ class Moving:
         (driver or self.live.cluster).reassign({("t", 0): [2]}, throttle_bytes_per_s=self.rate)
 
     def check_rate(self) -> None:
-        """In no period did more arrive than the throttle lets through: beside that a first second's worth, a file
-        that was paid for before the period, and one that is paid for after it."""
+        """Check that in no period more bytes arrived than the throttle allows, plus the first second's worth, a
+        file that was paid for before the period, and one that is paid for after it."""
         for index, (begin_s, _) in enumerate(self.arrived):
             for end in range(index, len(self.arrived)):
                 period_s = self.arrived[end][0] - begin_s

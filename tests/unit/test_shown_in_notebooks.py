@@ -1,4 +1,4 @@
-"""Values and errors of ours in a notebook, progress in its cells: no JVM, no kernel."""
+"""Values and errors in a notebook, progress in its cells: no JVM, no kernel."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from stratalog.engine.cluster.overview import Overview
 from stratalog.engine.driver.folding import folded
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.health import health as health_room
+from stratalog.engine.upkeep.erasing.report import ErasureReport
 from stratalog.jobs.progress import PlainProgress
 from stratalog.partitions.amounts import bytes_text, span_text
 from stratalog.partitions.clock import ManualClock
@@ -84,7 +85,7 @@ def test_rows_that_are_alike_stand_once_and_machines_get_all() -> None:
 
 
 def test_columns_of_zeros_are_a_line_below_a_wide_table() -> None:
-    """Nothing is lost: the line says their values. A narrow table has all of them."""
+    """Nothing is lost: the line shows their values. A narrow table has all of them."""
     quiet = {"copied": 0, "size": 0.0, "rack": None, "error": "", "done": False, "a": 1, "b": 2}
     rows = [{"partition": 0, "lag": 5, **quiet}, {"partition": 0, "lag": 0, **quiet}]
     report = Report("tier", rows)
@@ -94,6 +95,13 @@ def test_columns_of_zeros_are_a_line_below_a_wide_table() -> None:
     assert "in all rows: copied 0" in report._repr_html_()
     assert ">copied<" not in report._repr_html_()
     assert "in all rows" not in str(Report("tier", [{"a": 0, "b": 0}]))
+
+
+@pytest.mark.parametrize("kind", [Report, ErasureReport])
+def test_a_report_of_each_kind_shows_its_table(kind: type[Report]) -> None:
+    report = kind("op", [{"topic": "t", "records": 2}])
+    assert "topic  records" in repr(report).splitlines()
+    assert "<td" in report._repr_html_()
 
 
 def test_every_value_of_a_cluster_shows_itself(live: LiveCluster) -> None:
@@ -106,13 +114,13 @@ def test_every_value_of_a_cluster_shows_itself(live: LiveCluster) -> None:
         "next offsets {0: 0, 1: 0}": tail,
         "ClusterImage('c', 3 brokers, 2 topics": image,
         "40 records of 2 partitions": plan,
-        "partitions=1": made,
+        "topics create: done": made,
         "list() shows them": cluster.topics,
     }
     parts = (cluster.brokers, cluster.groups, cluster.transactions, cluster.quorum, cluster.catalog)
     assert not any("object at" in repr(part) for part in parts)
-    for said, value in texts.items():
-        assert said in repr(value)
+    for message, value in texts.items():
+        assert message in repr(value)
         assert len(repr(value)) < 500
     assert "... and 10 more" in fetched._repr_html_()
     assert "v29" in fetched._repr_html_()
@@ -154,7 +162,7 @@ def test_a_cluster_without_metadata_is_text_and_no_error(live: LiveCluster) -> N
 
 @pytest.mark.slow
 def test_a_look_that_takes_too_long_is_left_alone(live: LiveCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Injected: a storage that hangs. A second look does not begin beside it."""
+    """A hanging storage is simulated. A second look does not begin meanwhile."""
     goes_on = threading.Event()
     overview = Overview(ports_of(live.cluster))
 
@@ -236,7 +244,7 @@ def test_the_handler_of_another_library_stays(live: LiveCluster) -> None:
 
 @pytest.mark.slow
 def test_work_is_drawn_in_the_cell_and_goes_when_it_has_ended(live: LiveCluster) -> None:
-    """Only that of the main thread. The report stays."""
+    """Only the output of the main thread. The report stays."""
     _, shown = in_ipython(
         f"""
         from stratalog import Cluster
@@ -279,22 +287,22 @@ def test_without_a_terminal_long_work_says_a_line_now_and_then(capsys: pytest.Ca
 
 
 @pytest.mark.parametrize(
-    ("count", "said"),
+    ("count", "message"),
     [(0, "0 bytes"), (1, "1 byte"), (2735, "2,735 bytes"), (1 << 30, "1 GiB"), (3 << 20, "3 MiB")],
 )
-def test_bytes_as_people_write_them(count: int, said: str) -> None:
-    assert bytes_text(count) == said
+def test_bytes_as_people_write_them(count: int, message: str) -> None:
+    assert bytes_text(count) == message
 
 
 @pytest.mark.parametrize(
-    ("ms", "said"),
+    ("ms", "message"),
     [
         *((-5, "0 ms"), (250, "250 ms"), (3_000, "3 s"), (90_000, "90 s"), (3_600_000, "1 h")),
         *((86_400_000, "1 day"), (7 * 86_400_000, "7 days"), (1_500, "1 s"), (60_000, "1 min")),
     ],
 )
-def test_spans_of_time_as_people_write_them(ms: int, said: str) -> None:
-    assert span_text(ms) == said
+def test_spans_of_time_as_people_write_them(ms: int, message: str) -> None:
+    assert span_text(ms) == message
 
 
 def whys(report: Report, topic: str = "t") -> list[object]:
@@ -303,7 +311,7 @@ def whys(report: Report, topic: str = "t") -> list[object]:
 
 @pytest.fixture
 def quiet(tmp_path: Path) -> LiveCluster:
-    """A tiered topic of the usual configs, three seconds after an append."""
+    """A tiered topic with ordinary configs, three seconds after an append."""
     live = LiveCluster(tmp_path)
     live.cluster.topics.create("t", partitions=2, replication_factor=3, configs={"remote.storage.enable": "true"})
     live.append(["a"], at_ms=live.clock.now_ms()).raise_for_failures()
@@ -350,7 +358,7 @@ def test_retention_says_its_limits(tmp_path: Path) -> None:
     live.append(["a"], at_ms=live.clock.now_ms()).raise_for_failures()
     live.clock.advance_ms(3_000)
     size = live.cluster.plan_read("t").size_bytes
-    said = {
+    found = {
         f"{size:,} bytes, 3 s: the first file is deleted after 7 days": {},
         f"{size:,} bytes, 3 s: the first file is deleted after 7 days, or above 1 MiB": {
             "retention.bytes": "1048576"
@@ -358,7 +366,7 @@ def test_retention_says_its_limits(tmp_path: Path) -> None:
         f"{size:,} bytes: the first file is deleted above 1 MiB": {"retention.ms": "-1"},
         f"{size:,} bytes: no limit is set": {"retention.bytes": "-1"},
     }
-    for why, configs in said.items():
+    for why, configs in found.items():
         live.cluster.topics.alter_configs("t", configs)
         assert whys(live.cluster.retain()) == [why]
 
@@ -369,11 +377,11 @@ def test_retention_says_its_limits(tmp_path: Path) -> None:
 def test_a_topic_may_be_there_already_with_the_same_shape(live: LiveCluster) -> None:
     create = live.cluster.topics.create
     configs = {"retention.ms": "86400000"}
-    made = create("u", partitions=2, replication_factor=2, configs=configs, if_not_exists=True)
-    assert made.created
-    again = create("u", partitions=2, replication_factor=2, configs=configs, if_not_exists=True)
-    assert (again.created, again.topic_id) == (False, made.topic_id)
-    assert not create("u", if_not_exists=True).created  # nothing else is asked for
+    (made,) = create("u", partitions=2, replication_factor=2, configs=configs, if_not_exists=True).rows
+    assert made["created"]
+    (again,) = create("u", partitions=2, replication_factor=2, configs=configs, if_not_exists=True).rows
+    assert again == {**made, "created": False}
+    assert not create("u", if_not_exists=True).rows[0]["created"]  # nothing else is asked for
     before = live.cluster.image
     with pytest.raises(
         StratalogError, match=r"but differs: partitions is 2, not 3; retention.ms is 86400000, not 5"
@@ -390,12 +398,10 @@ def test_a_topic_of_other_types_is_another_one(live: LiveCluster) -> None:
     from stratalog.engine.admin.topics import create_topic
 
     ports = ports_of(live.cluster)
-    create_topic(ports.metadata, ports.storage, "u", value_schema='"string"')
-    assert not create_topic(
-        ports.metadata, ports.storage, "u", value_schema='"string"', if_not_exists=True
-    ).created
+    create_topic(*ports.for_tasks, "u", value_schema='"string"')
+    assert not create_topic(*ports.for_tasks, "u", value_schema='"string"', if_not_exists=True).rows[0]["created"]
     with pytest.raises(StratalogError, match="value is string, not int64"):
-        create_topic(ports.metadata, ports.storage, "u", value_schema='"long"', if_not_exists=True)
+        create_topic(*ports.for_tasks, "u", value_schema='"long"', if_not_exists=True)
     with pytest.raises(StratalogError, match="key is binary, not string; value is string, not binary"):
-        create_topic(ports.metadata, ports.storage, "u", key_schema='"string"', if_not_exists=True)
+        create_topic(*ports.for_tasks, "u", key_schema='"string"', if_not_exists=True)
     assert isinstance(live.cluster, Cluster)

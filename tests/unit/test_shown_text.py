@@ -1,4 +1,4 @@
-"""Names are other people's: what is shown of them to people steers no terminal and forges no line."""
+"""Names come from other people: displayed names cannot control a terminal or forge a line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit.harness import batch
 from tests.unit.test_layers import MODULES, tree
 
 EVIL = "x\x1b]0;owned\x07\r\nFAILED b-0: \x9b2J\u202egnp\u2028\u2066\x7f\tend"
-"""A title, a forged line, a cleared screen, another direction, a line more."""
+"""A title, a forged line, a cleared screen, a changed direction, an additional line."""
 
 everything = st.text(st.characters(exclude_categories=()))
 
@@ -73,7 +73,7 @@ LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 
 
 def is_logging(function: ast.expr) -> bool:
-    """Whether it is ``_log.info`` or one of its kind."""
+    """Whether it is ``_log.info`` or similar."""
     return (
         isinstance(function, ast.Attribute)
         and function.attr in LEVELS
@@ -84,8 +84,8 @@ def is_logging(function: ast.expr) -> bool:
 
 @pytest.mark.slow
 def test_a_line_of_the_log_is_printable_whatever_it_is_about() -> None:
-    """Of each one that is written: its arguments are errors, are escaped by ``%r``, or are printable otherwise."""
-    said: dict[str, str] = {}
+    """For each logged line: its arguments are errors, are escaped by ``%r``, or are otherwise printable."""
+    found: dict[str, str] = {}
     for module in MODULES:
         for node in ast.walk(tree(module)):
             if isinstance(node, ast.Call) and is_logging(node.func):
@@ -95,12 +95,12 @@ def test_a_line_of_the_log_is_printable_whatever_it_is_about() -> None:
                 assert set(kinds) <= {"%r", "%s"}
                 for kind, argument in zip(kinds, arguments, strict=True):
                     if kind == "%s":
-                        said[f"{module}: {ast.unparse(argument)}"] = form.value
+                        found[f"{module}: {ast.unparse(argument)}"] = form.value
     printed = {"error", "error.code", "store.uri", "self._not_offered(name)"}
     printed |= {"self._name", "self._what", "line", "result.headline"}  # operations, and counts
-    others = {place for place in said if place.split(": ")[1] not in printed}
+    others = {place for place in found if place.split(": ")[1] not in printed}
     assert {place for place in others if not place.split(": ")[1].startswith("printable(")} == set()
-    assert len(said) >= 4
+    assert len(found) >= 4
 
 
 def test_a_report_is_printable_line_by_line_and_exact_as_json() -> None:
@@ -122,7 +122,7 @@ def test_a_report_is_printable_line_by_line_and_exact_as_json() -> None:
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveCluster:
-    """Whatever Kafka lets people name, they named."""
+    """Everything that Kafka lets users name has such a name."""
     live = LiveCluster(tmp_path, on_disk=True)
     rack = json.dumps(EVIL).replace("\x7f", "\\u007f")
     live.file.write_text(live.file.read_text().replace('rack = "c"', f"rack = {rack}"))
@@ -166,15 +166,15 @@ def test_no_job_prints_what_steers_a_terminal(
             json.dumps({"cluster_id": EVIL, "broker_id": 3, "directory_id": EVIL, "version": 1})
         )
     assert job.main([*argv, "--cluster", str(live.file)]) == status  # type: ignore[attr-defined]
-    said = capsys.readouterr()
-    lines = (said.out + said.err).split("\n")
+    text = capsys.readouterr()
+    lines = (text.out + text.err).split("\n")
     assert [line for line in lines if not line.replace("\t", "" if job is tail else "\t").isprintable()] == []
     assert [line for line in lines if line.startswith("FAILED b-0")] == []
-    assert r"\x1b]0;owned\x07" in said.out + said.err
+    assert r"\x1b]0;owned\x07" in text.out + text.err
 
 
 def test_the_name_of_a_producer_has_a_bound(tmp_path: Path) -> None:
-    """Every file of a log says the names of all who append to it."""
+    """Every file of a log contains the names of all its producers."""
     live = LiveCluster(tmp_path)
     live.topic()
     live.append(["a"], producer="x" * 1000).raise_for_failures()

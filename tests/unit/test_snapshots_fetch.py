@@ -90,8 +90,8 @@ def test_parts_inside_another_folder_are_not_its_own() -> None:
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 3000)), max_size=8))
 def test_parts_of_any_sizes_are_used_or_dropped(spans: list[tuple[int, int]]) -> None:
-    """Runs that ask for chunks of other sizes leave parts that overlap: each counts that begins where the one
-    before it ends."""
+    """Runs with other sizes of chunks leave overlapping parts: a part counts if it begins at the end of the
+    previous one."""
     leader, follower = leader_with([random.Random(1).randbytes(4000)]), MemoryStore()
     whole = leader.store.read(f"{FOLDER}/{ID.name}")
     held = {}
@@ -118,7 +118,7 @@ def test_parts_that_are_longer_than_the_snapshot_are_dropped() -> None:
 
 @pytest.mark.parametrize("position", [0, 1000])
 def test_a_part_without_bytes_makes_room(position: int) -> None:
-    """No chunk is ever kept as an empty file, and nothing could go on from one."""
+    """No chunk is ever an empty file, and a run could not continue from one."""
     leader, follower = leader_with(), MemoryStore()
     follower.create(f"{FOLDER}/{ChunkName(ID.end_offset, ID.epoch, position)}", b"")
     assert isinstance(fetch(follower, leader), FetchedSnapshot)
@@ -126,11 +126,11 @@ def test_a_part_without_bytes_makes_room(position: int) -> None:
 
 
 def test_a_part_that_cannot_make_room_is_given_up() -> None:
-    """Whatever takes the place of a part, to ask for its bytes again is an attempt."""
+    """A request for the bytes of a missing or damaged part is an attempt."""
 
     class Stubborn(MemoryStore):
         def delete(self, names: Iterable[str]) -> None:
-            """Says that it did."""
+            """Claims success."""
 
     leader, follower = leader_with(), Stubborn()
     follower.create(f"{FOLDER}/{ChunkName(ID.end_offset, ID.epoch, 0)}", b"")
@@ -188,8 +188,8 @@ def test_a_crash_between_any_two_storage_calls_leaves_what_the_next_run_uses_or_
 
 
 def crash_at(leader: Leader, follower: Store, calls: int, *, late: bool, intact: bool = True) -> bool:
-    """A run of the follower that dies at that storage call; whether it came so far. What it had named by then is
-    whole (``intact``), however it died."""
+    """Run the follower until it dies at that storage call; returns whether it got there. The named files must be
+    intact (``intact``), however it died."""
     count = 0
 
     class Crash(BaseException):
@@ -217,7 +217,7 @@ def crash_at(leader: Leader, follower: Store, calls: int, *, late: bool, intact:
 
 @pytest.mark.slow
 def test_two_runs_at_once_do_no_harm() -> None:
-    """At each chunk of one run another one does everything."""
+    """At each chunk of one run another run completes everything."""
     size = leader_with().store.list(FOLDER)[0].size_bytes
     for meanwhile in range(-(-size // 1000)):
         leader, follower = leader_with(), MemoryStore()
@@ -286,7 +286,7 @@ def test_chunks_of_two_files_of_one_name_are_not_believed() -> None:
 
 
 def test_what_does_not_verify_is_fetched_anew_and_never_frozen() -> None:
-    """KIP-630, "Response Handling", 3: "Validate the snapshot file" comes before its name."""
+    """KIP-630, "Response Handling", 3: "Validate the snapshot file" precedes its naming."""
     leader, follower = leader_with(), MemoryStore()
     name = f"{FOLDER}/{ID.name}"
     data = bytearray(leader.store.read(name))
@@ -301,8 +301,8 @@ def test_what_does_not_verify_is_fetched_anew_and_never_frozen() -> None:
 
 @pytest.mark.parametrize("late", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_damaged_snapshot_is_replaced_when_its_successor_is_there_and_verified(late: bool) -> None:
-    """A bit flipped is found; and nothing is deleted before its successor is safe. A crash between any two
-    storage calls keeps the next run from nothing."""
+    """A flipped bit is found; and nothing is deleted before its successor is safe. A crash between any two storage
+    calls does not block the next run."""
     crashed = True
     calls = 0
     while crashed:

@@ -1,4 +1,4 @@
-"""A snapshot's file: what is written is read back, and no damage passes (KIP-630, "Snapshot Format")."""
+"""A snapshot's file: written content is read back, and damage is detected (KIP-630, "Snapshot Format")."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_a_snapshot_that_was_cut_anywhere_is_found() -> None:
 
 
 def resealed(data: bytes, old: bytes, new: bytes) -> bytes:
-    """The file with other text in its footer, and the checksum of that right again."""
+    """The file with another text in its footer, and a right checksum."""
     assert len(old) == len(new)
     assert data.count(old) == 1
     data = data.replace(old, new)
@@ -280,7 +280,7 @@ RECORD: Row = lambda schema: records([b"a"])  # noqa: E731
 
 
 def NO_TEXT(schema: pa.Schema) -> pa.RecordBatch:  # noqa: N802 - as those above
-    """A header of which a name is no UTF-8."""
+    """A header with a name that is not UTF-8."""
     header = header_row(schema, 1)
     names = pa.array([b"\xd4\x00"], pa.binary()).view(pa.string())
     field = schema.field("headers")
@@ -308,7 +308,7 @@ def test_a_snapshot_without_its_control_records_is_not_whole(rows: list[Row], co
 
 
 def handmade(rows: list[Row], lineage: Lineage = Lineage([(2, 0)])) -> MemoryStore:  # noqa: B008 - immutable
-    """A file of these rows whose checksums are right."""
+    """A file of these rows with right checksums."""
     target = io.BytesIO()
     sink = layout.ChecksummedSink(target)
     segment = SegmentWriter(sink, physical_schema(), topic_id=OWNER, partition=PARTITION, base_offset=0)  # type: ignore[arg-type]
@@ -368,7 +368,7 @@ def test_the_greatest_snapshot_is_used() -> None:
 
 
 def test_the_one_before_a_damaged_one_is_used_and_the_damage_is_told() -> None:
-    """The previous one plus the log after it say the same."""
+    """The previous one plus the log after it have the same content."""
     store = MemoryStore()
     write(store, [b"early"])
     late = write(store, [b"late"], LATER)

@@ -1,4 +1,4 @@
-"""When snapshots are made, where logs start, what is deleted: tables beside the KIP's sentences (KIP-630)."""
+"""The times of snapshots, the moves of log starts, and deletions: tables beside the KIP's sentences (KIP-630)."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Create(msgspec.Struct, frozen=True, tag=True):
 
 
 class SetConfig(msgspec.Struct, frozen=True, tag=True):
-    """A topic's config, if the topic is there."""
+    """Sets a topic's config if the topic exists."""
 
     topic: str
     key: str
@@ -34,7 +34,7 @@ class SetConfig(msgspec.Struct, frozen=True, tag=True):
 
 
 class Delete(msgspec.Struct, frozen=True, tag=True):
-    """A topic ends, and its configs with it: one event for many records."""
+    """Deletes a topic and its configs: one event for many records."""
 
     topic: str
 
@@ -43,7 +43,7 @@ Event = Create | SetConfig | Delete
 
 
 class TopicRecord(msgspec.Struct, frozen=True):
-    """A topic in a snapshot; no event of the log looks like this."""
+    """A topic in a snapshot; no event of the log has this form."""
 
     topic: str
     configs: dict[str, int]
@@ -115,7 +115,7 @@ def test_a_topic_that_is_deleted_and_made_again_has_none_of_its_old_configs() ->
 
 
 class Forgetful(Topics):
-    """A machine with a mistake: a topic of an earlier batch comes back with the next one."""
+    """A machine with a bug: a topic of an earlier batch returns with the next one."""
 
     def apply(self, offset: int, records: Iterable[Event]) -> Topics:
         whole = super().apply(offset, records)
@@ -133,7 +133,7 @@ def test_the_laws_catch_a_machine_that_takes_batches_for_more_than_they_are() ->
 
 
 def test_a_dump_is_written_a_few_thousand_records_at_a_time() -> None:
-    """Nothing holds all records of a large state at once."""
+    """The records of a large state are never all in memory."""
     waiting = longest = 0
 
     def records() -> Iterator[TopicRecord]:

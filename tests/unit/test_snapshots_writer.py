@@ -1,4 +1,4 @@
-"""Who writes snapshots, of what, and how often under one name (KIP-630, "Overview", "Snapshot Format")."""
+"""The writers of snapshots, their content, and their names (KIP-630, "Overview", "Snapshot Format")."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_nothing_is_seen_until_it_is_frozen() -> None:
 
 
 def test_a_snapshot_is_never_changed() -> None:
-    """The first that freezes an id wins."""
+    """The first writer of an id wins."""
     store = MemoryStore()
     write(store, [b"first"])
     second = writer(store)
@@ -187,7 +187,7 @@ def test_a_snapshot_is_made_at_given_offsets_only(
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_copy_of_a_snapshot_has_every_byte_that_was_verified(seed: int) -> None:
-    """A bit flips between the look at the snapshot and the copy; a listing tells nothing of it."""
+    """A bit flips between the check of the snapshot and the copy; no listing shows it."""
     source, target = MemoryStore(), MemoryStore()
     write(source, [b"%d" % number for number in range(50)])
     snapshot = read(source)

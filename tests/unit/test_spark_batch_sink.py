@@ -24,7 +24,7 @@ DEALT_OUT = StructType(
 
 
 class Write:
-    """A write, task by task, as Spark would have it."""
+    """A write, task by task, as Spark would run it."""
 
     def __init__(self, live: LiveCluster, monkeypatch: pytest.MonkeyPatch) -> None:
         self.live, self._monkeypatch = live, monkeypatch
@@ -119,13 +119,13 @@ def test_refusals(write: Write) -> None:
         BatchSink(batch_sink_options({"cluster": str(write.live.file)}), DEALT_OUT)
     with pytest.raises(UnknownTopicOrPartitionError):
         write.sink(path="others")
-    for options, said in (
+    for options, message in (
         ({"sequence": "1"}, "name the producer as well"),
         ({"producer": "p"}, "needs a sequence"),
         ({"producer": "p", "sequence": "x"}, "the option sequence is 'x'"),
         ({"onChangedReplay": "accept"}, "name the producer as well"),
     ):
-        with pytest.raises(InvalidCallError, match=said):
+        with pytest.raises(InvalidCallError, match=message):
             write.sink(**options)
     with pytest.raises(InvalidCallError, match="a write goes to one topic"):
         batch_sink_options({"cluster": "c", "subscribe": "a,b"})

@@ -1,4 +1,4 @@
-"""Which failures of a Spark job are the loss of machines, which a lack of file systems, and which are bugs."""
+"""Failures of a Spark job: lost machines, missing file systems, and bugs."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ class FromJavaError(Py4JJavaError):
     ],
 )
 def test_lost_machines_are_a_reason_in_one_line(error: Exception, why: str) -> None:
-    said = why_aborted(error)
-    assert said is not None
-    assert said.startswith(why)
-    assert "\n" not in said
+    found = why_aborted(error)
+    assert found is not None
+    assert found.startswith(why)
+    assert "\n" not in found
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Sinks take Kafka's columns and those of a typed topic, and give rows their partitions."""
+"""Sinks accept Kafka's columns and those of a typed topic, and assign rows to partitions."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def keys(live: LiveCluster, topic: str) -> list[tuple[int, Any]]:
 
 
 def test_kafka_s_columns_go_to_the_partitions_of_produce(live: LiveCluster) -> None:
-    """Text is bytes, and the tasks that have the rows do not count."""
+    """Text is stored as bytes, and the distribution of rows over tasks does not matter."""
     rows = [{"key": f"k{n}", "value": f"v{n}"} for n in range(8)]
     live.cluster.produce("t", [{"key": row["key"], "value": row["value"]} for row in rows])
     expected = keys(live, "t")
@@ -126,15 +126,15 @@ def test_a_column_names_the_topic(live: LiveCluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "said"),
+    ("schema", "message"),
     [
         ("key STRING, value STRING, timestampType INT", r"no place for the columns \['timestampType'\]"),
         ("key STRING, text STRING", r"no place for the columns \['text'\]"),
         ("key STRING", "no column value"),
     ],
 )
-def test_columns_that_have_no_place_are_named(live: LiveCluster, schema: str, said: str) -> None:
-    with live.unchanged(), pytest.raises(InvalidRecordError, match=said):
+def test_columns_that_have_no_place_are_named(live: LiveCluster, schema: str, message: str) -> None:
+    with live.unchanged(), pytest.raises(InvalidRecordError, match=message):
         save(live, schema, [dict.fromkeys(schema_of_ddl(schema).fieldNames())], path="t")
 
 

@@ -1,4 +1,4 @@
-"""The option ``clusterKeyFile`` of the format: the key where a process has no environment that one can set."""
+"""The format's option ``clusterKeyFile``: the key if a process's environment cannot be set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The bounds of batches on their way to Python, without Spark: what a session is told, and what it keeps."""
+"""The bounds of batches on their way to Python, without Spark: the settings of a session, and their
+restoration."""
 
 from __future__ import annotations
 
@@ -15,22 +16,22 @@ BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 
 
 class Conf:
-    """A session's settings; ``refuses``: as platforms that let nobody change them."""
+    """A session's settings; ``refuses``: like platforms that allow no changes."""
 
-    def __init__(self, refuses: bool = False, **said: str) -> None:
-        self.said = {RECORDS: "10000", **said}
+    def __init__(self, refuses: bool = False, **settings: str) -> None:
+        self.settings = {RECORDS: "10000", **settings}
         self._refuses = refuses
 
     def get(self, key: str, default: str | None) -> str | None:
-        return self.said.get(key, default)
+        return self.settings.get(key, default)
 
     def set(self, key: str, value: str) -> None:
         if self._refuses:
             raise AnalysisException("[CONFIG_NOT_AVAILABLE]")
-        self.said[key] = value
+        self.settings[key] = value
 
     def unset(self, key: str) -> None:
-        del self.said[key]
+        del self.settings[key]
 
 
 def session(conf: Conf) -> Any:
@@ -38,7 +39,7 @@ def session(conf: Conf) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("said", "bytes_inside"),
+    ("expected", "bytes_inside"),
     [
         ({}, BATCH_BYTES),
         ({BYTES: "2147483647"}, BATCH_BYTES),
@@ -47,18 +48,18 @@ def session(conf: Conf) -> Any:
     ],
 )
 def test_wide_records_come_in_batches_of_bounded_bytes_in_any_session(
-    said: dict[str, str], bytes_inside: int
+    expected: dict[str, str], bytes_inside: int
 ) -> None:
-    conf = Conf(**said)
-    before = dict(conf.said)
+    conf = Conf(**expected)
+    before = dict(conf.settings)
     with bounded_by_bytes(session(conf)):
-        assert conf.said == {RECORDS: str(BATCH_RECORDS), BYTES: str(bytes_inside)}
-    assert conf.said == before
+        assert conf.settings == {RECORDS: str(BATCH_RECORDS), BYTES: str(bytes_inside)}
+    assert conf.settings == before
 
 
 @pytest.mark.parametrize("bounded", [bounded_by_bytes, bounded_by_records])
 def test_a_session_that_refuses_settings_keeps_its_own(bounded: Any) -> None:
     conf = Conf(refuses=True)
     with bounded(session(conf)):
-        assert conf.said == {RECORDS: "10000"}
-    assert conf.said == {RECORDS: "10000"}
+        assert conf.settings == {RECORDS: "10000"}
+    assert conf.settings == {RECORDS: "10000"}

@@ -1,4 +1,4 @@
-"""Bad records in the sinks of the format, task by task, as far as that needs no Spark."""
+"""Bad records in the sinks of the format, task by task, as far as they need no Spark."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ TO_TOPIC = {"onBadRecord": "topic", "badRecordTopic": "bad"}
 
 
 class Query:
-    """A query's batches, as Spark would have them written and committed."""
+    """A query's batches, as Spark would write and commit them."""
 
     def __init__(self, live: LiveCluster, monkeypatch: pytest.MonkeyPatch) -> None:
         self.live, self._monkeypatch = live, monkeypatch
 
     def sink(self, schema: StructType = DEALT_OUT, **options: str) -> StreamSink:
-        """As a task of a batch that begins now has it."""
+        """The sink that a task of a new batch gets."""
         given = sink_options({"cluster": str(self.live.file), "topic": "t", **options})
         task = StreamSink(given, schema)
         task.__dict__.update(StreamSink(given, schema).__getstate__())
@@ -58,7 +58,7 @@ class Query:
     def seen(self, topic: str = "t") -> list[str]:
         return sorted(value for values in self.live.read(topic).values() for value in values)
 
-    def said(self) -> dict[str, str]:
+    def messages(self) -> dict[str, str]:
         """The messages in the topic of bad records, by value."""
         found = {}
         for partition in (0, 1):
@@ -72,7 +72,7 @@ class Query:
 
 
 def dealt_out(partition: int, *keyed: tuple[str | None, str, str | None]) -> pa.RecordBatch:
-    """Key, value, and the reason that the row came with."""
+    """Key, value, and the error of the row."""
     errors = pa.StructArray.from_arrays([pa.array([reason for *_, reason in keyed], pa.string())], ["reason"])
     return plain(*((partition, key, value) for key, value, _ in keyed)).append_column(ERRORS, errors)
 
@@ -110,23 +110,23 @@ SAID = {"2": NO_KEY, "3": "given", "4": NO_KEY}
 def test_tasks_leave_bad_records_out_and_the_driver_appends_them_to_their_topic(
     query: Query, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A partition that has no others gets nothing."""
+    """A partition without other records gets nothing."""
     sink = query.sink()
     messages = [query.write(0, FIRST, sink), query.write(1, SECOND, sink)]
     assert all(isinstance(message, TaskAppend) for message in messages)
-    assert query.said() == {}
+    assert query.messages() == {}
     query.sink().commit([*messages], 0)
-    assert (query.live.read(), query.said()) == ({0: ["1"]}, SAID)
+    assert (query.live.read(), query.messages()) == ({0: ["1"]}, SAID)
     assert "append to t, batch 0: 3 bad records were left out" in caplog.text
 
 
 def test_a_batch_that_comes_again_has_each_bad_record_once(query: Query) -> None:
-    """Whether it was cut short before its end, or after; and whether tasks or the driver append it then."""
+    """Cut short before its end, or after; and with the tasks or the driver appending it then."""
     query.write(0, FIRST)  # and the job is killed
     for _ in range(3):
         sink = query.sink()
         query.sink().commit([query.write(0, FIRST, sink), query.write(1, SECOND, sink)], 0)
-        assert (query.seen(), query.said(), query.seen("bad")) == (["1"], SAID, ["2", "3", "4"])
+        assert (query.seen(), query.messages(), query.seen("bad")) == (["1"], SAID, ["2", "3", "4"])
 
 
 def test_a_batch_of_bad_records_alone_is_a_batch(query: Query) -> None:
@@ -150,7 +150,7 @@ def test_rows_that_nobody_dealt_out_may_have_no_partition(query: Query) -> None:
         message = query.write(0, rows, query.sink(PLAIN, **TO_TOPIC))
         query.sink(PLAIN, **TO_TOPIC).commit([message], 0)
     assert query.live.read() == {1: ["1"]}
-    assert query.said() == {
+    assert query.messages() == {
         "2": NO_PARTITION,
         "3": f"{UNKNOWN_PARTITION}: 7",
         "4": f"{UNKNOWN_PARTITION}: -1",

@@ -26,7 +26,7 @@ Message = TaskAppend | TaskRows
 
 
 class Query:
-    """A query's batches, task by task, as Spark would have them written and committed."""
+    """A query's batches, task by task, as Spark would write and commit them."""
 
     def __init__(self, live: LiveCluster, monkeypatch: pytest.MonkeyPatch, faults: Faults) -> None:
         self.live, self.faults = live, faults
@@ -34,7 +34,7 @@ class Query:
         self.schema = SCHEMA
 
     def sink(self) -> StreamSink:
-        """As a task of a batch that begins now has it."""
+        """The sink that a task of a new batch gets."""
         made = StreamSink(sink_options({"cluster": str(self.live.file), "topic": "t"}), self.schema)
         task = StreamSink(sink_options({"cluster": str(self.live.file), "topic": "t"}), self.schema)
         task.__dict__.update(made.__getstate__())
@@ -43,22 +43,22 @@ class Query:
     def write(
         self, number: int, *values: str, batch: int = 0, of: StreamSink | None = None, partition: int | None = None
     ) -> Message:
-        """The task with this number."""
+        """Run the task with this number."""
         task = TaskOf(number, "q1", batch)
         self._monkeypatch.setattr(stream_sink, "present_task", lambda: task)
         partition = number if partition is None else partition
         return (of or self.sink()).write(iter([rows(partition, *values)] if values else []))
 
     def commit(self, *messages: Message, batch: int = 0) -> None:
-        """The end of a batch, on the driver."""
+        """End a batch on the driver."""
         self.sink().commit([*messages], batch)
 
     def visible(self) -> dict[int, list[str]]:
-        """What readers get."""
+        """The records of readers."""
         return {0: [], 1: [], **self.live.read()}
 
     def stored(self) -> list[int]:
-        """How many records the leaders' logs have, acknowledged or not."""
+        """The number of records in the leaders' logs, acknowledged or not."""
         return [self.live.log(self.live.leader("t", partition), "t", partition).log_end for partition in (0, 1)]
 
 
@@ -106,7 +106,7 @@ def test_messages_and_plans_travel(query: Query) -> None:
 
 
 def test_a_second_attempt_of_a_task_appends_nothing(query: Query) -> None:
-    """A killed task that had done its work, a speculative copy of one that runs, a batch that comes again."""
+    """A killed task that had finished its work, a speculative copy, a repeated batch."""
     sink = query.sink()
     first, copy = (query.write(0, "a", "b", of=sink) for _ in range(2))
     query.commit(copy, query.write(1, "c", of=sink))
@@ -117,7 +117,7 @@ def test_a_second_attempt_of_a_task_appends_nothing(query: Query) -> None:
 
 
 def test_a_batch_that_was_cut_short_is_completed(query: Query) -> None:
-    """By the driver, after those that have it were compared; by tasks, where the rows are too many for it."""
+    """The driver appends it, after the other partitions were compared; tasks do if there are too many rows."""
     query.write(0, "a")  # and the job is killed
     sink = query.sink()
     messages = [query.write(0, "a", of=sink), query.write(1, "c", of=sink)]
@@ -138,7 +138,8 @@ def test_the_rest_of_a_large_batch_is_appended_by_tasks(query: Query, monkeypatc
 
 
 def test_other_rows_under_the_batch_are_refused_and_nothing_is_stored(query: Query) -> None:
-    """A partition that lacks the batch waits for what the others say; one that has later ones gets no earlier."""
+    """A partition without the batch waits for the answers of the others; one that has later batches gets no
+    earlier one."""
     for batch in range(3):
         query.commit(query.write(0, "a", batch=batch), batch=batch)
     sink = query.sink()
@@ -180,7 +181,7 @@ def test_a_task_with_too_many_rows_for_the_driver_fails_and_is_tried_again(
 
 
 def test_a_leader_that_changes_before_the_acknowledgement_ends_the_query(query: Query) -> None:
-    """Its next run appends the batch, where it is not there."""
+    """Its next run appends the missing batch."""
     message = query.write(0, "a")
     query.live.cluster.elect("t", leader=query.live.followers("t", 0)[0]).raise_for_failures()
     with pytest.raises(OperationFailedError, match="the leader changed"):
@@ -206,7 +207,7 @@ def test_rows_that_nobody_dealt_out_go_to_the_driver(query: Query, monkeypatch: 
 def test_where_spark_does_not_tell_the_batch_rows_go_to_the_driver(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The local property is not promised."""
+    """Spark does not guarantee the local property."""
     sink = query.sink()
     monkeypatch.setattr(stream_sink, "present_task", lambda: None)
     message = sink.write(iter([rows(0, "a")]))

@@ -1,4 +1,4 @@
-"""How work is cut into Spark tasks: pure, without a JVM."""
+"""The division of work into Spark tasks: pure, without a JVM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columns of a stream: chosen by name, read alone, and filled up where a file is older than a field."""
+"""The columns of a stream: selected by name, read alone, and filled with nulls if a file is older than a field."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_all_columns_are_those_of_a_read() -> None:
 
 
 def test_a_field_of_the_value_leaves_the_rest_of_it_out() -> None:
-    """A query that says ``value.carrier`` says it with the option and without it."""
+    """A query with ``value.carrier`` has that column with the option and without it."""
     found = chosen("offset", "value.carrier", "VALUE.inner.y")
     assert found.simpleString() == "struct<offset:bigint,value:struct<carrier:string,inner:struct<y:bigint>>>"
     assert parquet_columns(found) == ["offset", "value.carrier", "value.inner.y"]
@@ -48,17 +48,17 @@ def test_a_batch_of_the_topics_name_alone_still_counts_its_records() -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "said"),
+    ("column", "message"),
     [
         ("ofset", "names 'ofset', which is not a column; did you mean 'offset'"),
         ("value.carier", "did you mean 'value.carrier'"),
         ("kafka_topic_name", "which is not a column; there are topic, partition"),
     ],
 )
-def test_the_nearest_column_to_an_unknown_one_is_named(column: str, said: str) -> None:
-    with pytest.raises(InvalidCallError) as told:
+def test_the_nearest_column_to_an_unknown_one_is_named(column: str, message: str) -> None:
+    with pytest.raises(InvalidCallError) as caught:
         chosen(column)
-    assert said in str(told.value)
+    assert message in str(caught.value)
 
 
 def test_fields_that_a_file_does_not_know_are_null_in_its_records() -> None:

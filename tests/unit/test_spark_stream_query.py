@@ -1,4 +1,4 @@
-"""Whose batch it is, where Spark Connect does not say so: told by the checkpoint, or by there being one query."""
+"""The query of a batch if Spark Connect does not name it: identified by its checkpoint, or as the only query."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LiveCluster:
     made.topic(partitions=2)
 
     def opened(file: str, *_: str | None) -> Ports:
-        """What Spark's process on the driver would open."""
+        """The writer that Spark's process on the driver would open."""
         assert file == str(made.file)
         return ports_of(made.driver())
 
@@ -53,7 +53,7 @@ def written(live: LiveCluster, *batches: pa.RecordBatch, query: str = "q1") -> T
 
 
 def test_a_batch_is_appended_once_however_often_it_is_committed(live: LiveCluster) -> None:
-    """And however its rows are dealt out to tasks."""
+    """For any distribution of its rows over tasks."""
     sink(live).commit([written(live, rows((0, "a"), (1, "b")), rows((0, "c"))), written(live)], 0)
     assert live.read() == {0: ["a", "c"], 1: ["b"]}
     sink(live).commit([written(live, rows((1, "b"))), written(live, rows((0, "a"), (0, "c")))], 0)
@@ -63,7 +63,7 @@ def test_a_batch_is_appended_once_however_often_it_is_committed(live: LiveCluste
 
 
 def test_times_are_instants_whatever_the_time_zone_of_the_session(live: LiveCluster) -> None:
-    """Spark names the session's zone in the types that it hands over; those of a topic are in UTC."""
+    """Spark puts the session's zone into the types that it passes; those of a topic are in UTC."""
     value = StructType([StructField("at", TimestampType())])
     schema = StructType([StructField("partition", IntegerType()), StructField("value", value)])
     made = StreamSink(sink_options({"cluster": str(live.file), "topic": "t"}), schema)
@@ -87,7 +87,7 @@ def test_a_batch_of_which_one_partition_was_appended_is_completed(live: LiveClus
 
 
 def test_a_query_with_a_new_checkpoint_is_another_one(live: LiveCluster) -> None:
-    """Its batches are counted from 0 again, and are not taken for those that are in the log."""
+    """Its batches are counted from 0 again, and do not count as those in the log."""
     sink(live).commit([written(live, rows((0, "a")), query="q1")], 0)
     sink(live).commit([written(live, rows((0, "b")), query="q2")], 0)
     assert live.read() == {0: ["a", "b"]}
@@ -126,7 +126,7 @@ def test_a_row_without_a_partition_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"topic": "t"}, "the option cluster is missing"),
         ({"cluster": "c", "topic": "t", "producer": ""}, "the option producer is missing"),
@@ -135,10 +135,10 @@ def test_a_row_without_a_partition_is_refused() -> None:
         ({"cluster": "c", "topic": "t", "startingOffsets": "latest"}, "unknown option 'startingOffsets'"),
     ],
 )
-def test_the_sinks_options(given: dict[str, str], said: str) -> None:
-    with pytest.raises(InvalidCallError) as told:
+def test_the_sinks_options(given: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidCallError) as caught:
         sink_options(given)
-    assert said in str(told.value)
+    assert message in str(caught.value)
 
 
 def test_the_folder_of_a_table_is_no_topic() -> None:
@@ -168,7 +168,7 @@ def test_a_batch_that_comes_again_with_other_rows_ends_the_query_and_says_what_t
             OperationFailedError, match=r"OUT_OF_ORDER_SEQUENCE_NUMBER.*Restore the newer checkpoint"
         ):
             sink(live).commit([written(live, other)], batch_id)
-    sink(live).commit([written(live, rows((0, "0"), (1, "0")))], 0)  # the log's files tell that it is the same
+    sink(live).commit([written(live, rows((0, "0"), (1, "0")))], 0)  # the log's files show that it is the same
     assert live.read() == before
 
 

@@ -1,4 +1,4 @@
-"""Declared types become Spark's without anything of the text being imported or run; no JVM is needed."""
+"""Declared types are converted to Spark's without importing or running anything of the text; no JVM is needed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ UDT = '{"type":"udt","class":null,"pyClass":"evil_type.X","sqlType":"string","se
 def test_the_class_that_a_type_names_is_not_imported(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A declared type lies in the metadata, and in backups; PySpark imports the module of a user-defined one."""
+    """A declared type is in the metadata, and in backups; PySpark imports the module of a user-defined one."""
     (tmp_path / "evil_type.py").write_text(
         "import pathlib\npathlib.Path(__file__).with_name('was_here').touch()\n"
     )

@@ -1,4 +1,4 @@
-"""Differences of Spark's versions: rows that reach a task by its number, and what is refused."""
+"""Differences of Spark's versions: rows that reach a task by its number, and refusals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stratalog.partitions.errors import InvalidCallError
     [(0, 933211791), (1, -559580957), (2, 1765031574), (42, 29417773), (1000, -14577491)],
 )
 def test_the_hash_is_that_of_spark(number: int, murmur3: int) -> None:
-    """As ``SELECT hash(CAST(n AS INT))`` says."""
+    """The results of ``SELECT hash(CAST(n AS INT))``."""
     assert hashes_of(pa.array([number], pa.int32()))[0] == murmur3
 
 

@@ -1,4 +1,4 @@
-"""A root whose ``.staging`` is no folder: no file can be created there. Nobody waits for it, and all say so."""
+"""A root whose ``.staging`` is no folder accepts no files. No operation waits for it, and all report it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def block(live: LiveCluster, broker: int, kind: str = "file") -> Path:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_follower_that_can_take_no_file_is_not_waited_for(live: LiveCluster, kind: str) -> None:
-    """The first driver that meets it takes it out of service for all others, and says why."""
+    """The first driver that meets it takes it out of service for all others, with the reason."""
     broker = next(b for b in live.followers() if b != 1)
     staging = block(live, broker, kind)
     began_s = live.clock.monotonic_s()
@@ -80,7 +80,7 @@ def test_a_leader_that_can_take_no_file_leads_no_longer(tmp_path: Path) -> None:
 def test_what_comes_in_the_way_after_the_brokers_were_looked_at_is_blamed_on_its_root(
     tmp_path: Path, role: str
 ) -> None:
-    """A sound leader does not resign for a follower."""
+    """A sound leader does not resign because of a follower."""
     faults = Faults()
     live = LiveCluster(tmp_path, on_disk=True, voters=(1, 2, 3), through=faults.wrap)
     live.topic()
@@ -104,7 +104,7 @@ def test_what_comes_in_the_way_after_the_brokers_were_looked_at_is_blamed_on_its
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_folder_of_a_log_that_is_none_is_not_waited_for(live: LiveCluster, kind: str) -> None:
-    """Where a folder on the way to the log is of another kind, or a file is."""
+    """A folder in the path of the log, or a file, has another kind."""
     broker = live.followers()[0]
     folder = live.root(broker) / live.replica(broker).folder
     victim = live.folder / "victim" / "inside"
@@ -123,7 +123,7 @@ def test_a_folder_of_a_log_that_is_none_is_not_waited_for(live: LiveCluster, kin
 
 
 def test_the_report_says_who_was_waited_for(tmp_path: Path) -> None:
-    """A root that fails for a reason that may pass."""
+    """A root with a transient fault."""
     failing: set[str] = set()
 
     class Failing(LocalStore):

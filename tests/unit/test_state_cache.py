@@ -1,4 +1,4 @@
-"""What one driver keeps of the engine's own topics: its producer, whose threads append together."""
+"""A driver's cached state of the engine's own topics: its producer, whose threads append together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.harness import batch
 
 
 class Appends:
-    """Makes appends, the first of which waits until it may go on."""
+    """Makes appends, the first of which waits until it is released."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.made: list[list[str]] = []
@@ -40,7 +40,7 @@ def append(topic: str, partition: int) -> OwnAppend:
 
 
 def outcomes(make: Appends, *later: OwnAppend) -> list[int | BaseException]:
-    """One append begins; the others come while it is under way. What came of each."""
+    """One append begins; the others come while it is running. Returns their outcomes."""
     producer = OwnProducer()
     with ThreadPoolExecutor(len(later) + 1) as pool:
 
@@ -58,7 +58,7 @@ def outcomes(make: Appends, *later: OwnAppend) -> list[int | BaseException]:
 
 
 def test_what_comes_while_an_append_is_under_way_goes_together() -> None:
-    """One append at a time: the one before has come to its end."""
+    """One append at a time: the previous one has ended."""
     make = Appends()
     assert outcomes(make, append("t", 1), append("t", 0), append("t", 1)) == [10, 20, 21, 22]
     assert make.made == [["t-0"], ["t-1", "t-0", "t-1"]]
@@ -80,7 +80,7 @@ def test_each_has_its_own_error() -> None:
     ("error", "others"), [(StorageError("no metadata"), StorageError), (KeyboardInterrupt(), OutcomeUnknownError)]
 )
 def test_an_append_that_fails_as_a_whole_fails_for_all(error: BaseException, others: type[StratalogError]) -> None:
-    """Interrupted, it may have been made: the others are told so, and do not append again."""
+    """An interrupted append may have been made: the others are told so, and do not append again."""
     make = Appends(error)
     first, *rest = outcomes(make, append("t", 1), append("t", 2))
     assert first == 10

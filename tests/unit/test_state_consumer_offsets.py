@@ -110,7 +110,7 @@ def test_the_last_commit_of_a_partition_counts() -> None:
 
 
 def test_a_stale_member_counts_for_nothing_wherever_it_stands() -> None:
-    """KIP-848, STALE_MEMBER_EPOCH: the log decides who was faster, for all partitions of the group."""
+    """KIP-848, STALE_MEMBER_EPOCH: the log decides which was first, for all partitions of the group."""
     stale = [commit(9, partition=partition, member_epoch=1) for partition in (0, 1)]
     state = state_after(commit(3, member_epoch=2), *stale)
     assert offsets(state) == {("t", 0): 3}
@@ -119,12 +119,12 @@ def test_a_stale_member_counts_for_nothing_wherever_it_stands() -> None:
 
 
 def test_who_is_no_member_is_never_stale() -> None:
-    """A tool that resets offsets, say."""
+    """For example, a tool that resets offsets."""
     assert offsets(state_after(commit(3, member_epoch=2), commit(0))) == {("t", 0): 0}
 
 
 def test_a_group_expires_with_its_latest_commit() -> None:
-    """KIP-211: while a group lives it keeps the offsets of partitions in which nothing happens."""
+    """KIP-211: a live group keeps the offsets of idle partitions."""
     state = state_after(commit(1, expires_ms=100), commit(2, partition=1, expires_ms=200))
     assert state.expired(199, ["t"]) == []
     after = state.apply(2, state.expired(200, ["t"]))
@@ -136,8 +136,8 @@ def test_a_group_expires_with_its_latest_commit() -> None:
 def test_a_commit_that_overtakes_its_groups_expiry_keeps_all_of_the_group(
     partition: int, epoch: int | None
 ) -> None:
-    """Between the look at what has expired and the append, the group may have committed again, for any partition:
-    it lives."""
+    """Between the look at the expired groups and the append, the group may have committed again, for any
+    partition: it is live."""
     state = state_after(commit(3, member_epoch=5), commit(4, partition=1, member_epoch=5))
     forget = state.expired(100, ["t"])
     overtaken = state.apply(2, [commit(9, partition=partition, expires_ms=200, member_epoch=epoch)])
@@ -147,7 +147,7 @@ def test_a_commit_that_overtakes_its_groups_expiry_keeps_all_of_the_group(
 
 
 def test_a_stale_commit_does_not_keep_a_group_alive() -> None:
-    """What counts for nothing counts for nothing here, too."""
+    """A record that does not count elsewhere does not count here, either."""
     state = state_after(commit(3, member_epoch=5))
     forget = state.expired(100, ["t"])
     assert state.apply(1, [commit(9, expires_ms=200, member_epoch=4), *forget]).groups == {}
@@ -162,14 +162,14 @@ def test_a_commit_after_the_expiry_begins_the_group_anew() -> None:
 
 
 def test_an_expiry_of_long_ago_does_not_meet_the_group_that_came_after() -> None:
-    """A driver that slept between its look and its append, for as long as it likes."""
+    """A driver that slept between its look and its append, for any time."""
     state = state_after(commit(3))
     forget = state.expired(100, ["t"])
     assert offsets(state.apply(1, [*forget, commit(5), *forget])) == {("t", 0): 5}
 
 
 def test_what_was_committed_for_deleted_topics_is_forgotten() -> None:
-    """A topic id never comes back; the rest of the group stays."""
+    """A topic id never returns; the rest of the group stays."""
     state = state_after(commit(1, expires_ms=200), commit(3, topic_id="gone", expires_ms=200))
     after = state.apply(2, state.expired(150, ["t"]))
     assert offsets(after) == {("t", 0): 1}
@@ -177,13 +177,13 @@ def test_what_was_committed_for_deleted_topics_is_forgotten() -> None:
 
 
 def test_a_group_of_which_nothing_is_known_is_no_group() -> None:
-    """Whose offsets were all of deleted topics, and whose committer was no member."""
+    """All its offsets were of deleted topics, and its committer was no member."""
     state = state_after(commit(3, topic_id="gone", expires_ms=200))
     assert state.apply(1, state.expired(150, ["t"])) == ConsumerOffsets({}, 2)
 
 
 def test_a_member_epoch_is_forgotten_with_the_group_and_not_before() -> None:
-    """Else a member that was thought dead could commit for a group whose topics were deleted meanwhile."""
+    """Otherwise a stale member could commit for a group whose topics were deleted meanwhile."""
     state = state_after(commit(1, topic_id="gone", expires_ms=300, member_epoch=5))
     empty = state.apply(1, state.expired(200, ["t"]))
     assert (empty.groups["g"].member_epoch, empty.groups["g"].offsets) == (5, {})
@@ -191,7 +191,7 @@ def test_a_member_epoch_is_forgotten_with_the_group_and_not_before() -> None:
 
 
 def test_a_forgotten_group_is_one_change_per_key() -> None:
-    """KIP-630, "When to Snapshot": deletions of what the snapshot holds count."""
+    """KIP-630, "When to Snapshot": deletions of records in the snapshot count."""
     state = state_after(commit(1), commit(2, partition=1))
     held = {key for key, _ in map(consumer_offsets.encode, state.dump())}
     touched = [key for key, _ in map(consumer_offsets.encode, state.expired(100, ["t"]))]
@@ -199,7 +199,7 @@ def test_a_forgotten_group_is_one_change_per_key() -> None:
 
 
 def test_a_large_commit_is_linear() -> None:
-    """A group's offsets are copied once a batch, not once a record."""
+    """A group's offsets are copied once per batch, not once per record."""
     state = state_after(*(commit(n, partition=n) for n in range(5000)))
     assert len(state.groups["g"].offsets) == 5000
 
@@ -215,7 +215,7 @@ def test_what_is_no_record_is_refused(key: bytes | None, value: bytes | None) ->
 
 @pytest.mark.parametrize("record", [OffsetTombstone(group="g", topic_id="t", partition=0), commit(1)], ids=str)
 def test_a_snapshot_holds_nothing_but_state(record: OffsetsRecord) -> None:
-    """An offset belongs to a group that stands before it."""
+    """An offset belongs to a group that precedes it."""
     with pytest.raises(CorruptionError, match="which is not a state"):
         OFFSETS.load([record], 1)
 
@@ -241,8 +241,7 @@ def test_the_log_holds_nothing_but_changes() -> None:
     ],
 )
 def test_keys_choose_their_partition_as_in_kafka(text: str, hashed: int, partition: int) -> None:
-    """``Utils.abs(groupId.hashCode) % 50``, as Java answers it: the absolute value, not the hash without its
-    sign bit."""
+    """``Utils.abs(groupId.hashCode) % 50``, as in Java: the absolute value, not the hash without its sign bit."""
     assert java_hash(text) == hashed
     assert partition_for(text, 50) == partition
 
@@ -267,8 +266,8 @@ def test_pending_offsets_of_an_aborted_transaction_are_dropped() -> None:
 
 @pytest.mark.parametrize("overtaking", [[commit(5)], [pending(5, producer="q"), end(1, producer="q")]])
 def test_a_pending_offset_takes_the_place_of_earlier_commits_only(overtaking: list[OffsetsRecord]) -> None:
-    """Of two commits the one that stands later in the log counts, whenever their transactions end; a snapshot in
-    between knows as much."""
+    """Of two commits the later one in the log counts, whenever their transactions end; a snapshot in between
+    preserves this."""
     log = [pending(7), *overtaking, end(1)]
     for cut in range(len(log) + 1):
         half = state_after(*log[:cut])
@@ -297,7 +296,7 @@ def test_what_is_forgotten_on_purpose_does_not_come_back_with_a_transaction(
     record: OffsetsRecord, dropped: set[int]
 ) -> None:
     """Of two pending offsets of ``g`` those for the partitions ``dropped`` are gone. An expiry leaves both, and so
-    does a deletion that a commit has overtaken."""
+    does a deletion that a later commit invalidates."""
     log = [pending(7), pending(8, producer="q", partition=1), commit(1, partition=2), commit(2, partition=2)]
     before = ConsumerOffsets().apply(0, [*log, *OTHERS])
     assert before.groups["g"].latest_commit == 3
@@ -311,7 +310,7 @@ def test_what_is_forgotten_on_purpose_does_not_come_back_with_a_transaction(
 
 
 def test_what_comes_late_counts_for_nothing() -> None:
-    """KIP-890: an offset of an ended transaction, its end once more, and that when the next one has begun."""
+    """KIP-890: an offset of an ended transaction, its end again, and its end after the next one has begun."""
     after = state_after(pending(7), end(1), commit(3), pending(9), end(1), end(1, committed=False))
     assert (offsets(after), after.unstable("g")) == ({("t", 0): 3}, {})
     begun = after.apply(6, [pending(8, epoch=1), end(1)])
@@ -320,7 +319,7 @@ def test_what_comes_late_counts_for_nothing() -> None:
 
 
 def test_an_end_commits_only_the_transaction_before_it() -> None:
-    """What lost its own end is of a transaction that nobody can complete any more."""
+    """A transaction without its own end can no longer be completed."""
     assert state_after(pending(7), end(2)).groups == {}
     assert offsets(state_after(pending(7), pending(8, epoch=1, partition=1), end(2))) == {("t", 1): 8}
 
@@ -330,7 +329,7 @@ def test_an_end_shuts_out_what_never_arrived() -> None:
 
 
 def test_producers_are_forgotten_when_nothing_of_them_is_to_be_expected() -> None:
-    """transactional.id.expiration.ms; never one with something pending."""
+    """transactional.id.expiration.ms; never one with pending offsets."""
     state = state_after(end(1, expires_ms=200), pending(7, producer="q"))
     assert state.expired(199, ["t"]) == []
     gone = state.expired(200, ["t"])

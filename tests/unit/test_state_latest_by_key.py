@@ -144,7 +144,7 @@ def test_old_tombstones_are_left_out_and_nothing_else() -> None:
     ids=str,
 )
 def test_keys_must_be_comparable(key: pa.DataType, comparable: bool) -> None:
-    """Floats have two zeros and many NaNs; Arrow and Spark do not agree on which are one key."""
+    """Floats have two zeros and many NaNs; Arrow and Spark do not agree which are one key."""
     if comparable:
         check_key(type_to_json(key), "snapshot", "topic 't'")
     else:

@@ -1,4 +1,4 @@
-"""``__transaction_state`` as a fold, and what a coordinator decides (KIP-98; KIP-630 for the laws)."""
+"""``__transaction_state`` as a fold, and the decisions of a coordinator (KIP-98; KIP-630 for the laws)."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_when_the_epochs_are_used_up_there_is_a_new_producer_id() -> None:
 
 
 def test_an_open_transaction_is_fenced_and_aborted_before_its_id_is_taken_over() -> None:
-    """KIP-98, InitProducerId: abort what the predecessor left, then bump the epoch."""
+    """KIP-98, InitProducerId: abort the predecessor's transaction, then increment the epoch."""
     open_one = transaction(State.ONGOING, 1, partitions=(("t", 0),))
     fenced = init(open_one)
     assert (fenced.state, fenced.producer_epoch) == (State.PREPARE_EPOCH_FENCE, 2)
@@ -186,7 +186,7 @@ def test_partitions_are_added_once() -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_ending_twice_the_same_way_is_no_error(commit: bool) -> None:
-    """KIP-98, EndTxn: a retry is answered; KIP-890: also though the epoch was raised by the first."""
+    """KIP-98, EndTxn: a retry is answered; KIP-890: even though the first try raised the epoch."""
     ended = steps.end(transaction(State.ONGOING), "x", "p", 0, commit=commit, now_ms=NOW)
     assert ended is not None
     assert ended.producer_epoch == 1
@@ -199,7 +199,7 @@ def test_ending_twice_the_same_way_is_no_error(commit: bool) -> None:
 
 
 def test_the_next_transaction_of_a_producer_has_the_raised_epoch() -> None:
-    """KIP-890; the epoch before it is fenced, and one of which no later one is left needs another producer id."""
+    """KIP-890; the previous epoch is fenced, and the last possible epoch requires another producer id."""
     done = transaction(State.COMPLETE_COMMIT, epoch=1)
     begun = steps.add_partitions(done, "x", "p", 1, [("t", 0)], NOW)
     assert begun is not None
@@ -254,7 +254,7 @@ def test_a_record_names_its_own_key() -> None:
 
 @pytest.mark.parametrize("timeout_ms", [30 * 1e3, True, "100"], ids=repr)
 def test_a_record_that_nobody_could_read_is_not_written(timeout_ms: Any) -> None:
-    """It would keep every id of its partition from being read."""
+    """It would make every id of its partition unreadable."""
     wrong = replace(transaction(), timeout_ms=timeout_ms)
     with pytest.raises(InvalidCallError, match=f"timeout_ms={timeout_ms!r}.* cannot be a record of __transaction"):
         TRANSACTIONS.to_batch([transaction(), wrong], now_ms=0)

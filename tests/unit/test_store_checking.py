@@ -1,4 +1,4 @@
-"""``check_store`` finds a storage that lies, and believes one that does not."""
+"""``check_store`` finds incorrect storages, and accepts correct ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CLOCK = ManualClock(1_700_000_000_000)
 
 
 def broken(store: Store) -> dict[str, str]:
-    """The rules that a store was found to break, and how."""
+    """The rules that a store was found to violate, with the reasons."""
     verdicts = StoreCheck(store, store, race_in_threads, CLOCK, random_id).verdicts()
     assert len({verdict.rule for verdict in verdicts}) == 13
     return {verdict.rule: verdict.result for verdict in verdicts if not verdict.kept}
@@ -44,22 +44,23 @@ def test_a_store_that_keeps_the_rules_is_believed_and_left_clean(tmp_path: Path)
 
 
 class TwoWinners(MemoryStore):
-    """Of those that create a name at once, the second one is told that it has it, too. One by one it is right."""
+    """The second of several concurrent creators of a name is also told that it succeeded. Sequential creations are
+    right."""
 
     def __init__(self) -> None:
         super().__init__(clock=CLOCK)
-        self.told: set[str] = set()
+        self.winners: set[str] = set()
 
     def create(self, name: str, data: bytes) -> bool:
         created = super().create(name, data)
-        if "race-put" in name and not created and name not in self.told:
-            self.told.add(name)
+        if "race-put" in name and not created and name not in self.winners:
+            self.winners.add(name)
             return True
         return created
 
 
 class TwoOfParts(MemoryStore):
-    """As ``TwoWinners``, for objects of parts."""
+    """Like ``TwoWinners``, for objects of parts."""
 
     def stage_writer(self, name: str) -> StagedWriter:
         staged = super().stage_writer(name)
@@ -71,7 +72,7 @@ class TwoOfParts(MemoryStore):
 
 
 class NobodyWins(MemoryStore):
-    """A free name is taken for all."""
+    """A free name counts as taken for all."""
 
     def create(self, name: str, data: bytes) -> bool:
         return super().create(name, data) and "race-put" not in name
@@ -89,21 +90,21 @@ class Replacing(MemoryStore):
 
 
 class LateListing(MemoryStore):
-    """The newest name is in the listing after the next one."""
+    """The newest name appears only in the listing after the next one."""
 
     def list(self, prefix: str, after: str = "") -> Sequence[StoredObject]:
         return super().list(prefix, after)[:-1] if prefix.endswith("/listed") else super().list(prefix, after)
 
 
 class IgnoringAfter(MemoryStore):
-    """A listing that begins where it always does."""
+    """A listing ignores its start."""
 
     def list(self, prefix: str, after: str = "") -> Sequence[StoredObject]:
         return super().list(prefix)
 
 
 class StaysTaken(MemoryStore):
-    """A name that was deleted cannot be created again."""
+    """A deleted name cannot be created again."""
 
     def __init__(self) -> None:
         super().__init__(clock=CLOCK)
@@ -119,7 +120,7 @@ class StaysTaken(MemoryStore):
 
 
 class ComesBack(MemoryStore):
-    """A name that was deleted is there again after a while."""
+    """A deleted name reappears after a while."""
 
     def __init__(self) -> None:
         super().__init__(clock=CLOCK)
@@ -134,7 +135,7 @@ class ComesBack(MemoryStore):
 
 
 class SameVersions(MemoryStore):
-    """Two objects that have a name one after the other look alike."""
+    """Two successive objects of one name have equal versions."""
 
     def stat(self, name: str) -> StoredObject:
         found = super().stat(name)
@@ -142,7 +143,7 @@ class SameVersions(MemoryStore):
 
 
 class KeepsInBulk(MemoryStore):
-    """A delete of many says that it did, and does nothing."""
+    """A bulk delete reports success, and does nothing."""
 
     def delete(self, names: Iterable[str]) -> None:
         doomed = list(names)
@@ -151,21 +152,21 @@ class KeepsInBulk(MemoryStore):
 
 
 class OneTooMany(MemoryStore):
-    """Ranges that are closed, as those of HTTP."""
+    """Ranges are closed, like those of HTTP."""
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         return super().read(name, start, None if end is None else end + 1)
 
 
 class UnconditionalReads(MemoryStore):
-    """A reader of whatever has the name now."""
+    """A reader of the current object of the name."""
 
     def open(self, source_object: StoredObject) -> BinaryIO:
         return super().open(self.stat(source_object.name))
 
 
 class DamagedCopies(MemoryStore):
-    """A copy with a bit that is another one."""
+    """A copy with a flipped bit."""
 
     def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
         data = bytearray(source.read(source_object.name))
@@ -176,7 +177,7 @@ class DamagedCopies(MemoryStore):
 
 
 class AnotherClock(MemoryStore):
-    """An hour ahead."""
+    """A clock that is an hour ahead."""
 
     def stat(self, name: str) -> StoredObject:
         found = super().stat(name)
@@ -245,7 +246,7 @@ def test_format_refuses_object_storage_that_lies_and_leaves_nothing_there(
 
 
 def test_the_quick_check_of_a_root_takes_few_requests() -> None:
-    """So many that a format of a root, at 100 ms each and some at once, takes seconds."""
+    """Few enough that a format of a root, at 100 ms each and some concurrent, takes seconds."""
     store = MemoryStore(clock=CLOCK)
     StoreCheck(store, store, race_in_threads, CLOCK, random_id, QUICK).must_hold()
     assert list(store.walk("")) == []
@@ -269,7 +270,7 @@ def test_the_job_races_with_processes_and_exits_with_1_when_a_rule_is_broken(
 @pytest.mark.long("races for names, again and again, on a server")
 @pytest.mark.parametrize("kind", ["s3", *CLOUDS])
 def test_real_servers_keep_the_rules(kind: str, request: pytest.FixtureRequest) -> None:
-    """But for the completion of uploads on SeaweedFS, which is not raced with by default."""
+    """Except for the completion of uploads on SeaweedFS, which is not tested by default."""
     endpoint: CloudEndpoint | S3Endpoint = request.getfixturevalue(f"{kind}_endpoint")
     if isinstance(endpoint, S3Endpoint):
         options = StoreOptions(endpoint.url, endpoint.region, part_bytes=PART_BYTES)

@@ -1,5 +1,5 @@
-"""The promises of the stores on Azure and Google beside the contract: what they make of servers that refuse, stall
-and lose answers, what is sent how often, forks, and no secret anywhere."""
+"""The promises of the stores on Azure and Google beyond the contract: refusals, stalls and lost answers of
+servers, repeated requests, forks, and secrets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _MODIFIED = "Wed, 01 Jan 2025 00:00:00 GMT"
 
 
 def answer(request: Handler, status: int, code: str = "", body: bytes = b"") -> None:
-    """In the words of both clouds at once."""
+    """An answer in the formats of both clouds."""
     if code:
         body = json.dumps({"error": {"code": status, "errors": [{"reason": code}]}}).encode()
     elif "/storage/v1/" in request.path and "alt=media" not in request.path:
@@ -70,7 +70,7 @@ def is_creation(request: Handler) -> bool:
 
 
 def obey(request: Handler) -> None:
-    """Do as the cloud does, with the one object that there is."""
+    """Answer like the cloud, for the only object."""
     objects = request.scripted.objects
     if is_creation(request):
         if "it" in objects:
@@ -131,7 +131,7 @@ OpenOn = Callable[[str], FsspecStore]
 
 @pytest.fixture(params=["azure", "gcs"])
 def store_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> OpenOn:
-    """Opens a store at an address, that loses its patience soon, and whose back-off takes no time."""
+    """Opens a store at an address, with a short timeout and without back-off."""
 
     def opened(url: str) -> FsspecStore:
         connection = f"DefaultEndpointsProtocol=http;AccountName=a;AccountKey={KEY};BlobEndpoint={url}/a;"
@@ -307,7 +307,7 @@ class TestOnServers:
         assert child.exitcode == 0
 
     def test_an_object_of_very_many_parts(self, root: str) -> None:
-        """Google puts 32 together at a time."""
+        """Google composes 32 objects at a time."""
         store = open_store(root, StoreOptions(part_bytes=100))
         data = some_bytes(100 * 40 + 1)
         staged = store.stage_writer("name")

@@ -1,4 +1,4 @@
-"""What every store promises of itself: its address, its counts, how it travels, what its check finds out
+"""Every store's contract for itself: its address, its counts, pickling, its check
 (``stratalog.partitions.store.protocol``)."""
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class TestCheck:
 
 
 def test_options_hold_no_secret() -> None:
-    """Credentials come from the environment, or are asked for by name: nothing that is pickled or shown may carry
-    one. (``credentials`` is who is asked.)"""
+    """Credentials come from the environment, or from a named provider: pickles and texts must not contain any.
+    (``credentials`` is the provider.)"""
     assert {field.name for field in fields(StoreOptions)} == {
         "endpoint_url",
         "region",

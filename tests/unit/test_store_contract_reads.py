@@ -1,4 +1,4 @@
-"""What every store promises of reads: ranges, what an object is, what a folder holds
+"""Every store's contract for reads: ranges, the identity of an object, the content of a folder
 (``stratalog.partitions.store.protocol``)."""
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class TestStat:
             store.stat(name)
 
     def test_a_faithful_copy_of_a_file_was_born_at_another_time(self, tmp_path: Path) -> None:
-        """What ``cp -a`` and ``rsync -a`` keep, and the inode that a file system uses again, tell nothing."""
+        """The attributes that ``cp -a`` and ``rsync -a`` preserve, and a reused inode, prove nothing."""
         store = LocalStore(str(tmp_path))
         assert store.create("name", b"12345")
         before = store.stat("name")
@@ -135,7 +135,7 @@ class TestStat:
         assert store.stat("name").born != before.born
 
     def test_neither_a_new_owner_nor_a_hard_link_makes_a_file_another(self, tmp_path: Path) -> None:
-        """A backup made of hard links, a ``chmod -R``: nothing of it touches what is stored."""
+        """A backup of hard links, or a ``chmod -R``, does not affect stored objects."""
         store = LocalStore(str(tmp_path))
         assert store.create("name", b"12345")
         before = store.stat("name")
@@ -193,7 +193,7 @@ class TestWalkAndSweep:
         staged = store.stage_writer(f"{'a' * 32}/name")
         staged.file.write(b"x" * 20_000_000)
         if isinstance(staged, UploadWriter):
-            staged._wait(0)  # until all parts are there
+            staged._wait(0)  # until all parts exist
         later = ManualClock(SystemClock().now_ms() + 3_600_000)
         if not isinstance(store, MemoryStore):
             store._clock = later  # type: ignore[attr-defined]

@@ -1,5 +1,5 @@
-"""What every store promises of writes: of many that create a name one succeeds, and a name has all its bytes or is
-not there (``stratalog.partitions.store.protocol``)."""
+"""Every store's contract for writes: one of many creators of a name succeeds, and a name has all its bytes or does
+not exist (``stratalog.partitions.store.protocol``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CRC-32 of bytes that come in pieces, out of order: the same as of the bytes in order."""
+"""CRC-32 of bytes in pieces, out of order, equals that of the bytes in order."""
 
 from __future__ import annotations
 

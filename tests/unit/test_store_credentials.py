@@ -1,4 +1,4 @@
-"""Credentials of a provider: asked for, renewed in time, never shown."""
+"""Credentials of a provider: requested, renewed in time, never shown."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def at(ms: int) -> datetime:
 
 
 class Asked:
-    """A provider that remembers when it was asked; the n-th answer is made by ``answer``."""
+    """A provider that records its calls; ``answer`` makes the n-th answer."""
 
     def __init__(self, clock: ManualClock, answer: Callable[[int], Mapping[str, Any]]) -> None:
         self.clock, self.answer = clock, answer
@@ -52,7 +52,7 @@ def of(
 
 
 def named(root: str) -> Mapping[str, Any]:
-    """What an executor imports."""
+    """A provider that an executor imports."""
     return keys(7)
 
 

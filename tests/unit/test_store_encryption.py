@@ -1,4 +1,4 @@
-"""Encryption: no plain HTTP unless it is said, and nothing is kept by a storage that has not the key."""
+"""Encryption: no plain HTTP unless it is enabled, and no writes to a storage without the key."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_cluster_file_is_refused_before_anything_is_asked(tmp_path: Path) -> N
 def test_a_key_that_logs_of_tables_would_not_have_is_refused(
     tmp_path: Path, scheme: str, table: str, key: str
 ) -> None:
-    """Of brokers it is taken: all that is there we write ourselves."""
+    """For brokers it is accepted, because this product writes everything there itself."""
     own = f'[brokers.storage]\n{key} = "k"\n'
     broker = load_cluster_file(cluster_file(tmp_path, own, f"{scheme}://box/remote", f"{scheme}://box/b1"))
     assert getattr(broker.brokers[0].storage, key) == "k"
@@ -133,7 +133,7 @@ def kind(request: pytest.FixtureRequest, server: ScriptedServer, monkeypatch: py
 
 
 def answering(kept: bool) -> Callable[[Handler], None]:
-    """A server that keeps, and tells, the key that it is named; or that knows nothing of keys."""
+    """A server that stores and reports the named key; or that knows nothing of keys."""
 
     def answer(request: Handler) -> None:
         headers = request.headers.items()

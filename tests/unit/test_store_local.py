@@ -1,4 +1,4 @@
-"""What only the store on a file system promises: names by link, durability, full disks, litter."""
+"""Promises of the store on a file system: names by link, durability, full disks, litter."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def store(tmp_path: Path) -> LocalStore:
 
 @contextmanager
 def disk_full_after(size_bytes: int) -> Iterator[None]:
-    """No file of this process grows beyond that: a real refusal by the kernel, without a small disk."""
+    """Let no file of this process grow beyond this size: a real refusal by the kernel, without a small disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
     try:
@@ -160,7 +160,7 @@ class TestNames:
     def test_a_link_that_was_made_but_not_answered_is_ours(
         self, store: LocalStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """NFS repeats a request whose answer was lost; the repetition is told that the name is taken."""
+        """NFS repeats a request whose answer was lost; the repetition gets the answer that the name is taken."""
         link = os.link
 
         def answer_lost(source: str, target: str, **options: Any) -> None:
@@ -173,7 +173,7 @@ class TestNames:
     def test_a_taken_name_is_not_ours_however_many_links_our_file_has(
         self, store: LocalStore, tmp_path_factory: pytest.TempPathFactory
     ) -> None:
-        """A root is backed up by hard links (cp -al, rsnapshot) while something is staged in it."""
+        """A root is backed up with hard links (cp -al, rsnapshot) while an object is staged in it."""
         ours = store.stage_writer("name")
         ours.file.write(b"ours")
         [temporary] = Path(store.root, ".staging").iterdir()
@@ -270,7 +270,7 @@ class TestSettling:
         monkeypatch: pytest.MonkeyPatch,
         listed: Callable[[LocalStore, str], Iterable[object]],
     ) -> None:
-        """Also one that is there only because the one that was seen is gone: a scan may show neither."""
+        """Also one that exists only because the visible one is gone: a scan may show neither."""
         root, empty = tmp_path / "root", tmp_path / "empty"
         root.mkdir()
         empty.mkdir()
@@ -296,7 +296,7 @@ class TestSettling:
         monkeypatch: pytest.MonkeyPatch,
         listed: Callable[[LocalStore, str], Iterable[object]],
     ) -> None:
-        """As one of tmpfs may do, beside somebody who writes into the folder."""
+        """As a scan of tmpfs may do beside a concurrent writer in the folder."""
         for name in "ab":
             (tmp_path / name).touch()
         real = os.scandir
@@ -328,7 +328,7 @@ class TestCopyFile:
         assert Path(tmp_path, "target").read_bytes() == b"short"
 
     def test_a_full_disk_is_told_and_not_written_on(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The writing goes on in another thread."""
+        """Another thread continues the write."""
 
         def full(*_: object) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

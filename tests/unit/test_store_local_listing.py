@@ -1,4 +1,4 @@
-"""A listing that goes on from an earlier one says what a fresh one does, and asks about what is new alone."""
+"""A listing that continues an earlier one equals a fresh one, and stats new files only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REGISTERS = ["0000000002.epoch", f"{3:020}.local"]
 
 
 class Counted:
-    """The calls that ask about a file, and the scans of a folder."""
+    """The calls that stat a file, and the scans of a folder."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked = 0
@@ -46,14 +46,14 @@ class Counted:
         monkeypatch.setattr(local_listing.os, "scandir", counted_scan)
 
     def taken(self) -> tuple[int, int]:
-        """Files asked about, and scans, since the last time."""
+        """The stats and scans since the last call."""
         found, self.asked, self.scans = (self.asked, self.scans), 0, 0
         return found
 
 
 @dataclass
 class LaterClock:
-    """A clock that is ahead of the kernel's: to it, whatever has happened is long ago."""
+    """A clock that is ahead of the kernel's, so that every change is old."""
 
     ahead_ms: int = 10_000
 
@@ -68,7 +68,7 @@ def store(tmp_path: Path) -> LocalStore:
 
 @pytest.fixture
 def stamps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stamps count here, and are as old as they have to be."""
+    """Timestamps count here, and are old enough."""
     monkeypatch.setattr(local_listing, "stamps_count", lambda device: True)
     monkeypatch.setattr(local_module, "_CLOCK", LaterClock())
 
@@ -93,7 +93,7 @@ def fill(store: LocalStore, names: Sequence[str] = NAMES) -> None:
 def test_a_name_is_asked_about_once(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int
 ) -> None:
-    """However many there are: two scans of names, and one question for what is new."""
+    """For any number of files: two scans of names, and one stat for the new one."""
     fill(store, NAMES[:1])
     for number in range(1, files):
         (tmp_path / LOG / f"{number:020}.0000000001.parquet").touch()
@@ -131,7 +131,7 @@ def test_a_scan_of_a_settled_folder_is_a_snapshot(store: LocalStore, monkeypatch
 def test_what_changes_within_a_tick_of_the_kernel_is_seen(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two changes within a tick leave the same stamp: one that is not settled never stands for a scan."""
+    """Two changes within a tick have the same timestamp: an unsettled timestamp never replaces a scan."""
     monkeypatch.setattr(local_listing, "stamps_count", lambda device: True)
     fill(store)
     now_ns = local_module.SystemClock().now_ms() * 1_000_000
@@ -144,7 +144,7 @@ def test_what_changes_within_a_tick_of_the_kernel_is_seen(
 
 @pytest.mark.usefixtures("stamps")
 def test_a_change_during_the_scan_leaves_no_stamp(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What came behind the scan's back has changed the stamp by its end: another scan has to agree."""
+    """A concurrent change has changed the timestamp by the end of the scan: another scan has to agree."""
     fill(store)
     stamp, ticks = local_listing._stamp, itertools.count()
     monkeypatch.setattr(local_listing, "_stamp", lambda descriptor: (*stamp(descriptor)[:3], next(ticks)))
@@ -162,7 +162,7 @@ def test_stamps_count_where_only_this_kernel_changes_files() -> None:
 
 @pytest.mark.usefixtures("no_stamps")
 def test_a_file_that_another_has_replaced_is_asked_about(store: LocalStore) -> None:
-    """As ``heal`` does: the name has another inode, also where all else is the same."""
+    """Like ``heal``: the name has another inode, even if everything else is the same."""
     fill(store)
     known = listed(store)
     staged = store.stage_writer(f"{LOG}/{NAMES[2]}")
@@ -177,7 +177,7 @@ def test_a_file_that_another_has_replaced_is_asked_about(store: LocalStore) -> N
 def test_a_file_that_was_changed_in_its_place_is_found_out_when_it_is_opened(
     store: LocalStore, tmp_path: Path
 ) -> None:
-    """Nothing of ours does that. From then on no earlier look counts."""
+    """The product never does that. From then on no earlier look counts."""
     fill(store)
     known = listed(store)
     path = tmp_path / LOG / NAMES[1]
@@ -238,8 +238,8 @@ def test_a_folder_that_is_gone_is_empty_and_a_folder_with_too_many_strangers_is_
 
 
 class FolderOfALog(RuleBasedStateMachine):
-    """Another process creates, deletes, replaces and makes again, as often as it likes; each look goes on from the
-    one before."""
+    """Another process creates, deletes, replaces and recreates files at any time; each look continues the previous
+    one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -272,8 +272,8 @@ class FolderOfALog(RuleBasedStateMachine):
 
     @rule()
     def look(self) -> None:
-        """The names are those of a fresh look. So is each object, unless a name of records was freed, and made
-        again with the same inode: then it is found out when it is opened, and the next look has it."""
+        """The names equal those of a fresh look. So does each object, unless a name of records was freed and
+        recreated with the same inode: then opening it reveals this, and the next look has it."""
         before, self.known = self.known, self.mine.list(LOG, known=self.known)
         fresh = self.other.list(LOG)
         assert [stored.name for stored in self.known] == [stored.name for stored in fresh]

@@ -1,4 +1,4 @@
-"""What the kernel reports about a folder's names is what a scan would show, and costs nothing for the others."""
+"""The kernel's reports about a folder's names equal the result of a scan, without a cost for other names."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_watched_folder_shows_what_a_scan_of_it_shows(tmp_path: Path, folder: 
 
 
 def gone(folder: Path) -> None:
-    """The folder is deleted, and another one has its name."""
+    """The folder is deleted and recreated."""
     for file in folder.iterdir():
         file.unlink()
     folder.rmdir()
@@ -116,7 +116,7 @@ def moved(folder: Path) -> None:
 
 
 def overflown(folder: Path) -> None:
-    """More changes than the kernel keeps."""
+    """There are more changes than the kernel keeps."""
     most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     file, other = folder / name_of(1), folder / name_of(2)
     file.touch()
@@ -126,7 +126,7 @@ def overflown(folder: Path) -> None:
 
 
 def renamed_root(folder: Path) -> None:
-    """A folder above it is another one."""
+    """A folder above it is replaced."""
     above = folder.parent.parent
     above.rename(above.with_name("older"))
     folder.mkdir(parents=True)
@@ -148,7 +148,7 @@ def test_a_folder_that_the_kernel_no_longer_reports_is_scanned_again(
 
 
 def test_whoever_creates_a_name_sees_each_name_that_was_created_before(tmp_path: Path, folder: Path) -> None:
-    """Two writers, each with a store and watches of its own: one of them at least sees the name of the other."""
+    """Two writers, each with its own store and watches: at least one sees the other's name."""
     stores = [LocalStore(str(tmp_path)) for _ in range(2)]
     both = threading.Barrier(2, timeout=60)
     rounds, missed = 300, list[int]()

@@ -1,6 +1,6 @@
-"""A folder that never holds still: a scan shows what was there all the while, and a listing has no hole.
+"""A constantly changing folder: a scan shows all files that existed throughout, and a listing has no hole.
 
-This is what ``two_scans`` asks of a file system, or a bucket: each kind that can be had here is tried.
+This is the requirement of ``two_scans`` on a file system or a bucket: each available kind is tested.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ FOLDER = f"{'d' * 32}/topic-{'e' * 32}/0.1"
 TMPFS = Path("/dev/shm")
 SECONDS = at_depth(test=1, nightly=2)
 MERGED = 20
-"""Appends that become a segment, and go, at a later time."""
+"""Appends that are merged into a segment, and deleted later."""
 DELAY_S = 0.3
-"""Between a merge and the deletion of what it hides: longer than a listing takes."""
+"""The time between a merge and the deletion of its hidden files: longer than a listing takes."""
 
 Create, Delete = Callable[[str], object], Callable[[Sequence[str]], object]
 
 
 class Writer:
-    """Appends of one record each, as fast as they go; merges, and deletions of what was merged."""
+    """Appends one record at a time, as fast as possible; merges, and deletes merged files."""
 
     def __init__(self, create: Create, delete: Delete) -> None:
         self._create, self._delete = create, delete
         self.created_s: dict[str, float] = {}
-        """When each name was there."""
+        """The creation time of each name."""
         self.deleting_s: dict[str, float] = {}
-        """When somebody began to delete it."""
+        """The start of the deletion of each name."""
         self.end = 0
         self._merged: list[tuple[float, list[str]]] = []
 
@@ -72,7 +72,7 @@ class Writer:
 
 @contextmanager
 def racing(writer: Writer) -> Iterator[None]:
-    """It writes meanwhile, and the threads take turns often."""
+    """Run the writer during the block, with frequent switches of threads."""
     over, interval_s = threading.Event(), sys.getswitchinterval()
 
     def write() -> None:
@@ -108,7 +108,7 @@ def on_folders(root: Path) -> tuple[Store, Writer]:
     params=["disk", "tmpfs", pytest.param("s3", marks=(pytest.mark.s3, pytest.mark.long("fills pages")))]
 )
 def raced(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Store, Writer]]:
-    """An empty folder on each, with its writer; of a bucket it has more names than a page."""
+    """An empty folder on each store, with its writer; in a bucket it has more names than a page."""
     if request.param == "s3":
         endpoint: S3Endpoint = request.getfixturevalue("s3_endpoint")
         place = f"s3://{endpoint.bucket}/racing-{request.node.originalname}"
@@ -134,7 +134,7 @@ def raced(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Stor
 
 
 def missed(writer: Writer, seen: set[str], begun_s: float, ended_s: float) -> list[str]:
-    """Names that were there all the while and were not seen."""
+    """Names that existed throughout and were not seen."""
     return [
         name
         for name, at_s in writer.created_s.copy().items()

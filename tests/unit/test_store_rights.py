@@ -1,4 +1,4 @@
-"""What a file system does not allow: the error names the right that is missing, and the path."""
+"""Rights that a file system denies: the error names the missing right and the path."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stratalog.partitions.errors import StorageAuthorizationError
 from stratalog.partitions.store.local import LocalStore
 
 store = LocalStore(sys.argv[1])
-told = {}
+errors = {}
 for name, call in {
     "list": lambda: store.list("closed"),
     "names": lambda: store.names("closed"),
@@ -38,8 +38,8 @@ for name, call in {
     try:
         call()
     except StorageAuthorizationError as error:
-        told[name] = [error.code, error.right, error.path, str(error)]
-print(json.dumps(told))
+        errors[name] = [error.code, error.right, error.path, str(error)]
+print(json.dumps(errors))
 """
 
 
@@ -53,7 +53,7 @@ def test_each_call_names_the_right_that_is_missing_and_the_path(tmp_path: Path) 
     for name, mode in modes.items():
         (tmp_path / name).chmod(mode)
     try:
-        told = json.loads(run_without_privileges(PROGRAM, [str(tmp_path)]))
+        answer = json.loads(run_without_privileges(PROGRAM, [str(tmp_path)]))
     finally:
         for name in reversed(modes):
             (tmp_path / name).chmod(0o755)
@@ -69,15 +69,15 @@ def test_each_call_names_the_right_that_is_missing_and_the_path(tmp_path: Path) 
         "sweep": ("delete", ".staging"),
         "check": ("create", ""),
     }
-    assert {call: right for call, (_, right, _, _) in told.items()} == {c: r for c, (r, _) in expected.items()}
-    for call, (code, right, path, said) in told.items():
+    assert {call: right for call, (_, right, _, _) in answer.items()} == {c: r for c, (r, _) in expected.items()}
+    for call, (code, right, path, message) in answer.items():
         assert code == "CLUSTER_AUTHORIZATION_FAILED"
         assert str(path).startswith(str(tmp_path / expected[call][1])), call
-        assert f"give this user the right to {right} there" in said
+        assert f"give this user the right to {right} there" in message
 
 
 def test_a_probe_that_may_not_be_deleted_stays_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    """The root creates exclusively, which is all that was to be found out."""
+    """The root creates exclusively, which was the only question."""
     store = FaultyStore(MemoryStore("memory://b1"))
 
     def refuse(what: str, name: str, call: Callable[[], object]) -> object:

@@ -1,6 +1,6 @@
-"""What only the store on S3 promises: what it makes of servers that refuse, stall and lose answers.
+"""Promises of the store on S3: refusals, stalls and lost answers of servers.
 
-The misbehaving server is a real one on 127.0.0.1 that follows a script; nothing is patched.
+The faulty server is a real one on 127.0.0.1 that follows a script; nothing is patched.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DRIVER: str | None = None
 
 
 class ScriptedServer:
-    """Answers requests by a script, one function per request; the last one answers all that follow."""
+    """Answers requests by a script, one function per request; the last one answers all later ones."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -52,12 +52,12 @@ class ScriptedServer:
         self.url = ""
 
     def begin_anew(self) -> None:
-        """As if nobody had ever asked it anything; what stalls still is let go."""
+        """Reset the server; stalled requests are released."""
         self.released.set()
         self.objects, self.requests, self.script, self.released = {}, [], [obey], threading.Event()
 
     def next_answer(self) -> Callable[[Handler], None]:
-        """What to do with the next request."""
+        """The answer to the next request."""
         return self.script.pop(0) if len(self.script) > 1 else self.script[0]
 
 
@@ -67,13 +67,13 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     scripted: ScriptedServer
     more: Mapping[str, str] = {}
-    """Headers of the answer."""
+    """Additional headers of the answer."""
 
     def handle_one_request(self) -> None:
         try:
             super().handle_one_request()
         except ConnectionError:
-            self.close_connection = True  # the client gave up on us, which is the point of some tests
+            self.close_connection = True  # the client timed out, which some tests intend
 
     def answer_any(self) -> None:
         self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -100,7 +100,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def obey(request: Handler) -> None:
-    """Do as an S3 server does."""
+    """Answer like an S3 server."""
     objects = request.scripted.objects
     if request.command == "PUT":
         if request.path in objects:
@@ -139,7 +139,7 @@ def obey_and_lose_the_answer(request: Handler) -> None:
 
 
 def obey_and_break(request: Handler) -> None:
-    """Carry the request out, and break the connection as a machine does that crashes."""
+    """Carry the request out, and break the connection like a crashing machine."""
     request.scripted.objects[request.path] = request.body
     request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     request.connection.close()
@@ -147,7 +147,7 @@ def obey_and_break(request: Handler) -> None:
 
 
 def garble(request: Handler) -> None:
-    """Fail in a language that is not S3's, as a proxy on the way does."""
+    """Fail with a foreign error text, like a proxy."""
     request.answer(502, body=b"<html>Bad gateway")
 
 
@@ -161,7 +161,7 @@ def half_a_body(request: Handler) -> None:
 
 @pytest.fixture(scope="module")
 def serving() -> Iterator[ScriptedServer]:
-    """One for all tests: the client of an address takes long to make, and is kept."""
+    """One server for all tests, because the client of an address takes long to make and is cached."""
     with scripted_server() as scripted:
         yield scripted
 
@@ -193,14 +193,14 @@ def scripted_server() -> Iterator[ScriptedServer]:
 
 @pytest.fixture(params=[None, "fsspec"], ids=["botocore", "s3fs"], autouse=True)
 def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every promise is that of both clients."""
+    """Both clients have every promise."""
     if request.param is not None:
         pytest.importorskip("s3fs")
     monkeypatch.setattr(sys.modules[__name__], "DRIVER", request.param)
 
 
 def store_on(url: str) -> S3Store:
-    """A store that loses its patience soon, and whose back-off takes no time."""
+    """A store with a short timeout and without back-off."""
     options = StoreOptions(
         url, "us-east-1", timeout_s=TIMEOUT_S, retries=RETRIES, part_bytes=PART_BYTES, driver=DRIVER
     )
@@ -212,7 +212,7 @@ LISTED = StoredObject("name", 4, 0, "etag.4")
 
 @pytest.mark.slow
 def test_the_key_of_encryption_goes_with_every_request_that_makes_an_object(server: ScriptedServer) -> None:
-    """And with no other: parts and reads are of an object that has it."""
+    """Parts and reads are of an object with it, and no others."""
     keys: list[tuple[str, str | None]] = []
 
     def begin_an_upload(request: Handler) -> None:
@@ -230,7 +230,7 @@ def test_the_key_of_encryption_goes_with_every_request_that_makes_an_object(serv
     assert store.create("name", b"data")
     staged = store.stage_writer("large")
     staged.file.write(b"x" * (PART_BYTES + 1))
-    staged.abort()  # the part is there by then, and no thread goes on
+    staged.abort()  # the part exists by then, and no thread continues
     assert store.read("name") == b"data"
     assert [key for command, key in keys if command == "POST"] == ["arn:key"]
     assert keys[0] == ("PUT", "arn:key")
@@ -249,7 +249,7 @@ class TestCreate:
 
     @pytest.mark.slow
     def test_a_lost_answer_of_our_own_success_reads_as_taken(self, server: ScriptedServer) -> None:
-        """The contract: False sends the caller to look what is there, and there it finds its own bytes."""
+        """The contract: after False the caller looks up the object, and finds its own bytes."""
         server.script = [obey_and_lose_the_answer, obey]
         store = store_on(server.url)
         assert store.create("name", b"data") is False
@@ -335,7 +335,7 @@ class TestRead:
             store_on(f"http://{HOST}:{nobody_there}").list("")
 
     def test_a_root_that_may_not_be_listed_is_not_away(self, server: ScriptedServer) -> None:
-        """Nobody is fenced for what one driver may not do."""
+        """No broker is fenced because one driver lacks a right."""
         server.script = [lambda request: request.answer(403, "AccessDenied")]
         with pytest.raises(StorageAuthorizationError, match=r"cannot list .*s3:ListBucket") as refused:
             store_on(server.url).list("a")
@@ -369,17 +369,17 @@ class TestRead:
     def test_who_is_refused_is_told_so_by_name_and_what_to_do(
         self, server: ScriptedServer, status: int, code: str, error: type[StorageError]
     ) -> None:
-        """Kafka's SASL_AUTHENTICATION_FAILED and CLUSTER_AUTHORIZATION_FAILED; status and code are said once."""
+        """Kafka's SASL_AUTHENTICATION_FAILED and CLUSTER_AUTHORIZATION_FAILED; status and code appear once."""
         server.script = [lambda request: request.answer(status, code)]
         store = store_on(server.url)
         for call in (store.check, lambda: store.read("name"), lambda: store.create("name", b"")):
             with pytest.raises(StorageError) as refused:
                 call()
             assert type(refused.value) is error
-            said = str(refused.value)
-            assert f": {status} {code}".rstrip() + ": " in said
-            assert said.count(str(status)) == 1
-            assert "credentials" in said
+            text = str(refused.value)
+            assert f": {status} {code}".rstrip() + ": " in text
+            assert text.count(str(status)) == 1
+            assert "credentials" in text
 
     def test_an_answer_without_a_body_is_told_by_its_status_once(self, server: ScriptedServer) -> None:
         server.script = [forbidden]
@@ -436,7 +436,7 @@ def later(server: ScriptedServer) -> S3Store:
 
 
 def listed_uploads(*ids: str, after: str = "") -> bytes:
-    """A page of uncompleted uploads; ``after``: there are more."""
+    """A page of incomplete uploads; ``after``: there are more."""
     entries = "".join(
         f"<Upload><Key>prefix/{'a' * 32}/x</Key><UploadId>{an_id}</UploadId>"
         "<Initiated>2020-01-01T00:00:00.000Z</Initiated></Upload>"
@@ -449,8 +449,8 @@ def listed_uploads(*ids: str, after: str = "") -> bytes:
 def uploads(
     server: ScriptedServer, *, pages: list[bytes], answers: Mapping[str, tuple[int, str]] | None = None
 ) -> list[str]:
-    """A server that lists these pages of uploads, and answers so when one is to be dropped; those that were to be,
-    as they come."""
+    """A server that lists these pages of uploads, and gives this answer to a request to abort one; yields the
+    aborted uploads."""
     dropped: list[str] = []
 
     def answer(request: Handler) -> None:

@@ -1,6 +1,6 @@
 """Bytes that are damaged on their way into a bucket: the server refuses them, and nothing gets a name.
 
-What is tiered leaves the local disk later: nothing else compares all of its bytes.
+Tiered records leave the local disk later: no other step compares all of their bytes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def source(tmp_path: Path) -> LocalStore:
 
 @pytest.fixture
 def damage() -> Iterator[Callable[[StoreOptions], None]]:
-    """From now on one bit of every object, or part of one, that is sent under these options is another one."""
+    """Flip one bit of every object, or part of one, that is sent with these options from now on."""
 
     def flip(request: Any, **_: object) -> None:
         if request.method == "PUT" and request.body is not None:
@@ -113,7 +113,7 @@ def test_what_is_damaged_on_the_way_gets_no_name(
 
 @pytest.mark.slow
 def test_a_server_that_takes_damaged_bytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that knows no x-amz-checksum-crc32 ignores it."""
+    """A server that does not know x-amz-checksum-crc32 ignores it."""
 
     def ignore_checksums(request: Handler) -> None:
         objects = request.scripted.objects

@@ -1,4 +1,4 @@
-"""Large objects that are streamed in one request, where moving their bytes twice would give them their names."""
+"""Large objects are streamed in one request if naming them would move their bytes twice."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HEADERS = ("x-amz-checksum-crc32", "If-None-Match", "Content-Length")
 
 @pytest.fixture(scope="module")
 def serving() -> Iterator[ScriptedServer]:
-    """One for all tests: the client of an address takes long to make, and is kept."""
+    """One server for all tests, because the client of an address takes long to make and is cached."""
     with scripted_server() as scripted:
         yield scripted
 
@@ -139,14 +139,16 @@ def quota_exceeded(request: Handler) -> None:
     request.answer(403, "QuotaExceeded")
 
 
-@pytest.mark.parametrize(("behaviour", "said"), [(forbidden, "AccessDenied"), (quota_exceeded, "QuotaExceeded")])
+@pytest.mark.parametrize(
+    ("behaviour", "message"), [(forbidden, "AccessDenied"), (quota_exceeded, "QuotaExceeded")]
+)
 @pytest.mark.slow
 def test_a_refusal_is_named_and_holds_no_secret(
-    server: ScriptedServer, source: LocalStore, behaviour: Callable[[Handler], None], said: str
+    server: ScriptedServer, source: LocalStore, behaviour: Callable[[Handler], None], message: str
 ) -> None:
     """A wrong credential, a full bucket."""
     server.script = [behaviour]
-    with pytest.raises(StorageError, match=said) as caught:
+    with pytest.raises(StorageError, match=message) as caught:
         staged(remote(server.url), source).commit()
     assert "scripted" not in str(caught.value)
     assert len(server.requests) == 1
@@ -162,7 +164,7 @@ def test_a_source_that_is_replaced_before_the_name_is_not_sent(server: ScriptedS
 
 
 class Shrunk(LocalStore):
-    """Its objects end before they were listed to."""
+    """Its objects end before their listed size."""
 
     def open(self, source_object: StoredObject) -> BinaryIO:
         data = super().open(source_object).read()
@@ -178,7 +180,7 @@ def test_a_source_that_ends_too_early_is_found_before_anything_is_sent(
 
 
 class Watched(LocalStore):
-    """Notes how much is read at once."""
+    """Records the sizes of reads."""
 
     most = 0
 
@@ -233,7 +235,7 @@ def test_what_is_done_is_done(server: ScriptedServer, source: LocalStore) -> Non
 def test_all_else_goes_up_in_parts_before_it_gets_its_name(
     server: ScriptedServer, tmp_path: Path, exclusive: bool, late: bool, size: int
 ) -> None:
-    """Of replicas the name may come only after the bytes were read (protocol section 3, step 4)."""
+    """For replicas the name may appear only after the bytes were read (protocol section 3, step 4)."""
 
     def begin(request: Handler) -> None:
         request.answer(403, "MultipartWasBegun")
@@ -250,7 +252,7 @@ def test_all_else_goes_up_in_parts_before_it_gets_its_name(
 
 @pytest.mark.s3
 def test_of_those_that_race_for_a_name_exactly_one_gets_it(s3_endpoint: S3Endpoint, source: LocalStore) -> None:
-    """The real server: a conditional PUT is atomic there, where two completions of an upload are not."""
+    """The real server: a conditional PUT is atomic there, while two completions of an upload are not."""
     options = StoreOptions(s3_endpoint.url, s3_endpoint.region, bytes_with_name=True)
     store = S3Store(f"s3://{s3_endpoint.bucket}/put/race", options)
     [listed] = source.list("")

@@ -1,4 +1,4 @@
-"""The store on S3 with a real server: races for a name, copies, forks, sweeps, and no secret anywhere."""
+"""The store on S3 with a real server: races for a name, copies, forks, sweeps, and secrets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TestRealServer:
         return S3Store(f"s3://{s3_endpoint.bucket}/real/{request.node.name}", options)
 
     def test_of_large_objects_that_race_for_a_name_exactly_one_gets_it(self, store: S3Store) -> None:
-        """SeaweedFS 4.48 completes two uploads of one name; hence the other way to give names."""
+        """SeaweedFS 4.48 completes two uploads of one name, so there is another way to name objects."""
         for name in map(str, range(4)):
             staged = [store.stage_writer(name) for _ in range(4)]
             for number, writer in enumerate(staged):
@@ -58,7 +58,7 @@ class TestRealServer:
     def test_a_refusal_of_its_large_objects_names_the_setting_that_helps(
         self, store: S3Store, exclusive: bool, other: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """As of a server that ignores the condition, or answers 304 where S3 answers 412."""
+        """The server ignores the condition, or answers 304 where S3 answers 412."""
         options = replace(store.options, exclusive_multipart=exclusive, part_bytes=1024)
         odd = S3Store(store.uri, options)
         commit = StagedUpload.commit
@@ -85,7 +85,7 @@ class TestRealServer:
     def test_what_a_server_copies_and_tells_no_checksum_of_comes_through_here(
         self, s3_endpoint: S3Endpoint, store: S3Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Nobody would know what it has copied."""
+        """Its copied bytes would be unknown."""
         data = random.Random(1).randbytes(3 * PART_BYTES)
         writer = store.stage_writer("here")
         writer.file.write(data)
@@ -111,7 +111,7 @@ class TestRealServer:
 
     def test_a_copy_notices_that_the_source_is_replaced_on_the_way(self, store: S3Store) -> None:
         class ReplacedMeanwhile(S3Store):
-            """Somebody replaces the object after the first piece was read."""
+            """The object is replaced after the first piece was read."""
 
             def open(self, source_object: StoredObject):  # type: ignore[no-untyped-def]
                 reader = super().open(source_object)
@@ -181,7 +181,7 @@ class TestRealServer:
     def test_sweep_leaves_alone_what_others_upload_deeper_in_the_bucket(
         self, s3_endpoint: S3Endpoint, options: StoreOptions, prefix: str, exclusive: bool
     ) -> None:
-        """A root may be a whole bucket: other clusters, and others altogether, have folders in it."""
+        """A root may be a whole bucket with folders of other clusters and other programs."""
         options = replace(options, exclusive_multipart=exclusive)
         inner = f"{prefix}/cluster-b/broker-1".strip("/")
         later = ManualClock(SystemClock().now_ms() + 120_000)

@@ -1,4 +1,4 @@
-"""A store on a file system follows no link, waits for no FIFO, and does nothing outside its root."""
+"""A store on a file system follows no link, waits for no FIFO, and changes nothing outside its root."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
-    """A folder of somebody, in which every name of the tests leads to an old file."""
+    """A foreign folder, in which every name of the tests is a link to an old file."""
     folder = tmp_path / "victim"
     for name in ["file", "other", *(f"{'/'.join(NAME.split('/')[level:])}" for level in (1, 2)), "0.7/other"]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -162,7 +162,7 @@ def test_the_address_of_a_root_may_lead_over_links(store: LocalStore, tmp_path: 
 def test_another_volume_below_the_root_is_named_and_not_entered(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody but the superuser can mount one: here a folder says that it is on another device."""
+    """Only the superuser can mount one: here a folder claims to be on another device."""
     mounted = os.stat(f"{store.root}/home/topic").st_ino
     below = os.stat(f"{store.root}/home/topic/0.7").st_ino
     fstat = os.fstat
@@ -183,7 +183,7 @@ def test_another_volume_below_the_root_is_named_and_not_entered(
 
 
 class TestStrangers:
-    """Each listing passes what others have put into a folder of a log."""
+    """Each listing skips foreign files in a folder of a log."""
 
     folder = f"{'a' * 32}/t-{'b' * 32}/0.7"
 
@@ -215,7 +215,7 @@ class TestStrangers:
     def test_more_files_than_a_log_ever_has_are_refused_with_the_remedy(
         self, store: LocalStore, monkeypatch: pytest.MonkeyPatch, log: str
     ) -> None:
-        """Names of ours that a stranger has made: a million of them would take a driver's memory."""
+        """Foreign files with names of the log: a million of them would fill a driver's memory."""
         monkeypatch.setattr(scanning, "MOST_NAMES", 5)
         for number in range(5):
             store.create(f"{log}/{number:020d}.{1:010d}.parquet", b"")

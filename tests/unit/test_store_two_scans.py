@@ -1,4 +1,4 @@
-"""Two scans beside writers make a listing of a log without a hole, whatever they pass over."""
+"""Two scans beside writers make a listing of a log without a hole, whatever they miss."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOLDER = f"{'d' * 32}/topic-{'e' * 32}/0.1"
 
 
 def objects(*texts: str, version: str = "1") -> list[StoredObject]:
-    """By name, in the notation of the protocol's scenarios."""
+    """Objects by name, in the notation of the protocol's scenarios."""
     found = [StoredObject(f"{FOLDER}/{name_of(text)}", 1, 0, version) for text in texts]
     return sorted(found, key=lambda one: one.name)
 
@@ -35,7 +35,7 @@ def listed(first: str, second: str) -> str | None:
 
 
 def test_what_came_behind_the_end_is_left_out() -> None:
-    """The second scan may have passed over 6.1, which was there before 7.1."""
+    """The second scan may have missed 6.1, which existed before 7.1."""
     assert listed("1.epoch 5.1", "1.epoch 5.1 7.1") == "1.epoch 5.1"
     assert listed("1.epoch", "1.epoch 0.1 1.1") == "1.epoch"
 
@@ -51,7 +51,7 @@ def test_a_high_watermark_that_came_is_late_beyond_what_was_seen() -> None:
 
 
 def test_a_merge_behind_the_back_of_the_first_scan_is_seen() -> None:
-    """It shows neither the appends, which are gone, nor the segment."""
+    """It shows neither the deleted appends nor the segment."""
     assert listed("1.epoch 9.1", "1.epoch 9.1 0-9.1") == "0-9.1 1.epoch 9.1"
 
 
@@ -69,7 +69,7 @@ def test_registers_have_to_be_the_same() -> None:
 
 
 def test_files_of_an_epoch_that_the_first_scan_does_not_know_are_looked_for_again() -> None:
-    """Its register may have been passed over, too."""
+    """Its register may have been missed, too."""
     assert listed("1.epoch 0.1", "1.epoch 0.1 1.2") is None
     assert listed("1.epoch 0.1", "1.epoch 0.1 1.2.hw") is None
     assert listed("", "0.1") is None
@@ -167,7 +167,7 @@ def log_of(names: set[Name], history: History, late: frozenset[Name] = frozenset
 
 
 def scan(history: History, begin: int, end: int, random: Random) -> list[StoredObject]:
-    """Each name looked for at a moment of its own, from the one after step ``begin`` to that after ``end``."""
+    """Look up each name at its own moment, from the one after step ``begin`` to that after ``end``."""
     every = set().union(*(names for names, _, _ in history.moments[begin : end + 1]))
     seen = [name for name in sorted(every, key=str) if name in history.moments[random.randint(begin, end)][0]]
     return sorted((StoredObject(f"{FOLDER}/{name}", 1, 0, "1") for name in seen), key=lambda one: one.name)
@@ -191,7 +191,7 @@ def test_a_listing_shows_what_was_there_and_no_hole(
     begin = len(history.moments) - 1
     there = frozenset(name for name in history.files if isinstance(name, DataName))
     for what, number in during:
-        # What comes meanwhile is not deleted at once (file.delete.delay.ms).
+        # Later files are not deleted immediately (file.delete.delay.ms).
         history.step(what, number, frozenset(history.files) - there)
     end = len(history.moments) - 1
     first_end, second_begin = sorted(begin + min(turn, end - begin) for turn in turns)

@@ -1,4 +1,4 @@
-"""Storage that takes no writes says so: what the system answered, and what a person can do about it."""
+"""Errors of storage that accepts no writes: the system's answer, and the remedy."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_each_answer_of_the_system_has_its_code_its_sentence_and_its_remedy(
 
 
 @pytest.mark.parametrize(
-    ("full", "said"),
+    ("full", "message"),
     [
         (False, "Remount it read-write, or run `stratalog brokers fence 2` so that other replicas lead"),
         (
@@ -69,11 +69,11 @@ def test_each_answer_of_the_system_has_its_code_its_sentence_and_its_remedy(
         ),
     ],
 )
-def test_of_a_broker_the_remedy_names_the_broker_also_in_another_process(full: bool, said: str) -> None:
+def test_of_a_broker_the_remedy_names_the_broker_also_in_another_process(full: bool, message: str) -> None:
     error = UnwritableStorageError("cannot create 'x': no. Remount it read-write", "x", full=full)
     error.broker_id = 2
     for one in (error, pickle.loads(pickle.dumps(error))):
-        assert str(one) == f"cannot create 'x': no. {said}"
+        assert str(one) == f"cannot create 'x': no. {message}"
 
 
 CALLS: dict[str, Callable[[LocalStore, LocalStore], object]] = {
@@ -144,9 +144,9 @@ def test_a_bucket_that_is_full_says_so_at_once(
     with scripted_server() as server:
         server.script = [full]
         store = store_on(server.url)
-        with pytest.raises(UnwritableStorageError, match=f"{status} {code}: the storage is full") as told:
+        with pytest.raises(UnwritableStorageError, match=f"{status} {code}: the storage is full") as caught:
             store.stage_writer("name").file.write(b"x" * 2**24)
-        assert (told.value.code, told.value.full) == (STORAGE, True)
+        assert (caught.value.code, caught.value.full) == (STORAGE, True)
         assert _posts(server) == 1
         with pytest.raises(created, match=code):
             store.create("name", b"x")
@@ -158,7 +158,7 @@ def _posts(server: ScriptedServer) -> int:
 
 @pytest.mark.parametrize("tiered_before", [False, True])
 def test_a_remote_tier_that_is_read_only(tmp_path: Path, tiered_before: bool) -> None:
-    """Whoever meets it first: a copy of a segment, or the Delta table."""
+    """Whichever write meets it first: a copy of a segment, or the Delta table."""
     live = LiveCluster(tmp_path, brokers=1)
     live.tiered(copies=1)
     live.fill("a")
@@ -169,5 +169,5 @@ def test_a_remote_tier_that_is_read_only(tmp_path: Path, tiered_before: bool) ->
         remount(live.remote, "ro")
         failed = [str(one) for one in live.cluster.tier(check=False).failures if one.item.startswith("t")]
     assert len(failed) == 1
-    said = r"t(-0)?: KAFKA_STORAGE_ERROR: .*Read-?only ?[Ff]ile ?[Ss]ystem.*\. Remount it read-write"
-    assert re.fullmatch(said, failed[0]), failed
+    text = r"t(-0)?: KAFKA_STORAGE_ERROR: .*Read-?only ?[Ff]ile ?[Ss]ystem.*\. Remount it read-write"
+    assert re.fullmatch(text, failed[0]), failed

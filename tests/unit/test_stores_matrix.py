@@ -1,4 +1,4 @@
-"""The table of servers: a folder stands for a server."""
+"""The table of servers, with a folder instead of a server."""
 
 from __future__ import annotations
 

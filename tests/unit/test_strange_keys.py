@@ -1,4 +1,4 @@
-"""Keys in a bucket that no name of a store can be for: strangers, named and left alone."""
+"""Keys in a bucket that cannot be names of a store: they are foreign, named and left alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STRANGE = [
 
 
 class Listed(S3Store):
-    """A bucket, as far as a listing goes, with these keys."""
+    """A listing of a bucket with these keys."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         super().__init__("s3://bucket/root", StoreOptions())
@@ -106,7 +106,7 @@ def test_deleting_a_topic_deletes_what_is_ours_and_names_the_rest(tmp_path: Path
 
 
 class _Showing:
-    """A store that also lists what it cannot hold."""
+    """A store that also lists invalid names."""
 
     def __init__(self, store: Store, shown: Sequence[StoredObject]) -> None:
         self._store = store

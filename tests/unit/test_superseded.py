@@ -1,4 +1,4 @@
-"""What a rule removes is what a dictionary says, with as little memory as there may be."""
+"""The result of a rule equals a dictionary's, with as little memory as possible."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_rule_removes_what_the_text_says(
 
 
 def test_keys_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hash decides only where keys are compared: a collision removes nothing."""
+    """The hash only selects the keys to compare: a collision removes nothing."""
     monkeypatch.setattr(superseded, "key_hashes", lambda columns: superseded.np.zeros(len(columns[0]), "u8"))
     rows: list[Row] = [(key, False, None) for key in (b"a", b"b", b"a", b"c")]
     with Superseded(0, Rule(1, 4), 1) as found:

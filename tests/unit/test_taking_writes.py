@@ -1,4 +1,4 @@
-"""A broker whose root answers reads and takes no writes leads no longer, and nobody waits for it."""
+"""A broker whose root answers reads and accepts no writes stops leading, and no operation waits for it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ NUMBERS = [errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO]
 
 
 class Broken:
-    """Roots that take no writes: those of brokers 1 to 3, of which 1 alone votes."""
+    """Roots without writes: those of brokers 1 to 3, of which 1 alone votes."""
 
     def __init__(self, folder: Path, number: int = errno.EROFS) -> None:
         faults = Faults()
         self.refused: list[tuple[int, str]] = []
-        """Broker and call, in order."""
+        """Refused calls in order: broker and call."""
         self.brokers: dict[int, Callable[[str, str], bool]] = {}
-        """Of these each call and name is refused where the function says so."""
+        """Calls and names to refuse, by broker."""
 
         def before(uri: str, what: str, name: str) -> None:
             broker = int(uri.removeprefix("memory://b")) if uri.startswith("memory") else 0
@@ -46,7 +46,7 @@ class Broken:
         self.live.fill("ab")
 
     def root(self, broker: int) -> None:
-        """From here on it takes no writes."""
+        """Let a root accept no writes from now on."""
         self.brokers[broker] = lambda what, name: True
 
 
@@ -84,7 +84,7 @@ def test_a_leader_resigns_for_an_append_that_waits_for_nobody(tmp_path: Path) ->
 
 
 def test_a_leader_resigns_where_tasks_elsewhere_have_failed(tmp_path: Path) -> None:
-    """Those of a stream, whose batch Spark tries again."""
+    """For example those of a stream, whose batch Spark retries."""
     broken = Broken(tmp_path)
     live = broken.live
     before = lead_by_another_than_the_voter(live)
@@ -180,7 +180,7 @@ def test_replicate_lets_a_follower_that_takes_no_writes_go_at_once(tmp_path: Pat
 
 @pytest.mark.parametrize("by", ["elect", "maintain"])
 def test_it_is_not_preferred_again_before_it_takes_files(tmp_path: Path, by: str) -> None:
-    """A root may take the few bytes that let it into the ISR, and no file of the size of an append."""
+    """A root may accept the few bytes for joining the ISR, and no file of the size of an append."""
     broken = Broken(tmp_path, errno.ENOSPC)
     live = broken.live
     preferred = lead_by_another_than_the_voter(live)
@@ -222,7 +222,7 @@ def test_replicate_replaces_a_leader_that_cannot_take_over(tmp_path: Path) -> No
 
 
 def lead_by_another_than_the_voter(live: LiveCluster) -> int:
-    """The preferred leader, which is not broker 1: metadata can be changed all the time."""
+    """Elect the preferred leader, which is not broker 1, so that metadata can always be changed."""
     live.cluster.reassign({("t", 0): [2, 3, 1]})
     live.cluster.elect(["t"])
     assert live.leader() == 2
@@ -262,14 +262,14 @@ def test_a_real_file_system_that_takes_no_writes(tmp_path: Path, kind: str, role
         ballast = fill_up(root) if kind == "full" else None
         if ballast is None:
             remount(root, "ro")
-        said = "No space left on device" if kind == "full" else "Read-only file system"
+        text = "No space left on device" if kind == "full" else "Read-only file system"
         began_s = live.clock.monotonic_s()
         report = live.append("c", driver=live.driver())
         report.raise_for_failures()
         assert live.clock.monotonic_s() == began_s
         assert (live.leader(), live.isr()) == (3, {1, 3})
-        assert [note for note in report.notes if "broker 2 leaves the ISR" in note and said in note]
-        check_named(live, said)
+        assert [note for note in report.notes if "broker 2 leaves the ISR" in note and text in note]
+        check_named(live, text)
         if ballast is None:
             remount(root, "rw")
         else:
@@ -279,14 +279,14 @@ def test_a_real_file_system_that_takes_no_writes(tmp_path: Path, kind: str, role
         assert live.cluster.describe().failures == []
 
 
-def check_named(live: LiveCluster, said: str) -> None:
-    """The root is named by whatever looks at the cluster."""
+def check_named(live: LiveCluster, message: str) -> None:
+    """Check that every look at the cluster names the root."""
     for described in (live.cluster.describe(), live.cluster.brokers.list()):
-        assert [one.item for one in described.failures if said in one.message] == ["broker 2"]
+        assert [one.item for one in described.failures if message in one.message] == ["broker 2"]
     kinds = ("read-only-log-dir", "log-dir-used-ratio")
-    (told,) = [one for one in live.cluster.health().findings if one.kind in kinds]
-    assert told.subjects == ("broker 2",)
-    assert said in told.what
-    assert "stratalog brokers fence 2" in told.what
-    if "Read-only" in said:
-        assert told.do == f"mount -o remount,rw {live.root(2)}"
+    (finding,) = [one for one in live.cluster.health().findings if one.kind in kinds]
+    assert finding.subjects == ("broker 2",)
+    assert message in finding.what
+    assert "stratalog brokers fence 2" in finding.what
+    if "Read-only" in message:
+        assert finding.do == f"mount -o remount,rw {live.root(2)}"

@@ -15,7 +15,7 @@ from stratalog.partitions.errors import InvalidCallError
 
 
 def seconds(throttle: Throttle, clock: ManualClock, *spent: int) -> float:
-    """How long it takes to spend that."""
+    """The seconds for spending that amount."""
     before = clock.monotonic_s()
     for size_bytes in spent:
         throttle.spend(size_bytes)
@@ -54,7 +54,7 @@ def test_on_average_no_more_than_the_rate_is_spent(sizes: list[int], rate: int) 
 
 
 def test_who_borrows_waits_for_those_before_him_and_not_for_himself(clock: ManualClock) -> None:
-    """However small the rate is, everybody gets his turn."""
+    """Every copy gets its turn, however small the rate is."""
     throttle = Throttle(100, clock)
     began = clock.monotonic_s()
     assert throttle.borrow(1000, within_s=0)
@@ -74,7 +74,7 @@ def test_what_would_have_to_wait_for_too_long_costs_nothing(clock: ManualClock) 
 
 
 class StoppedClock(ManualClock):
-    """Time stands still; who sleeps for how long is written down."""
+    """Time stands still; sleeps are recorded."""
 
     def __init__(self) -> None:
         super().__init__()

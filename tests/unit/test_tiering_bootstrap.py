@@ -1,4 +1,4 @@
-"""Where a follower begins: the sentences of KIP-405 and KIP-1023 as tests."""
+"""The start of a follower: the sentences of KIP-405 and KIP-1023 as tests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def origin(
     pending: int | None = 6,
     tiered: bool = True,
 ) -> FetchOrigin:
-    """KIP-1023's worked scenario but for what a test changes: offsets 0-7, local from 3, 0-5 in the remote."""
+    """KIP-1023's worked scenario with a test's changes: offsets 0-7, local from 3, 0-5 in the remote tier."""
     leader = LeaderOffsets(log_start, local_start, log_end, pending, tiered)
     return fetch_origin(
         leader, fetch_offset=fetch, follower_is_empty=empty, last_tiered=LastTiered.of(enabled, always)
@@ -143,7 +143,7 @@ def test_an_end_of_the_remote_outside_the_leaders_log_is_retried() -> None:
 
 
 def test_tiering_off_never_looks_at_the_remote() -> None:
-    """KIP-405, "Follower fetch" is of topics "enabled with tiered storage"."""
+    """KIP-405, "Follower fetch" is about topics "enabled with tiered storage"."""
     assert origin(tiered=False) == StartOver(3)
     assert origin(tiered=False, pending=None, log_start=0) == StartOver(3)
 
@@ -154,7 +154,7 @@ def test_a_follower_ahead_of_its_leader_starts_over() -> None:
 
 
 def test_a_follower_that_crashed_after_its_register_goes_on() -> None:
-    """Protocol, section 3, step 3: the register is there before the first copy; a second attempt continues."""
+    """Protocol, section 3, step 3: the register exists before the first copy; a second attempt continues."""
     assert origin(fetch=6) == FromLeader(6)
 
 
@@ -190,8 +190,8 @@ def test_always_is_for_empty_followers_of_tiered_topics_where_the_feature_is_on(
 
 
 def test_always_never_waits_for_a_remote_that_the_follower_can_do_without() -> None:
-    """The leader holds what is asked for: an end of the remote that is unknown, or not in its log, is no reason
-    to wait, and one at the follower's own end skips nothing."""
+    """The leader holds the requested offset: an end of the remote log that is unknown, or not in its log, is no
+    reason to wait, and one at the follower's own end skips nothing."""
     assert origin(local_start=0, always=True, pending=None) == FromLeader(0)
     assert origin(local_start=0, always=True, pending=9) == FromLeader(0)
     assert origin(local_start=0, always=True, pending=0) == FromLeader(0)
@@ -199,8 +199,8 @@ def test_always_never_waits_for_a_remote_that_the_follower_can_do_without() -> N
 
 
 def kip(leader: LeaderOffsets, fetch: int, empty: bool, last_tiered: LastTiered) -> FetchOrigin | None:
-    """The KIP read sentence by sentence, over sets of offsets; None where the partition is "retried after some
-    time". Where it lets a follower begin at a log start that the leader has locally, it begins here at the local
+    """The KIP sentence by sentence, over sets of offsets; None if the partition is "retried after some time".
+    Where the KIP lets a follower begin at a log start that the leader has locally, it begins here at the local
     start, which may be below (protocol section 3): replicas are equal file by file."""
     on_the_leader = set(range(leader.local_start, leader.log_end + 1))
     all_the_leader_has_locally = StartOver(leader.local_start)
@@ -233,7 +233,7 @@ def kip(leader: LeaderOffsets, fetch: int, empty: bool, last_tiered: LastTiered)
 @pytest.mark.parametrize("last_tiered", LastTiered)
 def test_every_case_is_as_the_kip_says(last_tiered: LastTiered) -> None:
     """KIP-1023, "High-Level Design" and "ReplicaFetcher Changes", over the whole cross product of small offsets.
-    And whatever is said: the follower begins where the leader can serve it."""
+    In every case the follower begins where the leader can serve it."""
     offsets = range(5)
     leaders = [
         LeaderOffsets(log_start, local_start, log_end, pending, tiered)
@@ -307,14 +307,14 @@ def test_a_last_segment_that_is_gone_or_truncated_is_named(tmp_path: Path) -> No
 
 
 def test_a_remote_log_of_another_history_is_no_place_to_start_from(tmp_path: Path) -> None:
-    """KIP-405: a follower may leave to the remote what its leader wrote. After an unclean election the leader's
-    offsets below the remote's end may be others."""
+    """KIP-405: a follower may leave to the remote tier the records that its leader wrote. After an unclean
+    election the leader's offsets below the end of the remote log may be others."""
     part = worked_scenario(tmp_path)
     part.tier()
     last = part.table.load().of_partition(0)[-1]
     state = auxiliary_state(part.remote, part.table.folder, last)
     state.check_history(part.log.lineage, "t-0")
-    state.check_history(Lineage([*part.log.lineage, (4, 6), (5, 9)]), "t-0")  # what came later is no contradiction
+    state.check_history(Lineage([*part.log.lineage, (4, 6), (5, 9)]), "t-0")  # later records are no contradiction
     with pytest.raises(CorruptionError, match="the histories differ"):
         state.check_history(Lineage([(1, 0), (2, 3), (4, 5)]), "t-0")
     with pytest.raises(CorruptionError, match="the histories differ"):

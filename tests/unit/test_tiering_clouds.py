@@ -1,4 +1,4 @@
-"""The remote tier on servers of Azure's and Google's kind."""
+"""The remote tier on emulators of Azure and Google."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_tier_reuse_expire_and_delete(remote: Store, tmp_path: Path) -> None:
 
 
 def test_deltalake_and_polars_read_what_was_tiered(remote: Store, tmp_path: Path) -> None:
-    """Others than ourselves, by the table's address and what stands in the environment."""
+    """Other programs, by the table's address and the environment."""
     part = TieredPartition(tmp_path, remote, OPTIONS)
     part.append(3, 4, 5)
     part.commit(part.upload(part.plan()))

@@ -1,4 +1,4 @@
-"""The one seam of commits to a Delta table, and tables to which only a catalog commits."""
+"""The function for all commits to a Delta table, and tables that only a catalog commits to."""
 
 from __future__ import annotations
 

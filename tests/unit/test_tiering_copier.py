@@ -1,4 +1,4 @@
-"""Uploads: what appears in the remote tier, what is reused, what is refused, what a crash leaves."""
+"""Uploads: the new files in the remote tier, reused and refused ones, and the result of a crash."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_rewritten_run_is_reused_as_well(part: TieredPartition) -> None:
 def test_an_upload_of_other_records_at_the_same_offsets_is_never_taken_for_ours(
     part: TieredPartition, tmp_path: Path, policy: MergePolicy
 ) -> None:
-    """A driver died between upload and commit, then the brokers were put back with their metadata: the same
+    """A driver died between upload and commit, then the brokers were restored with their metadata: the same
     offsets, the same leader epoch, the same names, other records."""
     old = part.upload(part.plan(policy))
     before = {of: object_of(part, of, tmp_path).read_bytes() for of in old}

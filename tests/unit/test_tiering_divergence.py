@@ -20,10 +20,10 @@ from tests.unit.harness import SCHEMA
 from tests.unit.tiering_harness import segment, table_in, uploaded
 
 BEFORE = Lineage([(1, 0), (3, 10)])
-"""The history of leader epoch 3, which loses what it wrote from offset 10 on."""
+"""The history of leader epoch 3, which loses its records from offset 10 on."""
 UNCLEAN = Lineage([(1, 0), (5, 10)])
 CLEAN = Lineage([(1, 0), (3, 10), (5, 20)])
-"""Of an election that lost nothing: epoch 5 goes on at offset 20."""
+"""The history of an election that lost nothing: epoch 5 continues at offset 20."""
 OLD, LOST, WON = segment(0, 10), segment(10, 20, epoch=3), segment(10, 15, epoch=5)
 GOES_ON = segment(20, 30, epoch=5)
 
@@ -37,7 +37,7 @@ def table(tmp_path: Path) -> DeltaTopicTable:
 
 
 def under(lineage: Lineage, epoch_now: Callable[[], int] | None = None) -> Histories:
-    """As a driver sees it that believes in this history, while ``epoch_now`` says what the metadata has."""
+    """A driver's view of this history, while ``epoch_now`` is the epoch in the metadata."""
     return Histories(
         {0: lineage}, lambda: {0: Present(lineage.latest_epoch if epoch_now is None else epoch_now())}
     )
@@ -55,9 +55,9 @@ def commit(table: DeltaTopicTable, adds: Sequence[RemoteSegment], histories: His
     [
         (segment(0, 10, epoch=1), [(1, 0)], 10),
         (segment(0, 10, epoch=1), [(1, 0), (5, 10)], 10),
-        (segment(0, 20, epoch=1), [(1, 0), (5, 10)], 10),  # epoch 1 went on longer in the lost history
+        (segment(0, 20, epoch=1), [(1, 0), (5, 10)], 10),  # epoch 1 continued longer in the lost history
         (segment(10, 20, epoch=3), [(1, 0), (5, 10)], 10),  # epoch 3 never was in this one
-        (segment(5, 20, epoch=3), [(1, 0), (5, 10)], 5),  # [5, 10) is common, which only its footer tells
+        (segment(5, 20, epoch=3), [(1, 0), (5, 10)], 5),  # [5, 10) is common, which only its footer shows
         (segment(10, 20, epoch=5), [(1, 0), (5, 10)], 20),
         (segment(10, 20, epoch=1), [(1, 0), (5, 7)], 10),
     ],
@@ -86,7 +86,7 @@ def test_readers_have_what_is_of_the_leaders_history_and_nothing_behind_it() -> 
 
 
 def test_segments_of_a_lost_history_leave_the_table_in_the_version_that_goes_on(table: DeltaTopicTable) -> None:
-    """KIP-405, "Unclean leader election": the new leader uploads from where histories agree."""
+    """KIP-405, "Unclean leader election": the new leader uploads from the point where histories agree."""
     commit(table, [OLD, LOST], under(BEFORE))
     done = commit(table, [WON], under(UNCLEAN))
     assert (done.log.version, done.log.of_partition(0)) == (2, (OLD, WON))
@@ -118,13 +118,13 @@ def test_the_partitions_of_other_leaders_in_the_batch_go_on(table: DeltaTopicTab
 
 
 def test_expired_segments_go_whoever_leads(table: DeltaTopicTable) -> None:
-    """The log start offset is committed metadata: it holds in every history."""
+    """The log start offset is committed metadata: it is valid in every history."""
     commit(table, [OLD, LOST], under(BEFORE))
     assert table.commit((), [OLD]).log.of_partition(0) == (LOST,)
 
 
 def test_what_retention_took_out_since_it_was_uploaded_is_not_added_anew(table: DeltaTopicTable) -> None:
-    """Its object may be deleted by then. The driver planned before the log start had moved."""
+    """Its object may be deleted by then. The driver planned before the log start moved."""
     first, second, third = segment(0, 7), segment(7, 9), segment(9, 12)
     lineage = Lineage([(1, 0)])
     commit(table, [first], Histories({0: lineage}, lambda: {0: Present(1)}))
@@ -205,7 +205,7 @@ def test_in_every_order_of_a_zombies_steps_and_its_successors_the_leaders_histor
         left = run([world.zombie, world.elected], choices)
         commit(
             table_in(world.remote), [], under(after)
-        )  # what the next run of the leader does, having nothing new
+        )  # the commit of the leader's next run, without new segments
         versions = world.history()
         ends = versions[-1].of_partition(0)
         assert all(each.is_of(after) for each in ends), choices

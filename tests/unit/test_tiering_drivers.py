@@ -22,12 +22,12 @@ from tests.unit.tiering_harness import table_in, uploaded
 
 END, PARTITIONS, DRIVERS = 60, 2, 4
 LINEAGE = Lineage([(1, 0), (2, 25)])
-"""Epoch 1 wrote up to offset 25, epoch 2 what follows: a clean election in the midst of it."""
+"""Epoch 1 wrote up to offset 25, epoch 2 the rest: a clean election in the middle."""
 
 
 class World:
-    """Drivers that tier the same partitions. Each sees runs with boundaries of its own (merges come and go), and
-    the metadata, whose leader epoch moves on once."""
+    """Drivers that tier the same partitions. Each sees runs with its own boundaries (merges change them), and the
+    metadata, whose leader epoch changes once."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -44,7 +44,7 @@ class World:
         return list(pairwise(bound for bound in bounds if start <= bound <= end))
 
     def driver(self, number: int, zombie: bool) -> None:
-        """Tier runs, one after the other, in batches; a zombie goes on believing that epoch 1 leads."""
+        """Tier runs, one after the other, in batches; a zombie still believes that epoch 1 leads."""
         rng = random.Random(self.rng.random())
         table = stepped_table(self.remote, number)
         for _ in range(3):
@@ -62,7 +62,7 @@ class World:
                 histories = Histories(dict.fromkeys(range(PARTITIONS), lineage), self.now)
                 done = table.commit([uploaded(each) for each in some], (), histories)
                 if len(done.listed) < len(some):
-                    break  # somebody else was there: the next run plans anew
+                    break  # another driver has committed: the next run plans again
 
     def elect(self) -> None:
         for _ in range(self.rng.randint(0, 12)):
@@ -111,7 +111,7 @@ def test_overlapping_runs_lose_nothing_and_commit_every_offset_once(tmp_path: Pa
 
 
 def test_a_batch_of_several_partitions_is_one_version(tmp_path: Path) -> None:
-    """One commit a topic and batch, not one a segment or partition."""
+    """One commit per topic and batch, not one per segment or partition."""
     world = World(tmp_path, 0)
     batch = [
         uploaded(RemoteSegment(partition, DataName(low, low + 5, 1), low + 5, 100))

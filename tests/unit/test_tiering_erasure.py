@@ -1,4 +1,4 @@
-"""Erasures in a remote log: what is rewritten, what a table records, and what no commit adds afterwards."""
+"""Erasures in a remote log: rewritten segments, the record in a table, and refused later commits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What others commit to the table of a topic: rewrites are seen through and taken back, writes of data refused."""
+"""Commits of other programs to the table of a topic: rewrites are understood and reverted, writes of data
+refused."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def part(tmp_path: Path) -> TieredPartition:
 def test_more_commits_of_others_than_are_read_one_by_one_stop_nothing(
     part: TieredPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the table lists in the end says enough, where that is the log."""
+    """The final list of the table is sufficient if it equals the log."""
     monkeypatch.setattr(foreign_commits, "MOST_COMMITS", 3)
     for days in range(5):
         delta(part).alter.set_table_properties({"delta.logRetentionDuration": f"interval {days + 1} days"})
@@ -52,7 +53,7 @@ def test_more_commits_of_others_than_are_read_one_by_one_stop_nothing(
 def test_a_writer_version_that_delta_does_not_have_is_named_before_anything_is_committed(
     part: TieredPartition,
 ) -> None:
-    """delta-rs would say that other writers were faster, twenty times."""
+    """delta-rs would report twenty times that other writers were faster."""
     log = Path(part.table.uri) / "_delta_log"
     (log / f"{2:020d}.json").write_text('{"protocol":{"minReaderVersion":1,"minWriterVersion":99}}\n')
     assert spans(part) == [(0, 3), (3, 7), (7, 12)]
@@ -67,7 +68,7 @@ def test_a_writer_version_that_delta_does_not_have_is_named_before_anything_is_c
 def test_a_deletion_vector_is_refused_before_anybody_opens_it(
     part: TieredPartition, tmp_path: Path, kind: str
 ) -> None:
-    """It names a FIFO, which would keep its reader waiting for ever."""
+    """It names a FIFO, which would block its reader forever."""
     os.mkfifo(tmp_path / "fifo")
     log = Path(part.table.uri) / "_delta_log"
     listed_files = [
@@ -159,7 +160,7 @@ def test_it_is_taken_back_and_the_table_lists_every_offset_once_all_the_while(
 
 
 def test_what_takes_it_back_changes_no_data_and_says_what_it_is(part: TieredPartition) -> None:
-    """Who follows the table as a stream is told of no record twice."""
+    """A streaming reader of the table gets no record twice."""
     compacted(part)
     part.table.undo_rewrites()
     entry = (Path(part.table.uri) / "_delta_log" / f"{3:020d}.json").read_bytes()
@@ -180,7 +181,7 @@ def test_segments_are_listed_again_as_they_were_with_their_statistics(part: Tier
 
 
 def test_tiering_goes_on_after_a_rewrite(part: TieredPartition) -> None:
-    """In two versions: the rewrite is taken back, then the new segments are added."""
+    """In two versions: the rewrite is reverted, then the new segments are added."""
     compacted(part)
     part.append(2, 2)
     assert part.tier().log.version == 4
@@ -229,7 +230,7 @@ def test_a_table_that_was_restored_to_the_log_is_the_log(part: TieredPartition) 
 
 
 def test_an_optimize_that_raced_with_tiering_is_taken_back_by_the_next_commit(part: TieredPartition) -> None:
-    """It rebases over our appends: it lands behind them."""
+    """It rebases over the appends, and is committed after them."""
     late = delta(part)
     part.append(2)
     part.tier()
@@ -244,7 +245,7 @@ def test_an_optimize_that_raced_with_tiering_is_taken_back_by_the_next_commit(pa
 
 @pytest.mark.slow
 def test_any_order_of_optimizes_vacuums_of_old_files_and_tier_runs_keeps_the_log(tmp_path: Path) -> None:
-    """Thirty steps drawn by chance: after each of them the log holds every offset once, for us and for others."""
+    """Thirty random steps: after each of them the log has every offset once, for all readers."""
     for seed in range(5):
         rng = random.Random(seed)
         (tmp_path / str(seed)).mkdir()
@@ -301,7 +302,7 @@ def test_files_of_others_go_a_day_after_they_left_the_table(part: TieredPartitio
 
 
 def test_what_a_foreign_vacuum_has_deleted_is_missed_before_the_foreign_files_go(part: TieredPartition) -> None:
-    """They are all there is of its records: every reader of Delta still has them."""
+    """They are the only copies of its records: every reader of Delta still has them."""
     compacted(part)
     delta(part).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     for call in (part.table.undo_rewrites, lambda: part.table.commit((), part.table.load().of_partition(0)[:1])):
@@ -315,7 +316,7 @@ def test_what_a_foreign_vacuum_has_deleted_is_missed_before_the_foreign_files_go
 
 
 def test_what_is_rebuilt_takes_its_place_in_the_version_that_takes_the_rewrite_back(part: TieredPartition) -> None:
-    """The middle segment is gone for good; the replica has its records in a file with other boundaries."""
+    """The middle segment is permanently gone; the replica has its records in a file with other boundaries."""
     first, lost, last = part.table.load().of_partition(0)
     compacted(part)
     Path(part.table.uri, lost.path).unlink()
@@ -352,7 +353,7 @@ def test_a_log_that_does_not_reach_back_says_so_where_that_matters(part: TieredP
 
 
 def test_the_log_of_a_rewritten_table_is_not_cut_by_us(part: TieredPartition) -> None:
-    """It says what was there before."""
+    """The version shows the former content."""
     compacted(part)
     log = Path(part.table.uri) / "_delta_log"
     for path in log.iterdir():
@@ -394,7 +395,7 @@ def test_a_commit_without_our_transaction_does_not_hide_what_others_did(part: Ti
 def test_a_table_that_others_have_upgraded_for_writers_can_be_read_and_says_why_nothing_is_added(
     part: TieredPartition,
 ) -> None:
-    """As ``delta.enableRowTracking``, or CLUSTER BY, does: features that only writers must know."""
+    """Like ``delta.enableRowTracking``, or CLUSTER BY: features that only writers must know."""
     delta(part).alter.add_feature(
         [TableFeatures.RowTracking, TableFeatures.DomainMetadata], allow_protocol_versions_increase=True
     )
@@ -405,7 +406,7 @@ def test_a_table_that_others_have_upgraded_for_writers_can_be_read_and_says_why_
 
 
 def test_an_append_only_table_is_added_to_and_says_why_nothing_expires(part: TieredPartition) -> None:
-    """Whoever guards a table so need not know that retention takes files out of it."""
+    """The table's owner may not know that retention removes files from it."""
     first = part.table.load().of_partition(0)[0]
     delta(part).alter.set_table_properties({"delta.appendOnly": "true"})
     with pytest.raises(CorruptionError, match="made append-only by another writer: 0/0"):

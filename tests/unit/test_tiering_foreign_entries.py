@@ -1,4 +1,4 @@
-"""Single entries of a Delta log, as others write them."""
+"""Single entries of a Delta log, as other programs write them."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def test_an_entry_that_is_none_is_refused() -> None:
 
 
 def test_a_commit_whose_actions_do_not_say_so_changes_data() -> None:
-    """Delta protocol, "Add File and Remove File": dataChange is required; nothing is taken for granted."""
+    """Delta protocol, "Add File and Remove File": dataChange is required and has no default."""
     assert parse_commit(3, b'{"remove": {"path": "x"}}', "it").changes_data

@@ -1,4 +1,4 @@
-"""The records of a segment from files that others have written: whatever their order, and in bounded memory."""
+"""The records of a segment from files of other writers: in any order, and in bounded memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WANTED = Range(3, 100, 200, "here")
 
 
 def rows(offsets: Iterable[int], partition: int = 3) -> pa.Table:
-    """Records as others write them: columns in another order, and those that are null everywhere left out."""
+    """Records as others write them: columns in another order, and without those that are null everywhere."""
     given = list(offsets)
     return pa.table(
         {
@@ -109,7 +109,7 @@ def test_records_that_are_not_there_once_each_are_refused(
 
 
 def test_records_wait_no_longer_than_others_may_come_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row group and a few records more are in memory; what is all out of order has to fit."""
+    """A row group and a few records more are in memory; completely unordered records have to fit."""
     monkeypatch.setattr(foreign_files, "MOST_WAITING_BYTES", 2000)
     ordered, mixed = MemoryStore(), MemoryStore()
     files = put(ordered, [rows(range(100, 200))], row_group_size=10)
@@ -154,7 +154,7 @@ def test_a_column_of_another_type_is_named(name: str) -> None:
 
 
 def test_column_chunks_that_lie_behind_the_footer_are_refused() -> None:
-    """Nobody looks for them there."""
+    """No reader looks for them there."""
     store = MemoryStore()
     put(store, [rows(range(100, 200))])
     data = store.read("part-0.parquet")

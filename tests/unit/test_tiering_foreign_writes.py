@@ -1,4 +1,4 @@
-"""Writes of data to a remote table by other programs: refused, with the remedy, and nothing is changed."""
+"""Writes of data to a remote table by other programs: refused, with the remedy, without any change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def appended(part: TieredPartition) -> None:
 
 
 def overwritten(part: TieredPartition) -> None:
-    """With the very same records: nothing but the writer's word tells that they are."""
+    """With the very same records: only the writer's claim distinguishes this from a rewrite."""
     write_deltalake(delta(part), delta(part).to_pyarrow_table(), mode="overwrite")
 
 
@@ -95,7 +95,7 @@ def test_a_write_of_data_is_refused_with_the_remedy_and_nothing_is_changed(
 
 
 def test_a_rewrite_that_says_it_changes_no_data_and_loses_records_is_refused(part: TieredPartition) -> None:
-    """As ``dataChange = false`` of Spark's writer, which believes its user."""
+    """Like ``dataChange = false`` of Spark's writer, which trusts its user."""
     first = part.table.load().of_partition(0)[0]
     actions = [
         RemoveAction(first.path, False, 0, first.size_bytes, {}),

@@ -1,4 +1,4 @@
-"""Who may commit to a table, and how that changes, on a folder and on S3."""
+"""The owner of a table, and its change, on a folder and on S3."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def test_a_third_clusters_table_is_left_alone(place: tuple[Store, StoreOptions])
     mine.ensure(SCHEMA)
     with pytest.raises(InconsistentClusterIdError, match="belongs to cluster 'c', neither to 'd' nor to 'heir'"):
         hand_over(mine, "d", "heir", options, CLOCK)
-    mine.commit([uploaded(segment(0, 10))], histories=OURS)  # as "c", which owns it still
+    mine.commit([uploaded(segment(0, 10))], histories=OURS)  # as "c", which still owns it
 
 
 @pytest.mark.slow
 def test_whatever_the_former_owner_has_committed_is_there_and_nothing_later(
     place: tuple[Store, StoreOptions],
 ) -> None:
-    """It commits as fast as it can while the table is handed over."""
+    """It commits as fast as it can during the hand-over of the table."""
     remote, options = place
     mine = table_in(remote, options=options)
     mine.ensure(SCHEMA)
@@ -105,7 +105,7 @@ def test_whatever_the_former_owner_has_committed_is_there_and_nothing_later(
 
 
 def _until_it_wins(topic: DeltaTopicTable, options: StoreOptions) -> None:
-    """Against somebody who commits without a pause, on a clock that does not wait."""
+    """Repeat against another driver that commits without a pause, on a clock that does not wait."""
     for last in (False,) * 9 + (True,):
         try:
             hand_over(topic, "c", "heir", options, CLOCK)

@@ -1,4 +1,4 @@
-"""What a stranger leaves in the log of a table: refused by name, before delta-rs sees it, which would end the
+"""Hostile entries in the log of a table: refused by name, before delta-rs reads them, which would end the
 process."""
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def statistics_in_a_checkpoint(log: Path) -> Path:
 
 
 def behind_a_harmless_one(log: Path) -> Path:
-    """What a folder in the log holds is no part of it, whatever its name is."""
+    """A folder in the log is not part of it, whatever its name is."""
     (log / "folder").mkdir()
     (log / "folder" / f"{3:020d}.json").write_text("{}")
     (log / "folder" / f"{99:020d}.checkpoint.parquet").write_text("")
@@ -88,7 +88,7 @@ def in_a_string_of_a_string(log: Path) -> Path:
 
 
 def hidden_behind_closing_ones(log: Path) -> Path:
-    """Those in strings close nothing."""
+    """Brackets in strings close nothing."""
     (file := log / f"{3:020d}.json").write_text('["]",' * DEEP)
     return file
 
@@ -216,7 +216,7 @@ def test_entries_before_the_latest_checkpoint_are_read_by_nobody_and_judged_by_n
 def test_a_log_of_very_many_entries_is_named_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is read by itself, by delta-rs too: 100,000 take minutes, on S3 an hour."""
+    """Each is read individually, by delta-rs too: 100,000 take minutes, on S3 an hour."""
     table = made(tmp_path)
     most = 30
     monkeypatch.setattr(delta_entries, "MOST_FILES", most)
@@ -246,7 +246,7 @@ def test_an_entry_is_looked_at_once(tmp_path: Path) -> None:
 
 
 def test_depth_is_that_of_brackets_outside_of_strings() -> None:
-    """Any text: never less than what Python's decoder needs, never a word about honest ones."""
+    """Any text: never less than the needs of Python's decoder, never an error for honest ones."""
     dice = random.Random(3)
     for _ in range(300):
         depth = dice.choice([3, delta_entries.MOST_DEPTH, delta_entries.MOST_DEPTH + 1, 5_000])
@@ -260,7 +260,7 @@ def test_depth_is_that_of_brackets_outside_of_strings() -> None:
 
 
 def test_a_text_of_quotes_and_backslashes_is_looked_through_once() -> None:
-    """No regular expression that begins anew at each of them: these would take hours."""
+    """No regular expression restarts at each of them: that would take hours."""
     for text in (b'"' + b'\\"' * 2_000_000, b'"\\' * 2_000_000, b'"' * 3_000_001, b"\\" * 4_000_000):
         check_nesting(text)
 

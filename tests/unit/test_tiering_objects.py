@@ -1,4 +1,4 @@
-"""What of a topic's remote folder is litter: the table in ``stratalog.tiering.remote_objects``."""
+"""Litter in a topic's remote folder: the table in ``stratalog.tiering.remote_objects``."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_young_upload_stays_whatever_it_is(name: DataName, tiered: bool) -> No
 
 
 def test_what_only_begins_below_the_log_start_stays_until_other_files_hold_its_offsets() -> None:
-    """A commit that began before the log start moved may list it: it holds records above, too."""
+    """A commit that began before the log start moved may list it: it also holds records above."""
     objects = uploaded_at(OLD, DataName(10, 25, 1))
     lineages = {0: LINEAGE}
     for log, whys in ((RemoteLog.empty("table"), []), (LOG, [Why.SUPERSEDED])):
@@ -99,7 +99,7 @@ def test_beyond_the_remote_end_only_a_lineage_can_tell() -> None:
 
 @pytest.mark.parametrize(("due", "goes"), [(True, [Why.REMOVED]), (False, [])])
 def test_what_left_the_table_goes_after_its_delay_and_no_sooner(due: bool, goes: list[Why]) -> None:
-    """However old its object is, and though it lies below the log start: a reader may have planned it."""
+    """However old its object is, even below the log start: a reader may have planned it."""
     name = DataName(10, 20, 1)
     path = frozenset({remote_segment_path(0, name)})
     removed = RemovedFiles(path, path if due else frozenset())

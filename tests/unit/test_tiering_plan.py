@@ -1,4 +1,4 @@
-"""What is due for the remote tier (KIP-405, RLM task, step 2)."""
+"""The due uploads of the remote tier (KIP-405, RLM task, step 2)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def bounds(found: UploadPlan) -> list[tuple[int, int]]:
 
 
 def rewritten(found: UploadPlan) -> list[tuple[int, int]]:
-    """Those that cannot be copied as they are."""
+    """Those that cannot be copied unchanged."""
     return [(run.start, run.end) for run in found.runs if not run.is_segment]
 
 
@@ -145,12 +145,12 @@ def test_the_earliest_pending_upload_of_a_real_leader(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------- the copy lag (KIP-1241)
 
 AGES = (500, 300, 100, -50)
-"""How long ago the latest record of each segment was written, in milliseconds; the last one's clock is ahead."""
+"""The age of each segment's latest record, in milliseconds; the last one's clock is ahead."""
 NOW = 10**15
 
 
 def lagging(lag: CopyLag, *ages: int) -> UploadPlan:
-    """What is due of segments of 100 bytes and 10 records with these ages, and one behind the high watermark."""
+    """The due ones of segments of 100 bytes and 10 records with these ages, and one after the high watermark."""
     log = leader(*range(0, 10 * len(ages) + 20, 10), high_watermark=10 * len(ages))
     latest = {10 * index: NOW - age for index, age in enumerate(ages)}
     return plan_uploads(log, 0, policy=EACH_FILE, now_ms=NOW, lag=lag, latest_ms=lambda link: latest[link.start])
@@ -161,30 +161,30 @@ def lagging(lag: CopyLag, *ages: int) -> UploadPlan:
     [
         (0, -1, 4),  # the defaults: at once
         (-1, 0, 4),
-        (0, 10**9, 4),  # either says so
+        (0, 10**9, 4),  # either one suffices
         (10**9, 0, 4),
         (300, -1, 2),  # by age: exactly so old is old enough
         (301, -1, 1),
         (501, -1, 0),
-        (-1, 300, 2),  # by the bytes behind it, those of the last segment too
+        (-1, 300, 2),  # by the bytes after it, including those of the last segment
         (-1, 301, 1),
         (-1, 401, 0),
-        (301, 300, 2),  # either says so
+        (301, 300, 2),  # either one suffices
         (501, 400, 1),
-        (-1, -1, 0),  # as local retention, which is none: never
+        (-1, -1, 0),  # like local retention, which has no limit: never
     ],
 )
 def test_a_sealed_segment_goes_when_it_is_old_enough_or_has_enough_behind_it(
     ms: int, size_bytes: int, due: int
 ) -> None:
-    """KIP-1241: "eligible for upload when either" of the two is satisfied; nothing after one that is not."""
+    """KIP-1241: "eligible for upload when either" of the two is satisfied; nothing after an ineligible one."""
     found = lagging(CopyLag(ms, size_bytes), *AGES)
     assert bounds(found) == [(10 * n, 10 * n + 10) for n in range(due)]
     assert found.held_bytes == 100 * (4 - due)
 
 
 def test_a_timestamp_in_the_future_holds_nothing_back() -> None:
-    """Else a producer whose clock is a year ahead would keep a segment on the brokers for that year."""
+    """Otherwise a producer whose clock is a year ahead would keep a segment on the brokers for that year."""
     assert bounds(lagging(CopyLag(200, -1), 500, -(10**9))) == [(0, 10), (10, 20)]
 
 
@@ -222,7 +222,7 @@ def test_a_tail_is_as_old_as_its_first_record_not_as_the_file_that_a_merge_has_m
 
 
 def test_a_plan_with_nothing_due_says_when_that_may_change() -> None:
-    """By the age of what is not sealed yet; by the records' own times, where the lag goes by them: any time."""
+    """By the age of the unsealed part; by the records' own times, if the lag uses them: any time."""
     policy = MergePolicy(segment_bytes=150, segment_ms=1000, min_files=9)
     idle = leader(0, 10)
 

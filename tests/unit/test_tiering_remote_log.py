@@ -1,4 +1,4 @@
-"""The remote log: the fold of a table's live files, and what it refuses."""
+"""The remote log: the fold of a table's live files, and its refusals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_segments_stand_in_offset_order_per_partition() -> None:
 
 @pytest.mark.slow
 def test_what_a_log_takes_in_memory_is_known() -> None:
-    """Bounds of memory rest on it. (Python hands out 2,000 tuples of each length again, uncounted.)"""
+    """Bounds of memory depend on it. (Python reuses 2,000 tuples of each length, uncounted.)"""
     start, count = 10**12, 20_000
     tracemalloc.start()
     try:

@@ -25,7 +25,7 @@ A, B, C = ("a", 0), ("a", 1), ("b", 0)
 
 
 def schedule(**due_ms: int) -> Schedule:
-    """Partitions of topic ``t``, ``p0=..., p1=...``, each due then."""
+    """Partitions of topic ``t``, ``p0=..., p1=...``, each due at that time."""
     return Schedule({("t", int(name[1:])): Entry(1, due) for name, due in due_ms.items()})
 
 
@@ -116,7 +116,7 @@ def test_a_driver_that_worked_for_a_deposed_leader_does_not_put_the_new_one_off(
 
 
 def test_a_clock_that_jumps_back_puts_nothing_off_for_long() -> None:
-    """A time that no rule would have set counts as come."""
+    """A time that no rule would have set counts as due."""
     assert due(schedule(p0=NOW + 30_000, p1=NOW + 30_001, p2=NOW + 10**9)) == [1, 2]
 
 

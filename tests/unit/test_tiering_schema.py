@@ -93,7 +93,7 @@ def test_equal_schemas_need_nothing() -> None:
 
 
 def test_growth_and_a_commit_at_once_lose_neither(table: DeltaTopicTable) -> None:
-    """A commit that was planned on the version before the schema grew is put again on the one after it."""
+    """A commit that was planned on the version before the schema grew is retried on the one after it."""
     other = table_in(table.remote, seed=1)
 
     class Late(DeltaTopicTable):

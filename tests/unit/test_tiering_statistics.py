@@ -1,4 +1,4 @@
-"""Delta's per-file statistics: exact where they can be, wide where they cannot, absent where unsure."""
+"""Delta's per-file statistics: exact if possible, wide if not, absent if unknown."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def stats_of(
     times: Sequence[int] | None = None,
     row_group_bytes: int = 10**9,
 ) -> dict[str, Any]:
-    """The statistics of a segment with these values from offset 10 on, partition 3; one batch a record."""
+    """The statistics of a segment with these values from offset 10 on, partition 3; one batch per record."""
     schema = physical_schema(value=value_type)
     sink = io.BytesIO()
     writer = SegmentWriter(

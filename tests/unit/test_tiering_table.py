@@ -1,4 +1,4 @@
-"""The Delta table of a topic: one winner per version, nothing twice, nothing lost, nobody else's."""
+"""The Delta table of a topic: one winner per version, no duplicates, no losses, one owner."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_batch_that_would_break_the_log_changes_nothing(table: DeltaTopicTable
 
 
 def test_old_segments_go_and_the_log_begins_anew_in_one_version(table: DeltaTopicTable) -> None:
-    """KIP-1023, "ReplicaFetcher Changes": the remote ends far below the log start; no version has a gap."""
+    """KIP-1023, "ReplicaFetcher Changes": the remote log ends far below the log start; no version has a gap."""
     table.commit([uploaded(segment(0, 10))], histories=OURS)
     done = table.commit([uploaded(segment(40, 50))], [segment(0, 10)], OURS)
     assert (done.log.version, done.log.start(0), done.log.end(0)) == (2, 40, 50)
@@ -154,7 +154,7 @@ def test_tables_are_created_once_by_any_number_of_drivers(remote: LocalStore) ->
 
 
 def test_delta_refuses_a_second_commit_on_one_version_even_if_it_rebases(table: DeltaTopicTable) -> None:
-    """The second lock: whatever a writer retries, the application transaction has moved under it."""
+    """The second lock: whatever a writer retries, the application transaction has changed meanwhile."""
     one, two = DeltaTable(table.uri), DeltaTable(table.uri)
     for driver, name in ((one, "a"), (two, "b")):
 
@@ -202,7 +202,7 @@ def test_a_commit_that_did_not_land_is_tried_again(table: DeltaTopicTable) -> No
 
 
 def test_commits_that_never_get_an_answer_end_as_unknown(table: DeltaTopicTable) -> None:
-    """And soon: each of them may have taken a deadline, and other topics wait to be committed."""
+    """And soon: each of them may have taken a full timeout, and other topics wait for their commits."""
     lost: list[tuple[bool, Exception]] = [(False, OSError("timed out"))] * UNANSWERED_ATTEMPTS
     with pytest.raises(OutcomeUnknownError, match=f"failed {UNANSWERED_ATTEMPTS} times.*read before you retry"):
         Faulty(table, lost).commit([uploaded(segment(0, 10))], histories=OURS)
@@ -285,7 +285,7 @@ def test_objects_that_are_gone_or_truncated_are_found(tmp_path: Path) -> None:
 
 
 def test_vacuum_deletes_what_was_removed_and_nothing_else(tmp_path: Path) -> None:
-    """Copy -> commit -> delete: neither listed files nor uploads that wait for their commit."""
+    """Copy -> commit -> delete: neither listed files nor uploads that wait for their commit are deleted."""
     part = TieredPartition(tmp_path)
     part.append(3, 4, 5)
     log = part.tier().log
@@ -384,7 +384,7 @@ def test_the_log_survives_checkpoints(tmp_path: Path) -> None:
 
 
 def age(table: DeltaTopicTable, days: int) -> Path:
-    """Let the files of the table's log be so old; the folder of it."""
+    """Give the files of the table's log this age; returns its folder."""
     log = Path(table.uri) / "_delta_log"
     for path in log.iterdir():
         when = path.stat().st_mtime - days * 24 * 60 * 60
@@ -393,7 +393,7 @@ def age(table: DeltaTopicTable, days: int) -> Path:
 
 
 def test_the_log_of_a_table_to_which_nobody_commits_any_more_can_be_cleaned(table: DeltaTopicTable) -> None:
-    """delta.logRetentionDuration: entries go when a checkpoint stands for them and they are 30 days old."""
+    """delta.logRetentionDuration: entries are deleted when a checkpoint replaces them and they are 30 days old."""
     for base in range(0, 50, 10):
         table.commit([uploaded(segment(base, base + 10))], histories=OURS)
     log = age(table, 29)
@@ -409,7 +409,7 @@ def test_the_log_of_a_table_to_which_nobody_commits_any_more_can_be_cleaned(tabl
 
 @pytest.mark.slow
 def test_commits_clean_the_log_behind_their_checkpoints(table: DeltaTopicTable) -> None:
-    """However many versions there were, opening costs one checkpoint and the entries since."""
+    """Opening costs one checkpoint and the entries since, for any number of versions."""
     for number in range(45):
         if number == 22:
             log = age(table, 31)

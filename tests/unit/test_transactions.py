@@ -1,4 +1,5 @@
-"""Transactions in a log: last stable offset, fates, what readers get, what merges settle (KIP-98, KIP-890)."""
+"""Transactions in a log: last stable offset, outcomes, the records of readers, decisions by merges (KIP-98,
+KIP-890)."""
 
 from __future__ import annotations
 
@@ -34,13 +35,13 @@ from tests.unit.seen import seen
 
 COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
 ALL = MergePolicy(segment_bytes=10**12, segment_ms=0, min_files=2)
-"""Whatever may be merged is one sealed run."""
+"""Everything that may be merged is one sealed run."""
 EACH = MergePolicy(segment_bytes=1, segment_ms=10**15, min_files=2)
-"""Every file is large: sealed alone."""
+"""Every file is large, and sealed alone."""
 
 
 class Log(OnePartition):
-    """One replica of one partition; what its readers get."""
+    """One replica of one partition, and the records of its readers."""
 
     def __init__(self) -> None:
         super().__init__(brokers=1)
@@ -58,7 +59,7 @@ class Log(OnePartition):
         return transactions_of(self.log, self.replica.footer)
 
     def add(self, producer: str, value: str, *, epoch: int = 0, sequence: int = 0, acks_all: bool = True) -> None:
-        """One record of a transaction."""
+        """Add one record of a transaction."""
         self.append(
             [value], producer=producer, epoch=epoch, sequence=sequence, transactional=True, acks_all=acks_all
         )
@@ -75,7 +76,7 @@ class Log(OnePartition):
         return seen(self.replica, isolation)
 
     def control(self) -> list[int | None]:
-        """Of every record of the log."""
+        """The control of every record of the log."""
         return [
             control
             for link in self.log.chain
@@ -124,7 +125,7 @@ def test_an_append_above_the_high_watermark_holds_nobody_back() -> None:
 
 
 def test_retention_may_pass_over_the_start_of_an_open_transaction() -> None:
-    """What was deleted holds nobody back; the transaction is still open, and its end still counts."""
+    """A deleted record delays no reader; the transaction is still open, and its end still counts."""
     log = Log()
     log.add("p", "p0")
     log.append(["a"])
@@ -153,7 +154,7 @@ def test_readers_of_committed_records_get_no_others() -> None:
 
 
 def test_a_late_append_of_an_ended_transaction_is_refused() -> None:
-    """KIP-890: its epoch is over; so there are no hanging transactions."""
+    """KIP-890: its epoch has ended, so there are no hanging transactions."""
     log = Log()
     log.add("p", "p0")
     log.end("p", 1, commit=False)
@@ -162,7 +163,7 @@ def test_a_late_append_of_an_ended_transaction_is_refused() -> None:
 
 
 def test_a_marker_also_shuts_out_what_never_arrived() -> None:
-    """The partition was among the transaction's, and its append is still on its way."""
+    """The partition was part of the transaction, and its append is still in flight."""
     log = Log()
     log.append(["a"])
     log.end("p", 1, commit=False)
@@ -172,7 +173,7 @@ def test_a_marker_also_shuts_out_what_never_arrived() -> None:
 
 
 def test_a_marker_is_written_once_and_a_late_one_does_nothing() -> None:
-    """Also when the next transaction has begun: it stays open."""
+    """Even if the next transaction has begun: that stays open."""
     log = Log()
     log.add("p", "p0")
     first = log.end("p", 1, commit=True)
@@ -206,7 +207,7 @@ def test_what_lost_its_marker_does_not_become_part_of_a_later_transaction() -> N
 
 
 def test_an_open_transaction_outlives_its_producers_expiration() -> None:
-    """producer.id.expiration.ms: else nobody would know any more that it is open."""
+    """producer.id.expiration.ms: otherwise its open transaction would be forgotten."""
     begun = after_append({}, ProducerAppend("p", 0, 0, transactional=True), 5, 6, now_ms=0)
     assert unexpired(begun, 10**9, 1) == begun
     over = after_append(begun, marker("p", 1, commit=True), 6, 7, now_ms=0)
@@ -240,7 +241,7 @@ def test_a_merged_segment_says_what_became_of_each_record() -> None:
 
 
 def test_a_large_append_in_a_transaction_is_settled_alone() -> None:
-    """Whatever is tiered says by itself what became of it."""
+    """Every tiered record contains its outcome."""
     log = Log()
     log.append(["a"])
     log.add("p", "p0")
@@ -258,7 +259,7 @@ def test_a_large_append_in_a_transaction_is_settled_alone() -> None:
 
 @pytest.mark.slow
 def test_a_marker_that_was_merged_is_still_known() -> None:
-    """The append that it ended may be on its own for longer: below the end of the remote log nothing is merged."""
+    """Its append may stay a separate file for longer: below the end of the remote log nothing is merged."""
     log = Log()
     log.add("p", "p0")
     log.append(["a"])
@@ -273,8 +274,8 @@ def test_a_marker_that_was_merged_is_still_known() -> None:
 
 
 def test_no_transaction_is_open_at_the_end_of_a_merged_segment() -> None:
-    """Its marker stands behind it. Where that is lost (an unclean election) the log goes on from the segment,
-    which says already what became of the transaction: nothing is to be waited for."""
+    """Its marker comes after it. If that is lost (an unclean election) the log continues from the segment, which
+    already has the outcome of the transaction: readers wait for nothing."""
     log = Log()
     log.add("p", "p0")
     log.add("q", "q0")
@@ -345,12 +346,12 @@ def test_producer_states_of_before_are_read() -> None:
 
 @dataclass(slots=True)
 class Twin:
-    """What readers must get, by a list."""
+    """The expected records of readers, from a list."""
 
     rows: list[tuple[str, str | None]] = field(default_factory=list)
-    """Value, and its producer, where it is in a transaction."""
+    """Each value and, in a transaction, its producer."""
     fate: dict[str, bool] = field(default_factory=dict)
-    """By value: whether its transaction was committed."""
+    """Whether the transaction of each value was committed."""
     begun: dict[str, list[str]] = field(default_factory=dict)
     """Values of open transactions, by producer."""
 

@@ -1,5 +1,5 @@
-"""Whatever Arrow can hold is appended and read back equal, or refused in our words: never changed, never a foreign
-error. Random types, layouts and values (``types_fuzz``), by seed.
+"""Every array of Arrow is appended and read back equal, or refused with an error of stratalog: never changed,
+never a foreign error. Random types, layouts and values (``types_fuzz``), by seed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.unit.types_fuzz import array_of
 
 SEEDS = at_depth(test=10, nightly=400)
 CASES = 30
-"""Of a seed."""
+"""The number of cases per seed."""
 DECLARED = [
     *(pa.string(), pa.int64(), pa.int32(), pa.float64(), pa.decimal128(10, 2), pa.bool_(), pa.date32()),
     *(pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.list_(pa.int64()), pa.map_(pa.string(), pa.string())),
@@ -39,7 +39,7 @@ DECLARED = [
 
 
 def same(given: Any, got: Any) -> bool:
-    """Whether a value that was read is the one that was given, in the type of its topic."""
+    """Whether a read value equals the appended one, in the type of its topic."""
     match given, got:
         case None, None:
             return True
@@ -61,11 +61,11 @@ def same(given: Any, got: Any) -> bool:
 
 
 _NOT_POLARS = re.compile("union|run_end|extension|interval|decimal|map<|fixed_size_binary")
-"""Of these it panics."""
+"""Types for which polars panics."""
 
 
 _OTHER = re.compile("is not an Arrow table|the topic has no field|can be partitioned only by Spark")
-"""Refusals for other reasons than the type of a column: of a broken frame, of fields, of keys."""
+"""Refusals for other reasons than the type of a column: a broken frame, fields, keys."""
 
 
 def utc(at: datetime) -> datetime:
@@ -73,13 +73,13 @@ def utc(at: datetime) -> datetime:
 
 
 class Topics:
-    """Topics by the type of their keys and values, made as they are asked for; each is appended to once."""
+    """Topics by the types of their keys and values, created on demand; each gets one append."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self._made = cluster, 0
 
     def of(self, kind: pa.DataType | None) -> tuple[str, pa.DataType]:
-        """Name and type; None: bytes. Raises: StratalogError where a topic has no such type."""
+        """Name and type; None: bytes. Raises: StratalogError if no topic can have such a type."""
         self._made += 1
         declared = None if kind is None else spark_type(type_to_json(kind))
         self.cluster.topics.create(
@@ -89,7 +89,7 @@ class Topics:
 
 
 def frame(chance: random.Random, table: pa.Table) -> Any:
-    """The table as a frame of one of the libraries; of Arrow where another one has no such types."""
+    """The table as a frame of one of the libraries; of Arrow if the other has no such types."""
     try:
         match chance.choice(["arrow", "batch", "polars", "pandas"]):
             case "polars" if not _NOT_POLARS.search(str(table.schema)):
@@ -116,7 +116,7 @@ def test_values_come_back_equal_or_are_refused_in_our_words(tmp_path: Path, seed
 
 
 def fault(chance: random.Random, topics: Topics) -> str | None:
-    """What is wrong with the answer to one random array; None: nothing."""
+    """The fault of the answer to one random array; None if it is right."""
     array = array_of(chance, chance.choice([1, 3, 5]))
     try:
         topic, kind = topics.of(chance.choice([*[plain_type(array.type)] * len(DECLARED), *DECLARED, None]))
@@ -125,7 +125,7 @@ def fault(chance: random.Random, topics: Topics) -> str | None:
     column = chance.choice(["key", "value"])
     other = pa.nulls(len(array), kind)
     columns = {"timestamp": pa.nulls(len(array), TIMESTAMP), "key": other, "value": other, column: array}
-    told = f"{array.type} as the {column} of {kind}: {array.to_pylist()}"
+    text = f"{array.type} as the {column} of {kind}: {array.to_pylist()}"
     try:
         if chance.random() < 0.5:
             batch = pa.RecordBatch.from_pydict({**columns, "headers": pa.nulls(len(array), HEADERS)})
@@ -133,12 +133,12 @@ def fault(chance: random.Random, topics: Topics) -> str | None:
         else:
             topics.cluster.produce(topic, frame(chance, pa.table(columns)))
     except StratalogError as error:
-        said = str(error).replace("<element: ", "<item: ")
-        if _OTHER.search(said):
+        seen = str(error).replace("<element: ", "<item: ")
+        if _OTHER.search(seen):
             return None
-        named = column in said and any(str(one) in said for one in (kind, array.type, plain_type(array.type)))
-        return None if named else f"{told}: {error}"
+        named = column in seen and any(str(one) in seen for one in (kind, array.type, plain_type(array.type)))
+        return None if named else f"{text}: {error}"
     except Exception as error:
-        return f"{told}: {type(error)}: {error}"
+        return f"{text}: {type(error)}: {error}"
     found = topics.cluster.fetch(topic, 0, 0).records.column(column).to_pylist()
-    return None if same(array.to_pylist(), found) else f"{told}: {found}"
+    return None if same(array.to_pylist(), found) else f"{text}: {found}"

@@ -1,4 +1,4 @@
-"""Fields that a topic's type lacks: refused, taken in, or left out and counted; the same in every way in."""
+"""Fields that a topic's type lacks: refused, added, or left out and counted; the same for every way to append."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ def test_an_unknown_field_is_refused_by_its_whole_path(live: LiveCluster, way: s
     row, path = WIDER[field]
     with pytest.raises(InvalidRecordError) as caught:
         WAYS[way](live, row, "fail")
-    said = str(caught.value)
-    assert f"{path}'" in said
-    assert "on_unknown_field" in said
+    text = str(caught.value)
+    assert f"{path}'" in text
+    assert "on_unknown_field" in text
     if field == "amuont":
-        assert "did you mean 'amount'?" in said
+        assert "did you mean 'amount'?" in text
     if field == "another case":
-        assert "'amount' differs only in case" in said
+        assert "'amount' differs only in case" in text
     assert rows(live) == []
 
 
@@ -190,9 +190,9 @@ def test_a_misspelled_column_of_a_record_is_named_before_unknown_fields(
 def test_an_unknown_column_may_be_a_part_of_the_record(live: LiveCluster) -> None:
     with pytest.raises(InvalidRecordError, match="name the column as key, headers, timestamp or partition"):
         live.cluster.produce("t", [{**WHOLE, "id": "a"}])
-    with pytest.raises(InvalidRecordError) as told:
+    with pytest.raises(InvalidRecordError) as caught:
         live.cluster.produce("t", [WIDER["a.y"][0]])
-    assert "name the column as" not in str(told.value)
+    assert "name the column as" not in str(caught.value)
 
 
 def test_columns_beside_a_named_value_are_no_fields(live: LiveCluster) -> None:

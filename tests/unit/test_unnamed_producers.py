@@ -1,4 +1,4 @@
-"""Appends that name no producer go on under few ids (protocol section 2, Append step 2)."""
+"""Unnamed appends use few producer ids (protocol section 2, Append step 2)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_an_id_that_came_back_goes_on_with_the_next_sequence(new_id: NewId) -> N
 
 
 def test_an_id_is_of_one_append_at_a_time(new_id: NewId) -> None:
-    """And one that does not come back, since its outcome is unknown, of no other one ever."""
+    """An id that is not returned, because its outcome is unknown, is never used by another append."""
     producers = UnnamedProducers()
     first, second = producers.take(new_id), producers.take(new_id)
     producers.give_back(second)
@@ -43,7 +43,7 @@ def test_an_id_is_of_one_append_at_a_time(new_id: NewId) -> None:
 
 
 def test_the_id_that_came_back_last_is_taken_first(new_id: NewId) -> None:
-    """So that those of a rare crowd expire."""
+    """So that the ids of a rare crowd expire."""
     producers = UnnamedProducers()
     crowd = [producers.take(new_id) for _ in range(3)]
     for one in crowd:
@@ -53,7 +53,7 @@ def test_the_id_that_came_back_last_is_taken_first(new_id: NewId) -> None:
 
 
 def test_after_a_fork_only_one_process_goes_on_under_an_id(new_id: NewId, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the other one's append would be taken for this one's, and its records not be appended."""
+    """Otherwise the other append would be taken for this one, and its records not be appended."""
     producers = UnnamedProducers()
     before = producers.take(new_id)
     producers.give_back(before)
@@ -63,7 +63,7 @@ def test_after_a_fork_only_one_process_goes_on_under_an_id(new_id: NewId, monkey
 
 
 def test_an_append_that_names_no_producer_is_no_duplicate_of_its_own_echo(tmp_path: Path) -> None:
-    """The answer of a create is lost, and its repetition finds the file there. With a name, that may be an earlier
+    """The answer of a create is lost, and its repetition finds the file. With a name, that may be an earlier
     call's."""
     echoes = 0
 

@@ -1,4 +1,4 @@
-"""Damage as readers tell of it: of every kind, with the remedy."""
+"""Damage in the errors of readers: every kind, with the remedy."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def kinds(of: type[CorruptionError]) -> Iterator[type[CorruptionError]]:
 
 @pytest.mark.parametrize("kind", sorted(set(kinds(CorruptionError)), key=lambda kind: kind.__name__))
 def test_damage_of_any_kind_keeps_its_kind_and_broker(kind: type[CorruptionError]) -> None:
-    told = with_remedy(kind("one", broker_id=3), kind("two"))
-    assert (type(told), told.broker_id) == (kind, 3)
-    assert str(told).startswith("one; two; ")
-    assert str(told).endswith(REMEDY)
+    found = with_remedy(kind("one", broker_id=3), kind("two"))
+    assert (type(found), found.broker_id) == (kind, 3)
+    assert str(found).startswith("one; two; ")
+    assert str(found).endswith(REMEDY)
     assert issubclass(ForeignWriteError, CorruptionError), "the kind that takes more than others"

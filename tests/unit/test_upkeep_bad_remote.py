@@ -1,4 +1,4 @@
-"""Remotes that are not as they should be: one clear error each, and nothing is lost."""
+"""Faulty remote tiers: one clear error each, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def replaced_by_a_longer_one(live: LiveCluster) -> None:
 
 
 def replaced_by_one_of_its_size(live: LiveCluster) -> None:
-    """Its footer tells."""
+    """Its footer reveals it."""
     path = remote_files(live)[1]
     path.write_bytes(b"PAR1" + bytes(path.stat().st_size - 4))
     os.utime(path, (1, 1))
 
 
 def replaced_by_one_with_its_footer(live: LiveCluster) -> None:
-    """Only the checksums of the pages tell."""
+    """Only the checksums of the pages reveal it."""
     remote_spot(live, 1).flip(40)
     os.utime(remote_files(live)[1], (1, 1))
 
@@ -104,7 +104,7 @@ def overwritten_by_somebody_else(live: LiveCluster) -> None:
 
 
 def upgraded_by_somebody_else(live: LiveCluster) -> None:
-    """As ``delta.enableDeletionVectors = true`` does: a reader who does not know it would see deleted records."""
+    """Like ``delta.enableDeletionVectors = true``: a reader without this feature would see deleted records."""
     table_of(live).alter.add_feature([TableFeatures.DeletionVectors], allow_protocol_versions_increase=True)
 
 
@@ -124,7 +124,7 @@ ALIKE = (
     overwritten_by_somebody_else,
     removed_from_the_beginning_by_somebody_else,
 )
-"""Each is found by what finds another one, too."""
+"""Each is detected like another one."""
 
 ONE_IS_BAD = (replaced_by_one_of_its_size, replaced_by_one_with_its_footer)
 
@@ -151,15 +151,15 @@ SPOILT = [
 
 
 @pytest.mark.parametrize(
-    ("spoil", "code", "said"),
+    ("spoil", "code", "message"),
     [pytest.param(*case, marks=[pytest.mark.slow] if case[0] in ALIKE else []) for case in SPOILT],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_remote_that_is_not_as_it_should_be_is_one_error_and_nothing_is_dropped(
-    live: LiveCluster, spoil: Callable[[LiveCluster], None], code: str, said: str
+    live: LiveCluster, spoil: Callable[[LiveCluster], None], code: str, message: str
 ) -> None:
-    """Between the move of the local start and the end of the delay, the remote goes bad: what lies on the brokers
-    may be the last good copy.
+    """The remote object is damaged between the move of the local start and the end of the delay: the files on the
+    brokers may be the last good copy.
     """
     filled(live, "abcd", file_delete_delay_ms="3600000")
     live.cluster.retain().raise_for_failures()  # the brokers rely on it already
@@ -170,7 +170,7 @@ def test_a_remote_that_is_not_as_it_should_be_is_one_error_and_nothing_is_droppe
     for _ in range(2):
         report = live.cluster.retain(check=False)
         assert codes(report) == {code: 1}
-        assert said in the_failure(report)
+        assert message in the_failure(report)
         assert not codes(live.cluster.replicate(check=False)).keys() - {code}
         assert not codes(live.cluster.tier(check=False)).keys() - {code, "LOG_GAP"}
     data = {name for name in before if name.endswith(".parquet") and "/t-" in name}
@@ -196,7 +196,7 @@ def test_a_remote_that_is_not_as_it_should_be_is_one_error_and_nothing_is_droppe
 def test_a_table_that_somebody_else_has_changed_can_be_restored_to_the_version_before(
     live: LiveCluster, spoil: Callable[[LiveCluster], None]
 ) -> None:
-    """As Delta's RESTORE does: everything goes on from there."""
+    """Like Delta's RESTORE: everything continues from that version."""
     filled(live, "abcd")
     for _ in range(2):
         live.cluster.retain().raise_for_failures()
@@ -213,7 +213,7 @@ def test_a_table_that_somebody_else_has_changed_can_be_restored_to_the_version_b
 
 @pytest.mark.slow
 def test_what_others_may_do_to_a_table_changes_nothing(live: LiveCluster) -> None:
-    """A vacuum of what was removed, a checkpoint, a nullable column."""
+    """A vacuum of removed files, a checkpoint, a nullable column."""
     filled(live, "abcd")
     table_of(live).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     table_of(live).create_checkpoint()
@@ -229,8 +229,8 @@ def test_what_others_may_do_to_a_table_changes_nothing(live: LiveCluster) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("jump_ms", [-YEAR_MS, 10 * YEAR_MS], ids=["back a year", "forwards ten years"])
 def test_a_clock_that_jumps_loses_nothing_and_puts_nothing_off(live: LiveCluster, jump_ms: int) -> None:
-    """The clock of one driver; then it is right again. Local retention and the delay before deletion go by it, so
-    records may leave the brokers too soon: never before they are remote. What has no limit stays.
+    """The clock of one driver is wrong, and then right again. Local retention and the delay before deletion depend
+    on it, so records may leave the brokers too soon: never before they are remote. Records without a limit stay.
     """
     live.tiered(local_retention_ms="3600000", local_retention_bytes="-2", file_delete_delay_ms="60000")
     live.fill("abc", at_ms=live.clock.now_ms())
@@ -254,7 +254,7 @@ def test_a_clock_that_jumps_loses_nothing_and_puts_nothing_off(live: LiveCluster
 
 
 def test_without_permission_to_delete_nothing_is_forgotten(tmp_path: Path) -> None:
-    """The segments leave the table; their objects wait for somebody who may delete them."""
+    """The segments leave the table; their objects wait for a driver with the right to delete."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     filled(live, "abcd")

@@ -1,4 +1,4 @@
-"""An empty follower of a tiered topic: where it begins, what it copies, what it knows (KIP-405, KIP-1023)."""
+"""An empty follower of a tiered topic: its start, its copies, its state (KIP-405, KIP-1023)."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_the_scene_is_as_described(live: LiveCluster) -> None:
 def test_an_empty_follower_copies_what_is_not_tiered_or_all_that_is_local(
     live: LiveCluster, last_tiered: bool, begins: int
 ) -> None:
-    """KIP-405: from the leader's local log start; KIP-1023: from the earliest pending upload offset. The
-    report names the bytes that were copied."""
+    """KIP-405: from the leader's local log start; KIP-1023: from the earliest pending upload offset. The report
+    has the copied bytes."""
     if last_tiered:
         live.cluster.topics.alter_configs(None, {LAST_TIERED: "true"})
     p = _partition(live)
@@ -101,8 +101,8 @@ def test_what_a_bootstrap_copies_does_not_grow_with_what_is_tiered(tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize("pending", [0, 2])
 def test_a_bootstrapped_follower_that_comes_to_lead_knows_the_producers(tmp_path: Path, pending: int) -> None:
-    """KIP-1023: "builds the remote log auxiliary states": leader epochs and producer state. After the old
-    leader is lost too, a retry is recognised, a new append goes on, and other records are refused."""
+    """KIP-1023: "builds the remote log auxiliary states": leader epochs and producer state. After the old leader
+    is lost too, a retry is recognised, a new append succeeds, and other records are refused."""
     live = LiveCluster(tmp_path, brokers=4)
     live.cluster.topics.alter_configs(None, {LAST_TIERED: "true"})
     _tiered(live, tiered=4, pending=pending)
@@ -152,8 +152,8 @@ def test_while_the_remote_does_not_say_where_to_begin_the_follower_waits(
 
 
 def test_a_bootstrap_goes_on_by_itself_when_the_remote_is_ready(live: LiveCluster, tmp_path: Path) -> None:
-    """KIP-1023: "should throw an exception so that the partition can be retried after some time". The report is
-    that of the whole: what had been copied before, and when who joined."""
+    """KIP-1023: "should throw an exception so that the partition can be retried after some time". The report
+    covers the whole run: the earlier copies, and the times of joining."""
     live.cluster.topics.alter_configs(None, {LAST_TIERED: "true"})
     live.topic("local")
     live.fill("ab", "local")
@@ -215,7 +215,7 @@ def test_a_broker_that_lost_nothing_is_left_as_it_is(live: LiveCluster) -> None:
 
 
 def test_an_unknown_broker_or_a_root_that_is_not_there_is_no_bootstrap(tmp_path: Path) -> None:
-    """A root is formatted only where there is a folder: an empty mount point's parent is not one."""
+    """A root is formatted only in an existing folder: the parent of an empty mount point is not one."""
     live = LiveCluster(tmp_path, on_disk=True)
     live.topic()
     live.append(["a"])

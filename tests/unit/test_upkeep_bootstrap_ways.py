@@ -1,5 +1,5 @@
-"""Bootstrap by option and by report: always from the last tiered offset, what was avoided, new and replaced
-replicas, who may not bootstrap, and where its log starts afterwards (KIP-1023)."""
+"""Bootstrap by option and by report: always from the last tiered offset, the avoided bytes, new and replaced
+replicas, refused brokers, and the log start afterwards (KIP-1023)."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ def follower_of(live: LiveCluster) -> int:
     return follower
 
 
-def told(report: Report) -> tuple[object, ...]:
+def copied(report: Report) -> tuple[object, ...]:
     (row,) = report.rows
     return row["copied_bytes"], row["avoided_bytes"], row["joined_s"] is not None
 
 
 def test_by_option_what_the_leader_still_holds_is_not_copied_either(live: LiveCluster) -> None:
-    """Beyond KIP-1023's case 1: the report says what was copied and what was avoided, and when it joined."""
+    """Beyond KIP-1023's case 1: the report has the copied and the avoided bytes, and the time of joining."""
     live.cluster.topics.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})
     follower = follower_of(live)
     live.wipe(follower)
     report = live.cluster.bootstrap(follower).raise_for_failures()
-    assert told(report) == (bytes_of(live, 6), bytes_of(live, 0, 6), True)
-    assert (report.totals["copied_bytes"], report.totals["avoided_bytes"]) == told(report)[:2]
+    assert copied(report) == (bytes_of(live, 6), bytes_of(live, 0, 6), True)
+    assert (report.totals["copied_bytes"], report.totals["avoided_bytes"]) == copied(report)[:2]
     log = live.log(follower)
     assert (log.local_start, log.high_watermark, log.log_end) == (6, 8, 8)
     live.cluster.verify(deep=True).raise_for_failures()
@@ -80,13 +80,13 @@ def test_by_option_what_the_leader_still_holds_is_not_copied_either(live: LiveCl
 def test_else_an_empty_follower_copies_all_that_the_leader_holds(
     live: LiveCluster, last_tiered: str, always: str
 ) -> None:
-    """KIP-1023, case 1; and the option by itself does nothing. Both are "dynamically configurable as
-    cluster-default": the next run goes by what is set then."""
+    """KIP-1023, case 1; the other option alone does nothing. Both are "dynamically configurable as
+    cluster-default": the next run uses the current values."""
     live.cluster.topics.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})
     live.cluster.topics.alter_configs(None, {LAST_TIERED: last_tiered, ALWAYS: always})
     follower = follower_of(live)
     live.wipe(follower)
-    assert told(live.cluster.bootstrap(follower).raise_for_failures()) == (bytes_of(live, 0), 0, True)
+    assert copied(live.cluster.bootstrap(follower).raise_for_failures()) == (bytes_of(live, 0), 0, True)
     assert live.data(follower) == live.data(live.leader())
 
 
@@ -114,8 +114,8 @@ def test_the_log_start_is_the_leaders_and_the_local_start_the_followers_own(live
 
 @pytest.mark.slow
 def test_a_bootstrap_that_stopped_after_its_register_goes_on_from_there(live: LiveCluster) -> None:
-    """Protocol, section 3, step 3: the register is there before the first copy. Meanwhile more was tiered: the
-    follower, empty still, begins there."""
+    """Protocol, section 3, step 3: the register exists before the first copy. More was tiered meanwhile: the
+    follower, still empty, begins there."""
     live.cluster.topics.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})
     follower = follower_of(live)
     live.wipe(follower)
@@ -133,7 +133,7 @@ def test_a_bootstrap_that_stopped_after_its_register_goes_on_from_there(live: Li
 
 @pytest.mark.slow
 def test_a_member_of_the_isr_that_lost_its_records_does_not_bootstrap_in_silence(live: LiveCluster) -> None:
-    """Protocol, section 1: damaged is not silently shorter. It leaves the ISR first, and is a newcomer then."""
+    """Protocol, section 1: damaged is not silently shorter. It leaves the ISR first, and then counts as new."""
     live.cluster.topics.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})
     live.cluster.topics.alter_configs("t", {"local.retention.bytes": "0"})
     append(live, range(8, 9))
@@ -149,8 +149,8 @@ def test_a_member_of_the_isr_that_lost_its_records_does_not_bootstrap_in_silence
 
 
 def test_a_remote_of_another_history_is_named_and_nothing_is_copied() -> None:
-    """After an unclean election the remote tier may hold what the leader never had: [3, 4) of epoch 1, which
-    nobody acknowledged, where the leader has its own of epoch 2."""
+    """After an unclean election the remote tier may hold records that the leader never had: [3, 4) of epoch 1,
+    unacknowledged, at offsets where the leader has its own records of epoch 2."""
     one, remote = OnePartition(), MemoryStore("remote")
     one.change(isr=(1, 2))
     one.append("abc")
@@ -173,7 +173,7 @@ def test_a_new_broker_gets_replicas_of_the_topics_that_are_named(live: LiveClust
         assert live.cluster.bootstrap(4, "t", add=True, dry_run=True).dry_run
     report = live.cluster.bootstrap(4, "t", add=True).raise_for_failures()
     assert live.isr() == {2, 3, 4}
-    assert told(report) == (bytes_of(live, 6), bytes_of(live, 0, 6), True)
+    assert copied(report) == (bytes_of(live, 6), bytes_of(live, 0, 6), True)
 
 
 def test_a_broker_takes_the_place_of_another(live: LiveCluster) -> None:

@@ -35,7 +35,7 @@ Row = tuple[str | None, str | None]
 
 
 class Compacted(LiveCluster):
-    """A cluster with the compacted topic ``t``, of which each append is a segment."""
+    """A cluster with the compacted topic ``t``, each of whose appends is a segment."""
 
     def __init__(self, folder: Path, *, on_disk: bool = False, **configs: str) -> None:
         super().__init__(folder, on_disk=on_disk)
@@ -359,7 +359,7 @@ def test_another_policy_is_no_error_but_where_it_is_named(tmp_path: Path) -> Non
 
 
 def test_a_file_of_a_generation_that_no_rule_has_made_is_foreign(tmp_path: Path) -> None:
-    """It neither wins over good files nor stops anything; verify names it."""
+    """It neither replaces good files nor stops anything; verify names it."""
     live = Compacted(tmp_path)
     fill(live)
     live.cluster.compact().raise_for_failures()
@@ -378,7 +378,7 @@ def test_a_file_of_a_generation_that_no_rule_has_made_is_foreign(tmp_path: Path)
 
 @pytest.mark.parametrize("role", ["leader", "follower"])
 def test_a_driver_that_missed_a_rule_is_fenced_and_calls_no_log_damaged(tmp_path: Path, role: str) -> None:
-    """The files that its view knows were deleted; those in their place are foreign to it."""
+    """The files that its view knows were deleted; their replacements are foreign to it."""
     live = Compacted(tmp_path)
     fill(live)
     broker = live.leader() if role == "leader" else live.followers()[0]

@@ -3,120 +3,28 @@
 from __future__ import annotations
 
 import random
-import shutil
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
-from stratalog import Cluster
-from stratalog.engine.driver.run import NOT_DONE
 from stratalog.engine.upkeep.replication.compact import compact
-from stratalog.partitions.errors import InvalidConfigError, SourceChangedError
+from stratalog.partitions.errors import SourceChangedError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.removal import Rule
 from stratalog.tiering.delta_table import DeltaTopicTable
 from stratalog.tiering.divergence import Histories, Present
-from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment
 from stratalog.tiering.removal import Followed
 from tests.ports import ports_of
-from tests.unit.cluster_harness import TIERED, codes, report_of, rows_of
+from tests.unit.cluster_harness import codes, rows_of
+from tests.unit.compact_remote_harness import ROWS, Tiered, check_latest, filled
 from tests.unit.faulty_store import CHANGES, Faults
 from tests.unit.harness import SCHEMA
-from tests.unit.restore_harness import Heir
-from tests.unit.test_upkeep_compact import DAY_MS, HOUR_MS, Compacted, Row, fill, stop_before_removal
+from tests.unit.test_upkeep_compact import DAY_MS, HOUR_MS, Row, fill, stop_before_removal
 from tests.unit.tier_harness import in_turn
 from tests.unit.tiering_harness import uploaded
-
-BOTH = {key.replace(".", "_"): value for key, value in TIERED.items()}
-"""Every append is a segment that leaves the brokers at once, except for the last one."""
-
-
-class Tiered(Compacted):
-    """A cluster with the compacted and tiered topic ``t``."""
-
-    def __init__(self, folder: Path, *, on_disk: bool = False, **configs: str) -> None:
-        super().__init__(folder, on_disk=on_disk, **{**BOTH, "min_cleanable_dirty_ratio": "0", **configs})
-
-    def table(self) -> DeltaTopicTable:
-        ports = ports_of(self.driver())
-        return ports.storage.remote_table(self.cluster.image.topic("t"))
-
-    def remote_log(self) -> RemoteLog:
-        return self.table().load()
-
-    def names(self) -> list[str]:
-        """The remote segments: offsets and generation."""
-        return [f"{s.base_offset}-{s.next_offset}.{s.generation}" for s in self.remote_log().of_partition(0)]
-
-    def objects(self) -> list[Path]:
-        return sorted(self.remote.glob("t-*/0/**/*.parquet"))
-
-    def fetched(self, driver: Cluster | None = None) -> dict[int, Row]:
-        """What a reader gets from both tiers; a new one by default."""
-        return fetched(driver or self.driver())
-
-    def lake(self, version: int | None = None) -> dict[int, Row]:
-        """What another engine gets from the remote table."""
-        return lake(self.remote / self.table().folder, version)
-
-    def tier_all(self) -> None:
-        self.cluster.tier().raise_for_failures()
-        self.cluster.retain().raise_for_failures()
-
-
-ROWS: tuple[Row, ...] = (("a", "1"), ("b", "1"), ("a", "2"), ("c", None), ("b", "2"), ("a", "3"))
-
-
-def lake(folder: Path, version: int | None = None) -> dict[int, Row]:
-    """What another engine gets from a table, in which each offset is once."""
-    rows = (
-        DeltaTable(str(folder), version=version)
-        .to_pyarrow_table(columns=["offset", "key", "value", "control"])
-        .sort_by("offset")
-        .to_pylist()
-    )
-    assert [row["offset"] for row in rows] == [*range(rows[0]["offset"], rows[-1]["offset"] + 1)]
-    found: dict[int, Row] = {}
-    for row in rows:
-        if row["control"] is None:
-            key, value = (None if one is None else one.decode() for one in (row["key"], row["value"]))
-            found[row["offset"]] = key, value
-    return found
-
-
-def fetched(cluster: Cluster) -> dict[int, Row]:
-    """What a reader of both tiers gets."""
-    found: dict[int, Row] = {}
-    offset = cluster.image.topic("t").partitions[0].log_start_offset
-    while True:
-        part = cluster.fetch("t", 0, offset)
-        for row in part.records.to_pylist():
-            key, value = (None if one is None else one.decode() for one in (row["key"], row["value"]))
-            found[row["offset"]] = key, value
-        if part.next_offset == offset:
-            return found
-        offset = part.next_offset
-
-
-def check_latest(truth: Iterable[Row], seen: Mapping[int, Row], until: int | None = None) -> None:
-    """A reader takes the last record of each key for the last one; no record is another one."""
-    rows = [*truth][:until]
-    assert all(rows[offset] == row for offset, row in seen.items())
-    last = dict(rows)
-    there = {row[0]: row[1] for _, row in sorted(seen.items())}
-    for key, value in last.items():
-        assert there.get(key) == value, (key, value, seen)
-
-
-def filled(folder: Path, rows: Iterable[Row] = ROWS, **configs: str) -> Tiered:
-    live = Tiered(folder, **configs)
-    fill(live, rows)
-    live.tier_all()
-    return live
 
 
 def test_remote_segments_are_rewritten_by_the_same_rule(tmp_path: Path) -> None:
@@ -243,7 +151,7 @@ def test_a_crash_at_any_step_leaves_a_whole_log_and_the_next_run_goes_on(
 
 
 def test_a_budget_ends_a_compaction_after_each_segment(tmp_path: Path) -> None:
-    """In both tiers, the remote one first; readers find the last record of each key all the while."""
+    """In both tiers, the remote one first; readers always find the last record of each key."""
     rows: list[Row] = [("a", "0"), ("a", "1"), ("b", "1"), ("b", "2"), ("a", "2"), ("c", "1"), ("z", "1")]
     live = filled(tmp_path, rows, local_retention_bytes="-1")
     ends = []
@@ -271,7 +179,7 @@ def test_a_tombstone_leaves_neither_tier_before_what_it_deletes(tmp_path: Path) 
 
 
 def test_a_reader_that_knows_an_old_table_reads_it_again(tmp_path: Path) -> None:
-    """Otherwise it would get a record from there, but not its tombstone, which is gone."""
+    """Otherwise it would get a record from there without its removed tombstone."""
     live = filled(tmp_path, [("k", "1"), ("y", "1"), ("z", "1")], delete_retention_ms="0")
     reader = live.driver()
     assert live.fetched(reader).keys() == {0, 1, 2}
@@ -435,103 +343,6 @@ def test_total_retention_applies_with_compact_delete(tmp_path: Path) -> None:
     assert live.fetched().keys() == {4, 5, 6}
 
 
-def test_verify_names_a_remote_tier_that_was_restored_from_an_older_copy(tmp_path: Path) -> None:
-    live = filled(tmp_path, (*ROWS, ("z", "1")), local_retention_bytes="-1")
-    older = shutil.copytree(live.remote, tmp_path / "older")
-    live.cluster.compact().raise_for_failures()
-    live.driver().verify().raise_for_failures()
-    shutil.rmtree(live.remote)
-    older.rename(live.remote)
-    report = report_of(live.driver().verify)
-    assert "restored from an older copy" in str(report.failures)
-    live.driver().compact().raise_for_failures()
-    assert live.remote_log().rules == {0: Rule(1, 6)}
-    live.driver().verify(deep=True).raise_for_failures()
-
-
-def test_without_the_remote_tier_nothing_is_compacted_and_each_partition_has_a_row(tmp_path: Path) -> None:
-    live = filled(tmp_path, (*ROWS, ("z", "1")), local_retention_bytes="-1")
-    live.remote.rename(tmp_path / "away")
-    live.remote.write_text("no folder")
-    report = live.driver().compact(check=False)
-    assert report.failures
-    assert [(row["segments"], row["why"]) for row in report.rows] == [(0, NOT_DONE)]
-    assert live.log(live.leader()).removed_to == 0
-
-
-def test_the_remote_tier_cannot_be_given_up_while_it_has_the_last_record_of_keys(tmp_path: Path) -> None:
-    live = Tiered(tmp_path)
-    off = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
-    with pytest.raises(InvalidConfigError, match="compact,delete first"):
-        live.cluster.topics.alter_configs("t", off)
-    live.cluster.topics.alter_configs("t", {**off, "cleanup.policy": "compact,delete"})
-
-
-def test_a_leader_whose_storage_was_emptied_continues_from_the_remote_end(tmp_path: Path) -> None:
-    """The table has the last record of each key that a rule covers, so nothing more is lost."""
-    live = filled(tmp_path, (*ROWS, ("z", "1")))
-    live.cluster.compact().raise_for_failures()
-    for broker in (1, 2, 3):
-        replica, store = live.replica(broker), live.store(broker)
-        store.delete([stored.name for stored in store.list(replica.folder)])
-    driver = live.driver()
-    for _ in range(2):
-        driver.replicate(check=False)
-    driver.replicate().raise_for_failures()
-    assert live.fetched() == {3: ("c", None), 4: ("b", "2"), 5: ("a", "3"), 6: ("z", "1")}
-    live.put(("a", "4"))
-    assert live.fetched()[7] == ("a", "4")
-
-
-@pytest.mark.slow
-def test_a_restored_cluster_goes_on_with_later_rules(tmp_path: Path) -> None:
-    live = filled(tmp_path, (*ROWS, ("z", "1")))
-    live.cluster.compact().raise_for_failures()
-    heir = Heir(live)
-    heir.restore().raise_for_failures()
-    there = heir.live_again()
-    assert there.replicas().view.generation == 1
-    wanted = {3: ("c", None), 4: ("b", "2"), 5: ("a", "3")}
-    assert fetched(there.cluster) == wanted | {6: ("z", "1")}
-    for row in [("a", "4"), ("z", "2")]:
-        Compacted.put(there, row)  # type: ignore[arg-type]
-    there.cluster.tier().raise_for_failures()
-    there.cluster.compact().raise_for_failures()
-    assert there.replicas().view.generation == 2
-    image = there.cluster.image
-    wanted = {3: ("c", None), 4: ("b", "2"), 6: ("z", "1"), 7: ("a", "4"), 8: ("z", "2")}
-    assert lake(live.remote / ports_of(there.cluster).storage.remote_table(image.topic("t")).folder) == wanted
-    there.cluster.verify(deep=True).raise_for_failures()
-
-
-@pytest.mark.parametrize("which", [0, 4])
-def test_a_damaged_object_is_rebuilt_from_a_replica_that_follows_the_rule(tmp_path: Path, which: int) -> None:
-    live = filled(tmp_path, (*ROWS, ("z", "1")), local_retention_bytes="-1")
-    live.cluster.compact().raise_for_failures()
-    before = live.lake()
-    segment = live.remote_log().of_partition(0)[which]
-    (live.remote / live.table().path(segment)).unlink()
-    live.driver().heal().raise_for_failures()
-    assert live.lake() == before
-    live.driver().verify(deep=True).raise_for_failures()
-
-
-def test_a_replica_that_does_not_follow_the_rule_is_no_source(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    live = filled(tmp_path, (*ROWS, ("z", "1")), local_retention_bytes="-1")
-    stop_before_removal(live, monkeypatch)
-    before = live.lake()
-    segment = live.remote_log().of_partition(0)[0]
-    assert segment.generation == 1
-    (live.remote / live.table().path(segment)).unlink()
-    healed = live.driver().heal(check=False)
-    assert "run compact, which removes them from the leader" in str(healed.failures) + str(healed.notes)
-    live.driver().compact().raise_for_failures()
-    live.driver().heal().raise_for_failures()
-    assert live.lake() == before
-
-
 def test_maintain_tiers_and_compacts(tmp_path: Path) -> None:
     live = Tiered(tmp_path)
     fill(live, ROWS)
@@ -565,7 +376,7 @@ def test_an_idle_topic_is_compacted_once(tmp_path: Path, local: str) -> None:
 
 
 def test_remote_segments_that_are_being_given_up_hold_a_compaction_back(tmp_path: Path) -> None:
-    """Or the record whose tombstone is removed would be back when the topic is tiered again."""
+    """Otherwise the record whose tombstone is removed would return when the topic is tiered again."""
     configs = {"delete_retention_ms": "0", "cleanup_policy": "compact,delete", "retention_bytes": "-1"}
     live = filled(tmp_path, [("k", "1"), ("x", "1"), ("z", "1")], **configs, local_retention_bytes="0")
     live.tier_all()
@@ -594,7 +405,7 @@ def test_a_rule_stays_below_the_end_of_a_remote_log_that_does_not_grow(tmp_path:
 
 
 def test_the_copy_quota_holds_for_the_remote_part(tmp_path: Path) -> None:
-    """As for uploads: a second's worth at once, then by the clock."""
+    """As for uploads: a second's worth immediately, then by the clock."""
     live = filled(tmp_path, segment_bytes="1")
     size = sum(segment.size_bytes for segment in live.remote_log().of_partition(0)[:2])  # a and b leave these
     live.cluster.topics.alter_configs(None, {"remote.log.manager.copy.max.bytes.per.second": str(size // 8)})

@@ -1,4 +1,4 @@
-"""DeleteRecords: what it does to a log, and where it is refused (KIP-107; KIP-630, "When to Increase the
+"""DeleteRecords: its effect on a log, and its refusals (KIP-107; KIP-630, "When to Increase the
 LogStartOffset")."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def test_records_below_the_offset_cannot_be_read_any_more(live: LiveCluster) -> None:
-    """At once, for every reader; an offset in the middle of a file, too."""
+    """Immediately, for every reader; including an offset in the middle of a file."""
     live.append(["f", "g", "h"])
     assert rows_of(live.cluster.topics.delete_records("t", {0: 6}), "partition", "low_watermark") == [(0, 6)]
     assert live.read("t", partitions=[0]) == {0: ["g", "h"]}
@@ -48,7 +48,7 @@ def test_records_below_the_offset_cannot_be_read_any_more(live: LiveCluster) -> 
 
 
 def test_minus_one_is_the_high_watermark(live: LiveCluster) -> None:
-    """Kafka: RecordsToDelete.beforeOffset(-1). What is not committed stays, and is not lost."""
+    """Kafka: RecordsToDelete.beforeOffset(-1). Uncommitted records stay, and are not lost."""
     live.append(["f"], acks="leader")
     assert live.log(live.leader()).log_end == 6
     report = live.cluster.topics.delete_records("t", {0: -1, 1: -1})
@@ -66,7 +66,7 @@ def test_the_high_watermark_has_a_name_and_other_positions_are_refused(live: Liv
 
 
 def test_below_the_log_start_there_is_nothing_to_delete(live: LiveCluster) -> None:
-    """Kafka answers with the low watermark as it is; log starts never go back."""
+    """Kafka answers with the current low watermark; log starts never go back."""
     live.cluster.topics.delete_records("t", {0: 3}).raise_for_failures()
     with live.unchanged():
         report = live.cluster.topics.delete_records("t", {0: 2})
@@ -74,7 +74,7 @@ def test_below_the_log_start_there_is_nothing_to_delete(live: LiveCluster) -> No
 
 
 def test_the_bytes_go_by_retain(live: LiveCluster) -> None:
-    """Whole files that lie below, on every replica, after file.delete.delay.ms."""
+    """Whole files below it, on every replica, after file.delete.delay.ms."""
     live.cluster.topics.delete_records("t", {0: 3}).raise_for_failures()
     assert [len(live.data(broker)) for broker in (1, 2, 3)] == [5, 5, 5]
     live.cluster.retain("t").raise_for_failures()
@@ -88,7 +88,7 @@ def test_the_bytes_go_by_retain(live: LiveCluster) -> None:
 
 @pytest.mark.slow
 def test_remote_segments_below_go_by_retain_and_local_starts_follow(tmp_path: Path) -> None:
-    """A tiered topic: the start lies in the remote tier, or above all that is tiered."""
+    """A tiered topic: the start is in the remote tier, or above all tiered records."""
     live = LiveCluster(tmp_path)
     live.tiered()
     live.fill("abcde")
@@ -134,7 +134,7 @@ def test_a_dry_run_changes_nothing(live: LiveCluster) -> None:
 
 @pytest.mark.parametrize("offset", [6, -2])
 def test_an_offset_beyond_the_high_watermark_is_out_of_range(live: LiveCluster, offset: int) -> None:
-    """Kafka: OFFSET_OUT_OF_RANGE; the other partitions of the call are left alone, too."""
+    """Kafka: OFFSET_OUT_OF_RANGE; the other partitions of the call are unchanged, too."""
     with (
         live.unchanged(),
         pytest.raises(OffsetOutOfRangeError, match=rf"below offset {offset} .* high watermark is 5"),
@@ -189,7 +189,7 @@ def test_the_cleanup_policy_of_the_metadata_log_is_snapshot(
 
 
 def on_commit_of(faults: Faults, deed: Callable[[], None]) -> None:
-    """Do something once, before the next write to the metadata log."""
+    """Run a function once, before the next write to the metadata log."""
 
     def strike(uri: str, what: str, name: str) -> None:
         if what == "create" and "__cluster_metadata" in name:
@@ -200,7 +200,7 @@ def on_commit_of(faults: Faults, deed: Callable[[], None]) -> None:
 
 
 def test_where_another_leader_is_elected_meanwhile_its_log_is_looked_at(tmp_path: Path) -> None:
-    """FENCED_LEADER_EPOCH: refresh, and go on."""
+    """FENCED_LEADER_EPOCH: refresh, and continue."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.topic()
@@ -214,7 +214,8 @@ def test_where_another_leader_is_elected_meanwhile_its_log_is_looked_at(tmp_path
 
 
 def test_after_an_unclean_election_the_start_does_not_go_beyond_the_log(tmp_path: Path) -> None:
-    """The new leader has less than was asked for: a failure, and not a log start that hides what comes."""
+    """The new leader has fewer records than requested: a failure, and not a log start that hides future
+    records."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.topic(copies=2, unclean_leader_election_enable="true")
@@ -298,7 +299,7 @@ def test_the_job_takes_one_partition_by_words(disks: LiveCluster) -> None:
 
 
 def test_a_wrong_call_of_the_job_changes_nothing(disks: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also when the first topic of several is right."""
+    """Even if the first topic of several is right."""
     disks.topic("kept", cleanup_policy="snapshot")
     at = ["--cluster", str(disks.file)]
     garbage = disks.folder / "garbage.json"

@@ -1,4 +1,4 @@
-"""Elections on a whole cluster: leaders spread again, by hand, and unclean ones with what they cost."""
+"""Elections on a whole cluster: leaders distributed again, by hand, and unclean ones with their losses."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_where_all_preferred_replicas_lead_nothing_is_committed(live: LiveCluste
 
 
 def test_a_preferred_replica_that_cannot_lead_is_one_failure_and_the_others_go_on(live: LiveCluster) -> None:
-    """Bad input: an election without a candidate: one clear error, other partitions go on."""
+    """Bad input: an election without a candidate is one clear error, and other partitions continue."""
     live.topic(partitions=6)
     fence(live, 2, 3)
     unfence(live, 2)
@@ -118,9 +118,9 @@ def test_a_replica_outside_the_isr_is_not_elected_cleanly(live: LiveCluster) -> 
     live.topic()
     other = live.followers()[0]
     fence(live, other)
-    said = the_failure(live.cluster.elect("t", leader=other, check=False))
-    assert said.startswith("t-0: ELIGIBLE_LEADERS_NOT_AVAILABLE: ")
-    assert "only an unclean election" in said
+    failure = the_failure(live.cluster.elect("t", leader=other, check=False))
+    assert failure.startswith("t-0: ELIGIBLE_LEADERS_NOT_AVAILABLE: ")
+    assert "only an unclean election" in failure
 
 
 def test_what_is_wrong_with_the_call_changes_nothing(live: LiveCluster) -> None:
@@ -143,8 +143,8 @@ def test_what_is_wrong_with_the_call_changes_nothing(live: LiveCluster) -> None:
 
 
 def outdated(live: LiveCluster, topic: str = "t") -> tuple[int, list[int]]:
-    """The followers lack "b", which was acknowledged by the leader alone, and the leader is gone. Returns it and
-    them; they can be reached."""
+    """The followers lack "b", which only the leader acknowledged, and the leader is gone. Returns it and the
+    followers, which are reachable."""
     live.append(["a"], topic).raise_for_failures()
     leader = last_member(live, topic)
     live.append(["b", "c"], topic).raise_for_failures()
@@ -158,12 +158,12 @@ def outdated(live: LiveCluster, topic: str = "t") -> tuple[int, list[int]]:
 def test_the_last_member_of_the_isr_is_gone_and_a_clean_election_says_what_can_be_done(live: LiveCluster) -> None:
     live.topic()
     outdated(live)
-    said = the_failure(live.cluster.elect(check=False))
-    assert "it has no leader: bring back a broker of its ISR, or elect --unclean" in said
+    failure = the_failure(live.cluster.elect(check=False))
+    assert "it has no leader: bring back a broker of its ISR, or elect --unclean" in failure
 
 
 def test_an_unclean_election_takes_the_replica_that_holds_most_and_tells_what_is_lost(live: LiveCluster) -> None:
-    """Of two replicas outside the ISR one has more of the last epoch: it leads, the other follows it."""
+    """Of two replicas outside the ISR one has more of the last epoch: it leads, the other follows."""
     live.topic()
     leader = live.leader()
     behind, ahead = live.followers()
@@ -187,14 +187,14 @@ def test_an_unclean_election_takes_the_replica_that_holds_most_and_tells_what_is
     live.append(["d"]).raise_for_failures()
     live.cluster.replicate().raise_for_failures()
     assert live.read() == {0: ["a", "b", "d"]}
-    unfence(live, leader)  # what it alone has is dead: it follows
+    unfence(live, leader)  # the records that only it has are dead: it follows
     live.cluster.replicate().raise_for_failures()
     assert live.isr() == {1, 2, 3}
     assert live.data(1) == live.data(2) == live.data(3)
 
 
 def test_lost_records_are_counted_by_the_high_watermark_that_any_replica_knows(live: LiveCluster) -> None:
-    """One epoch more beats a longer log: what only the longer one has is lost, and counted."""
+    """A later epoch beats a longer log: records that only the longer one has are lost, and counted."""
     live.topic()
     one, two, three = live.replicas().view.replicas
     live.append(["a"]).raise_for_failures()
@@ -234,9 +234,9 @@ def test_without_any_replica_that_could_lead_the_partition_fails_and_says_why(li
     unfence(live, *(b for b in (1, 2, 3) if b != only))
     report = live.cluster.elect(unclean=True, check=False)
     assert [(row["topic"], row["leader_before"]) for row in report.rows] == [("u", None)]
-    said = the_failure(report)
-    assert said.startswith("t-0: ELIGIBLE_LEADERS_NOT_AVAILABLE: ")
-    assert f"broker {only} is fenced" in said
+    failure = the_failure(report)
+    assert failure.startswith("t-0: ELIGIBLE_LEADERS_NOT_AVAILABLE: ")
+    assert f"broker {only} is fenced" in failure
 
 
 def test_a_replica_that_has_lost_what_it_promised_is_no_candidate(live: LiveCluster) -> None:
@@ -247,10 +247,10 @@ def test_a_replica_that_has_lost_what_it_promised_is_no_candidate(live: LiveClus
     report = live.cluster.elect(unclean=True)
     assert rows_of(report, "leader") == [(two,)]
     fence(live, two)
-    said = the_failure(live.cluster.elect("t", unclean=True, check=False))
-    assert "ELIGIBLE_LEADERS_NOT_AVAILABLE" in said
-    assert f"broker {one} cannot lead (" in said
-    assert f"broker {leader} is fenced" in said
+    failure = the_failure(live.cluster.elect("t", unclean=True, check=False))
+    assert "ELIGIBLE_LEADERS_NOT_AVAILABLE" in failure
+    assert f"broker {one} cannot lead (" in failure
+    assert f"broker {leader} is fenced" in failure
 
 
 def test_a_chosen_broker_leads_uncleanly_only_as_a_replica(live: LiveCluster) -> None:
@@ -268,7 +268,7 @@ def test_a_run_elects_uncleanly_by_itself_only_where_the_topic_allows_it(live: L
     live.append(["a"], "forbidden").raise_for_failures()
     outdated(live, "allowed")
     ports = ports_of(live.cluster)
-    # Every broker has been away by now; whoever leads "forbidden" still does not change by this.
+    # Every broker has been away by now; this does not change the leader of "forbidden".
     before = live.cluster.image
     image, notes = elect_uncleanly_where_allowed(ports.metadata, ports.storage, ports.execution, before)
     (note,) = notes
@@ -283,7 +283,7 @@ def test_a_run_elects_uncleanly_by_itself_only_where_the_topic_allows_it(live: L
 
 
 def test_what_is_tiered_is_not_lost_and_its_offsets_are_not_given_away_again(live: LiveCluster) -> None:
-    """KIP-405: the remote log has what the new leader lacks; it goes on where that ends."""
+    """KIP-405: the remote log has the records that the new leader lacks; it continues at its end."""
     live.tiered()
     live.fill("ab")
     leader = last_member(live)
@@ -311,13 +311,14 @@ def test_what_is_tiered_is_not_lost_and_its_offsets_are_not_given_away_again(liv
 
 @pytest.mark.slow
 def test_a_divergent_replica_first_takes_the_history_of_the_remote(live: LiveCluster) -> None:
-    """It holds other records than what is tiered at the same offsets: those of the remote were acknowledged."""
+    """It holds other records than the tiered ones at the same offsets: those of the remote tier were
+    acknowledged."""
     live.tiered()
     one, two, three = live.replicas().view.replicas
     live.fill("ab")
     fence(live, three)
     live.append(["lost", "lost too"], acks="leader").raise_for_failures()
-    fence(live, one)  # ``two`` leads, without what ``one`` alone has
+    fence(live, one)  # ``two`` leads, without the records that only ``one`` has
     assert live.leader() == two
     live.fill("cdef")
     live.cluster.tier().raise_for_failures()
@@ -334,7 +335,7 @@ def test_a_divergent_replica_first_takes_the_history_of_the_remote(live: LiveClu
 
 
 def test_a_replica_below_the_log_start_begins_there(live: LiveCluster) -> None:
-    """Offsets below the log start are never given away again."""
+    """Offsets below the log start are never assigned again."""
     live.topic(segment_bytes="1", file_delete_delay_ms="0", retention_bytes="-1")
     live.fill("ab")
     leader = last_member(live)

@@ -1,17 +1,13 @@
-"""Erasing the records of keys from a whole cluster: nothing of them is left, and everything else is as it was."""
+"""Erasing the records of keys from a whole cluster: no trace of them is left, and everything else is unchanged."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from stratalog.engine.reading.look import local_pieces
@@ -20,8 +16,6 @@ from stratalog.engine.reading.stream_tasks import part as part_of
 from stratalog.engine.replicas.nearest import follower_log
 from stratalog.engine.upkeep.erasing import erase as erasing
 from stratalog.engine.upkeep.erasing.certificate import read_certificate
-from stratalog.engine.upkeep.erasing.report import ErasureReport
-from stratalog.jobs.erase import read_keys
 from stratalog.partitions import erasure
 from stratalog.partitions.errors import (
     InvalidCallError,
@@ -31,64 +25,12 @@ from stratalog.partitions.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.partitions.isolation import Isolation
-from stratalog.partitions.store import Store
 from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, fence, report_of, rows_of
+from tests.unit.erase_harness import DAY_MS, KEPT, KEY, OTHER, ROWS, SECRET, Erasable, stop_at, traces
 from tests.unit.faulty_store import Faults
 from tests.unit.snapshot_harness import keyed
-from tests.unit.test_upkeep_compact import Compacted, Row, offsets_of
-
-KEY, OTHER = "erase-me-17", "keep-me-18"
-SECRET = "secret-of-17"
-ROWS: tuple[Row, ...] = (
-    (OTHER, "1"),
-    (KEY, f"{SECRET}-a"),
-    (OTHER, "2"),
-    (KEY, None),
-    (OTHER, "3"),
-    (KEY, f"{SECRET}-b"),
-)
-KEPT = {at: row for at, row in enumerate(ROWS) if row[0] != KEY}
-DAY_MS = 24 * 3_600_000
-
-
-class Erasable(Compacted):
-    """A cluster with topic ``t``, whose segments are small, and which keeps everything."""
-
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        on_disk: bool = False,
-        fill: bool = True,
-        through: Callable[[str, Store], Store] = lambda uri, store: store,
-        **configs: str,
-    ) -> None:
-        LiveCluster.__init__(self, folder, on_disk=on_disk, through=through)
-        given = {"cleanup_policy": "delete", "segment_bytes": "1", "file_delete_delay_ms": "0", **configs}
-        self.topic(**given)
-        if fill:
-            self.fill_all()
-
-    def fill_all(self) -> None:
-        self.put(*ROWS[:2])
-        for row in ROWS[2:]:
-            self.put(row)
-
-    def erase(self, *keys: str, **options: Any) -> ErasureReport:
-        return self.cluster.erase("t", list(keys) or None, check=False, **options)
-
-
-def traces(live: LiveCluster, *words: str) -> list[str]:
-    """The files of all roots that have one of the words: in their bytes, or in their decoded pages."""
-    found = []
-    for name, data in live.on_brokers().items():
-        decoded = str(pq.read_table(BytesIO(data)).to_pylist()) if data[:4] == b"PAR1" else ""
-        footer = str(pq.read_metadata(BytesIO(data)).to_dict()) if data[:4] == b"PAR1" else ""
-        for word in words:
-            if word.encode() in data or word in decoded or word in footer:
-                found.append(name)
-    return found
+from tests.unit.test_upkeep_compact import offsets_of
 
 
 def test_nothing_of_a_key_is_left_and_all_else_is_as_it_was(tmp_path: Path) -> None:
@@ -248,18 +190,6 @@ def test_what_an_erased_topic_cannot_become_is_refused(tmp_path: Path) -> None:
     live.cluster.topics.alter_configs("t", {"cleanup.policy": "compact", "unclean.leader.election.enable": None})
 
 
-def stop_at(live: Erasable, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """A run that ends before this step."""
-
-    def stop(*args: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(erasing if hasattr(erasing, step) else erasing._Erasing, step, stop)
-        with pytest.raises(KeyboardInterrupt):
-            live.erase(KEY)
-
-
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("step", ["erase_partition", "clean", "look_everywhere", "forget", "certify"])
 @pytest.mark.parametrize("elected", [False, True])
@@ -322,40 +252,6 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_erased_one(
     report = live.erase(KEY)
     assert not report.whole
     assert "was deleted meanwhile" in str(report.failures)
-
-
-@pytest.mark.parametrize("name", ["taken", "nowhere/c", "x" * 300, "dangling"])
-def test_a_certificate_that_cannot_be_written_is_refused_before_anything_is_erased(
-    tmp_path: Path, name: str
-) -> None:
-    live = Erasable(tmp_path)
-    (tmp_path / "taken").touch()
-    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere" / "c")
-    with pytest.raises(InvalidCallError, match="certificate"):
-        live.erase(KEY, certificate=tmp_path / name)
-    assert live.everywhere() == dict(enumerate(ROWS))
-
-
-def test_a_certificate_is_for_its_owner_alone_and_a_dry_run_writes_none(tmp_path: Path) -> None:
-    live = Erasable(tmp_path)
-    live.erase(KEY, certificate=tmp_path / "c", dry_run=True)
-    assert not (tmp_path / "c").exists()
-    live.erase(KEY, certificate=tmp_path / "c")
-    assert (tmp_path / "c").stat().st_mode & 0o777 == 0o600
-
-
-def test_a_certificate_that_is_lost_at_the_end_is_a_failure_of_the_report(tmp_path: Path) -> None:
-    live = Erasable(tmp_path)
-    folder = tmp_path / "c"
-
-    def lose(self: Path, data: bytes) -> int:
-        raise OSError(28, "No space left on device")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Path, "write_bytes", lose)
-        report = live.cluster.erase("t", [KEY], certificate=folder, check=False)
-    assert f"{folder}: OUTCOME_UNKNOWN: the certificate was not written: No space left on device" in str(report)
-    assert not folder.exists()
 
 
 def test_two_at_once_harm_nothing(tmp_path: Path) -> None:
@@ -473,29 +369,6 @@ def test_only_records_from_before_a_time(tmp_path: Path) -> None:
     assert live.cluster.verify_erased(tmp_path / "c").ok
 
 
-def test_typed_keys(tmp_path: Path) -> None:
-    live = LiveCluster(tmp_path)
-    live.cluster.topics.create(
-        "u",
-        partitions=2,
-        replication_factor=3,
-        key="id BIGINT, area STRING",
-        configs={"file.delete.delay.ms": "0"},
-    )
-    key_type = pa.struct([("id", pa.int64()), ("area", pa.string())])
-    rows = [{"id": 1, "area": "x"}, {"id": 1, "area": "y"}, {"id": 2, "area": "x"}, {"id": 1, "area": None}]
-    live.cluster.produce("u", pa.table({"key": pa.array(rows, key_type), "value": [b"v"] * 4}))
-    with pytest.raises(InvalidCallError, match="key 1 has a field that the key type lacks") as error:
-        live.cluster.erase("u", [{"id": 1, "area": "x", SECRET: 1}])
-    assert SECRET not in str(error.value), "the history has this text"
-    with pytest.raises(InvalidCallError, match="key 2 lacks the field 'area'"):
-        live.cluster.erase("u", [{"id": 1, "area": "x"}, {"id": 1}])
-    report = live.cluster.erase("u", [{"id": 1, "area": "x"}, {"id": 1, "area": None}])
-    assert sum(int(str(row["records"])) for row in report.rows) == 2
-    left = [row["key"] for p in (0, 1) for row in live.cluster.fetch("u", p, 0).records.to_pylist()]
-    assert sorted(left, key=str) == sorted(rows[1:3], key=str)
-
-
 def test_verify_says_of_each_copy_one_of_three(tmp_path: Path) -> None:
     live = Erasable(tmp_path, on_disk=True)
     data = {name: data for name, data in live.on_brokers().items() if "/t-" in name and name.endswith(".parquet")}
@@ -523,35 +396,6 @@ def test_the_history_has_the_erasure_and_not_the_keys(tmp_path: Path, monkeypatc
     assert KEY not in str(events)
     assert report.certificate.sha256 in str(events)
     assert traces(live, KEY) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "key_format", "keys"),
-    [
-        ("a\nü\n", "text", ["a", "ü"]),
-        ("\ufeffa\r\nb", "text", ["a", "b"]),
-        ("61\nff00\n", "hex", [b"a", b"\xff\x00"]),
-        ("YQ==\n", "base64", [b"a"]),
-        ('{"id": 1}\n7\n"x"\n', "json", [{"id": 1}, 7, "x"]),
-    ],
-)
-def test_a_file_of_keys(tmp_path: Path, text: str, key_format: str, keys: list[object]) -> None:
-    (tmp_path / "keys").write_text(text)
-    assert read_keys(tmp_path / "keys", key_format) == keys
-
-
-@pytest.mark.parametrize(("text", "key_format"), [("zz", "hex"), ("a", "base64"), ("{", "json")])
-def test_a_line_that_is_no_key_is_named_by_its_number(tmp_path: Path, text: str, key_format: str) -> None:
-    (tmp_path / "keys").write_text({"hex": "61", "base64": "YQ==", "json": "1"}[key_format] + f"\n{text}\n")
-    with pytest.raises(InvalidCallError, match="line 2, is not") as error:
-        read_keys(tmp_path / "keys", key_format)
-    assert f" {text} " not in str(error.value)
-
-
-def test_an_empty_line_is_no_key(tmp_path: Path) -> None:
-    (tmp_path / "keys").write_text("a\n\n")
-    with pytest.raises(InvalidCallError, match="line 2, is empty"):
-        read_keys(tmp_path / "keys", "text")
 
 
 @pytest.mark.long("1,000 segments")

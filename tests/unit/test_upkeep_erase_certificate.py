@@ -1,4 +1,4 @@
-"""Certificates: an erasure is whole, and a copy is erased, only where nothing was left out."""
+"""Certificates: an erasure is complete, and a copy is erased, only if nothing was left out."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import pytest
 
 from stratalog.engine.driver.report import Report
 from stratalog.engine.upkeep.erasing.certificate import ErasedPartition, read_certificate
-from stratalog.partitions.errors import InvalidCallError, PolicyViolationError
+from stratalog.partitions.errors import (
+    InvalidCallError,
+    PolicyViolationError,
+)
 from tests.ports import ports_of
 from tests.unit.cluster_harness import report_of, rows_of
+from tests.unit.erase_harness import KEY, ROWS, Erasable
 from tests.unit.snapshot_harness import keyed
 from tests.unit.test_upkeep_compact import stop_before_removal
-from tests.unit.test_upkeep_erase import KEY, Erasable
 from tests.unit.test_upkeep_erase_remote import Tiered
 
 
@@ -34,7 +37,7 @@ def of_partition(path: Path) -> ErasedPartition:
 
 
 def unproven(live: Erasable, path: Path, why: str) -> None:
-    """The certificate says what is not erased, and no copy is erased by it."""
+    """The certificate names what is not erased, and it proves no copy to be erased."""
     left = of_partition(path).not_erased
     assert why in str(left)
     report = verified(live, path)
@@ -150,3 +153,37 @@ def test_a_topic_that_may_have_been_tiered_is_refused_without_the_remote_tier(tm
     ports_of(live.cluster).storage.remote = None
     with pytest.raises(PolicyViolationError, match=r"no \[cluster\] remote"):
         live.erase(KEY)
+
+
+@pytest.mark.parametrize("name", ["taken", "nowhere/c", "x" * 300, "dangling"])
+def test_a_certificate_that_cannot_be_written_is_refused_before_anything_is_erased(
+    tmp_path: Path, name: str
+) -> None:
+    live = Erasable(tmp_path)
+    (tmp_path / "taken").touch()
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere" / "c")
+    with pytest.raises(InvalidCallError, match="certificate"):
+        live.erase(KEY, certificate=tmp_path / name)
+    assert live.everywhere() == dict(enumerate(ROWS))
+
+
+def test_a_certificate_is_for_its_owner_alone_and_a_dry_run_writes_none(tmp_path: Path) -> None:
+    live = Erasable(tmp_path)
+    live.erase(KEY, certificate=tmp_path / "c", dry_run=True)
+    assert not (tmp_path / "c").exists()
+    live.erase(KEY, certificate=tmp_path / "c")
+    assert (tmp_path / "c").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_certificate_that_is_lost_at_the_end_is_a_failure_of_the_report(tmp_path: Path) -> None:
+    live = Erasable(tmp_path)
+    folder = tmp_path / "c"
+
+    def lose(self: Path, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "write_bytes", lose)
+        report = live.cluster.erase("t", [KEY], certificate=folder, check=False)
+    assert f"{folder}: OUTCOME_UNKNOWN: the certificate was not written: No space left on device" in str(report)
+    assert not folder.exists()

@@ -14,8 +14,8 @@ from stratalog.partitions.errors import CorruptionError, InvalidConfigError
 from stratalog.tiering import iceberg_table
 from stratalog.tiering.iceberg_table import IcebergTable
 from tests.unit.cluster_harness import report_of, rows_of
+from tests.unit.erase_harness import KEPT, KEY, OTHER, SECRET
 from tests.unit.test_upkeep_compact import Row
-from tests.unit.test_upkeep_erase import KEPT, KEY, OTHER, SECRET
 from tests.unit.test_upkeep_erase_remote import Tiered, has
 
 pyiceberg_catalog = pytest.importorskip("pyiceberg.catalog", reason="needs stratalog[iceberg]")

@@ -20,9 +20,9 @@ from stratalog.partitions.runner import Done
 from stratalog.tiering.delta_table import DeltaTopicTable
 from tests.ports import ports_of
 from tests.unit.cluster_harness import rows_of
+from tests.unit.erase_harness import KEPT, KEY, OTHER, SECRET, Erasable, traces
 from tests.unit.faulty_store import Faults
 from tests.unit.snapshot_harness import keyed
-from tests.unit.test_upkeep_erase import KEPT, KEY, OTHER, SECRET, Erasable, traces
 from tests.unit.test_upkeep_erase_remote import Tiered
 
 

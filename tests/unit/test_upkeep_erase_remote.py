@@ -1,4 +1,4 @@
-"""Erasing the records of keys from a tiered topic: nothing of them is left in the remote tier either."""
+"""Erasing the records of keys from a tiered topic: the remote tier has no trace of them, either."""
 
 from __future__ import annotations
 
@@ -14,21 +14,17 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from stratalog import Cluster
 from stratalog.engine.upkeep.erasing import erase as erasing
 from stratalog.engine.upkeep.erasing.certificate import read_certificate
 from stratalog.engine.upkeep.erasing.remote import RemoteErasing
 from stratalog.engine.upkeep.tiering.uploads import Uploads
 from stratalog.partitions.errors import StorageError
 from stratalog.tiering.delta_table import DeltaTopicTable
-from stratalog.tiering.remote_log import RemoteLog
-from tests.ports import ports_of
 from tests.unit.cluster_harness import TIERED, report_of, rows_of
+from tests.unit.compact_remote_harness import InBothTiers, fetched, lake
+from tests.unit.erase_harness import KEPT, KEY, OTHER, ROWS, SECRET, Erasable, traces
 from tests.unit.faulty_store import CHANGES, Faults
 from tests.unit.restore_harness import Heir
-from tests.unit.test_upkeep_compact import Row
-from tests.unit.test_upkeep_compact_remote import fetched, lake
-from tests.unit.test_upkeep_erase import KEPT, KEY, OTHER, ROWS, SECRET, Erasable, traces
 
 BOTH = {key.replace(".", "_"): value for key, value in TIERED.items()}
 """Every append is a segment that leaves the brokers at once, except for the last one."""
@@ -36,7 +32,7 @@ LOCAL = {"local_retention_bytes": "-1"}
 """The brokers keep all records that are tiered."""
 
 
-class Tiered(Erasable):
+class Tiered(InBothTiers, Erasable):
     """A cluster with the tiered topic ``t``: by default only offset 5 is still on the brokers."""
 
     def __init__(self, folder: Path, *, tier: bool = True, **options: Any) -> None:
@@ -50,27 +46,12 @@ class Tiered(Erasable):
             self.cluster.retain("t").raise_for_failures()
             self.clock.sleep(1)
 
-    def table(self) -> DeltaTopicTable:
-        ports = ports_of(self.driver())
-        return ports.storage.remote_table(self.cluster.image.topic("t"))
-
-    def remote_log(self) -> RemoteLog:
-        return self.table().load()
-
-    def names(self) -> list[str]:
-        """The remote segments: offsets and generation."""
-        return [f"{s.base_offset}-{s.next_offset}.{s.generation}" for s in self.remote_log().of_partition(0)]
-
-    def fetched(self, driver: Cluster | None = None) -> dict[int, Row]:
-        """What a reader gets from both tiers; a new one by default."""
-        return fetched(driver or self.driver())
-
     def remote_traces(self, *words: str) -> list[str]:
-        """The objects of the remote tier that have one of the words: in their bytes, or decoded."""
+        """The objects of the remote tier that contain one of the words: in their bytes, or decoded."""
         return [str(path.relative_to(self.remote)) for path in sorted(self.remote.rglob("*")) if has(path, *words)]
 
     def check_gone(self) -> None:
-        """Nothing of the key is left anywhere, and all else is as it was."""
+        """Check that no trace of the key is left anywhere, and that all else is unchanged."""
         assert self.fetched() == KEPT
         assert lake(self.remote / self.table().folder) == {at: KEPT[at] for at in KEPT if at < 5 or not self.hot}
         assert self.remote_traces(KEY, SECRET) == []
@@ -288,7 +269,7 @@ def test_two_at_once_harm_nothing(tmp_path: Path) -> None:
 def test_an_upload_that_was_planned_before_is_not_committed_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The metadata have even forgotten the offsets, when the uploads come to be committed."""
+    """The metadata have even forgotten the offsets when the uploads are to be committed."""
     live = Tiered(tmp_path, tier=False, **LOCAL)
     commit = Uploads._commit
 

@@ -1,4 +1,4 @@
-"""An erasure is whole only when every root was searched, and nothing is staged that may have old bytes."""
+"""An erasure is complete only when every root was searched, and no staged file may have old bytes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from stratalog.engine.upkeep.erasing.tasks import Erased, EraseWork
 from stratalog.partitions.store import StagedWriter
 from tests.clocks import WrongClock
 from tests.unit.cluster_harness import report_of
+from tests.unit.erase_harness import KEY, ROWS, SECRET, Erasable, traces
 from tests.unit.test_upkeep_compact import Compacted
-from tests.unit.test_upkeep_erase import KEY, ROWS, SECRET, Erasable, traces
 
 HOUR_S = 3600
 
@@ -25,7 +25,7 @@ def keeps_offsets(live: Erasable) -> bool:
 
 
 def stage_meanwhile(live: Erasable, monkeypatch: pytest.MonkeyPatch, age_s: float = 0) -> list[StagedWriter]:
-    """During the next run, another driver begins to write a file again that has a record of the key."""
+    """During the next run, another driver begins to rewrite a file that has a record of the key."""
     writers: list[StagedWriter] = []
     carry_out = erasing.erase_partition
 

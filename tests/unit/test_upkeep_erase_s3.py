@@ -1,4 +1,4 @@
-"""Erasing records whose brokers are in a bucket."""
+"""Erases records from brokers in a bucket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Erasures are refused for topics with snapshots, and what the refusal says erases a key from all of them."""
+"""Erasures are refused for topics with snapshots, and the remedy in the error erases a key from all of them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 
 from stratalog.partitions.errors import PolicyViolationError
 from tests.unit.cluster_harness import LiveCluster
-from tests.unit.test_upkeep_erase import DAY_MS, KEY, OTHER, SECRET, Erasable, traces
+from tests.unit.erase_harness import DAY_MS, KEY, OTHER, SECRET, Erasable, traces
 
 
 def everything_with(live: LiveCluster, *words: str) -> list[str]:
-    """The files of all roots and of the remote tier that have one of the words."""
+    """The files of all roots and of the remote tier that contain one of the words."""
     found = traces(live, *words)
     for name, data in live.in_remote().items():
         decoded = str(pq.read_table(BytesIO(data)).to_pylist()) if data[:4] == b"PAR1" else ""

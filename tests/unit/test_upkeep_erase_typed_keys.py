@@ -1,4 +1,4 @@
-"""Keys of each type in a file of JSON: they are those of the records, or refused, and never others."""
+"""Keys of each type in a file of JSON: they equal those of the records, or are refused, and are never others."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from stratalog.jobs.erase import read_keys, typed_keys
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.records import schema_of
 from tests.unit.cluster_harness import LiveCluster
+from tests.unit.erase_harness import SECRET
 
 STRUCT = "id BIGINT, b BINARY"
 NESTED = "id BIGINT, of STRUCT<day: DATE, area: STRING>"
@@ -115,3 +116,55 @@ def test_topics_of_several_key_types_are_erased_one_after_the_other(tmp_path: Pa
     topics = [live.cluster.image.topic(name) for name in ("u", "w")]
     with pytest.raises(InvalidCallError, match="several types"):
         typed_keys([1], topics, tmp_path)
+
+
+def test_typed_keys(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path)
+    live.cluster.topics.create(
+        "u",
+        partitions=2,
+        replication_factor=3,
+        key="id BIGINT, area STRING",
+        configs={"file.delete.delay.ms": "0"},
+    )
+    key_type = pa.struct([("id", pa.int64()), ("area", pa.string())])
+    rows = [{"id": 1, "area": "x"}, {"id": 1, "area": "y"}, {"id": 2, "area": "x"}, {"id": 1, "area": None}]
+    live.cluster.produce("u", pa.table({"key": pa.array(rows, key_type), "value": [b"v"] * 4}))
+    with pytest.raises(InvalidCallError, match="key 1 has a field that the key type lacks") as error:
+        live.cluster.erase("u", [{"id": 1, "area": "x", SECRET: 1}])
+    assert SECRET not in str(error.value), "the history has this text"
+    with pytest.raises(InvalidCallError, match="key 2 lacks the field 'area'"):
+        live.cluster.erase("u", [{"id": 1, "area": "x"}, {"id": 1}])
+    report = live.cluster.erase("u", [{"id": 1, "area": "x"}, {"id": 1, "area": None}])
+    assert sum(int(str(row["records"])) for row in report.rows) == 2
+    left = [row["key"] for p in (0, 1) for row in live.cluster.fetch("u", p, 0).records.to_pylist()]
+    assert sorted(left, key=str) == sorted(rows[1:3], key=str)
+
+
+@pytest.mark.parametrize(
+    ("text", "key_format", "keys"),
+    [
+        ("a\nü\n", "text", ["a", "ü"]),
+        ("\ufeffa\r\nb", "text", ["a", "b"]),
+        ("61\nff00\n", "hex", [b"a", b"\xff\x00"]),
+        ("YQ==\n", "base64", [b"a"]),
+        ('{"id": 1}\n7\n"x"\n', "json", [{"id": 1}, 7, "x"]),
+    ],
+)
+def test_a_file_of_keys(tmp_path: Path, text: str, key_format: str, keys: list[object]) -> None:
+    (tmp_path / "keys").write_text(text)
+    assert read_keys(tmp_path / "keys", key_format) == keys
+
+
+@pytest.mark.parametrize(("text", "key_format"), [("zz", "hex"), ("a", "base64"), ("{", "json")])
+def test_a_line_that_is_no_key_is_named_by_its_number(tmp_path: Path, text: str, key_format: str) -> None:
+    (tmp_path / "keys").write_text({"hex": "61", "base64": "YQ==", "json": "1"}[key_format] + f"\n{text}\n")
+    with pytest.raises(InvalidCallError, match="line 2, is not") as error:
+        read_keys(tmp_path / "keys", key_format)
+    assert f" {text} " not in str(error.value)
+
+
+def test_an_empty_line_is_no_key(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("a\n\n")
+    with pytest.raises(InvalidCallError, match="line 2, is empty"):
+        read_keys(tmp_path / "keys", "text")

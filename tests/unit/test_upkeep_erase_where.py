@@ -1,4 +1,4 @@
-"""Erasing the records that a condition selects: these alone, by the files that may hold one, and certified."""
+"""Erasing the records that a condition selects: only these, in the files that may hold one, and certified."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from stratalog.jobs import verify as verify_job
 from stratalog.partitions import wanted_where
 from stratalog.partitions.errors import InvalidCallError, PolicyViolationError
 from tests.unit.cluster_harness import LiveCluster, rows_of
+from tests.unit.erase_harness import KEPT, KEY, OTHER, SECRET, Erasable, traces
 from tests.unit.snapshot_harness import keyed
-from tests.unit.test_upkeep_erase import KEPT, KEY, OTHER, SECRET, Erasable, traces
 from tests.unit.test_upkeep_erase_certificate import states, verified
 
 WHERE = f"key = '{KEY}' AND value LIKE '{SECRET}%'"
@@ -194,7 +194,7 @@ def test_a_condition_is_verified_by_its_text_or_else_by_its_offsets(tmp_path: Pa
 
 @pytest.mark.parametrize(("keys", "state"), [((), "not erased"), ((KEY,), "not erased"), ((OTHER,), "erased")])
 def test_a_copy_with_such_a_record_is_not_erased(tmp_path: Path, keys: tuple[str, ...], state: str) -> None:
-    """The record is one that the erasure did not find, so the certificate does not name its offset."""
+    """The erasure did not find the record, so the certificate does not name its offset."""
     live = Erasable(tmp_path, on_disk=True, fill=False)
     live.put((KEY, "found"), (OTHER, "stays"))
     live.put((KEY, SECRET))

@@ -1,4 +1,5 @@
-"""Others optimize, vacuum and restore the table of a tiered topic: reads and jobs go on, heal puts it right."""
+"""Other programs optimize, vacuum and restore the table of a tiered topic: reads and jobs continue, heal repairs
+it."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ def test_reads_and_jobs_go_on_after_an_optimize_and_say_who_did_it(live: LiveClu
 
 @pytest.mark.parametrize("job", ["heal", "tier", "retain"])
 def test_heal_puts_the_table_right_and_so_does_what_relies_on_it(live: LiveCluster, job: str) -> None:
-    """Before a broker drops what anybody's VACUUM may delete, and before anything is added."""
+    """Before a broker drops files that anyone's VACUUM may delete, and before anything is added."""
     before = listed(live)
     table_of(live).optimize.compact()
     version = table_of(live).version()
@@ -80,7 +81,7 @@ def test_heal_puts_the_table_right_and_so_does_what_relies_on_it(live: LiveClust
 
 def test_heal_says_in_a_row_what_it_put_right(live: LiveCluster) -> None:
     table_of(live).optimize.compact()
-    for outcome, dry_run in (("planned", True), ("mended", False)):
+    for outcome, dry_run in (("planned", True), ("repaired", False)):
         (row,) = live.cluster.heal(dry_run=dry_run).raise_for_failures().rows
         assert (row["topic"], row["damage"], row["outcome"]) == ("t", "table rewritten by others", outcome)
     assert live.cluster.heal().raise_for_failures().rows == []
@@ -172,7 +173,7 @@ def test_what_replicas_still_have_is_uploaded_again_after_a_foreign_vacuum(tmp_p
 
 
 def test_what_no_replica_has_is_rebuilt_from_what_others_wrote_in_place_of_it(live: LiveCluster) -> None:
-    """Nobody tiered for a week; the compacted file is all there is of three segments."""
+    """There was no tiering for a week; the compacted file is the only copy of three segments."""
     follower = live.followers()[0]
     before = DeltaTable(table_of(live).table_uri).to_pyarrow_table().sort_by("offset")
     table_of(live).optimize.compact()
@@ -193,7 +194,7 @@ def test_what_no_replica_has_is_rebuilt_from_what_others_wrote_in_place_of_it(li
 
 
 def test_a_foreign_file_whose_records_take_gigabytes_is_refused_by_name(live: LiveCluster) -> None:
-    """Who writes to the remote tier may put anything in the place of what others wrote."""
+    """A writer of the remote tier may replace the files that others wrote."""
     table_of(live).optimize.compact()
     vacuumed(live)
     (path,) = (file for file in live.remote.rglob("*.parquet") if "_delta_log" not in file.parts)
@@ -212,7 +213,7 @@ def test_a_foreign_file_whose_records_take_gigabytes_is_refused_by_name(live: Li
 
 
 def test_a_producer_is_known_where_the_end_of_the_remote_log_was_rebuilt_from_the_table(tmp_path: Path) -> None:
-    """What the records do not say the leader does: a broker that begins there still tells duplicates."""
+    """The leader has what the records lack: a broker that begins there still recognizes duplicates."""
     live = LiveCluster(tmp_path)
     live.tiered(local_retention_bytes="0")
     live.cluster.topics.alter_configs(None, {"follower.fetch.last.tiered.offset.enable": "true"})
@@ -240,7 +241,7 @@ def test_a_producer_is_known_where_the_end_of_the_remote_log_was_rebuilt_from_th
 def test_tiering_between_the_reading_and_the_commit_of_an_optimize_keeps_every_offset_once(
     live: LiveCluster,
 ) -> None:
-    """Of what was added meanwhile the rewrite knows nothing, and leaves it where it is."""
+    """The rewrite does not know later additions, and leaves them unchanged."""
     theirs = table_of(live)
     live.fill("e")
     live.cluster.tier().raise_for_failures()
@@ -253,7 +254,7 @@ def test_tiering_between_the_reading_and_the_commit_of_an_optimize_keeps_every_o
 
 @pytest.mark.parametrize("job", ["heal", "tier", "retain"])
 def test_an_optimize_of_what_was_taken_back_meanwhile_is_taken_back_too(live: LiveCluster, job: str) -> None:
-    """delta-rs commits it, although it removes a file that the table does not list any more."""
+    """delta-rs commits it, although it removes a file that the table no longer lists."""
     theirs = table_of(live)
     live.fill("e")
     live.cluster.tier().raise_for_failures()
@@ -262,7 +263,7 @@ def test_an_optimize_of_what_was_taken_back_meanwhile_is_taken_back_too(live: Li
     live.cluster.heal().raise_for_failures()
     before = listed(live)
     theirs.optimize.compact()
-    assert seen(live) == [0, 0, 1, 1, 2, 2, 3, 3, 4], "if it conflicts now, delta-rs has been mended"
+    assert seen(live) == [0, 0, 1, 1, 2, 2, 3, 3, 4], "if it conflicts now, delta-rs has fixed it"
     assert live.read() == {0: list("abcde")}
     (note,) = live.cluster.verify(deep=True).raise_for_failures().notes
     assert "but kept an older version of the table, so that records occur twice (OPTIMIZE at version" in note
@@ -274,7 +275,7 @@ def test_an_optimize_of_what_was_taken_back_meanwhile_is_taken_back_too(live: Li
 
 
 def test_two_optimizers_at_once_do_not_stop_the_topic(live: LiveCluster) -> None:
-    """Both from the same version: the second removes what the first has removed already."""
+    """Both start from the same version: the second removes files that the first has already removed."""
     first, second = table_of(live), table_of(live)
     first.optimize.compact()
     second.optimize.compact()
@@ -288,7 +289,7 @@ def test_two_optimizers_at_once_do_not_stop_the_topic(live: LiveCluster) -> None
 
 
 def with_an_older_copy(folder: Path, **configs: str) -> LiveCluster:
-    """Of six segments the remote has the first two again; the brokers' logs begin at offset 5."""
+    """The remote tier has the first two of six segments again; the brokers' logs begin at offset 5."""
     live = LiveCluster(folder)
     live.tiered(**configs)
     live.fill("ab")
@@ -312,15 +313,15 @@ def forget(live: LiveCluster, *offsets: int) -> None:
 
 
 def test_what_replicas_still_hold_is_uploaded_again_to_an_older_copy_of_the_remote(tmp_path: Path) -> None:
-    """Here: because their delay is not over."""
+    """Here the reason is that their delay is not over."""
     live = with_an_older_copy(tmp_path, file_delete_delay_ms="3600000")
-    said = the_failure(live.cluster.tier(check=False))
-    assert "ends at offset 2, but the leader's log begins at 5" in said
-    assert "heal uploads to an older copy" in said
+    failure = the_failure(live.cluster.tier(check=False))
+    assert "ends at offset 2, but the leader's log begins at 5" in failure
+    assert "heal uploads to an older copy" in failure
     (row,) = live.cluster.heal(dry_run=True, check=False).rows
     assert (row["damage"], row["start"], row["end"], row["outcome"]) == ("missing", 2, 5, "planned")
     (row,) = live.cluster.heal().raise_for_failures().rows
-    assert row["outcome"] == "mended"
+    assert row["outcome"] == "repaired"
     assert {row["remote_end"] for row in live.cluster.describe("t").rows} == {5}
     live.cluster.tier().raise_for_failures()
     live.cluster.verify(deep=True).raise_for_failures()
@@ -328,14 +329,14 @@ def test_what_replicas_still_hold_is_uploaded_again_to_an_older_copy_of_the_remo
 
 
 def test_what_nobody_holds_is_named_and_given_up_as_the_error_says(tmp_path: Path) -> None:
-    """delete_records before the local start, tier, and then a broker can be bootstrapped again."""
+    """delete_records before the local start, then tier; afterwards a broker can be bootstrapped again."""
     live = with_an_older_copy(tmp_path, file_delete_delay_ms="3600000")
     forget(live, 3, 4)
     follower = live.followers()[0]
     live.wipe(follower)
-    said = the_failure(live.cluster.bootstrap(follower, check=False))
-    assert "run heal" in said
-    assert "delete_records before offset 5; then run tier" in said
+    failure = the_failure(live.cluster.bootstrap(follower, check=False))
+    assert "run heal" in failure
+    assert "delete_records before offset 5; then run tier" in failure
     report = live.cluster.heal(check=False)
     assert not report.ok
     assert any("no replica has offsets [3, 5) any more" in note for note in report.notes)
@@ -359,7 +360,7 @@ def test_what_lies_above_the_records_that_are_given_up_is_uploaded_again(tmp_pat
 
 
 def test_an_empty_remote_is_not_filled_by_heal(tmp_path: Path) -> None:
-    """It may be another volume that is mounted there: what is written to it would hide what was tiered."""
+    """Another volume may be mounted there: files written to it would hide the tiered ones."""
     live = with_an_older_copy(tmp_path, file_delete_delay_ms="3600000")
     shutil.rmtree(next(live.remote.glob("t-*")))
     assert "check that the right remote tier is mounted" in the_failure(live.cluster.heal(check=False))

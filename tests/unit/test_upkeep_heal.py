@@ -1,4 +1,4 @@
-"""Heal: what is damaged or missing is replaced by a verified copy, never the other way round."""
+"""Heal: damaged or missing files are replaced by verified copies, never the other way round."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 class Died(BaseException):
-    """The driver's process ends here. No error of ours: nothing catches it."""
+    """The driver's process ends here. It is no error of stratalog, so nothing catches it."""
 
 
 def assert_healed(live: LiveCluster, values: str = "abcde") -> None:
-    """Everything is as if nothing had ever been wrong."""
+    """Check that everything is as before the damage."""
     live.driver().verify(deep=True).raise_for_failures()
     assert_identical(live)
     assert live.isr() == set(live.replicas().view.replicas)
@@ -79,7 +79,7 @@ def test_one_bad_file_is_replaced_and_the_replica_is_in_sync_again(
     before = live.data(3)
     FAULTS[fault](spot(live, broker, index))
     healed = live.driver().heal()
-    assert rows_of(healed, "broker", "start", "end", "outcome") == [(broker, index, index + 1, "mended")]
+    assert rows_of(healed, "broker", "start", "end", "outcome") == [(broker, index, index + 1, "repaired")]
     assert_healed(live)
     assert live.data(broker) == before
 
@@ -104,7 +104,8 @@ def test_a_damaged_leader_resigns_to_a_member_that_is_whole(live: LiveCluster) -
 
 
 def test_where_every_member_has_lost_another_file_they_mend_each_other(live: LiveCluster) -> None:
-    """Nobody is whole: the followers leave the ISR, and the leader, now its last member, is mended in place."""
+    """No member is intact: the followers leave the ISR, and the leader, now its last member, is repaired in
+    place."""
     for broker in ALL:
         spot(live, broker, broker).flip(30)
     live.driver().heal().raise_for_failures()
@@ -127,7 +128,7 @@ def test_what_all_replicas_have_lost_comes_from_the_remote(tmp_path: Path, fault
 
 @pytest.mark.slow
 def test_a_hole_may_be_closed_by_a_segment_that_is_merged_elsewhere(tmp_path: Path) -> None:
-    """The remote holds the records in one segment; it becomes part of the logs under its own name."""
+    """The remote tier holds the records in one segment; it becomes part of the logs under its own name."""
     live = LiveCluster(tmp_path)
     live.tiered(copies=2, segment_bytes="12000", local_retention_bytes="-2", segment_merge_min_files="99")
     live.fill("abcdefgh")
@@ -145,11 +146,11 @@ def test_a_hole_may_be_closed_by_a_segment_that_is_merged_elsewhere(tmp_path: Pa
 def test_a_hole_without_any_good_copy_is_one_failure_and_nothing_is_touched(live: LiveCluster) -> None:
     for broker in ALL:
         spot(live, broker, 1).flip(30)
-    spot(live, 2, 3).flip(30)  # could be mended; the partition is left to a person as a whole
+    spot(live, 2, 3).flip(30)  # could be repaired; the whole partition is left to an operator
     with live.unchanged():
-        said = the_failure(live.driver().heal(check=False))
-    assert said.startswith("t-0: LOG_GAP: offsets [1, 2): no replica and no remote object has a good copy")
-    assert "Nothing was changed. Restore these records from a backup" in said
+        failure = the_failure(live.driver().heal(check=False))
+    assert failure.startswith("t-0: LOG_GAP: offsets [1, 2): no replica and no remote object has a good copy")
+    assert "Nothing was changed. Restore these records from a backup" in failure
     assert live.isr() == ALL
 
 
@@ -212,7 +213,7 @@ def test_a_replica_outside_the_isr_is_healed_as_well(live: LiveCluster) -> None:
     assert_healed(live)
 
 
-# --------------------------------------------------------------------------- what is not mended
+# --------------------------------------------------------------------------- what is not repaired
 
 
 @pytest.mark.slow
@@ -238,7 +239,7 @@ def test_a_leaders_register_comes_from_whoever_kept_it_also_if_that_one_went_on(
     unfence(live, 2)
     assert live.log(2).joined_epoch > live.log(1).joined_epoch
     register(live, 1, ".epoch").flip(3)
-    assert rows_of(live.driver().heal(), "broker", "source", "outcome") == [(1, "broker-2", "mended")]
+    assert rows_of(live.driver().heal(), "broker", "source", "outcome") == [(1, "broker-2", "repaired")]
     unfence(live, 3)
     live.cluster.replicate().raise_for_failures()
     assert_healed(live)
@@ -272,7 +273,7 @@ def test_where_nothing_is_wrong_nothing_is_changed(live: LiveCluster) -> None:
 
 @pytest.mark.slow
 def test_a_replica_that_is_in_the_isr_is_not_touched(tmp_path: Path) -> None:
-    """Somebody lets it in again between the shrink and the delete."""
+    """It is added to the ISR again between the shrink and the delete."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.topic()
@@ -299,7 +300,7 @@ def test_a_replica_that_is_in_the_isr_is_not_touched(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "every one"])
 def test_a_heal_in_the_middle_of_another_one_is_harmless(tmp_path: Path, step: int) -> None:
-    """At a call of the first one, a second one runs from beginning to end."""
+    """At a call of the first heal, a second one runs from beginning to end."""
     calls = 0
 
     def run(at: int) -> int:
@@ -343,7 +344,7 @@ def test_a_heal_in_the_middle_of_another_one_is_harmless(tmp_path: Path, step: i
 def test_a_heal_that_slept_while_another_one_mended_takes_nothing_from_a_member(
     tmp_path: Path, suffix: str, crashes: bool
 ) -> None:
-    """It wakes up where the replica is in the ISR again: at no moment anything is missing there (protocol, I1)."""
+    """It resumes when the replica is in the ISR again: no file is ever missing there (protocol, I1)."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.topic()
@@ -389,7 +390,7 @@ def _damaged(folder: Path, through: Callable[[str, Store], Store], everyone: boo
 
 
 def _dies_at(faults: Faults, at: int, with_effect: bool) -> Callable[[], int]:
-    """The driver dies at its call number ``at`` that changes something; tells how many there were."""
+    """The driver dies at its mutating call number ``at``; returns a counter of such calls."""
     seen = 0
 
     def count(uri: str, what: str, name: str) -> None:
@@ -408,7 +409,7 @@ def _dies_at(faults: Faults, at: int, with_effect: bool) -> Callable[[], int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("with_effect", [False, True], ids=["before the call", "after the call"])
-@pytest.mark.parametrize("everyone", [False, True], ids=["the leader resigns", "the leader is mended in place"])
+@pytest.mark.parametrize("everyone", [False, True], ids=["the leader resigns", "the leader is repaired in place"])
 def test_a_crash_at_any_call_leaves_what_the_next_heal_mends(
     tmp_path: Path, everyone: bool, with_effect: bool
 ) -> None:

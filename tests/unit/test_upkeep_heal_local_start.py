@@ -1,4 +1,4 @@
-"""Heal: the register of a local log start, which alone says what producers had appended where the log is empty."""
+"""Heal: the register of a local log start, which alone has the producer state if the log is empty."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def appended(folder: Path, deleted: int, *, copies: int = 3) -> LiveCluster:
-    """``a`` to ``c`` of producer ``p``, its sequences 0 to 2; of them so many are deleted, everywhere."""
+    """``a`` to ``c`` of producer ``p``, its sequences 0 to 2; a number of them is deleted on all replicas."""
     live = LiveCluster(folder)
     live.topic(copies=copies, file_delete_delay_ms="0")
     for sequence, value in enumerate("abc"):
@@ -36,7 +36,7 @@ def assert_a_producer_is_known(live: LiveCluster, spot: Spot) -> None:
 @pytest.mark.parametrize("who", ["leader", "follower"])
 @pytest.mark.parametrize("fault", ["flipped", "empty"])
 def test_of_an_empty_log_it_comes_from_another_replica(tmp_path: Path, who: str, fault: str) -> None:
-    """A damaged leader resigns before it is touched."""
+    """A damaged leader resigns before its files change."""
     live = appended(tmp_path, 3)
     broker, other = (live.leader(), live.followers()[0])[:: 1 if who == "leader" else -1]
     local = register(live, broker, ".local")
@@ -47,7 +47,7 @@ def test_of_an_empty_log_it_comes_from_another_replica(tmp_path: Path, who: str,
     healed.raise_for_failures()
     source = live.leader() if who == "leader" else other
     assert rows_of(healed, "broker", "damage", "source", "outcome") == [
-        (broker, str(LocalStartName(3)), f"broker-{source}", "mended")
+        (broker, str(LocalStartName(3)), f"broker-{source}", "repaired")
     ]
     assert local.read() == good
     live.cluster.elect("t", leader=broker).raise_for_failures()
@@ -57,7 +57,8 @@ def test_of_an_empty_log_it_comes_from_another_replica(tmp_path: Path, who: str,
 
 
 def test_where_all_have_lost_it_the_file_tells_that_ends_there(tmp_path: Path) -> None:
-    """A segment of the remote tier here. The leader, whom nobody can replace, is mended in place."""
+    """Here it comes from a segment of the remote tier. The leader, which no replica can replace, is repaired in
+    place."""
     live = LiveCluster(tmp_path)
     live.tiered(copies=2, file_delete_delay_ms="0")
     for sequence, value in enumerate("abc"):
@@ -69,13 +70,13 @@ def test_where_all_have_lost_it_the_file_tells_that_ends_there(tmp_path: Path) -
     for broker in good:
         register(live, broker, ".local").flip(9)
     healed = live.driver().heal()
-    assert rows_of(healed, "broker", "source", "outcome") == [(1, "remote", "mended"), (2, "remote", "mended")]
+    assert rows_of(healed, "broker", "source", "outcome") == [(1, "remote", "repaired"), (2, "remote", "repaired")]
     assert {broker: register(live, broker, ".local").read() for broker in good} == good
     assert_healed(live, "abc")
 
 
 def test_a_follower_for_which_nothing_tells_begins_where_its_leader_does(tmp_path: Path) -> None:
-    """It had not dropped what the leader has."""
+    """It had not dropped the files that the leader has."""
     live = appended(tmp_path, 1)
     follower = live.followers()[0]
     fence(live, follower)
@@ -87,7 +88,7 @@ def test_a_follower_for_which_nothing_tells_begins_where_its_leader_does(tmp_pat
     register(live, follower, ".local").flip(9)
     healed = live.driver().heal()
     healed.raise_for_failures()
-    assert rows_of(healed, "broker", "damage", "outcome") == [(follower, str(LocalStartName(1)), "mended")]
+    assert rows_of(healed, "broker", "damage", "outcome") == [(follower, str(LocalStartName(1)), "repaired")]
     assert register(live, follower, ".local").name.endswith(str(LocalStartName(2)))
     assert_healed(live, "c")
 
@@ -107,7 +108,7 @@ def test_where_nothing_tells_an_only_member_is_left_as_it_is_and_the_way_out_is_
 
 
 def test_the_only_copy_of_an_empty_log_has_to_come_from_a_backup(tmp_path: Path) -> None:
-    """Whoever went on without it would append again what comes again."""
+    """A log that continued without it would append repeated records again."""
     live = appended(tmp_path, 3, copies=1)
     local = register(live, live.leader(), ".local")
     good = local.read()

@@ -1,4 +1,4 @@
-"""Heal makes damaged and missing registers of leader epochs anew, or takes them away."""
+"""Heal recreates damaged and missing registers of leader epochs, or deletes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def live(tmp_path: Path) -> LiveCluster:
 def test_an_epoch_register_is_copied_from_another_replica(
     live: LiveCluster, content: bytes | None, broker: int
 ) -> None:
-    """A follower's from its leader; a leader resigns first, and is a follower then."""
+    """A follower's comes from its leader; a leader resigns first, and then is a follower."""
     before = register(live, 3, ".epoch").read()
     epoch = register(live, broker, "1.epoch")
     epoch.remove() if content is None else epoch.replace(content)
@@ -66,7 +66,7 @@ def test_the_epoch_register_of_a_last_member_comes_from_whoever_has_joined_that_
     epoch.remove() if content is None else epoch.replace(content)
     report = live.driver().heal()
     report.raise_for_failures()
-    assert [row["outcome"] for row in report.rows] == ["mended"]
+    assert [row["outcome"] for row in report.rows] == ["repaired"]
     assert epoch.read() == before
     live.cluster.replicate().raise_for_failures()
     assert_healed(live)
@@ -86,7 +86,7 @@ def test_all_registers_of_a_last_member_come_from_who_has_joined_its_epochs(live
 
 @pytest.mark.slow
 def test_an_earlier_register_that_is_damaged_is_a_note_and_goes_also_at_the_only_replica(tmp_path: Path) -> None:
-    """No log uses it, and nobody has a copy."""
+    """No log uses it, and there is no copy."""
     live = LiveCluster(tmp_path, brokers=2)
     live.topic(copies=1)
     live.fill("abc")

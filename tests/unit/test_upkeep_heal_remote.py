@@ -1,4 +1,4 @@
-"""Heal, in the remote tier: what is damaged or missing is rebuilt from a replica that still has the records."""
+"""Heal, in the remote tier: damaged or missing objects are rebuilt from a replica that still has the records."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tests.unit.test_upkeep_heal import FAULTS, Died
 pytestmark = pytest.mark.slow
 
 KEPT = "604800000"
-"""Milliseconds, a week: what has left a log is not deleted within a test."""
+"""Milliseconds, a week: files that have left a log are not deleted within a test."""
 
 
 def tiered(folder: Path, values: str = "abcde", *, copies: int = 3, **configs: str) -> LiveCluster:
-    """``t`` holds one segment a value, all of them tiered, and on all brokers."""
+    """``t`` holds one segment per value, all of them tiered, and on all brokers."""
     live = LiveCluster(folder)
     live.tiered(copies=copies, **{"local_retention_bytes": "-2", "file_delete_delay_ms": KEPT, **configs})
     live.fill(values)
@@ -40,12 +40,12 @@ def tiered(folder: Path, values: str = "abcde", *, copies: int = 3, **configs: s
 
 
 def table(live: LiveCluster, topic: str = "t") -> DeltaTable:
-    """As anybody opens it."""
+    """The table as any program opens it."""
     return DeltaTable(str(live.remote / f"{topic}-{live.cluster.image.topic(topic).topic_id}"))
 
 
 def in_table(live: LiveCluster) -> str:
-    """The values that a reader of the Delta table gets, who checks the pages; each offset once."""
+    """The values of a reader of the Delta table, with checked pages; each offset once."""
     files = [pq.ParquetFile(path, page_checksum_verification=True).read() for path in table(live).file_uris()]
     rows = pa.concat_tables(files, promote_options="default").sort_by("offset")
     assert rows.column("offset").to_pylist() == list(range(rows.num_rows))
@@ -58,7 +58,7 @@ def assert_healed(live: LiveCluster, values: str = "abcde") -> None:
 
 
 def expired_locally(live: LiveCluster) -> LiveCluster:
-    """Retention has passed all files on brokers but the last; they lie there still, for their delay."""
+    """Retention has passed all files on brokers except the last; they still exist, for their delay."""
     live.cluster.topics.alter_configs("t", {"local.retention.bytes": "0"})
     live.cluster.retain().raise_for_failures()
     assert min(live.log(broker).local_start for broker in (1, 2, 3)) >= 4
@@ -73,13 +73,13 @@ def test_a_bad_object_is_rebuilt_from_a_replica(tmp_path: Path, fault: str, wher
         expired_locally(live)
     FAULTS[fault](remote_spot(live, 1))
     healed = live.driver().heal()
-    assert rows_of(healed, "broker", "start", "end", "source", "outcome") == [(None, 1, 2, "broker-1", "mended")]
+    assert rows_of(healed, "broker", "start", "end", "source", "outcome") == [(None, 1, 2, "broker-1", "repaired")]
     assert_healed(live)
     assert live.driver().heal().rows == []
 
 
 def test_the_damaged_object_stays_until_its_delay_is_over(tmp_path: Path) -> None:
-    """Nothing that lies in the remote tier is changed; the table lists the new object in place of the old one."""
+    """No object in the remote tier is changed; the table lists the new object instead of the old one."""
     live = tiered(tmp_path)
     bad = remote_spot(live, 1)
     bad.flip(30)
@@ -136,21 +136,21 @@ def test_records_that_the_replicas_have_as_appends_are_merged_anew(tmp_path: Pat
 
 
 def test_records_that_a_replica_has_in_a_longer_segment_take_the_next_objects_along(tmp_path: Path) -> None:
-    """A file says what producers have done up to its end: it is not cut there."""
+    """A file has the producer state at its end, so it is not cut before that."""
     live = tiered(tmp_path, copies=1)
     replica = live.replica(live.leader())
     links = replica.log().chain
     merge_run(replica, Run(links[0:3]), compression="zstd")
     replica.store.delete([link.file.object.name for link in links[0:3]])
     remote_spot(live, 1).flip(30)
-    assert rows_of(live.driver().heal(), "start", "end", "outcome") == [(1, 3, "mended")]
+    assert rows_of(live.driver().heal(), "start", "end", "outcome") == [(1, 3, "repaired")]
     assert_healed(live)
 
 
 def test_records_that_a_replica_has_in_a_segment_that_reaches_over_the_end_of_the_remote_log(
     tmp_path: Path,
 ) -> None:
-    """A late zombie's merge. The rest of it is tiered first, as new data; then nothing is new any more."""
+    """A late merge by a zombie. The rest of it is tiered first, as new data; then nothing is new any more."""
     live = tiered(tmp_path, "abc", copies=1)
     live.fill("de")
     replica = live.replica(live.leader())
@@ -158,7 +158,7 @@ def test_records_that_a_replica_has_in_a_segment_that_reaches_over_the_end_of_th
     merge_run(replica, Run(links[1:4]), compression="zstd")
     replica.store.delete([link.file.object.name for link in links[1:4]])
     remote_spot(live, 1).flip(30)
-    assert rows_of(live.driver().heal(), "start", "end", "outcome") == [(1, 3, "mended")]
+    assert rows_of(live.driver().heal(), "start", "end", "outcome") == [(1, 3, "repaired")]
     assert_healed(live, "abcd")
     assert live.read() == {0: list("abcde")}
     folder = Path(table(live).table_uri.removeprefix("file://")) / "_delta_log"
@@ -175,7 +175,7 @@ def test_several_replicas_together_stand_for_an_object(tmp_path: Path) -> None:
     for broker, kept in {1: {0}, 2: {1, 2}, 3: set(range(3, end))}.items():
         live.store(broker).delete(name for at, name in enumerate(left[broker][:end]) if at not in kept)
     remote_spot(live, 0).remove()
-    assert rows_of(live.driver().heal(), "source", "outcome") == [("broker-1 broker-2 broker-3", "mended")]
+    assert rows_of(live.driver().heal(), "source", "outcome") == [("broker-1 broker-2 broker-3", "repaired")]
     assert_healed(live, in_table(live))
     assert in_table(live).startswith("abcdefgh"[:end])
 
@@ -187,7 +187,7 @@ def test_a_damaged_replica_is_no_source(tmp_path: Path) -> None:
     spot(live, 1, 1).flip(40)
     spot(live, 2, 1).flip(50)
     healed = rows_of(live.driver().heal(), "broker", "source", "outcome")
-    assert healed == [(None, "broker-3", "mended"), (1, "broker-3", "mended"), (2, "broker-3", "mended")]
+    assert healed == [(None, "broker-3", "repaired"), (1, "broker-3", "repaired"), (2, "broker-3", "repaired")]
     assert_healed(live)
 
 
@@ -229,7 +229,7 @@ def test_a_segment_in_which_the_log_starts_is_rebuilt_from_there_on(tmp_path: Pa
 
 
 def test_what_transactions_were_decided_stays_decided(tmp_path: Path) -> None:
-    """The replicas have the appends and the markers; the remote has, once more, what became of them."""
+    """The replicas have the appends and the markers; the remote tier again has their outcome."""
     live = LiveCluster(tmp_path)
     live.tiered(local_retention_bytes="-2", file_delete_delay_ms=KEPT)
     for value in "ab":
@@ -260,7 +260,8 @@ def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_copy_that_is_damaged_on_its_way_is_not_committed(tmp_path: Path) -> None:
-    """The replica's storage fails right after it was verified: the table stays as it is, and says so."""
+    """The replica's storage fails right after it was verified: the table stays unchanged, and the error says
+    so."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.tiered(copies=1, local_retention_bytes="-2", file_delete_delay_ms=KEPT)
@@ -282,12 +283,12 @@ def test_a_copy_that_is_damaged_on_its_way_is_not_committed(tmp_path: Path) -> N
 
 
 def rows_of_any(report: object) -> list[object]:
-    """The outcomes of a report that did not go well."""
+    """The outcomes of a report with failures."""
     return [row["outcome"] for row in report.rows]  # type: ignore[attr-defined]
 
 
 def _run(folder: Path, at: int, what: str) -> int:
-    """A heal at whose call number ``at`` that changes something ``what`` happens; how many calls there were."""
+    """Run a heal at whose mutating call number ``at`` ``what`` happens; returns the number of calls."""
     calls = 0
     faults = Faults()
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""Heal: what a damaged file's place may be taken by, where it is not simply the leader's copy."""
+"""Heal: the replacements of a damaged file other than the leader's copy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_follower_gets_nothing_for_a_damaged_file_below_the_log_start(tmp_path: Path) -> None:
-    """Retention could not read it, and so it stayed there; everywhere else it is gone, and nobody misses it."""
+    """Retention could not read it, so it stayed there; all other copies are deleted, and not needed."""
     live = LiveCluster(tmp_path)
     live.topic(file_delete_delay_ms="0")
     live.fill("abc")
@@ -33,13 +33,13 @@ def test_a_follower_gets_nothing_for_a_damaged_file_below_the_log_start(tmp_path
         assert [failure.code for failure in live.cluster.retain(check=False).failures] == ["CORRUPT_SEGMENT"]
     healed = live.driver().heal()
     healed.raise_for_failures()
-    assert rows_of(healed, "broker", "start", "end", "outcome") == [(follower, 1, 2, "mended")]
+    assert rows_of(healed, "broker", "start", "end", "outcome") == [(follower, 1, 2, "repaired")]
     assert not bad.there()
     assert_healed(live, "c")
 
 
 def test_a_last_member_is_mended_in_place_also_when_somebody_was_being_added_to_it(tmp_path: Path) -> None:
-    """Whoever added it found the leader damaged in the second sync, and stopped."""
+    """The adding run found the leader damaged in the second sync, and stopped."""
     live = LiveCluster(tmp_path)
     live.topic()
     live.fill("abc")
@@ -56,7 +56,8 @@ def test_a_last_member_is_mended_in_place_also_when_somebody_was_being_added_to_
 
 
 def test_what_no_good_copy_is_left_of_is_forgotten_where_a_whole_member_never_had_it(tmp_path: Path) -> None:
-    """All members of an ISR hold what is committed: so this was not, and goes as in any election."""
+    """All members of an ISR hold the committed records: so this one was not committed, and is lost as in any
+    election."""
     live = LiveCluster(tmp_path)
     live.topic()
     live.fill("ab")
@@ -74,7 +75,7 @@ def test_what_no_good_copy_is_left_of_is_forgotten_where_a_whole_member_never_ha
 
 
 def _led_by_another(tmp_path: Path) -> tuple[LiveCluster, int]:
-    """Of t-0, the leader alone had "c", and the one after it is the last of the ISR; who led."""
+    """For t-0, the leader alone had "c", and the next one is the last of the ISR; returns the former leader."""
     live = LiveCluster(tmp_path)
     live.topic()
     live.fill("ab")
@@ -91,12 +92,14 @@ def _led_by_another(tmp_path: Path) -> tuple[LiveCluster, int]:
 def test_a_last_member_is_mended_whatever_a_former_leader_has_lost_that_was_never_committed(
     tmp_path: Path,
 ) -> None:
-    """It stands outside the ISR: what it alone had, no member needs."""
+    """It is outside the ISR: no member needs the records that only it had."""
     live, former = _led_by_another(tmp_path)
     spot(live, former, 2).flip(30)
     spot(live, live.leader(), 1).flip(-200)
     healed = live.driver().heal(check=False)
-    assert [(row["broker"], row["start"], row["outcome"]) for row in healed.rows] == [(live.leader(), 1, "mended")]
+    assert [(row["broker"], row["start"], row["outcome"]) for row in healed.rows] == [
+        (live.leader(), 1, "repaired")
+    ]
     assert any(f"[2, 3) on broker {former}, outside the ISR" in note for note in healed.notes)
     live.driver().replicate().raise_for_failures()
     assert_healed(live, "ab")
@@ -111,7 +114,7 @@ def test_what_was_never_committed_and_is_damaged_leaves_with_replicate(tmp_path:
 
 
 class _Meanwhile(Silent):
-    """Others act when a heal has listed all replicas, and is about to read what it found."""
+    """Other drivers act when a heal has listed all replicas, and is about to read its findings."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self.act = act
@@ -125,8 +128,8 @@ class _Meanwhile(Silent):
 def test_what_was_acknowledged_while_a_heal_looked_is_not_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The new leader got it after it was listed, and before it was elected: commit, then read. (A file is read
-    later than its footer, if it is not small.)"""
+    """The new leader got it after it was listed, and before it was elected: commit, then read. (A file that is not
+    small is read later than its footer.)"""
     monkeypatch.setattr(content, "SMALL_BYTES", 0)
     live = LiveCluster(tmp_path)
     live.topic(copies=2)

@@ -1,8 +1,8 @@
-"""What replicas have discarded: shown by history, kept for its delay, exported by recover.
+"""Records that replicas have discarded: shown by history, kept for their delay, exported by recover.
 
 The divergence of most tests: ``ab`` is on both brokers; the follower is away while ``c`` and ``d`` are appended.
-Then the leader is away, the other one is elected uncleanly and appends ``X``. The old leader comes back and
-follows: c and d are below a high watermark that readers have seen, and in no log any more.
+Then the leader is away, the other one is elected uncleanly and appends ``X``. The old leader returns and follows:
+c and d are below a high watermark that readers have seen, and in no log any more.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DELAY_MS = 60_000
 
 
 def diverge(live: LiveCluster, then: str = "X", before: Callable[[], object] = lambda: None) -> int:
-    """As told above, with ``before`` run when the leader is about to go away; the old leader."""
+    """The divergence above, with ``before`` called before the leader leaves; returns the old leader."""
     old, other = live.leader(), live.followers()[0]
     live.fill("ab")
     live.cluster.brokers.fence(other).raise_for_failures()
@@ -69,7 +69,7 @@ def exported(folder: Path) -> dict[str, list[tuple[int, str]]]:
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    """Where to export to."""
+    """The folder for exports."""
     (tmp_path / "out").mkdir()
     return tmp_path / "out"
 
@@ -109,7 +109,7 @@ def test_what_is_above_the_high_watermark_may_come_back_and_has_no_date(tmp_path
 
 
 def test_nothing_truncated_is_deleted_before_its_delay_counted_from_the_truncation(tmp_path: Path) -> None:
-    """The files are old; that they are of no use is new."""
+    """The files are old, but have become unused only now."""
     live = LiveCluster(tmp_path, brokers=2)
     live.topic(copies=2, file_delete_delay_ms=str(DELAY_MS))
     diverge(live, "XYZ", before=lambda: live.clock.advance_ms(100 * DELAY_MS))
@@ -123,8 +123,8 @@ def test_nothing_truncated_is_deleted_before_its_delay_counted_from_the_truncati
 
 
 def passed_by(live: LiveCluster) -> int:
-    """The old leader of a diverged tiered topic, which comes back when its leader's local start has passed what it
-    alone holds: ``c`` and ``d``, acknowledged, at offsets 2 and 3."""
+    """The old leader of a diverged tiered topic, which returns when its leader's local start has passed its only
+    copies: ``c`` and ``d``, acknowledged, at offsets 2 and 3."""
     live.tiered(copies=2, file_delete_delay_ms=str(DELAY_MS))
     old, other = live.leader(), live.followers()[0]
     live.fill("ab")
@@ -146,7 +146,7 @@ def passed_by(live: LiveCluster) -> int:
 
 @pytest.mark.slow
 def test_what_was_truncated_is_shown_and_exported_also_below_the_local_start(tmp_path: Path, out: Path) -> None:
-    """A file whose epoch is not the lineage's at its offsets is of another history, wherever the log starts."""
+    """A file whose epoch is not the lineage's at its offsets is of another history, for any log start."""
     live = LiveCluster(tmp_path, brokers=2)
     old = passed_by(live)
     lost = [row for row in live.cluster.discarded().rows if str(row["why"]).startswith("truncated")]
@@ -157,7 +157,7 @@ def test_what_was_truncated_is_shown_and_exported_also_below_the_local_start(tmp
 
 @pytest.mark.slow
 def test_what_was_truncated_below_the_local_start_stays_for_its_delay_too(tmp_path: Path, out: Path) -> None:
-    """Of the files that are old, only those that retention let go are gone at once."""
+    """Of the old files, only those that retention released are deleted immediately."""
     live = LiveCluster(tmp_path, brokers=2)
     passed_by(live)
     live.clock.advance_ms(DELAY_MS - 1)
@@ -203,7 +203,7 @@ def test_what_a_reassigned_replica_has_alone_is_shown_and_exported(tmp_path: Pat
 
 
 def test_a_vacuum_keeps_what_a_reassigned_replica_has_alone_for_its_delay(tmp_path: Path, out: Path) -> None:
-    """Counted from the first vacuum that finds it; what the log has as well goes at once."""
+    """Counted from the first vacuum that finds it; files that are also in the log are deleted immediately."""
     live = LiveCluster(tmp_path)
     old = orphaned(live)
     live.clock.advance_ms(100 * DELAY_MS)
@@ -230,7 +230,7 @@ def test_a_vacuum_keeps_what_a_reassigned_replica_has_alone_for_its_delay(tmp_pa
 
 @pytest.mark.slow
 def test_a_vacuum_keeps_what_a_former_replica_has_while_nobody_leads(tmp_path: Path) -> None:
-    """Nobody can tell what the log has."""
+    """The content of the log is unknown."""
     live = LiveCluster(tmp_path)
     old = orphaned(live)
     fence(live, *live.replicas().view.replicas)
@@ -269,7 +269,7 @@ def test_files_below_the_local_start_and_hidden_ones_are_shown_with_theirs(tmp_p
 
 
 def test_what_was_truncated_is_exported_with_all_columns(tmp_path: Path, out: Path) -> None:
-    """Topic, partition, epoch and base offset stand in the path; the manifest says it once more."""
+    """Topic, partition, epoch and base offset are in the path, and again in the manifest."""
     live = diverged(tmp_path)
     with live.unchanged():
         report = live.cluster.recover("t", str(out))
@@ -310,7 +310,7 @@ def test_a_dry_run_exports_nothing(tmp_path: Path, out: Path) -> None:
 
 
 def test_a_damaged_file_is_not_exported_and_named(tmp_path: Path, out: Path) -> None:
-    """Verified before it is exported; the other one goes on."""
+    """It is verified before the export; the other one is exported."""
     live = diverged(tmp_path)
     (old,) = live.followers()
     dead = live.log(old).dead[0]
@@ -323,7 +323,7 @@ def test_a_damaged_file_is_not_exported_and_named(tmp_path: Path, out: Path) -> 
 
 @pytest.mark.slow
 def test_what_others_put_into_the_folder_is_read_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arrow keeps a hundred bytes for each byte of such a footer: it gets to see none."""
+    """Arrow keeps a hundred bytes for each byte of such a footer, so it never gets one."""
     store = MemoryStore()
     assert described(store, "a.parquet") is None
     store.create("a.parquet", b"whatever")
@@ -354,8 +354,8 @@ def test_a_description_that_nobody_of_ours_has_written_is_none(
     live.cluster.recover("t", str(out)).raise_for_failures()
     first = sorted(out.rglob("*.parquet"))[0]
     table = pq.read_table(first)
-    said = json.loads(pq.read_metadata(first).metadata[b"stratalog.recovered"]) | {field: value}
-    text = json.dumps(said).replace('"' + "[" * 9999 + '"', "[" * 9999)
+    answer = json.loads(pq.read_metadata(first).metadata[b"stratalog.recovered"]) | {field: value}
+    text = json.dumps(answer).replace('"' + "[" * 9999 + '"', "[" * 9999)
     pq.write_table(table.replace_schema_metadata({b"stratalog.recovered": text.encode()}), first)
     report = live.cluster.recover("t", str(out), check=False)
     assert "already exists with other content" in the_failure(report)
@@ -372,7 +372,7 @@ def test_what_was_exported_by_others_is_not_overwritten(tmp_path: Path, out: Pat
 
 
 def test_what_only_retention_discards_is_not_exported(tmp_path: Path, out: Path) -> None:
-    """Expired and hidden records are not lost: they were let go, or are in the log."""
+    """Expired and hidden records are not lost: retention released them, or they are in the log."""
     live = LiveCluster(tmp_path, brokers=1)
     live.topic(copies=1, segment_merge_min_files="2", retention_bytes="1", segment_bytes="9000")
     live.fill("abcdefgh")
@@ -383,7 +383,7 @@ def test_what_only_retention_discards_is_not_exported(tmp_path: Path, out: Path)
 
 
 def test_of_a_merged_segment_only_what_the_log_lacks_is_exported(tmp_path: Path, out: Path) -> None:
-    """The old leader merges a to d before it goes away; a and b are in the log all the same."""
+    """The old leader merges a to d before it leaves; a and b are in the log nevertheless."""
     live = LiveCluster(tmp_path, brokers=2)
     live.topic(copies=2, segment_merge_min_files="2")
     diverge(live, before=lambda: live.cluster.merge().raise_for_failures())
@@ -422,5 +422,5 @@ def test_calls_that_cannot_succeed_say_why(tmp_path: Path, out: Path) -> None:
 def test_where_two_histories_part(
     file: list[tuple[int, int]], log: list[tuple[int, int]], parts: int | None
 ) -> None:
-    """A file holds offsets 0 to 9; its lineage against the log's."""
+    """A file has offsets 0 to 9; its lineage is compared with the log's."""
     assert Lineage(file).parts_from(Lineage(log), 0, 10) == parts

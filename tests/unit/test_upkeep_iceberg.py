@@ -1,4 +1,5 @@
-"""The segments of the remote tier as an Iceberg table (``remote.iceberg.table``): files that Delta lists, too."""
+"""The segments of the remote tier as an Iceberg table (``remote.iceberg.table``): the same files that Delta
+lists."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ NAME = "lake.flights.trips"
 
 @pytest.fixture
 def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LiveCluster:
-    """Topic ``t`` with an Iceberg table, and a catalog as pyiceberg's users configure one."""
+    """Topic ``t`` with an Iceberg table, and a catalog with the usual configuration of pyiceberg."""
     from pyiceberg.utils.config import Config
 
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TYPE", "sql")
@@ -56,7 +57,7 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LiveCluster:
 
 
 def table() -> Table:
-    """As anybody opens it."""
+    """The table as any program opens it."""
     loaded: Table = pyiceberg_catalog.load_catalog("lake").load_table("flights.trips")
     return loaded
 
@@ -66,7 +67,7 @@ def folder(live: LiveCluster) -> str:
 
 
 def assert_same(live: LiveCluster) -> pa.Table:
-    """Both tables list the same files and have the same rows; the rows."""
+    """Check that both tables list the same files and have the same rows; returns the rows."""
     delta = DeltaTable(folder(live))
     files = {task.file.file_path.removeprefix("file://") for task in table().scan().plan_files()}
     assert files == {path.removeprefix("file://") for path in delta.file_uris()}
@@ -103,9 +104,9 @@ def test_one_file_is_a_log_a_delta_table_and_an_iceberg_table(live: LiveCluster)
     live.fill("abc")
     live.cluster.tier("t").raise_for_failures()
     assert values(assert_same(live)) == "abc"
-    said = summary()
-    assert (said["stratalog.topic"], json.loads(said["stratalog.offsets"])) == ("t", {"0": [0, 3]})
-    assert said["stratalog.delta_version"] == str(DeltaTable(folder(live)).version())
+    found = summary()
+    assert (found["stratalog.topic"], json.loads(found["stratalog.offsets"])) == ("t", {"0": [0, 3]})
+    assert found["stratalog.delta_version"] == str(DeltaTable(folder(live)).version())
     copies = [path for path in live.folder.rglob("*.parquet") if live.remote not in path.parents]
     assert copies == []
     assert table().properties["gc.enabled"] == "false"
@@ -149,9 +150,9 @@ def test_typed_columns_grow_with_the_topic(live: LiveCluster) -> None:
 
     ports = ports_of(live.cluster)
     configs = {**TIERED, "remote.iceberg.table": "lake.flights.u"}
-    create_topic(ports.metadata, ports.storage, "u", partitions=1, value_schema=struct("city"), configs=configs)
+    create_topic(*ports.for_tasks, "u", partitions=1, value_schema=struct("city"), configs=configs)
     put({"city": "Oslo"})
-    alter_topic(ports.metadata, "u", value_schema=struct("city", "land"))
+    alter_topic(ports.metadata, ports.execution, "u", value_schema=struct("city", "land"))
     put({"city": "Bergen", "land": "no"})
     found = pyiceberg_catalog.load_catalog("lake").load_table("flights.u").scan(selected_fields=("value",))
     expected = [{"city": "Bergen", "land": "no"}, {"city": "Oslo", "land": None}]
@@ -159,14 +160,14 @@ def test_typed_columns_grow_with_the_topic(live: LiveCluster) -> None:
 
 
 def test_types_become_wider_with_the_topic_and_dates_do_not(live: LiveCluster) -> None:
-    """Iceberg widens what a topic does, except a date, and a decimal with its scale."""
+    """Iceberg widens the same types as a topic, except a date, and a decimal with its scale."""
     ports = ports_of(live.cluster)
     configs = {**TIERED, "remote.iceberg.table": "lake.flights.u"}
     narrow, wide = "n INT, f FLOAT, d DATE, p DECIMAL(9, 2)", "n BIGINT, f DOUBLE, d DATE, p DECIMAL(9, 2)"
-    create_topic(ports.metadata, ports.storage, "u", partitions=1, value_schema=declared(narrow), configs=configs)
+    create_topic(*ports.for_tasks, "u", partitions=1, value_schema=declared(narrow), configs=configs)
     live.cluster.produce("u", [{"n": 1, "f": 1.5, "d": None, "p": None}])
     live.cluster.tier("u").raise_for_failures()
-    alter_topic(ports.metadata, "u", value_schema=declared(wide))
+    alter_topic(ports.metadata, ports.execution, "u", value_schema=declared(wide))
     live.cluster.produce("u", [{"n": 2**40, "f": 0.1, "d": None, "p": None}])
     live.cluster.tier("u").raise_for_failures()
     found = pyiceberg_catalog.load_catalog("lake").load_table("flights.u")
@@ -177,7 +178,7 @@ def test_types_become_wider_with_the_topic_and_dates_do_not(live: LiveCluster) -
         with pytest.raises(
             InvalidCallError, match=r"Iceberg \(remote.iceberg.table\) does not widen value\.[dp] from"
         ):
-            alter_topic(ports.metadata, "u", value_schema=declared(wide.replace(before, after)))
+            alter_topic(ports.metadata, ports.execution, "u", value_schema=declared(wide.replace(before, after)))
 
 
 def test_the_code_of_the_documentation_runs(live: LiveCluster) -> None:
@@ -242,7 +243,7 @@ def test_a_run_that_died_before_it_is_made_up_for(
 def test_a_job_that_is_late_does_not_take_the_table_back(
     live: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has read both tables; another job tiers more, and lets the Iceberg table follow; then it commits."""
+    """It has read both tables; another job tiers more, and updates the Iceberg table; then it commits."""
     live.fill("ab")
     commit = IcebergTable._commit
 
@@ -258,7 +259,7 @@ def test_a_job_that_is_late_does_not_take_the_table_back(
 
 
 def test_the_delta_table_is_read_after_the_iceberg_table(live: LiveCluster) -> None:
-    """What a job commits is at least as new as the snapshot that it builds on."""
+    """A job's commit is at least as new as the snapshot on which it is based."""
     live.fill("a")
     live.cluster.tier("t").raise_for_failures()
     ports, topic = ports_of(live.cluster), live.cluster.image.topic("t")
@@ -390,7 +391,7 @@ def test_old_snapshots_are_forgotten_with_their_files_and_no_segment(live: LiveC
 
 
 def rewrite(change: Callable[[dict[str, Any]], None]) -> None:
-    """Change the table's present metadata as somebody who may write to its folder."""
+    """Change the table's current metadata like a writer of its folder."""
     file = Path(table().metadata_location.removeprefix("file://"))
     metadata = json.loads(file.read_text())
     change(metadata)
@@ -446,7 +447,7 @@ def test_what_is_no_regular_file_is_not_opened(live: LiveCluster, tmp_path: Path
 
 
 def manifests_of(what: str) -> list[Path]:
-    """The list of the present snapshot, or its manifests."""
+    """The list of the current snapshot, or its manifests."""
     loaded = table()
     snapshot = loaded.current_snapshot()
     assert snapshot is not None

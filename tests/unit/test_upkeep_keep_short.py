@@ -1,4 +1,4 @@
-"""Logs that stay short by themselves: what a driver does behind its acknowledgements."""
+"""Logs that stay short by themselves: a driver's background work after its acknowledgements."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tests.unit.cluster_harness import LiveCluster
 
 
 def short(live: LiveCluster, **configs: str) -> Cluster:
-    """A driver that keeps short the log of a topic where four appends make a segment, and nothing waits."""
+    """A driver that keeps the log of a topic short, in which four appends make a segment, without waits."""
     live.topic(**{"segment_merge_min_files": "4", "file_delete_delay_ms": "0", **configs})
     return live.driver(keeps_short=True)
 
 
 def names(live: LiveCluster, broker: int) -> Counter[type]:
-    """How many names of each kind a replica's folder has."""
+    """The number of names of each kind in a replica's folder."""
     stored = live.store(broker).list(live.replica(broker).path(""))
     return Counter(type(parse_name(base_name(one.name))) for one in stored)
 
 
 def merged(live: LiveCluster, broker: int) -> int:
-    """How many segments of several appends a replica's log has."""
+    """The number of segments of several appends in a replica's log."""
     return sum(link.name.merged for link in live.replica(broker).log().chain)
 
 
@@ -105,7 +105,7 @@ def test_segments_are_no_larger_than_what_may_be_merged_at_once(tmp_path: Path) 
 
 
 class NoDelete(MemoryStore):
-    """Storage on which a producer may not delete."""
+    """Storage without the right to delete."""
 
     refused = 0
 

@@ -81,8 +81,8 @@ def test_steps_can_be_chosen_and_left_out(live: LiveCluster) -> None:
 def test_a_run_that_is_cut_off_leaves_the_rest_to_the_next_one(
     live: LiveCluster, monkeypatch: pytest.MonkeyPatch, budget: dict[str, int]
 ) -> None:
-    """Replicate is part of each, with a piece at least, and so is one other step. What was not reached comes next,
-    so that nothing starves: here a piece takes two minutes, and there is time for one.
+    """Each run includes at least a piece of replicate and of one other step. Steps that were not reached come
+    next, so that nothing starves: here a piece takes two minutes, and there is time for one.
     """
     live.topic(partitions=3)
     for partition in range(3):
@@ -176,7 +176,7 @@ def test_a_scrub_finds_and_heals_a_flipped_bit(tmp_path: Path) -> None:
 
 
 def test_a_scrub_is_bounded_and_goes_round(live: LiveCluster) -> None:
-    """A byte is more than nothing: each run reads one partition, and never the same before all others."""
+    """Any byte is enough: each run reads one partition, and never the same one before all others."""
     live.topic(partitions=5)
     live.append({p: [str(p)] for p in range(5)})  # type: ignore[arg-type]
     live.cluster.topics.alter_configs(None, {"scrub.max.bytes": "1"})
@@ -206,7 +206,7 @@ def test_a_step_that_is_named_is_done_now_and_not_only_where_it_is_due(live: Liv
 
 
 def test_what_is_remembered_is_a_hint(live: LiveCluster) -> None:
-    """Without it everything is due."""
+    """Without the state everything is due."""
     live.topic()
     live.cluster.maintain()
 

@@ -1,5 +1,5 @@
-"""A budget that is used up in the middle of a long piece of work on one partition: the run stops after the file at
-hand, and the next one goes on there."""
+"""A budget ends in the middle of a long piece of work on one partition: the run stops after the current file, and
+the next one continues there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEGMENTS = 5
 
 
 def rounds(live: LiveCluster, step: str, most: int = 20) -> Iterator[Report]:
-    """Runs with a budget that is used up at once, until one reaches the end of the step."""
+    """Runs with an exhausted budget, until one reaches the end of the step."""
     for _ in range(most):
         found = live.driver().maintain(only=step, budget_requests=1).raise_for_failures()
         yield found
@@ -49,7 +49,7 @@ def test_without_a_budget_a_run_does_all_of_it(live: LiveCluster) -> None:
 
 
 def test_a_run_that_is_cut_off_leaves_what_it_has_uploaded_committed(live: LiveCluster) -> None:
-    """The budget is asked before each upload, here by one lane: it is used up after the second one."""
+    """The budget is checked before each upload, here by one lane: it is exhausted after the second one."""
     live.tiered(segment_bytes="1")
     live.fill("abcde")
     asked = iter([False, True])
@@ -98,7 +98,7 @@ def test_the_local_start_moves_as_far_as_remote_segments_were_read(live: LiveClu
 def test_a_follower_that_lacks_much_catches_up_over_several_runs(
     live: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The high watermark waits for members that are cut off."""
+    """The high watermark waits for unfinished members."""
     monkeypatch.setattr(sync, "_GROUP_FILES", 2)
     live.topic()
     for value in "abcde":

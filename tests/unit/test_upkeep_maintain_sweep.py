@@ -1,4 +1,4 @@
-"""Maintain over many partitions: one look at the brokers for all, and work on those alone that have changed."""
+"""Maintain over many partitions: one look at the brokers for all, and work only on changed ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ STEPS: dict[str, Callable[..., Report]] = {
 
 
 def settled(live: LiveCluster, step: str) -> set[TopicIdPartition]:
-    """The partitions that the next run would pass over."""
+    """The partitions that the next run would skip."""
     ports = live.cluster._ports
     image = ports.metadata.image()
     times = decode(load_stored(ports.storage, image, MAINTENANCE).line)
@@ -53,7 +53,7 @@ def settled(live: LiveCluster, step: str) -> set[TopicIdPartition]:
 
 
 def settle(live: LiveCluster) -> None:
-    """Until a run has nothing to do: what one has done, the next one looks at once more."""
+    """Run until a run has nothing to do: each run looks once more at the work of the previous one."""
     for _ in range(4):
         live.clock.advance_ms(5 * MINUTE_MS)
         live.cluster.maintain(exclude=["vacuum", "scrub"]).raise_for_failures()
@@ -64,7 +64,7 @@ def idle_requests(folder: Path, partitions: int) -> int:
     live = LiveCluster(folder, voters=(1, 2, 3))
     live.topic(partitions=partitions)
     live.append({partition: ["a"] for partition in range(partitions)})  # type: ignore[arg-type]
-    live.cluster.maintain().raise_for_failures()  # of a cluster that nobody knows every byte is read
+    live.cluster.maintain().raise_for_failures()  # of a cluster that has never been read completely
     settle(live)
     live.clock.advance_ms(5 * MINUTE_MS)
     found = live.driver().maintain().raise_for_failures()
@@ -75,13 +75,13 @@ def idle_requests(folder: Path, partitions: int) -> int:
 
 @pytest.mark.slow
 def test_an_idle_run_costs_the_same_for_few_partitions_and_for_many(tmp_path: Path) -> None:
-    """But for one request a broker and thousand names, which is the listing of a bucket."""
+    """Except one request per broker and thousand names, which is the listing of a bucket."""
     few, many = idle_requests(tmp_path / "few", 3), idle_requests(tmp_path / "many", 120)
     assert few == many <= 50
 
 
 def test_an_idle_round_of_an_empty_cluster(tmp_path: Path) -> None:
-    """Of three voters: the metadata, a look at each root, one listing of each, what is remembered."""
+    """With three voters: the metadata, a look at each root, one listing of each, the stored state."""
     live = LiveCluster(tmp_path, voters=(1, 2, 3))
     live.cluster.maintain()
     live.cluster.maintain()
@@ -94,13 +94,13 @@ def test_only_what_has_changed_is_worked_on(tmp_path: Path, monkeypatch: pytest.
     live.topic(partitions=10)
     live.append({partition: ["a"] for partition in range(10)})  # type: ignore[arg-type]
     settle(live)
-    told: dict[str, list[int]] = {}
+    found: dict[str, list[int]] = {}
 
     def spied(name: str) -> Callable[..., Report]:
         step = getattr(maintaining, name)
 
         def run(*ports: object, only: Collection[TopicIdPartition], **more: object) -> Report:
-            told[name] = sorted(key.partition for key in only)
+            found[name] = sorted(key.partition for key in only)
             return step(*ports, only=only, **more)  # type: ignore[no-any-return]
 
         return run
@@ -110,7 +110,7 @@ def test_only_what_has_changed_is_worked_on(tmp_path: Path, monkeypatch: pytest.
     live.append({3: ["b"], 7: ["b"]})
     live.clock.advance_ms(5 * MINUTE_MS)
     live.cluster.maintain().raise_for_failures()
-    assert told == {name: [3, 7] for name in ("replicate", "merge", "retain")}
+    assert found == {name: [3, 7] for name in ("replicate", "merge", "retain")}
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_whatever_changes_is_looked_at_again(tmp_path: Path, change: Callable[[L
 
 
 def test_retain_is_due_when_another_driver_has_tiered(tmp_path: Path) -> None:
-    """No file of a broker has changed: the list of the remote log manager says where the remote log ends."""
+    """No file of a broker has changed: the list of the remote log manager has the end of the remote log."""
     live = LiveCluster(tmp_path)
     live.tiered()
     live.fill(["a", "b"])
@@ -166,7 +166,7 @@ def test_retain_is_due_when_another_driver_has_tiered(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_cannot_be_listed_leaves_nothing_settled(tmp_path: Path) -> None:
-    """Its root answers, so that it is not fenced."""
+    """Its root answers, so it is not fenced."""
     stores: dict[str, FaultyStore] = {}
 
     def through(uri: str, store: object) -> FaultyStore:
@@ -191,8 +191,8 @@ def test_a_broker_that_cannot_be_listed_leaves_nothing_settled(tmp_path: Path) -
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.slow
 def test_what_is_not_due_has_nothing_to_do(tmp_path: Path, seed: int) -> None:
-    """The law of the sweep, on random states: a step that is told of a partition although it was settled changes
-    nothing; and what nobody changes is settled in the end.
+    """The law of the sweep, on random states: a step that gets a settled partition changes nothing; and an
+    unchanged partition is finally settled.
     """
     rng = random.Random(seed)
     live = LiveCluster(tmp_path)
@@ -217,7 +217,7 @@ def test_what_is_not_due_has_nothing_to_do(tmp_path: Path, seed: int) -> None:
 
 
 def _files(live: LiveCluster) -> dict[str, bytes]:
-    """But for the descriptions of the cluster, which are no partition's."""
+    """All files except the descriptions of the cluster, which belong to no partition."""
     return {name: data for name, data in live._all_but_hints().items() if f"/{DESCRIPTIONS}/" not in name}
 
 
@@ -248,7 +248,7 @@ def _something(rng: random.Random, live: LiveCluster) -> None:
 def test_executors_get_the_work_that_is_worth_telling_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int, small_bytes: int, here: bool
 ) -> None:
-    """Few small partitions are done in threads of the driver, before a Spark job has begun."""
+    """Threads of the driver process few small partitions before a Spark job has begun."""
     live = LiveCluster(tmp_path)
     live.topic(partitions=partitions)
     live.append({partition: ["a"] for partition in range(partitions)})  # type: ignore[arg-type]
@@ -272,7 +272,7 @@ def test_executors_get_the_work_that_is_worth_telling_them(
 
 
 def test_dry_runs_do_not_even_take_over(tmp_path: Path) -> None:
-    """A new leader whose epoch nobody has begun yet: its register is a file, too."""
+    """A new leader whose epoch has not begun yet: its register is a file, too."""
     live = LiveCluster(tmp_path)
     live.tiered()
     live.append(["a"])

@@ -1,4 +1,4 @@
-"""Reassign on a whole cluster: replicas move, nothing is lost, and whatever stops half-way harms nobody."""
+"""Reassign on a whole cluster: replicas move, nothing is lost, and interruptions do no harm."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def test_replicas_move_and_the_log_is_the_same(live: LiveCluster) -> None:
-    """Newcomers are copied to first; the old replicas go with the commit that lets the last newcomer in."""
+    """New replicas are copied to first; the old ones leave with the commit that adds the last new one to the
+    ISR."""
     live.topic()
     live.fill("abc")
     before = live.data(live.leader())
@@ -215,9 +216,9 @@ def test_the_last_replica_in_sync_is_not_removed_without_force(live: LiveCluster
     (lame,) = {*replicas(live, "t")} - {last}
     plan = {("t", 0): (lame,), ("u", 0): replicas(live, "u")[::-1]}
     report = live.cluster.reassign(plan, check=False)
-    said = the_failure(report)
-    assert said.startswith("t-0: INVALID_REPLICA_ASSIGNMENT: ")
-    assert "would leave no in-sync replica" in said
+    failure = the_failure(report)
+    assert failure.startswith("t-0: INVALID_REPLICA_ASSIGNMENT: ")
+    assert "would leave no in-sync replica" in failure
     assert [row["state"] for row in report.rows] == ["refused", "done"]
     assert live.isr("t") == {last}
     report = live.cluster.reassign({("t", 0): (lame,)}, force=True)
@@ -230,8 +231,8 @@ def test_a_fenced_newcomer_is_refused_until_it_is_back(live: LiveCluster) -> Non
     new = next(b for b in (1, 2, 3, 4, 5) if all(b not in replicas(live, partition=p) for p in (0, 1)))
     fence(live, new)
     plan = {("t", 0): (replicas(live)[0], new)}
-    said = the_failure(live.cluster.reassign(plan, check=False))
-    assert f"broker {new} is fenced" in said
+    failure = the_failure(live.cluster.reassign(plan, check=False))
+    assert f"broker {new} is fenced" in failure
     unfence(live, new)
     live.cluster.reassign(plan).raise_for_failures()
     assert live.isr() == set(plan["t", 0])
@@ -331,7 +332,7 @@ def test_one_whole_replica_that_stays_is_enough_and_the_damage_is_told(tmp_path:
 
 @pytest.mark.slow
 def test_replicas_go_while_remote_segments_expire(tmp_path: Path, faults: Faults) -> None:
-    """An object that is not there any more was not needed: the table is read anew before it is called missing."""
+    """A missing object was not needed: the table is read again before it is called missing."""
     live = LiveCluster(tmp_path, brokers=2, through=faults.wrap)
     live.cluster.topics.alter_configs(None, {"follower.fetch.last.tiered.offset.enable": "true"})
     live.tiered(copies=1, local_retention_bytes="-2")
@@ -359,7 +360,7 @@ def test_replicas_go_while_remote_segments_expire(tmp_path: Path, faults: Faults
 
 @pytest.mark.slow
 def test_replicas_do_not_go_while_the_remote_lacks_what_only_they_have(tmp_path: Path) -> None:
-    """The newcomer begins where the remote log ends; one object before that is damaged."""
+    """The new replica begins at the end of the remote log; one earlier object is damaged."""
     live = LiveCluster(tmp_path, brokers=2)
     live.cluster.topics.alter_configs(None, {"follower.fetch.last.tiered.offset.enable": "true"})
     live.tiered(copies=1, local_retention_bytes="-2")
@@ -378,7 +379,7 @@ def test_replicas_do_not_go_while_the_remote_lacks_what_only_they_have(tmp_path:
 def test_a_replica_may_be_gone_by_another_reassignment_meanwhile(
     live: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last one counts; what it looks at is the partition as it is then."""
+    """The last one counts; it sees the partition as it is then."""
     live.topic()
     live.fill("abc")
     moved, rest = replicas(live)[0], replicas(live)[1:]

@@ -1,4 +1,4 @@
-"""Reassignments that stop half-way, go on or are taken back; what removed replicas leave, and their zombies."""
+"""Interrupted reassignments, continued or reverted; the remains of removed replicas, and their zombies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 @pytest.fixture
 def stuck(tmp_path: Path, faults: Faults) -> LiveCluster:
-    """t-0 is to move to two brokers without a replica; only one of them can be copied to."""
+    """t-0 moves to two brokers without a replica; only one of them accepts copies."""
     live = LiveCluster(tmp_path, brokers=5, through=faults.wrap)
     live.topic()
     live.fill("abc")
@@ -111,7 +111,7 @@ def test_a_cancelled_reassignment_leaves_the_partition_as_it_was(stuck: LiveClus
 
 @pytest.mark.slow
 def test_replicas_do_not_go_before_the_newcomer_was_read_where_it_lies(stuck: LiveCluster, faults: Faults) -> None:
-    """What it copied was checked as it passed; a bit has flipped there since, while another one was awaited."""
+    """Its copies were checked during the copy; a bit has flipped since, while another broker was awaited."""
     old, (one, two) = replicas(stuck), two_others(stuck)
     without_copies(faults, one, two)
     stuck.cluster.reassign({("t", 0): (one,)}, check=False)
@@ -126,8 +126,8 @@ def test_replicas_do_not_go_before_the_newcomer_was_read_where_it_lies(stuck: Li
             faults.before = flip_when_it_is_being_added
 
     faults.before = flip_when_it_is_being_added
-    said = codes(stuck.cluster.replicate(check=False))
-    assert "CORRUPT_SEGMENT" in said
+    found = codes(stuck.cluster.replicate(check=False))
+    assert "CORRUPT_SEGMENT" in found
     assert replicas(stuck) == (*old, one)
     stuck.cluster.heal().raise_for_failures()
     stuck.cluster.replicate().raise_for_failures()
@@ -148,7 +148,7 @@ def test_another_plan_replaces_the_one_in_progress(stuck: LiveCluster, faults: F
 
 
 def folders(live: LiveCluster, broker: int) -> set[str]:
-    """Folders of replicas of topic t on the broker, but for those that are closed."""
+    """Folders of replicas of topic t on the broker, except closed ones."""
     names = [stored.name for stored in live.store(broker).list("") if "/t-" in stored.name]
     return {folder_of(name) for name in names if base_name(name) != str(CLOSED)}
 
@@ -167,7 +167,7 @@ def test_the_folder_of_a_removed_replica_is_swept(live: LiveCluster) -> None:
 
 
 def test_what_others_put_beside_the_folders_of_the_cluster_is_not_swept(live: LiveCluster) -> None:
-    """Nor what lies in a folder that has an owner."""
+    """Nor files in a folder that has an owner."""
     live.topic()
     live.fill("a")
     owned = live.replica(live.leader()).folder
@@ -206,7 +206,7 @@ def test_a_root_that_cannot_be_listed_keeps_no_other_from_being_swept(stuck: Liv
 def test_a_broker_that_is_placed_again_begins_anew_and_zombies_of_the_old_replica_harm_nobody(
     live: LiveCluster,
 ) -> None:
-    """Protocol, section 1: the assignment stands in the path: "zombies that knew ... a removed replica ... write
+    """Protocol, section 1: the path contains the assignment: "zombies that knew ... a removed replica ... write
     where no one reads"."""
     live.topic()
     live.fill("ab")
@@ -231,10 +231,10 @@ def test_a_broker_that_is_placed_again_begins_anew_and_zombies_of_the_old_replic
 
 def test_a_zombie_whose_view_still_has_the_removed_leader_finds_its_folder_closed(live: LiveCluster) -> None:
     """It would find an empty log, take over its epoch a second time, and copy a second history of that epoch to
-    the follower that both views have: one name, two contents (found by the simulation).
+    the follower in both views: one name, two contents (found by the simulation).
 
-    1. broker 1 leads epoch 1; ``a`` is on it alone (acks=leader), and copied to a newcomer. 2. Broker 1 is
-    reassigned away, and its folder swept. 3. A driver that has seen nothing of that appends ``b``.
+    1. broker 1 leads epoch 1; ``a`` is on it alone (acks=leader), and copied to a new replica. 2. Broker 1 is
+    reassigned away, and its folder swept. 3. A driver that has not seen this appends ``b``.
     """
     live.topic(copies=2)
     old = live.replicas()

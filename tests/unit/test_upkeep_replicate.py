@@ -30,7 +30,7 @@ def disks(tmp_path: Path) -> LiveCluster:
 
 
 def test_an_append_goes_to_many_partitions_at_once_and_each_gets_its_offsets(live: LiveCluster) -> None:
-    """Protocol, section 2, Append: one file a partition, acknowledged by one look at the metadata."""
+    """Protocol, section 2, Append: one file per partition, acknowledged by one look at the metadata."""
     live.topic(partitions=4)
     first = live.append({0: ["a", "b"], 1: ["x"], 3: ["y"]})
     assert offsets_of(first) == {0: (0, 2), 1: (0, 1), 3: (0, 1)}
@@ -58,7 +58,7 @@ def test_a_sequence_that_is_appended_again_answers_with_its_first_offsets(live: 
 
 
 def test_a_sequence_may_come_to_other_partitions_than_the_one_before(live: LiveCluster) -> None:
-    """A micro-batch may have nothing for a partition: gaps are allowed, going back is not."""
+    """A micro-batch may have nothing for a partition: gaps are allowed, lower sequences are not."""
     live.topic(partitions=2)
     live.append({0: ["a"]}, producer="p", sequence=1)
     live.append({1: ["x"]}, producer="p", sequence=2)
@@ -96,8 +96,8 @@ def test_with_too_small_an_isr_nothing_is_appended(live: LiveCluster) -> None:
 
 
 def test_nothing_is_committed_while_the_isr_is_below_min_insync_replicas(live: LiveCluster) -> None:
-    """KIP-966: the high watermark does not advance, whatever acks was (I9); a consumer never gets a record that
-    an unclean election may replace. It advances in the run that lets the others in again."""
+    """KIP-966: the high watermark does not advance, for any acks (I9); a consumer never gets a record that an
+    unclean election may replace. It advances in the run that adds the others to the ISR again."""
     live.topic(min_insync_replicas="2")
     live.append(["a"]).raise_for_failures()
     live.cluster.brokers.fence([2, 3]).raise_for_failures()
@@ -110,7 +110,7 @@ def test_nothing_is_committed_while_the_isr_is_below_min_insync_replicas(live: L
 
 
 def test_a_partition_with_fewer_replicas_than_min_insync_replicas_needs_all_of_them(live: LiveCluster) -> None:
-    """Kafka's effective minimum (KIP-966), so that such a topic can be appended to at all."""
+    """Kafka's effective minimum (KIP-966), so that such a topic accepts appends."""
     live.topic(copies=2, min_insync_replicas="3")
     live.append(["a"]).raise_for_failures()
     live.append(["b"], acks="leader").raise_for_failures()
@@ -187,7 +187,7 @@ def test_an_append_whose_leader_is_lost_on_the_way_goes_to_the_next_one(tmp_path
 def test_appends_without_a_producer_make_the_log_know_one_for_each_that_was_at_work_at_once(
     live: LiveCluster,
 ) -> None:
-    """Step 2: what is known of producers stands in every file; it does not grow with the number of appends."""
+    """Step 2: every file has the producer state; it does not grow with the number of appends."""
     live.topic("t")
     live.topic("u")
     for value in "abc":
@@ -201,7 +201,7 @@ def test_appends_without_a_producer_make_the_log_know_one_for_each_that_was_at_w
 
 
 def test_who_has_an_unknown_outcome_without_a_producer_is_told_how_to_try_again(tmp_path: Path) -> None:
-    """I3: what was told belongs to that append alone; no other one goes on under it."""
+    """I3: the reported name belongs to that append alone; no other one uses it."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.topic()
@@ -216,9 +216,9 @@ def test_who_has_an_unknown_outcome_without_a_producer_is_told_how_to_try_again(
     faults.none()
     assert [row["outcome"] for row in lost.rows] == ["unknown"]
     (note,) = [note for note in lost.notes if note.startswith("unknown partitions")]
-    told = re.fullmatch(r".*: run the append again with producer '(.*)', sequence (\d+), within a day", note)
-    assert told is not None
-    producer, sequence = told.groups()
+    found = re.fullmatch(r".*: run the append again with producer '(.*)', sequence (\d+), within a day", note)
+    assert found is not None
+    producer, sequence = found.groups()
     live.append(["c"]).raise_for_failures()
     again = live.append(["b"], producer=producer, sequence=int(sequence))
     assert rows_of(again, "outcome", "base_offset") == [("duplicate", 1)]
@@ -226,14 +226,14 @@ def test_who_has_an_unknown_outcome_without_a_producer_is_told_how_to_try_again(
 
 
 def _producers(live: LiveCluster, topic: str = "t") -> set[str]:
-    """Whom the end of the log knows."""
+    """The producers in the state at the end of the log."""
     leader = live.replica(live.leader(topic), topic)
     return set(leader.producers(leader.log()))
 
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_sequence_is_a_duplicate_only_if_an_earlier_call_has_appended_it(tmp_path: Path, times: int) -> None:
-    """Protocol, section 2, step 6: what the new leader has of it, the same call may have put there."""
+    """Protocol, section 2, step 6: the same call may have put the new leader's records there."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.topic()
@@ -256,7 +256,8 @@ def test_a_sequence_is_a_duplicate_only_if_an_earlier_call_has_appended_it(tmp_p
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_duplicate_is_one_also_where_its_first_leader_failed_in_the_sync(tmp_path: Path, times: int) -> None:
-    """Such a try has written nothing: what the next leader has is of the earlier call, if there was one."""
+    """Such a try has written nothing: the next leader's records are those of the earlier call, if there was
+    one."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.topic(copies=2)
@@ -297,7 +298,7 @@ def test_a_disk_that_was_replaced_is_found_before_anything_on_it_counts(live: Li
 
 
 def _format_anew(live: LiveCluster, broker: int) -> None:
-    """The broker's root is another incarnation, and registered; nothing is replicated to it."""
+    """Format the broker's root as another incarnation, and register it; nothing is replicated to it."""
     format_root(live.store(broker), "c", broker, live.new_id)
     live.cluster.brokers.register([broker]).raise_for_failures()
 
@@ -336,8 +337,8 @@ def test_a_caught_up_follower_enters_the_isr_in_two_commits(live: LiveCluster) -
 
 
 def test_between_the_two_commits_appends_wait_for_the_newcomer_already(tmp_path: Path) -> None:
-    """Protocol, section 4: "from here on an append needs F's acknowledgement too", whatever became of the
-    proposer; the next run completes what it began."""
+    """Protocol, section 4: "from here on an append needs F's acknowledgement too", even after the proposer's
+    death; the next run completes the expansion."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.topic()
@@ -399,7 +400,7 @@ def test_a_broker_that_cannot_be_reached_is_fenced_and_nobody_waits_for_it(disks
 
 
 def test_the_high_watermark_needs_every_member_of_the_isr(disks: LiveCluster) -> None:
-    """Protocol, section 2: "the LEO of every replica of isr and adding at or above x"; whoever is fenced is no
+    """Protocol, section 2: "the LEO of every replica of isr and adding at or above x"; a fenced broker is no
     member."""
     disks.topic()
     disks.append(["a"], acks="leader")

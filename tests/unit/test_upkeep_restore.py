@@ -31,9 +31,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 @pytest.mark.slow
 def test_a_restored_cluster_is_what_was_tiered(live: LiveCluster) -> None:
-    """Topics, configs, schemas, epochs, records; the log goes on at the end of the remote one, nothing is
-    local.
-    """
+    """Topics, configs, schemas, epochs, records; the log continues at the remote end, nothing is local."""
     before = live.cluster.image
     heir = Heir(live)
     report = heir.restore()
@@ -56,7 +54,8 @@ def test_a_restored_cluster_is_what_was_tiered(live: LiveCluster) -> None:
 
 @pytest.mark.slow
 def test_appends_go_on_at_the_end_and_producers_where_they_were(live: LiveCluster) -> None:
-    """I3 over a restore: a retry of what was tiered is a duplicate; what was lost is appended if it is retried."""
+    """I3 across a restore: a retry of tiered records is a duplicate; lost records are appended if they are
+    retried."""
     live = restored(live)
     again = live.append(["v5"], producer="p", sequence=5, at_ms=5)
     assert rows_of(again, "outcome", "base_offset") == [("duplicate", 5)]
@@ -70,7 +69,8 @@ def test_appends_go_on_at_the_end_and_producers_where_they_were(live: LiveCluste
 
 @pytest.mark.slow
 def test_leader_epochs_go_on_far_above_those_that_were_known(live: LiveCluster) -> None:
-    """Files are named by epoch: none of the former cluster's may ever be taken for one of the restored one's."""
+    """Files are named by epoch: none of the former cluster's may ever be mistaken for one of the restored
+    cluster's."""
     known = live.replicas().view.leader_epoch
     live = restored(live)
     assert live.replicas().view.leader_epoch == known + EPOCH_GAP + 1
@@ -81,7 +81,7 @@ def test_leader_epochs_go_on_far_above_those_that_were_known(live: LiveCluster) 
 
 @pytest.mark.slow
 def test_the_former_cluster_can_commit_no_more(live: LiveCluster) -> None:
-    """Fenced by the table itself, however late it wakes up; what it tries is an error that says why."""
+    """The table itself fences it, however late it resumes; its attempts fail with the reason."""
     former = live.cluster
     heir = Heir(live)
     heir.restore()
@@ -110,7 +110,7 @@ def test_a_table_that_was_not_there_yet_cannot_be_made_by_the_former_cluster(liv
 def test_what_the_former_cluster_commits_until_it_loses_the_tables_is_restored_too(
     tmp_path: Path,
 ) -> None:
-    """Commit, then read: the end of the log is read once nobody else can move it."""
+    """Commit, then read: the end of the log is read once no other driver can move it."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.tiered(**CONFIGS)
@@ -131,7 +131,7 @@ def test_what_the_former_cluster_commits_until_it_loses_the_tables_is_restored_t
 
 
 def test_a_log_start_inside_a_segment_is_kept(tmp_path: Path) -> None:
-    """The table says where its segments begin, the description where the log does."""
+    """The table has the start of its segments, the description that of the log."""
     live = LiveCluster(tmp_path)
     live.tiered(**CONFIGS)
     live.append("abcdef").raise_for_failures()
@@ -173,7 +173,7 @@ def test_fewer_brokers_hold_fewer_replicas_and_the_report_says_so(live: LiveClus
 
 
 def stopping_after(faults: Faults, changes: int) -> None:
-    """The driver dies when it is about to change storage once more."""
+    """The driver dies when it is about to make one more change."""
     left = changes
 
     def stop(uri: str, what: str, name: str) -> None:
@@ -187,7 +187,7 @@ def stopping_after(faults: Faults, changes: int) -> None:
 
 
 def stopped_restore(folder: Path, changes: int) -> bool:
-    """Whether a restore that dies after so many changes has ended before. It is run again, and all is well."""
+    """Whether a restore that dies after that number of changes had ended before. It is run again, and succeeds."""
     faults = Faults()
     live = LiveCluster(folder, through=faults.wrap)
     live.tiered(copies=2, **CONFIGS)
@@ -257,7 +257,7 @@ def test_an_unknown_cluster_is_named_with_those_that_are_there(live: LiveCluster
 
 
 def test_a_damaged_remote_restores_nothing(live: LiveCluster) -> None:
-    """A listed object that is gone, or a description that says something else than its name: one clear error."""
+    """A listed object is missing, or a description differs from its name: one clear error."""
     path = next(live.remote.rglob("0/*.parquet"))
     content = path.read_bytes()
     path.write_bytes(content[:-1])
@@ -275,7 +275,7 @@ def test_a_damaged_remote_restores_nothing(live: LiveCluster) -> None:
 
 
 def test_configs_that_cannot_be_set_any_more_restore_nothing(live: LiveCluster) -> None:
-    """Found before the tables are taken over."""
+    """This is found before the tables are taken over."""
     remote = ports_of(live.cluster).storage.remote_store("test")
     now = describe(live.cluster.image)
     later = msgspec.structs.replace(now.topics[0], configs={**now.topics[0].configs, "segment.bites": "5"})
@@ -292,7 +292,7 @@ def test_configs_that_cannot_be_set_any_more_restore_nothing(live: LiveCluster) 
 def test_a_selector_that_a_backup_names_is_a_name_to_the_restored_cluster(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is imported for it: readers that do not offer it read from the leader, and say so."""
+    """Nothing is imported for it: readers without the selector read from the leader, and say so."""
     live = partly_tiered(tmp_path)
     live.select_by(**{"remote.evil.X": LeaderSelector})
     live.cluster.tier().raise_for_failures()

@@ -1,4 +1,4 @@
-"""A drill: the cluster restored beside itself, and compared."""
+"""A drill: the cluster restored next to the original, and compared."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_a_drill_tells_what_would_be_lost_and_changes_nothing(live: LiveCluster)
 
 
 def test_a_topic_with_snapshots_is_restored_whole_and_empty(tmp_path: Path) -> None:
-    """Its log had a start above 0, for which a snapshot stood that is lost: a log that begins there without one
-    would be corrupt (KIP-630, "Validation of Snapshot and Log")."""
+    """Its log had a start above 0, with a snapshot that is lost: a log that begins there without one would be
+    corrupt (KIP-630, "Validation of Snapshot and Log")."""
     live = Keyed(tmp_path).begin(file_delete_delay_ms="0", metadata_start_offset_lag_time_max_ms="0")
     live.put([("a", "1"), ("b", "1")])
     live.put([("a", "2")])
@@ -59,7 +59,7 @@ def test_a_topic_with_snapshots_is_restored_whole_and_empty(tmp_path: Path) -> N
 
 
 def test_a_partition_of_which_all_was_deleted_is_no_difference(live: LiveCluster) -> None:
-    """DeleteRecords: nothing of it is remote any more that could tell of epochs and producers."""
+    """DeleteRecords: no remote segment is left that has the epochs and producers."""
     live.cluster.tier().raise_for_failures()
     live.cluster.topics.delete_records("t", {0: -1}).raise_for_failures()
     for _ in range(2):
@@ -69,7 +69,7 @@ def test_a_partition_of_which_all_was_deleted_is_no_difference(live: LiveCluster
 
 
 def alike(folder: Path, count: int) -> list[LiveCluster]:
-    """Clusters at one time of day, each with a topic ``t`` of its own."""
+    """Clusters with the same time, each with its own topic ``t``."""
     made: list[LiveCluster] = []
     for number in range(count):
         (folder / str(number)).mkdir()

@@ -1,4 +1,5 @@
-"""What the remote tier tells of the cluster: written by tier runs and before retention, kept in a few versions."""
+"""The description of the cluster in the remote tier: written by tier runs and before retention, kept in a few
+versions."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def test_a_few_descriptions_are_kept_and_a_late_one_counts_for_nothing(live: Liv
 
 
 def test_log_starts_are_described_as_soon_as_retention_moves_them(tmp_path: Path) -> None:
-    """Before the segments below them go: what was deleted does not come back with a restore."""
+    """Before the segments below them are deleted: deleted records do not return with a restore."""
     live = LiveCluster(tmp_path)
     live.tiered()
     live.fill("abcd")
@@ -70,7 +71,7 @@ def test_log_starts_are_described_as_soon_as_retention_moves_them(tmp_path: Path
 
 @pytest.mark.slow
 def test_what_was_deleted_by_hand_does_not_come_back_with_a_restore(live: LiveCluster) -> None:
-    """DeleteRecords moves a log start as retention does. And the offsets of what is gone are never used again."""
+    """DeleteRecords moves a log start like retention does. Offsets of deleted records are never used again."""
     live.cluster.tier().raise_for_failures()
     live.cluster.topics.delete_records("t", {0: 3}).raise_for_failures()
     (row, _) = live.cluster.drill().raise_for_failures().rows
@@ -89,7 +90,7 @@ FAR = (10**6, 8 * 10**18)
 def test_a_description_of_metadata_that_nobody_committed_is_named_and_stops_nobody(
     live: LiveCluster, offset: int, content: bytes | None
 ) -> None:
-    """Whoever can write to the remote tier would end all restore points with one file."""
+    """A writer of the remote tier could invalidate all restore points with one file."""
     folder = live.remote / DESCRIPTIONS / "c"
     data = (folder / described(live)[-1]).read_bytes() if content is None else content
     forged = folder / paths.base_name(description_path("c", offset, digest(data)))
@@ -115,9 +116,9 @@ def test_a_description_with_numbers_far_ahead_of_the_remote_log_restores_nothing
 ) -> None:
     folder = live.remote / DESCRIPTIONS / "c"
     latest = folder / described(live)[-1]
-    said = json.loads(latest.read_bytes())
-    said["topics"][0]["partitions"] = numbers
-    data = json.dumps(said).encode()
+    answer = json.loads(latest.read_bytes())
+    answer["topics"][0]["partitions"] = numbers
+    data = json.dumps(answer).encode()
     latest.unlink()
     (folder / paths.base_name(description_path("c", 500, digest(data)))).write_bytes(data)
     heir = Heir(live)

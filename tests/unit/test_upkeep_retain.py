@@ -27,7 +27,7 @@ READ_ONLY = {"remote.log.copy.disable": "true", "local.retention.bytes": "-2"}
 
 @pytest.mark.slow
 def test_a_driver_that_has_just_started_reads_as_much_however_long_the_logs_are(live: LiveCluster) -> None:
-    """Kafka's retention looks at the oldest segments until one stays."""
+    """Kafka's retention checks the oldest segments until one stays."""
     live.topic(retention_ms=str(HOUR_MS))
 
     def read() -> int:
@@ -105,13 +105,13 @@ def test_retention_sees_one_log_in_both_tiers(
 
 
 def size_of_one(live: LiveCluster) -> int:
-    """All segments hold one record, and are of nearly one size: a bit below the smallest one."""
+    """All segments have one record, and nearly equal sizes: a bit below the smallest one."""
     return min(path.stat().st_size for path in remote_files(live)) - 10
 
 
 @pytest.mark.slow
 def test_every_file_that_is_counted_has_its_bytes_counted(live: LiveCluster) -> None:
-    """Registers go too; they hold no records, and are not counted. Nor does a run without files say there are."""
+    """Registers are deleted too; they have no records, and are not counted. A run without files reports none."""
     live.tiered()
     live.fill("abc")
     live.cluster.tier().raise_for_failures()
@@ -138,8 +138,8 @@ def test_every_file_that_is_counted_has_its_bytes_counted(live: LiveCluster) -> 
 
 @pytest.mark.slow
 def test_a_timestamp_in_the_future_does_not_keep_the_log_for_ever(live: LiveCluster) -> None:
-    """In Kafka a segment with one stays until then, and all that comes after it. Here its age is that of the
-    file; whoever runs retain is told."""
+    """In Kafka a segment with one stays until then, and so do all later ones. Here its age is that of the file;
+    the report says so."""
     now = live.clock.now_ms()
     live.tiered(retention_ms=str(HOUR_MS))
     live.append(["a"], at_ms=now + 1000 * HOUR_MS).raise_for_failures()
@@ -155,7 +155,7 @@ def test_a_timestamp_in_the_future_does_not_keep_the_log_for_ever(live: LiveClus
 
 
 def test_a_timestamp_after_the_year_9999_stops_no_retention(live: LiveCluster) -> None:
-    """Milliseconds taken for seconds: Python's calendar ends before."""
+    """Milliseconds instead of seconds: Python's calendar ends before."""
     live.topic(retention_ms=str(HOUR_MS))
     live.append(["a"], at_ms=1_700_000_000_000_000).raise_for_failures()
     report = live.cluster.retain().raise_for_failures()
@@ -164,7 +164,8 @@ def test_a_timestamp_after_the_year_9999_stops_no_retention(live: LiveCluster) -
 
 @pytest.mark.slow
 def test_a_remote_segment_of_which_a_part_is_below_the_log_start_stays(live: LiveCluster) -> None:
-    """Files are never cut for retention: readers skip what lies below. It goes once all of it is below."""
+    """Files are never cut for retention: readers skip the records below. A file is deleted once all of it is
+    below."""
     live.tiered(segment_bytes="1000000", segment_ms="60000")
     live.fill("abc")
     live.clock.advance_ms(120_000)
@@ -262,7 +263,7 @@ def test_nor_by_a_default_of_the_cluster(live: LiveCluster) -> None:
 
 
 def test_tiering_switched_off_gives_the_remote_data_up(live: LiveCluster) -> None:
-    """KIP-950: the log starts where the leader's storage does; then all that is remote goes."""
+    """KIP-950: the log starts where the leader's storage does; then all remote segments are deleted."""
     filled(live, "abcd")
     retained(live)
     assert local_start(live) == 3
@@ -277,7 +278,7 @@ def test_tiering_switched_off_gives_the_remote_data_up(live: LiveCluster) -> Non
 
 @pytest.mark.slow
 def test_switched_on_again_a_topic_is_tiered_from_its_start(live: LiveCluster) -> None:
-    """A topic that is tiered late, or again: all that the log has is copied, as far as it is sealed."""
+    """A topic that is tiered late, or again: all sealed records of the log are copied."""
     live.topic(segment_bytes="1", file_delete_delay_ms="0")
     live.fill("abc")
     on = {"remote.storage.enable": "true", "local.retention.bytes": "0"}
@@ -298,7 +299,7 @@ def test_switched_on_again_a_topic_is_tiered_from_its_start(live: LiveCluster) -
 
 @pytest.mark.slow
 def test_while_a_partition_has_no_leader_its_remote_data_stays(tmp_path: Path) -> None:
-    """Nobody could say where its log would start without it."""
+    """The start of its log would be unknown without it."""
     live = LiveCluster(tmp_path, on_disk=True)
     live.tiered(copies=1)
     live.fill("abcd")
@@ -317,7 +318,7 @@ def test_while_a_partition_has_no_leader_its_remote_data_stays(tmp_path: Path) -
 
 
 def test_a_zombie_that_gives_up_what_is_tiered_again_changes_nothing(live: LiveCluster) -> None:
-    """It read that tiering was off; since then it was switched on again, and brokers rely on the remote data."""
+    """It read that tiering was off; since then it was enabled again, and brokers rely on the remote data."""
     filled(live, "abcd")
     live.cluster.topics.alter_configs("t", OFF)
     zombie = live.driver()

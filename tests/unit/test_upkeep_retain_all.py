@@ -1,5 +1,5 @@
-"""A log of which all has expired: it holds no file, and still knows where it ends and who wrote it (Kafka's
-UnifiedLog deletes the expired active segment; then log start = log end)."""
+"""A completely expired log: it has no file, and still knows its end and its producers (Kafka's UnifiedLog deletes
+the expired active segment; then log start = log end)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ KINDS = ("local", "both tiers")
 
 
 def retained(live: LiveCluster) -> None:
-    """Twice: starts first, then what lies below them."""
+    """Run retention twice: it moves starts first, then deletes the files below them."""
     for _ in range(2):
         live.cluster.retain().raise_for_failures()
 
 
 def expired(folder: Path, kind: str) -> LiveCluster:
-    """Offsets 0 to 2, by producer ``p``, sequences 0 to 2, which retention.ms has deleted: every file of them."""
+    """Offsets 0 to 2, by producer ``p``, sequences 0 to 2, all of whose files retention.ms has deleted."""
     live = LiveCluster(folder)
     configs = {"retention_ms": str(HOUR_MS), "file_delete_delay_ms": "0"}
     if kind == "local":
@@ -132,7 +132,7 @@ def test_leaders_change_and_replicas_come_and_lose_their_disk(tmp_path: Path, ki
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_unclean_election_of_a_replica_that_was_away_goes_on_at_the_log_end(tmp_path: Path, kind: str) -> None:
-    """It still has files, and has to give no offset away a second time."""
+    """It still has files, and must assign no offset a second time."""
     live = LiveCluster(tmp_path)
     (live.topic if kind == "local" else live.tiered)(retention_ms=str(HOUR_MS), file_delete_delay_ms="0")
     live.append(["a"], at_ms=live.clock.now_ms()).raise_for_failures()
@@ -166,8 +166,8 @@ def test_what_is_not_committed_does_not_expire(tmp_path: Path) -> None:
 
 
 def expired_on_brokers(folder: Path) -> LiveCluster:
-    """Of a topic whose brokers keep an hour, and whose remote tier keeps all: the active segment is uploaded when
-    it is too old for them."""
+    """A topic whose brokers keep an hour, and whose remote tier keeps all: the active segment is uploaded when it
+    is too old for them."""
     live = LiveCluster(folder)
     live.tiered(segment_bytes=str(1 << 30), local_retention_bytes="-2", local_retention_ms=str(HOUR_MS))
     for value in "abc":
@@ -219,7 +219,8 @@ def test_a_follower_begins_behind_what_is_in_the_remote_tier_alone(tmp_path: Pat
 
 @pytest.mark.slow
 def test_records_of_aborted_transactions_stay_unseen_in_the_remote_tier(tmp_path: Path) -> None:
-    """Which remote files may hold some, the last local file says; a log that had none for a while is careful."""
+    """The last local file names the remote files that may have some; a log that had none for a while is
+    cautious."""
     live = LiveCluster(tmp_path)
     live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.tiered(local_retention_bytes="-2", local_retention_ms=str(HOUR_MS))

@@ -1,4 +1,4 @@
-"""Retention lets go of nothing before what stands for it was read where it lies (protocol, I8)."""
+"""Retention deletes nothing before its remote copy was read (protocol, I8)."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_a_segment_is_read_back_once_when_it_is_first_relied_upon(
 
 @pytest.mark.slow
 def test_one_bit_of_an_object_that_looks_as_it_was_keeps_the_brokers_from_letting_go(live: LiveCluster) -> None:
-    """Name, size, time, and footer are what they were: only who reads all of it finds out. heal mends it, from
-    what the brokers still have."""
+    """Name, size, time, and footer are unchanged: only a full read detects it. heal repairs it from the brokers'
+    copies."""
     filled(live, "abcd")
     second = remote_files(live)[1]
     before = second.stat()
@@ -102,7 +102,7 @@ def test_what_a_merge_has_hidden_goes_once_the_segment_was_read_on_that_replica(
 
 
 def test_an_object_that_was_replaced_by_a_faithful_copy_is_read_whole_and_relied_upon(live: LiveCluster) -> None:
-    """A bucket that was copied: every object has another time. Its checksums hold."""
+    """A copied bucket: every object has another time. Its checksums are right."""
     filled(live, "abcd")
     for path in remote_files(live):
         os.utime(path, (1, 1))
@@ -142,7 +142,7 @@ def test_a_damaged_footer_is_found_although_size_and_time_are_as_they_were(live:
 
 
 def test_files_stay_on_the_brokers_when_their_remote_copy_goes_during_the_delay(live: LiveCluster) -> None:
-    """Between the new local start and the deletion, file.delete.delay.ms later, somebody removes the remote."""
+    """Between the new local start and the deletion, file.delete.delay.ms later, the remote object is deleted."""
     filled(live, "abcd", file_delete_delay_ms="60000")
     live.cluster.retain().raise_for_failures()
     assert (local_start(live), len(live.log(1).listing.data)) == (3, 4)
@@ -154,7 +154,7 @@ def test_files_stay_on_the_brokers_when_their_remote_copy_goes_during_the_delay(
 
 
 class _Meanwhile(Silent):
-    """Others act when a retain is planned, and its tasks are about to run."""
+    """Other drivers act when a retain is planned, and its tasks are about to run."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self.act = act
@@ -179,7 +179,8 @@ def test_what_another_run_lets_expire_meanwhile_is_not_missing(live: LiveCluster
 
 
 def late_commit_of_a_lost_history(live: LiveCluster) -> None:
-    """What a driver does that asked who leads, was held up, and puts its version after an unclean election."""
+    """The late commit of a driver that read the leader, was delayed, and commits its version after an unclean
+    election."""
     topic = live.cluster.image.topic("t")
     uploads = []
     for path in remote_files(live)[2:]:
@@ -194,8 +195,9 @@ def late_commit_of_a_lost_history(live: LiveCluster) -> None:
 
 @pytest.mark.slow
 def test_what_an_unclean_election_has_lost_counts_for_nothing(tmp_path: Path) -> None:
-    """Broker 3 was away when broker 2 appended, and leads now. Remote segments of what it never had are not of its
-    history: no reader sees them, it lets go of nothing for them, and the next tier run takes them out."""
+    """Broker 3 was away when broker 2 appended, and leads now. Remote segments of records that it never had are
+    not of its history: no reader sees them, it deletes nothing because of them, and the next tier run removes
+    them."""
     live = LiveCluster(tmp_path, on_disk=True)
     live.tiered(local_retention_bytes="-2")
     live.cluster.reassign({("t", 0): [2, 3]}).raise_for_failures()
@@ -237,7 +239,7 @@ def test_readers_are_given_no_more_than_the_leaders_history_has() -> None:
 
 
 def test_a_remote_log_that_lacks_the_beginning_of_the_log_counts_for_nothing(live: LiveCluster) -> None:
-    """A batch was lost, and the next one committed to an empty table: what lies before is only on the brokers."""
+    """A batch was lost, and the next one committed to an empty table: earlier records are only on the brokers."""
     filled(live, "abcd")
     topic = live.cluster.image.topic("t")
     table = table_in(LocalStore(str(live.remote)), topic_id=topic.topic_id)

@@ -36,7 +36,7 @@ def test_thin_replicas_come_last_in_the_order_in_which_they_stood() -> None:
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveCluster:
-    """Topic ``t`` on brokers 2 and 3; the preferred one lost its disk, and came back with a short local log: it
+    """Topic ``t`` on brokers 2 and 3; the preferred one lost its disk, and returned with a short local log: it
     holds [6, 8) of [0, 8)."""
     made = LiveCluster(tmp_path, brokers=3)
     made.cluster.brokers.fence(1).raise_for_failures()
@@ -65,7 +65,7 @@ def test_with_the_option_a_thin_preferred_replica_does_not_lead_again(live: Live
 
 
 def test_a_thin_leader_gives_way_to_a_full_replica(live: LiveCluster) -> None:
-    """It leads because the metadata, which knows nothing of storage, took the preferred one."""
+    """It leads because the metadata, which does not know the storage, selected the preferred one."""
     preferred, full = live.replicas().view.replicas
     live.cluster.elect(leader=preferred).raise_for_failures()
     live.cluster.topics.alter_configs("t", {THIN_LAST: "true"})
@@ -88,8 +88,8 @@ def test_once_it_is_not_thin_any_more_it_leads_again(live: LiveCluster) -> None:
 
 
 def test_among_equals_an_unclean_election_takes_a_thin_replica_last(live: LiveCluster) -> None:
-    """Equals end at the same offset, under the same epoch; one that holds more in offsets comes first in any
-    case, however short."""
+    """Equals end at the same offset, under the same epoch; a replica with a greater end comes first, however short
+    its log is."""
     replicas = live.replicas()
     able = (Candidate(2, 1, 8, 2), Candidate(3, 1, 8, 8), Candidate(4, 1, 7, 7))
     assert Candidates(able, (), 8).best(replicas).broker_id == 2

@@ -1,4 +1,4 @@
-"""The snapshot job on topics of users: when, what, on which replicas, and what it lets go (KIP-630)."""
+"""The snapshot job on user topics: its times, content, replicas, and deletions (KIP-630)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_it_holds_what_is_committed_and_ends_where_a_transaction_is_open(tmp_pat
 
 @pytest.mark.slow
 def test_snapshots_build_on_each_other_and_on_merged_files(live: Keyed) -> None:
-    """The previous snapshot and the log after it are read, and nothing before."""
+    """The previous snapshot and the log after it are read, and no earlier files."""
     rng = random.Random(5)
     twin: dict[str, str] = {}
     for step in range(12):
@@ -106,7 +106,7 @@ def test_tombstones_are_dropped_once_they_are_old(live: Keyed) -> None:
 
 
 def test_records_without_a_key_are_refused(live: Keyed) -> None:
-    """As in Kafka's compacted topics: nothing could ever take their place."""
+    """As in Kafka's compacted topics: no later record could replace them."""
     with pytest.raises(InvalidRecordError, match="append to t-0: record 0 of its batch, with no key"):
         live.append(["a"])
     assert live.log(live.leader()).log_end == 0
@@ -128,13 +128,12 @@ def test_topics_that_cannot_have_snapshots(
     ports = ports_of(live.cluster)
     with pytest.raises(InvalidConfigError, match=says):
         create_topic(
-            ports.metadata,
-            ports.storage,
+            *ports.for_tasks,
             "t",
             key_schema=schema,
             configs={**configs, "cleanup.policy": "snapshot"},
         )
-    create_topic(ports.metadata, ports.storage, "t", key_schema=schema, configs=configs)
+    create_topic(*ports.for_tasks, "t", key_schema=schema, configs=configs)
     with live.unchanged(), pytest.raises(InvalidConfigError, match=says):
         live.cluster.topics.alter_configs("t", {"cleanup.policy": "snapshot"})
 
@@ -206,7 +205,7 @@ def test_topics_with_another_policy_are_left_alone(live: Keyed) -> None:
 
 
 def test_a_partition_larger_than_memory_needs_spark(live: Keyed) -> None:
-    """It is never loaded whole into Python."""
+    """Python never loads it whole."""
     live.put([("a", "1")])
     report = live.cluster.snapshot("t", by_hand=True, memory_bytes=10, check=False)
     assert "run this job on Spark" in the_failure(report)

@@ -1,4 +1,4 @@
-"""The snapshot job on the metadata log: one of the logs that snapshots keep short (KIP-630)."""
+"""The snapshot job on the metadata log, which snapshots also keep short (KIP-630)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def live(tmp_path: Path) -> Keyed:
 
 
 def of_metadata(report: Report) -> dict[str, object]:
-    """Its row."""
+    """The row of the metadata log."""
     (row,) = (row for row in report.raise_for_failures().rows if row["topic"] == METADATA)
     return dict(row)
 
@@ -34,8 +34,8 @@ def checkpoints_of_voters(live: LiveCluster) -> dict[str, bytes]:
 
 @pytest.mark.slow
 def test_the_metadata_log_is_one_of_all(live: Keyed) -> None:
-    """The job is keyed by partition over all that have snapshots; the metadata log comes last, when it holds what
-    the others have committed."""
+    """The job is keyed by partition over all logs with snapshots; the metadata log comes last, when it has the
+    commits of the others."""
     live.put([("a", "1")])
     report = live.cluster.snapshot(by_hand=True)
     assert [row["topic"] for row in report.rows] == ["t", METADATA]
@@ -82,7 +82,7 @@ def test_the_metadata_log_has_the_policy_of_the_cluster(live: Keyed) -> None:
 
 
 def test_a_metadata_log_that_cannot_be_kept_is_a_failure_of_its_own(tmp_path: Path) -> None:
-    """The topics' snapshots are made all the same."""
+    """The topics' snapshots are made nevertheless."""
     faults = Faults()
     live = Keyed(tmp_path, through=faults.wrap).begin()
     live.put([("a", "1")])
@@ -101,7 +101,7 @@ def test_a_metadata_log_that_cannot_be_kept_is_a_failure_of_its_own(tmp_path: Pa
     "nth", [2, 7, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 12) if n not in (2, 7))]
 )
 def test_two_runs_on_the_metadata_log_at_once_do_no_harm(tmp_path: Path, nth: int) -> None:
-    """Before the n-th change of one run, another commits, and runs from beginning to end."""
+    """Before the n-th change of one run, another driver commits, and runs from beginning to end."""
     faults = Faults()
     live = Keyed(tmp_path, through=faults.wrap).begin()
     other = live.driver()

@@ -1,4 +1,4 @@
-"""The snapshot job while leaders change, other runs are under way, and runs stop (KIP-630)."""
+"""The snapshot job while leaders change, other runs overlap, and runs are interrupted (KIP-630)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def live(tmp_path: Path) -> Keyed:
 
 
 def test_a_new_leader_goes_on_from_the_snapshots_of_the_old_one(live: Keyed) -> None:
-    """The epoch in the name is that of the last contained record, not that of the moment."""
+    """The epoch in the name is that of the last contained record, not the current one."""
     live.put([("a", "1")])
     live.take()
     live.cluster.elect("t", leader=live.followers()[0]).raise_for_failures()
@@ -47,7 +47,7 @@ def test_a_new_leader_goes_on_from_the_snapshots_of_the_old_one(live: Keyed) -> 
 def elected_before(
     faults: Faults, driver: Cluster, when: Callable[[str, str, str], bool], heirs: Sequence[int]
 ) -> None:
-    """Each time that ``when(root, call, name)`` says so, elect the next of these brokers first."""
+    """Before each call that ``when(root, call, name)`` selects, elect the next of these brokers."""
     left = list(heirs)
 
     def strike(uri: str, what: str, name: str) -> None:
@@ -66,8 +66,8 @@ def makes_snapshot(uri: str, what: str, name: str) -> bool:
 
 
 def test_a_run_whose_leader_is_replaced_meanwhile_goes_on_under_the_new_one(tmp_path: Path) -> None:
-    """Write, then check: before a snapshot gets its name, the leader is looked at once more. FENCED_LEADER_EPOCH:
-    what was written so far is given up, and the partition looked at anew, in the same run."""
+    """Write, then check: before a snapshot gets its name, the leader is read once more. FENCED_LEADER_EPOCH: the
+    written part is discarded, and the partition processed again, in the same run."""
     faults = Faults()
     live = Keyed(tmp_path, through=faults.wrap).begin()
     live.put([("a", "1")])
@@ -96,8 +96,8 @@ def test_a_run_whose_leader_is_replaced_again_and_again_ends(tmp_path: Path) -> 
 def test_a_follower_whose_leader_is_replaced_between_two_chunks_goes_on_with_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KIP-630, "Fetching Snapshots": CurrentLeaderEpoch of every request; FENCED_LEADER_EPOCH. What was fetched
-    stays, for the new leader has the same bytes."""
+    """KIP-630, "Fetching Snapshots": CurrentLeaderEpoch of every request; FENCED_LEADER_EPOCH. Fetched chunks
+    stay, because the new leader has the same bytes."""
     monkeypatch.setattr(replication, "RESPONSE_MAX_BYTES", 600)
     faults = Faults()
     live = Keyed(tmp_path, through=faults.wrap).begin()
@@ -122,8 +122,8 @@ def test_a_follower_whose_leader_is_replaced_between_two_chunks_goes_on_with_the
 
 
 def test_a_log_start_that_was_found_under_another_leader_is_looked_for_again(tmp_path: Path) -> None:
-    """AdvanceLogStart carries the leader epoch: after an unclean election the old one's may lie beyond the log,
-    and what is appended there would be below the log start."""
+    """AdvanceLogStart carries the leader epoch: after an unclean election the old leader's offset may be beyond
+    the log, and later appends would be below the log start."""
     faults = Faults()
     live = Keyed(tmp_path, through=faults.wrap).begin(copies=2, unclean_leader_election_enable="true")
     live.put([("a", "1")])
@@ -151,8 +151,8 @@ def test_a_log_start_that_was_found_under_another_leader_is_looked_for_again(tmp
 
 
 def test_after_an_unclean_election_the_snapshot_of_the_old_leader_is_what_is_left(tmp_path: Path) -> None:
-    """The log below the log start is nowhere any more; the old leader's snapshot is still there when it is back,
-    and of the history that goes on: the next one builds on it."""
+    """The log below the log start no longer exists; the old leader's snapshot still exists when it returns, and
+    belongs to the current history: the next one is based on it."""
     live = Keyed(tmp_path, on_disk=True).begin(copies=2, unclean_leader_election_enable="true")
     live.put([("a", "1")])
     leader, (behind,) = live.leader(), live.followers()
@@ -180,7 +180,7 @@ def test_a_replica_leads_from_the_end_of_its_snapshot_where_its_log_ends_before(
     live.cluster.brokers.fence(behind).raise_for_failures()
     live.put([("a", "2"), ("b", "2")])
     live.cluster.brokers.unfence(behind).raise_for_failures()
-    live.take()  # the follower gets the snapshot, and its log goes on to end at 1
+    live.take()  # the follower gets the snapshot, and its log continues to end at 1
     assert (live.ids(behind), live.log(behind).log_end) == (["3-1"], 1)
     live.cluster.brokers.fence(leader, force=True).raise_for_failures()
     live.cluster.elect("t", unclean=True).raise_for_failures()
@@ -196,7 +196,7 @@ def test_a_replica_leads_from_the_end_of_its_snapshot_where_its_log_ends_before(
 
 
 def test_a_damaged_snapshot_makes_nobody_lead_from_its_end(tmp_path: Path) -> None:
-    """Every byte is verified before anything rests on it."""
+    """Every byte is verified before anything depends on it."""
     live = Keyed(tmp_path, on_disk=True).begin(copies=2, unclean_leader_election_enable="true")
     live.put([("a", "1")])
     leader, (behind,) = live.leader(), live.followers()
@@ -212,7 +212,7 @@ def test_a_damaged_snapshot_makes_nobody_lead_from_its_end(tmp_path: Path) -> No
 
 
 def test_snapshots_of_a_history_that_was_given_up_count_for_nothing(live: Keyed) -> None:
-    """The epoch in the name tells; they go when the log start has passed them."""
+    """The epoch in the name identifies them; they are deleted when the log start has passed them."""
     live.put([("a", "1"), ("b", "1")])
     leader = live.replica(live.leader())
     leader.store.create(leader.path(CheckpointName(1, 9)), b"of epoch 9, which this history never had at offset 0")
@@ -232,7 +232,7 @@ def test_snapshots_of_a_history_that_was_given_up_count_for_nothing(live: Keyed)
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_two_runs_at_once_do_no_harm(tmp_path: Path, seed: int) -> None:
-    """At a random change of one run another one runs from beginning to end, and appends besides."""
+    """At a random change of one run another one runs from beginning to end, and also appends."""
     faults = Faults()
     live = Keyed(tmp_path, through=faults.wrap).begin(file_delete_delay_ms="0")
     rng = random.Random(seed)
@@ -269,7 +269,7 @@ def test_two_runs_at_once_do_no_harm(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "every one"])
 def test_a_run_that_stops_anywhere_is_gone_on_from(tmp_path: Path, step: int) -> None:
-    """I7: the n-th change of a run fails, and all that come after it; the next run does the rest."""
+    """I7: the n-th change of a run fails, and so do all later ones; the next run does the rest."""
     for nth in range(1, 40, step):
         faults = Faults()
         folder = tmp_path / str(nth)

@@ -1,4 +1,4 @@
-"""The snapshot job on the replicas of a topic: who gets a snapshot, and what it lets go (KIP-630)."""
+"""The snapshot job on the replicas of a topic: their snapshots, and the deletions (KIP-630)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def live(tmp_path: Path) -> Keyed:
 
 
 def test_every_live_replica_gets_the_same_bytes(live: Keyed) -> None:
-    """One replica makes it, the others fetch it: by the run that made it."""
+    """One replica makes it, and the same run lets the others fetch it."""
     live.put([("a", "1")])
     live.take()
     assert {checkpoint(live, broker).read() for broker in (1, 2, 3)} == {checkpoint(live, live.leader()).read()}
@@ -71,8 +71,8 @@ def test_a_follower_below_the_log_start_takes_the_snapshot_first(live: Keyed) ->
 
 
 def test_a_follower_that_parted_ways_below_the_log_start_takes_the_snapshot(tmp_path: Path) -> None:
-    """KIP-630, "Overview": "with an offset and last fetched epoch greater than or equal to the LogStartOffset";
-    where the logs agree ends below it, no offset is left to truncate to."""
+    """KIP-630, "Overview": "with an offset and last fetched epoch greater than or equal to the LogStartOffset"; if
+    the logs agree only below it, there is no offset to truncate to."""
     live = Keyed(tmp_path, on_disk=True).begin(copies=2, unclean_leader_election_enable="true")
     live.put([("a", "1")])
     ahead, (heir,) = live.leader(), live.followers()
@@ -95,7 +95,7 @@ def test_a_follower_that_parted_ways_below_the_log_start_takes_the_snapshot(tmp_
 
 @pytest.mark.slow
 def test_the_snapshot_is_in_place_before_the_log_starts_at_its_end(tmp_path: Path) -> None:
-    """Whatever stops a follower on the way: the local start never stands without its snapshot."""
+    """Whatever interrupts a follower: the local start never exists without its snapshot."""
     faults = Faults()
     live = Keyed(tmp_path, through=faults.wrap).begin()
     live.put([("a", "1"), ("b", "1")])
@@ -158,7 +158,7 @@ def test_a_damaged_snapshot_is_passed_over_and_not_spread(live: Keyed) -> None:
 
 @pytest.mark.slow
 def test_a_leader_whose_snapshot_is_damaged_gets_a_whole_copy_of_a_follower(live: Keyed) -> None:
-    """What the snapshot stands for is nowhere in the log any more: without it, the next one would lose it."""
+    """The snapshot's records are no longer in the log: without it, the next one would lose them."""
     live.put([("a", "1"), ("b", "1")])
     live.take()
     live.cluster.retain("t").raise_for_failures()
@@ -180,7 +180,7 @@ def test_a_leader_whose_snapshot_is_damaged_gets_a_whole_copy_of_a_follower(live
 def test_who_stays_or_comes_has_the_snapshot_whole_though_the_leaders_is_damaged(
     tmp_path: Path, heirs: tuple[int, ...]
 ) -> None:
-    """What it stands for is nowhere in the log any more: the old replicas go once their heir has it."""
+    """The snapshot's records are no longer in the log: the old replicas leave once their heir has it."""
     live = with_a_snapshot_alone(tmp_path)
     assert live.leader() == 1
     checkpoint(live, 1).flip(700)
@@ -228,7 +228,7 @@ def with_a_snapshot_alone(folder: Path) -> Keyed:
 
 
 def test_without_any_snapshot_of_what_left_the_log_none_is_made(live: Keyed) -> None:
-    """Nothing that only old snapshots held is ever left out in silence."""
+    """Records that only old snapshots held are never left out silently."""
     live.put([("a", "1")])
     live.take()
     live.cluster.retain("t").raise_for_failures()
@@ -242,7 +242,8 @@ def test_without_any_snapshot_of_what_left_the_log_none_is_made(live: Keyed) -> 
 
 
 def test_a_topic_may_get_the_policy_when_its_log_start_has_grown(tmp_path: Path) -> None:
-    """What retention had dropped by then nobody misses; a person says so, by the first snapshot by hand."""
+    """Records that retention had deleted by then are not needed; an operator confirms this by the first snapshot
+    by hand."""
     live = Keyed(tmp_path).begin(cleanup_policy="delete", retention_bytes="1")
     live.put([("a", "1")])
     live.put([("b", "1")])
@@ -267,7 +268,7 @@ def test_the_log_start_grows_when_all_live_replicas_have_it(live: Keyed) -> None
 
 
 def test_retention_does_not_move_the_log_start(live: Keyed) -> None:
-    """Only a snapshot stands for what leaves the log."""
+    """Only a snapshot replaces records that leave the log."""
     live.cluster.topics.alter_configs("t", {"retention.ms": "1", "retention.bytes": "1"})
     live.put([("a", "1")], at_ms=1)
     live.put([("b", "1")], at_ms=1)
@@ -276,7 +277,7 @@ def test_retention_does_not_move_the_log_start(live: Keyed) -> None:
 
 
 def no_snapshot_on(broker: int) -> Callable[[str, str, str], None]:
-    """The disk of the broker is full when a snapshot comes."""
+    """The disk of the broker is full when a snapshot arrives."""
 
     def refuse(uri: str, what: str, name: str) -> None:
         if uri == f"memory://b{broker}" and ".checkpoint" in name and what in CHANGES:
@@ -361,9 +362,9 @@ def test_a_log_stays_where_the_snapshot_that_would_stand_for_it_is_damaged_and_r
     live.take()
     victim = live.followers()[0]
     checkpoint(live, victim).flip(700)
-    said = the_failure(live.cluster.retain("t", check=False))
-    assert said.startswith(f"t-0 on broker {victim}: CORRUPT_SEGMENT")
-    assert "the log that it would replace remains: take a snapshot" in said
+    failure = the_failure(live.cluster.retain("t", check=False))
+    assert failure.startswith(f"t-0 on broker {victim}: CORRUPT_SEGMENT")
+    assert "the log that it would replace remains: take a snapshot" in failure
     assert {broker: live.log(broker).local_start for broker in (1, 2, 3)} == {1: 1, 2: 1, 3: 1} | {victim: 0}
 
 
@@ -380,7 +381,7 @@ def test_nothing_is_deleted_before_its_successor_is_verified(live: Keyed) -> Non
     live.cluster.snapshot("t")
     assert live.ids(victim) == ["1-1", "2-1"]
     assert live.ids(live.leader()) == ["2-1"]
-    assert live.held(victim) == {"a": "2"}  # mended; the next run but one deletes
+    assert live.held(victim) == {"a": "2"}  # repaired; the next run but one deletes
     live.clock.sleep(61)
     live.cluster.snapshot("t").raise_for_failures()
     assert live.ids(victim) == ["2-1"]

@@ -33,7 +33,7 @@ def live(tmp_path: Path) -> Keyed:
 
 
 def folder(live: Keyed) -> Path:
-    """That of the table."""
+    """The folder of the table."""
     return live.remote / "_snapshots" / f"t-{live.cluster.image.topic('t').topic_id}"
 
 
@@ -51,7 +51,7 @@ def state(live: Keyed) -> dict[str, str]:
 
 
 def data_files(live: Keyed) -> set[str]:
-    """The data files that lie in the table's folder."""
+    """The data files in the table's folder."""
     names = (str(path.relative_to(folder(live))) for path in folder(live).rglob("*.parquet"))
     return {name for name in names if parse_published_path(name) is not None}
 
@@ -132,8 +132,7 @@ def test_columns_are_typed_and_grow_with_the_topic(tmp_path: Path) -> None:
     configs = {"cleanup.policy": "snapshot", "remote.snapshot.table.enable": "true"}
     ports = ports_of(live.cluster)
     create_topic(
-        ports.metadata,
-        ports.storage,
+        *ports.for_tasks,
         "t",
         partitions=1,
         key_schema='"string"',
@@ -153,7 +152,7 @@ def test_columns_are_typed_and_grow_with_the_topic(tmp_path: Path) -> None:
 
     put("no", {"name": "Oslo"})
     live.take()
-    alter_topic(ports.metadata, "t", value_schema=json.dumps(grown))
+    alter_topic(ports.metadata, ports.execution, "t", value_schema=json.dumps(grown))
     put("se", {"name": "Stockholm", "people": 1})
     live.take()
     rows = {row["key"]: row["value"] for row in table(live).to_pyarrow_table().to_pylist()}
@@ -236,7 +235,7 @@ def test_of_two_jobs_at_once_the_later_snapshot_stays(live: Keyed, monkeypatch: 
 
 @pytest.mark.slow
 def test_a_commit_that_loses_its_version_is_decided_anew(live: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Delta's optimistic concurrency: somebody else's version comes between reading the table and the put."""
+    """Delta's optimistic concurrency: another version is committed between reading the table and the put."""
     live.put([("a", "1")])
     live.take()
     live.put([("a", "2")])
@@ -256,8 +255,8 @@ def test_a_commit_that_loses_its_version_is_decided_anew(live: Keyed, monkeypatc
 def test_a_snapshot_of_a_lost_history_is_replaced_by_a_later_leaders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An unclean election has lost records that were published, for the job died before the log start could grow:
-    the table follows the log that is there."""
+    """An unclean election has lost published records, because the job died before the log start could grow: the
+    table follows the current log."""
     live = Keyed(tmp_path, on_disk=True).begin(copies=2, unclean_leader_election_enable="true", **ENABLED)
     live.put([("a", "1")])
     leader, (behind,) = live.leader(), live.followers()
@@ -275,7 +274,7 @@ def test_a_snapshot_of_a_lost_history_is_replaced_by_a_later_leaders(
 
 
 def test_a_deposed_leaders_snapshot_replaces_nothing(live: Keyed) -> None:
-    """A zombie commits late: the table names the leader epoch of what it has."""
+    """A zombie commits late: the table contains the leader epoch of its content."""
     live.put([("a", "1")])
     live.take()
     (present,) = ours(live).load().files.values()
@@ -348,7 +347,7 @@ def test_what_others_have_appended_leaves_with_the_next_publication(live: Keyed)
 
 
 def test_a_damaged_snapshot_is_not_published(live: Keyed) -> None:
-    """Every byte of it is verified first; a whole copy of another replica takes its place."""
+    """Every byte of it is verified first; an intact copy of another replica replaces it."""
     live.put([("a", "1")])
     live.cluster.topics.alter_configs("t", {"remote.snapshot.table.enable": "false"})
     live.take()
@@ -426,7 +425,7 @@ def test_vacuum_finds_the_table_of_a_deletion_that_died(live: Keyed, monkeypatch
 
 @pytest.mark.slow
 def test_a_restored_cluster_takes_the_table_over(tmp_path: Path) -> None:
-    """It says what the keys were until the first snapshot there replaces it; the former cluster is kept out."""
+    """It shows the former keys until the first snapshot replaces it; the former cluster is fenced."""
     live = Keyed(tmp_path).begin(**ENABLED)
     live.tiered("u")
     live.fill("a", "u")

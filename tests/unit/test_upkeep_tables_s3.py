@@ -1,4 +1,4 @@
-"""Tables for others on a real S3 server: of snapshots, and of Iceberg's."""
+"""Tables for other programs on a real S3 server: of snapshots, and of Iceberg."""
 
 from __future__ import annotations
 

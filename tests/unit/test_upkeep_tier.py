@@ -18,7 +18,7 @@ from tests.unit.remote_folder import topic_folders
 
 HOUR_MS = 3_600_000
 OFF = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
-"""Configs that switch tiering off and give the remote data up (KIP-950)."""
+"""Configs that switch tiering off and delete the remote data (KIP-950)."""
 
 
 def offsets_in(live: LiveCluster, topic: str = "t") -> list[int]:
@@ -30,7 +30,7 @@ def offsets_in(live: LiveCluster, topic: str = "t") -> list[int]:
 
 @pytest.mark.slow
 def test_a_record_waits_no_longer_than_segment_ms_however_often_it_is_merged(tmp_path: Path) -> None:
-    """Each merge makes a younger file: tiering goes by the first append in it."""
+    """Each merge makes a younger file: tiering uses the time of the first append in it."""
     live = LiveCluster(tmp_path)
     live.topic(remote_storage_enable="true", segment_ms=str(HOUR_MS), segment_merge_min_files="2")
     born_ms = live.clock.now_ms()
@@ -55,7 +55,7 @@ def test_a_record_waits_no_longer_than_segment_ms_however_often_it_is_merged(tmp
 
 
 def together(*actions: Callable[[], Report]) -> list[Report]:
-    """Run these at once; their reports."""
+    """Run these at once; returns their reports."""
     reports: list[Report] = []
     barrier = threading.Barrier(len(actions))
 
@@ -88,7 +88,7 @@ def test_the_remote_table_holds_each_offset_once_however_often_tier_runs(live: L
 
 
 def test_only_what_is_below_the_high_watermark_is_tiered(live: LiveCluster) -> None:
-    """What is not committed may still be truncated. (Kafka: up to the last stable offset.)"""
+    """Uncommitted records may still be truncated. (Kafka: up to the last stable offset.)"""
     live.tiered()
     live.fill("ab")
     live.append(["c"], acks="leader")
@@ -126,7 +126,7 @@ def test_a_topic_is_tiered_only_where_the_cluster_has_a_remote(tmp_path: Path) -
 def test_a_driver_that_dies_between_upload_and_commit_leaves_files_that_the_next_run_takes(
     live: LiveCluster,
 ) -> None:
-    """KIP-405, COPY_SEGMENT_STARTED without COPY_SEGMENT_FINISHED; style habit 8."""
+    """KIP-405, COPY_SEGMENT_STARTED without COPY_SEGMENT_FINISHED."""
     live.tiered()
     live.fill("abc")
     with pytest.raises(KeyboardInterrupt):
@@ -142,8 +142,8 @@ def test_a_driver_that_dies_between_upload_and_commit_leaves_files_that_the_next
 
 @pytest.mark.slow
 def test_what_was_uploaded_from_appends_counts_after_they_were_merged(live: LiveCluster) -> None:
-    """The crash of a driver between upload and commit, and a merge of the same run before the next one: the
-    leader's merged segment has the remote file's name, and the same bytes: merges are reproducible."""
+    """A driver crashes between upload and commit, and a merge of the same run happens before the next one: the
+    leader's merged segment has the remote file's name, and the same bytes, because merges are reproducible."""
     live.tiered(segment_bytes="1000000", segment_ms="60000")
     live.fill("abc")
     live.clock.advance_ms(120_000)
@@ -166,7 +166,7 @@ def test_what_was_uploaded_from_appends_counts_after_they_were_merged(live: Live
 
 @pytest.mark.slow
 def test_two_drivers_that_tier_at_once_tier_each_offset_once(live: LiveCluster) -> None:
-    """A commit that loses the race drops what the winner has committed."""
+    """A commit that loses the race drops the segments that the winner has committed."""
     live.tiered()
     drivers = [live.driver(), live.driver()]
     for _ in range(3):
@@ -180,7 +180,7 @@ def test_two_drivers_that_tier_at_once_tier_each_offset_once(live: LiveCluster) 
 
 @pytest.mark.slow
 def test_drivers_that_tier_and_drop_while_others_read_leave_no_gap(live: LiveCluster) -> None:
-    """Records wander between the tiers while a read is planned, or a tier run: neither takes that for loss."""
+    """Records move between the tiers while a read or a tier run is planned: neither considers them lost."""
     live.tiered()
     live.fill("ab")
     tiering, dropping = live.driver(), live.driver()
@@ -212,7 +212,7 @@ def test_drivers_that_tier_and_drop_while_others_read_leave_no_gap(live: LiveClu
 
 @pytest.mark.slow
 def test_local_retention_drops_what_is_tiered_and_reads_go_on(live: LiveCluster) -> None:
-    """KIP-405, "Log retention": local.retention.* apply to what is in the remote log."""
+    """KIP-405, "Log retention": local.retention.* apply to the records in the remote log."""
     live.tiered()
     live.fill("abcdef")
     live.cluster.retain().raise_for_failures()
@@ -248,7 +248,7 @@ def test_files_stay_for_running_readers_until_the_delay_is_over(live: LiveCluste
 
 @pytest.mark.slow
 def test_local_starts_that_move_on_all_the_time_do_not_keep_files_for_ever(live: LiveCluster) -> None:
-    """A retain every half minute, and a delay of a minute: files go a minute after they left the log."""
+    """A retain every half minute, and a delay of a minute: files are deleted a minute after they left the log."""
     live.tiered(file_delete_delay_ms="60000")
     most = 0
     for _ in range(12):
@@ -298,7 +298,7 @@ def test_a_remote_object_that_was_cut_off_counts_as_missing(live: LiveCluster) -
 
 @pytest.mark.slow
 def test_a_remote_that_is_not_the_one_that_it_was_is_named_and_nothing_is_dropped(live: LiveCluster) -> None:
-    """The folder is gone, or another volume is mounted there: a new table would hide what was tiered."""
+    """The folder is missing, or another volume is mounted there: a new table would hide the tiered records."""
     live.tiered()
     live.fill("abcde")
     live.cluster.tier().raise_for_failures()
@@ -321,9 +321,9 @@ def test_a_remote_that_is_not_the_one_that_it_was_is_named_and_nothing_is_droppe
 @pytest.mark.slow
 @pytest.mark.parametrize("tiered", [False, True])
 def test_total_retention_by_size_moves_the_log_start(live: LiveCluster, tiered: bool) -> None:
-    """retention.bytes counts both tiers; the log start offset is committed, and nothing below it is read. KIP-405,
-    RLM task, step 3: the "earliest remote offset" is "the base offset of the earliest remote segment, when old
-    remote segments are removed"."""
+    """retention.bytes counts both tiers; the log start offset is committed, and no record below it is read.
+    KIP-405, RLM task, step 3: the "earliest remote offset" is "the base offset of the earliest remote segment,
+    when old remote segments are removed"."""
     (live.tiered if tiered else live.topic)(segment_bytes="1", file_delete_delay_ms="0")
     live.fill("abcdefgh")
     if tiered:
@@ -366,7 +366,7 @@ def test_total_retention_by_time_goes_by_the_records_own_timestamps(live: LiveCl
 
 
 def test_a_log_start_inside_a_file_hides_its_first_records(live: LiveCluster) -> None:
-    """Files are never cut for retention; readers skip what lies below the log start."""
+    """Files are never cut for retention; readers skip the records below the log start."""
     live.tiered(segment_bytes="1000000", segment_ms="60000", segment_merge_min_files="2")
     live.fill("abcd")
     live.append(["e"])
@@ -434,7 +434,7 @@ def test_a_topic_that_is_not_tiered_any_more_leaves_nothing_in_the_remote(live: 
 
 
 def test_a_vacuum_finds_what_deleted_topics_and_former_disks_left(tmp_path: Path) -> None:
-    """What a crash of ``delete_topic`` leaves, or a broker that was away then."""
+    """The remains of an interrupted ``delete_topic``, or on a broker that was away then."""
     live = LiveCluster(tmp_path, on_disk=True)
     live.topic("kept")
     live.topic("gone")

@@ -1,4 +1,4 @@
-"""The list of due partitions on a whole cluster: what a run works on, and what the next one knows of it."""
+"""The list of due partitions on a whole cluster: the work of a run, and the knowledge of the next one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.tier_harness import RemoteFaults, refused, states
 
 INTERVAL_MS = 30_000
 BROKERS = 3
-"""Each of them holds a copy of the list."""
+"""Brokers, each with a copy of the list."""
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_a_list_that_is_lost_or_torn_costs_only_extra_work(live: RemoteFaults, d
 
 
 def test_two_drivers_at_once_keep_what_both_did(live: RemoteFaults) -> None:
-    """Whoever finds the version taken puts its own on top."""
+    """A driver that finds the version taken writes its own on top."""
     live.tiered("t")
     live.tiered("u")
     other = live.driver()
@@ -182,7 +182,7 @@ def test_where_the_list_cannot_be_written_the_work_is_done_all_the_same(tmp_path
 
 @pytest.mark.parametrize("copies", [1, 3])
 def test_a_fenced_broker_takes_the_only_copy_of_the_list_with_it(live: RemoteFaults, copies: int) -> None:
-    """Everything is due once more; with other copies only those partitions that have a new leader."""
+    """Everything is due once more; with other copies only the partitions with a new leader."""
     live.cluster.topics.alter_configs(None, {"offsets.topic.replication.factor": str(copies)})
     live.tiered(partitions=3)
     led = [("t", partition) for partition in range(3) if live.leader("t", partition) == 1]
@@ -194,7 +194,7 @@ def test_a_fenced_broker_takes_the_only_copy_of_the_list_with_it(live: RemoteFau
 
 
 def test_of_named_topics_the_next_time_is_theirs_however_late_others_are(live: RemoteFaults) -> None:
-    """Who goes on with these topics alone has to wait for them, and for nothing else."""
+    """A driver that needs only these topics waits for them alone."""
     live.tiered("t")
     live.tiered("u")
     live.cluster.tier().raise_for_failures()

@@ -1,4 +1,4 @@
-"""The remote tier is away, slow, full or refuses us, and everything else goes on.
+"""The remote tier is away, slow, full or refuses requests, and everything else continues.
 
 KIP-405, "Thread Pools": "When the remote storage becoming temporarily unavailable (up to several hours) or having
 high latency (up to minutes), Kafka should still be able to operate normally."
@@ -35,8 +35,9 @@ def column(report: Report, name: str, partition: int = 0) -> int:
     return next(int(str(row[name])) for row in report.rows if row["partition"] == partition)
 
 
-def told_of(report: Report) -> dict[str, str]:
-    """What failed of topics and partitions, and why. (That no restore point can be written is told, too.)"""
+def reasons(report: Report) -> dict[str, str]:
+    """The failed topics and partitions, with the reasons. (A failure to write a restore point is also
+    reported.)"""
     return {failure.item: failure.message for failure in report.failures if failure.item != "restore point"}
 
 
@@ -52,7 +53,7 @@ def test_appends_replication_elections_and_local_reads_go_on(live: RemoteFaults)
     live.append({0: ["a"], 1: ["b"]}).raise_for_failures()
     live.down = refused
     live.append(["c"], acks="leader").raise_for_failures()
-    assert told_of(live.cluster.replicate(check=False)) == {"t": "the remote tier cannot be reached"}
+    assert reasons(live.cluster.replicate(check=False)) == {"t": "the remote tier cannot be reached"}
     live.cluster.elect("t", [0], leader=live.followers()[0]).raise_for_failures()
     live.cluster.topics.create(
         "fresh", partitions=1, replication_factor=1, configs={"remote.storage.enable": "true"}
@@ -64,7 +65,7 @@ def test_appends_replication_elections_and_local_reads_go_on(live: RemoteFaults)
 
 @pytest.mark.slow
 def test_only_a_follower_that_has_to_start_in_the_remote_waits_for_it(live: RemoteFaults) -> None:
-    """KIP-1023: it is told to try again; the others are served."""
+    """KIP-1023: it gets a retriable error; the others are served."""
     live.tiered("cold")
     live.tiered("hot")
     live.fill("abc", "cold")
@@ -85,7 +86,7 @@ def test_only_a_follower_that_has_to_start_in_the_remote_waits_for_it(live: Remo
 
 
 def test_nothing_leaves_the_brokers_that_is_not_seen_in_the_remote(live: RemoteFaults) -> None:
-    """Retain says of which topic it could not be sure, and does its work on the others."""
+    """Retain names the topic of which it could not be sure, and does its work on the others."""
     live.tiered()
     live.topic("local", segment_bytes="1", retention_bytes="1", file_delete_delay_ms="0")
     live.fill("abcd")
@@ -106,7 +107,7 @@ def test_nothing_leaves_the_brokers_that_is_not_seen_in_the_remote(live: RemoteF
 
 
 def test_the_backlog_its_age_and_its_bytes_are_visible_while_it_lasts(live: RemoteFaults) -> None:
-    """In the report of each tier run, and in describe, which needs no answer of the remote for it."""
+    """In the report of each tier run, and in describe, which needs no answer of the remote tier for it."""
     live.tiered()
     live.fill("ab")
     live.cluster.tier().raise_for_failures()
@@ -116,13 +117,13 @@ def test_the_backlog_its_age_and_its_bytes_are_visible_while_it_lasts(live: Remo
     assert not live.cluster.tier(check=False).ok
     live.clock.advance_ms(3 * HOUR_MS)
     report = live.cluster.tier(check=False)
-    assert told_of(report) == {"t": "the remote tier cannot be reached"}
+    assert reasons(report) == {"t": "the remote tier cannot be reached"}
     assert (column(report, "backlog_bytes"), report.totals["backlog_bytes"]) == (backlog, backlog)
     assert column(report, "backlog_ms") == pytest.approx(3 * HOUR_MS, abs=60_000)
     assert states(report) == {("t", 0): (2, 3 * HOUR_MS)}
-    told = live.cluster.describe()
-    assert codes(told) == {"KAFKA_STORAGE_ERROR": 1}
-    leader = next(row for row in told.rows if row["role"] == "leader")
+    found = live.cluster.describe()
+    assert codes(found) == {"KAFKA_STORAGE_ERROR": 1}
+    leader = next(row for row in found.rows if row["role"] == "leader")
     assert (leader["copy_lag_bytes"], leader["copy_attempts"]) == (backlog, 2)
     assert (leader["copy_error"], leader["copy_failing_ms"]) == ("KAFKA_STORAGE_ERROR", 3 * HOUR_MS)
     live.down = None
@@ -172,7 +173,7 @@ def test_afterwards_the_backlog_drains_from_the_earliest_on_and_starves_no_fresh
 def test_what_is_down_for_hours_is_asked_at_growing_intervals_never_longer_than_the_maximum(
     live: RemoteFaults,
 ) -> None:
-    """Two hours of ``--every``: not one run a second, and the first run after it drains everything."""
+    """Two hours of ``--every``: not one run per second, and the first run afterwards drains everything."""
     live.tiered(partitions=3)
     live.append({n: ["x"] for n in range(3)}).raise_for_failures()
     live.cluster.tier().raise_for_failures()
@@ -245,7 +246,7 @@ def test_a_remote_that_takes_no_writes_is_one_failure_of_each_partition_and_lose
 
     live.on_remote = refuse
     report = live.cluster.tier(check=False)
-    assert told_of(report) == {"t-0": str(error), "t-1": str(error)}
+    assert reasons(report) == {"t-0": str(error), "t-1": str(error)}
     assert {failure.code for failure in report.failures} == {error.code}
     for _ in range(2):
         live.cluster.retain()
@@ -281,7 +282,7 @@ def test_one_bad_partition_among_many_stops_no_other_and_keeps_its_state(live: R
 def test_a_table_that_cannot_be_committed_to_leaves_files_that_the_next_run_takes(
     live: RemoteFaults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store takes files, and the table refuses: one failure, of the topic; every partition is tried again."""
+    """The store accepts files, and the table refuses: one failure, of the topic; every partition is retried."""
     live.tiered(partitions=2)
     live.tiered("u")
     live.append({0: ["a"], 1: ["b"]}).raise_for_failures()
@@ -306,7 +307,7 @@ def test_a_table_that_cannot_be_committed_to_leaves_files_that_the_next_run_take
 
 
 def test_a_tail_begins_and_goes_on_with_what_the_leaders_hold(live: RemoteFaults) -> None:
-    """At an offset, at either end, so many records before the end; what is only remote it cannot have."""
+    """At an offset, at either end, a number of records before the end; it cannot have remote records."""
     live.tiered()
     live.fill("abc")
     live.cluster.tier().raise_for_failures()

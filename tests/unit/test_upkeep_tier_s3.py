@@ -1,4 +1,4 @@
-"""Tier runs against a real S3 server, and against one that is away, or does not know us."""
+"""Tier runs against a real S3 server, and against one that is away, or refuses the credentials."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Open = Callable[[str], Cluster]
 
 @pytest.fixture
 def cluster_at(tmp_path: Path, s3_endpoint: S3Endpoint, request: pytest.FixtureRequest) -> Open:
-    """Drivers of one cluster on folders, whose remote tier is said to be at that address."""
+    """Drivers of one cluster on folders, whose remote tier has that address."""
     file = tmp_path / "cluster.toml"
     (tmp_path / "b1").mkdir()
 
@@ -49,7 +49,7 @@ def cluster_at(tmp_path: Path, s3_endpoint: S3Endpoint, request: pytest.FixtureR
 
 
 def filled(cluster: Cluster, *values: str) -> Cluster:
-    """Topic ``t``, one file a value."""
+    """Topic ``t``, one file per value."""
     if "t" not in cluster.image.topic_ids:
         cluster.topics.create("t", partitions=1, replication_factor=1, configs=TIERED)
     for value in values:
@@ -63,7 +63,7 @@ def cell(report: Report, name: str) -> object:
 
 
 def test_segments_small_and_large_arrive_and_leave_the_broker(cluster_at: Open, s3_endpoint: S3Endpoint) -> None:
-    """Large ones in one conditional PUT: this server completes no upload exclusively."""
+    """Large ones in one conditional PUT, because this server completes no upload exclusively."""
     cluster = filled(cluster_at(s3_endpoint.url), "a", "b" * 10_000_000, "c")
     cluster.topics.alter_configs("t", {"compression.type": "uncompressed"})
     filled(cluster, "d" * 10_000_000, "e")
@@ -124,16 +124,16 @@ def test_a_wrong_credential_is_named_and_no_secret_is_told(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret-at-all")
     cluster = filled(cluster_at(s3_endpoint.url.replace("127.0.0.1", "localhost")))
     report = cluster.tier(check=False)
-    said = report.to_json()
+    found = report.to_json()
     assert not report.ok
-    assert "SignatureDoesNotMatch" in said or "AccessDenied" in said or "403" in said
-    assert SECRET_KEY not in said
-    assert "not-the-secret" not in said
+    assert "SignatureDoesNotMatch" in found or "AccessDenied" in found or "403" in found
+    assert SECRET_KEY not in found
+    assert "not-the-secret" not in found
     assert cell(report, "attempts") == 1
 
 
 def test_damaged_and_missing_objects_are_found_and_rebuilt(cluster_at: Open, s3_endpoint: S3Endpoint) -> None:
-    """Small ones and such of several parts; the broker has let go of its records, and still has the files."""
+    """Small ones and ones of several parts; the broker has dropped its records, and still has the files."""
     cluster = filled(cluster_at(s3_endpoint.url), "a", "b", "c")
     cluster.topics.alter_configs("t", {"compression.type": "uncompressed"})
     filled(cluster, "d" * 10_000_000, "e" * 10_000_000, "f").tier().raise_for_failures()
@@ -147,7 +147,7 @@ def test_damaged_and_missing_objects_are_found_and_rebuilt(cluster_at: Open, s3_
     remote.delete([objects[2], objects[4]])
     assert not cluster.retain(check=False).ok
     healed = cluster_at(s3_endpoint.url).heal().raise_for_failures()
-    assert [row["outcome"] for row in healed.rows] == ["mended"] * 4
+    assert [row["outcome"] for row in healed.rows] == ["repaired"] * 4
     again = cluster_at(s3_endpoint.url)
     again.verify(deep=True).raise_for_failures()
     again.retain().raise_for_failures()

@@ -26,7 +26,7 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RemoteFaults:
 
 
 class Executors(LocalTasks):
-    """As if work went to other processes, in waves."""
+    """Claims to run work in other processes, in waves."""
 
     processes = 2
 
@@ -41,8 +41,7 @@ def base_of(name: str) -> int:
 
 @pytest.mark.slow
 def test_a_segment_that_fails_discards_nothing_of_the_others(live: RemoteFaults) -> None:
-    """What lies before it is committed, and every other partition; what lies behind it waits, and is not moved
-    again."""
+    """Earlier segments are committed, and every other partition; later ones wait, and are not uploaded again."""
     live.tiered(partitions=3)
     for _ in range(4):
         live.append({n: ["x"] for n in range(3)}).raise_for_failures()
@@ -75,7 +74,7 @@ def test_a_segment_that_fails_discards_nothing_of_the_others(live: RemoteFaults)
 def test_the_others_are_committed_while_one_upload_hangs(
     live: RemoteFaults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes on when, and because, it has seen their commit."""
+    """It continues when, and because, it has seen their commit."""
     monkeypatch.setattr(uploads, "COMMIT_EVERY_S", 0.0)
     live.tiered(partitions=3)
     live.append({n: ["x"] for n in range(3)}).raise_for_failures()
@@ -106,7 +105,7 @@ def test_the_others_are_committed_while_one_upload_hangs(
 def test_a_hung_upload_is_given_up_after_its_deadline_and_not_tried_again_while_it_hangs(
     live: RemoteFaults,
 ) -> None:
-    """A failure like any other, with its age: and one thread that hangs, not one a run."""
+    """A failure like any other, with its age: and one hanging thread, not one per run."""
     live.tiered(partitions=3)
     live.append({n: ["x"] for n in range(3)}).raise_for_failures()
     goes_on, begun = threading.Event(), list[str]()
@@ -130,13 +129,13 @@ def test_a_hung_upload_is_given_up_after_its_deadline_and_not_tried_again_while_
     goes_on.set()
     live.cluster.topics.alter_configs(None, {"remote.log.manager.copy.timeout.ms": None})
     driver = live.driver()
-    driver.tier()  # it may meet the upload that was given up, which goes on now
+    driver.tier()  # it may meet the abandoned upload, which continues now
     driver.tier().raise_for_failures()
     assert live.remote_ends() == {0: 1, 1: 1, 2: 1}
 
 
 def test_uploads_take_turns_by_segment(live: RemoteFaults) -> None:
-    """A partition's whole backlog never goes before a fresh segment of another one."""
+    """A partition's whole backlog never precedes a fresh segment of another one."""
     live.tiered(partitions=2)
     for _ in range(4):
         live.append({0: ["x"]}).raise_for_failures()
@@ -155,7 +154,7 @@ def test_uploads_take_turns_by_segment(live: RemoteFaults) -> None:
 
 @pytest.mark.slow
 def test_a_partition_that_fails_begins_nothing_more(live: RemoteFaults, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most LOOKAHEAD uploads are in vain, however long its backlog is."""
+    """At most LOOKAHEAD uploads are wasted, however long its backlog is."""
     monkeypatch.setattr(uploads, "WAVE", 1000)
     live.tiered()
     live.fill("x" * (uploads.LOOKAHEAD + 10))
@@ -178,7 +177,7 @@ def test_a_partition_that_fails_begins_nothing_more(live: RemoteFaults, monkeypa
 def test_nothing_more_is_uploaded_once_nobody_would_commit_it(
     live: RemoteFaults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bug in a commit is raised when the uploads that were under way have ended, not after a whole backlog."""
+    """A bug in a commit is raised when the running uploads have ended, not after a whole backlog."""
     monkeypatch.setattr(uploads, "COMMIT_EVERY_S", 0.0)
     live.tiered()
     live.fill("x" * 40)
@@ -210,7 +209,7 @@ def test_nothing_more_is_uploaded_once_nobody_would_commit_it(
 
 
 def test_segments_of_a_deposed_leader_are_not_committed(live: RemoteFaults) -> None:
-    """The leader changes while its segments are on their way: the commit finds out, the next run goes on."""
+    """The leader changes while its segments are in flight: the commit detects it, the next run continues."""
     live.tiered()
     live.fill("ab")
     other = live.followers()[0]
@@ -277,7 +276,7 @@ def test_a_partition_that_would_break_its_log_does_not_stop_the_commit_of_the_ot
 def test_behind_a_batch_that_was_not_committed_nothing_of_its_partition_is(
     live: RemoteFaults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the table of a partition that had nothing remote yet would begin behind a gap."""
+    """Otherwise the table of a partition without remote segments would begin after a gap."""
     monkeypatch.setattr(uploads, "COMMIT_EVERY_S", 0.0)
     live.tiered()
     live.fill("abc")
@@ -310,7 +309,7 @@ def test_behind_a_batch_that_was_not_committed_nothing_of_its_partition_is(
 
 
 def test_a_topic_with_much_to_upload_is_committed_in_one_version_where_it_can(live: RemoteFaults) -> None:
-    """One commit per topic and batch, not one a segment or a partition."""
+    """One commit per topic and batch, not one per segment or partition."""
     live.tiered(partitions=4)
     for _ in range(3):
         live.append({n: ["x"] for n in range(4)}).raise_for_failures()
@@ -320,7 +319,7 @@ def test_a_topic_with_much_to_upload_is_committed_in_one_version_where_it_can(li
 
 
 def test_the_copy_quota_holds_for_the_whole_run(live: RemoteFaults) -> None:
-    """KIP-956, remote.log.manager.copy.max.bytes.per.second: a second's worth at once, then by the clock."""
+    """KIP-956, remote.log.manager.copy.max.bytes.per.second: a second's worth immediately, then by the clock."""
     live.tiered()
     live.fill("abcdefgh")
     size = sum(map(len, live.data(1).values()))
@@ -331,7 +330,7 @@ def test_the_copy_quota_holds_for_the_whole_run(live: RemoteFaults) -> None:
 
 
 def test_the_copy_lag_holds_sealed_segments_back(live: RemoteFaults) -> None:
-    """KIP-1241, remote.copy.lag.ms; what waits is told as pending, not as backlog."""
+    """KIP-1241, remote.copy.lag.ms; waiting records are reported as pending, not as backlog."""
     live.tiered(remote_copy_lag_ms="60000", local_retention_bytes="-1", local_retention_ms="-1")
     live.fill("ab", at_ms=live.clock.now_ms() - 100_000)
     live.fill("cd", at_ms=live.clock.now_ms())
@@ -353,7 +352,7 @@ def test_the_copy_lag_by_size_goes_by_what_lies_behind(live: RemoteFaults) -> No
 @pytest.mark.parametrize("goes_on", [True, False])
 @pytest.mark.slow
 def test_segments_of_a_lost_history_leave_the_remote_log(live: RemoteFaults, goes_on: bool) -> None:
-    """With the uploads that take their place, or by themselves where there are none."""
+    """With the uploads that replace them, or alone if there are none."""
     live.tiered(local_retention_bytes="-1")
     live.fill("ab")
     live.cluster.tier().raise_for_failures()
@@ -363,7 +362,7 @@ def test_segments_of_a_lost_history_leave_the_remote_log(live: RemoteFaults, goe
     unfence(live, two, three)
     live.cluster.elect("t", leader=two, unclean=True).raise_for_failures()
     deposed = Histories({0: Lineage([(1, 0)])}, lambda: {0: Present(1)})
-    table.commit([uploaded(segment(2, 5, epoch=1))], (), deposed)  # late; what nobody has any more
+    table.commit([uploaded(segment(2, 5, epoch=1))], (), deposed)  # late; records that no replica has any more
     live.fill("xy" if goes_on else "")
     report = live.cluster.tier().raise_for_failures()
     assert live.remote_ends() == {0: 4 if goes_on else 2}

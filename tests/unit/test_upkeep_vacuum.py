@@ -1,4 +1,4 @@
-"""Litter in the remote tier: found by listing and table, deleted in bulk, never what a commit may need."""
+"""Litter in the remote tier: found by listing and table, deleted in bulk, never files that a commit may need."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def remote_folder(live: LiveCluster, topic: str = "t") -> Path:
 
 
 def put(live: LiveCluster, *names: DataName | str, days_old: float = 2) -> None:
-    """Objects of partition 0 that somebody left in the topic's folder."""
+    """Abandoned objects of partition 0 in the topic's folder."""
     for name in names:
         path = remote_folder(live) / "0" / str(name)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ def age(path: Path, days: float) -> None:
 
 
 def deleted(report: Report) -> dict[str, int]:
-    """How many files went, by the reason."""
+    """The number of deleted files, by the reason."""
     report.raise_for_failures()
     return {str(row["why"]): int(str(row["files"])) for row in report.rows}
 
@@ -107,7 +107,7 @@ def test_a_machine_with_a_wrong_clock_deletes_nothing(live: LiveCluster, ahead_d
 
 
 def test_an_upload_whose_turn_will_come_stays_however_old_it_is(live: LiveCluster) -> None:
-    """A driver died before its commit, and the next run comes days later: it takes the files that lie there."""
+    """A driver died before its commit, and the next run comes days later: it uses the existing files."""
     live.tiered()
     live.fill("abc")
     with pytest.raises(KeyboardInterrupt):
@@ -154,11 +154,11 @@ def test_what_retention_has_removed_goes_after_its_delay(live: LiveCluster) -> N
 
 @pytest.mark.slow
 def test_removals_that_the_table_has_forgotten_are_found_by_listing(live: LiveCluster) -> None:
-    """Delta forgets a removed file after delta.deletedFileRetentionDuration; its object may still be there."""
+    """Delta forgets a removed file after delta.deletedFileRetentionDuration; its object may still exist."""
     filled(live, "abcdef")
     live.cluster.topics.alter_configs("t", {"retention.bytes": "1"})
     live.cluster.retain().raise_for_failures()
-    put(live, DataName(0, None, 1), DataName(1, None, 1))  # as if nobody had deleted them
+    put(live, DataName(0, None, 1), DataName(1, None, 1))  # as if they had not been deleted
     (log,) = remote_folder(live).glob("_delta_log")
     table = DeltaTable(str(remote_folder(live)))
     table.alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 0 seconds"})
@@ -188,7 +188,7 @@ def test_topics_may_be_named(live: LiveCluster) -> None:
 
 
 class Meanwhile:
-    """Something happens while another driver is just about to delete."""
+    """Something happens just before another driver deletes."""
 
     def __init__(self, live: LiveCluster, faults: Faults) -> None:
         self.live = live
@@ -205,8 +205,8 @@ class Meanwhile:
 
 @pytest.mark.slow
 def test_a_commit_that_lands_while_vacuum_deletes_finds_all_its_files(tmp_path: Path) -> None:
-    """A driver has uploaded, and commits in the very moment in which another one deletes: nothing that it commits
-    was old enough, or useless enough, to be deleted."""
+    """A driver has uploaded, and commits at the very moment of another one's deletion: none of its files was old
+    or useless enough to be deleted."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     filled(live)
@@ -352,8 +352,8 @@ def test_the_job_says_what_it_would_do(capsys: pytest.CaptureFixture[str], tmp_p
     at = ["--cluster", str(disks.file), "--json"]
     with disks.unchanged():
         assert vacuum_job([*at, "--dry-run", "--topics", "t"]) == 0
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (told["rows"][0]["why"], told["dry_run"]) == ("superseded", True)
+    text = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (text["rows"][0]["why"], text["dry_run"]) == ("superseded", True)
     assert vacuum_job(at) == 0
     assert_tables_and_folders_agree(disks)
 

@@ -1,4 +1,4 @@
-"""Verify: what is wrong is found once, and told with the replica, the file and the exact offsets."""
+"""Verify: each fault is found once, and reported with the replica, the file and the exact offsets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def live(tmp_path: Path) -> LiveCluster:
 def rewritten(
     spot: Spot, values: list[bytes], *, base: int, topic_id: str, row_group_bytes: int = 1 << 20
 ) -> None:
-    """Put a segment there that is whole, and holds something else."""
+    """Replace a segment by one that is intact, and has other content."""
     staged_path = join("scratch", spot.name)
     staged = spot.store.stage_writer(staged_path)
     writer = SegmentWriter(
@@ -60,7 +60,7 @@ def test_a_cluster_without_damage_has_no_findings(live: LiveCluster) -> None:
 
 
 def test_without_deep_no_records_are_read(live: LiveCluster) -> None:
-    """Structure and footers: a flipped bit of a record is for ``deep`` to find."""
+    """Structure and footers: only ``deep`` finds a flipped bit of a record."""
     file = spot(live, 2, 1)
     file.flip(30)
     live.cluster.verify().raise_for_failures()
@@ -71,30 +71,30 @@ def test_without_deep_no_records_are_read(live: LiveCluster) -> None:
 def test_a_file_that_is_missing_in_the_middle_is_told_with_its_offsets(live: LiveCluster, deep: bool) -> None:
     spot(live, 2, 2).remove()
     with live.unchanged():
-        said = the_failure(live.cluster.verify(deep=deep))
-    assert "t-0 on broker 2: LOG_GAP" in said
-    assert "offsets [2, 3) are missing" in said
+        failure = the_failure(live.cluster.verify(deep=deep))
+    assert "t-0 on broker 2: LOG_GAP" in failure
+    assert "offsets [2, 3) are missing" in failure
 
 
 def test_files_that_are_missing_at_the_end_are_told_with_their_offsets(live: LiveCluster) -> None:
     for broker in (2, 3):
         for index in (4, 3):
             spot(live, broker, index).remove()
-    said = [failure.message for failure in live.cluster.verify().failures]
-    assert len(said) == 2
-    assert all("offsets [3, 5) are missing: the high watermark reached 5" in message for message in said)
+    messages = [failure.message for failure in live.cluster.verify().failures]
+    assert len(messages) == 2
+    assert all("offsets [3, 5) are missing: the high watermark reached 5" in message for message in messages)
 
 
 def test_every_gap_is_told_not_only_the_first(live: LiveCluster) -> None:
     for index in (3, 1):
         spot(live, 3, index).remove()
-    said = " ".join(failure.message for failure in live.cluster.verify().failures)
-    assert "offsets [1, 2) are missing" in said
-    assert "offsets [3, 4) are missing" in said
+    text = " ".join(failure.message for failure in live.cluster.verify().failures)
+    assert "offsets [1, 2) are missing" in text
+    assert "offsets [3, 4) are missing" in text
 
 
 def test_a_leader_that_is_shorter_than_its_follower_has_lost_records(live: LiveCluster) -> None:
-    """Nothing else can be: the follower has copied them from it."""
+    """Its copies have the same damage: the follower has copied them from it."""
     live.append(["f"], acks="leader").raise_for_failures()
     live.cluster.replicate().raise_for_failures()
     leader = live.leader()
@@ -106,15 +106,15 @@ def test_a_leader_that_is_shorter_than_its_follower_has_lost_records(live: LiveC
 def test_a_last_file_without_a_footer_ends_where_the_high_watermark_says(live: LiveCluster) -> None:
     spot(live, 2, 4).cut()
     for deep in (False, True):
-        said = the_failure(live.cluster.verify(deep=deep))
-        assert "CORRUPT_SEGMENT: offsets [4, 5): " in said
+        failure = the_failure(live.cluster.verify(deep=deep))
+        assert "CORRUPT_SEGMENT: offsets [4, 5): " in failure
 
 
 # ------------------------------------------------------------------------------------ all bytes
 
 
 def test_damage_inside_a_file_is_told_with_the_offsets_of_its_row_group(live: LiveCluster) -> None:
-    """As exact as a file can tell."""
+    """As exact as a file allows."""
     topic_id = live.cluster.image.topic("t").topic_id
     for broker in (1, 2, 3):
         last = spot(live, broker, 4)
@@ -126,19 +126,19 @@ def test_damage_inside_a_file_is_told_with_the_offsets_of_its_row_group(live: Li
     last.flip(partitions.data_page_offset + partitions.total_compressed_size - 3)
     (bad,) = check_segment(live.store(2), live.log(2).chain[4].file).bad
     assert (bad.start, bad.end) == (5, 6)
-    said = the_failure(live.cluster.verify(deep=True))
-    assert said.startswith("t-0 on broker 2: CORRUPT_SEGMENT: offsets [5, 6): ")
-    assert last.name in said
+    failure = the_failure(live.cluster.verify(deep=True))
+    assert failure.startswith("t-0 on broker 2: CORRUPT_SEGMENT: offsets [5, 6): ")
+    assert last.name in failure
 
 
 def test_a_whole_file_that_differs_from_the_two_others_is_the_odd_one(live: LiveCluster) -> None:
     """Every checksum holds; replicas whose listings agree must be equal in bytes."""
     other = spot(live, 3, 1)
     rewritten(other, [b"B"], base=1, topic_id=live.cluster.image.topic("t").topic_id)
-    said = the_failure(live.cluster.verify(deep=True))
-    assert said.startswith("t-0 on broker 3: CORRUPT_SEGMENT")
-    assert "offsets [1, 2): " in said
-    assert "differ from those of its copies (broker 1, broker 2, broker 3)" in said
+    failure = the_failure(live.cluster.verify(deep=True))
+    assert failure.startswith("t-0 on broker 3: CORRUPT_SEGMENT")
+    assert "offsets [1, 2): " in failure
+    assert "differ from those of its copies (broker 1, broker 2, broker 3)" in failure
 
 
 def test_one_name_with_two_sizes_is_found_without_reading_the_records(live: LiveCluster) -> None:
@@ -169,7 +169,7 @@ def test_a_replica_is_read_in_groups_of_bounded_size(live: LiveCluster, monkeypa
 
 
 def test_a_file_that_a_merge_took_away_while_it_was_to_be_read_is_not_missed(live: LiveCluster) -> None:
-    """The log still holds its records; one that is gone with its records is missed."""
+    """The log still holds its records; a file that is missing with its records is a finding."""
     live.cluster.topics.alter_configs("t", {"segment.merge.min.files": "2", "file.delete.delay.ms": "0"})
     held = [content.HeldFile(link.file, link.start, link.end) for link in live.log(1).chain]
     (work,) = content.groups_of(live.replicas(), 1, live.store(1), held)
@@ -187,9 +187,9 @@ def test_a_file_that_a_merge_took_away_while_it_was_to_be_read_is_not_missed(liv
 
 def test_registers_are_read_and_named(live: LiveCluster) -> None:
     register(live, 2, ".hw").replace(b"x")
-    said = the_failure(live.cluster.verify(deep=True))
-    assert ".hw has 1 bytes, but must be empty" in said
-    assert "from a backup" in said
+    failure = the_failure(live.cluster.verify(deep=True))
+    assert ".hw has 1 bytes, but must be empty" in failure
+    assert "from a backup" in failure
 
 
 @pytest.mark.parametrize("content", [None, b"", b"[[1,0],[1,3]]", b"not json"])
@@ -200,9 +200,9 @@ def test_a_missing_or_damaged_epoch_register_is_named(live: LiveCluster, content
     else:
         epoch.replace(content)
     with live.unchanged():
-        said = the_failure(live.driver().verify())
-    assert epoch.name in said
-    assert "t-0 on broker 3" in said
+        failure = the_failure(live.driver().verify())
+    assert epoch.name in failure
+    assert "t-0 on broker 3" in failure
 
 
 def test_a_damaged_local_start_is_named(tmp_path: Path) -> None:
@@ -227,8 +227,8 @@ def test_a_copy_inside_a_replicas_folder_is_foreign_and_hides_and_deletes_nothin
     for name in ("00000000000000000004.local", "00000000000000000009.0000000001.hw", "0000000009.epoch"):
         Spot(live.store(1), join(folder, "saved", name)).replace(b"x")
     assert live.read() == {0: list("abcde")}
-    said = [failure.message for failure in live.cluster.verify(deep=True).failures]
-    assert ["/saved/" in each and "is a foreign file" in each for each in said] == [True] * 3
+    messages = [failure.message for failure in live.cluster.verify(deep=True).failures]
+    assert ["/saved/" in each and "is a foreign file" in each for each in messages] == [True] * 3
 
     def kept() -> list[StoredObject]:
         return [o for o in live.store(1).list(folder) if "/saved/" in o.name or o.name.endswith(".parquet")]
@@ -259,7 +259,7 @@ def test_damage_of_the_remote_is_named(tmp_path: Path, damage: str) -> None:
 
 
 def assert_identical(live: LiveCluster) -> None:
-    """Replicas whose listings agree in name and size are equal in bytes; so are the logs that they form."""
+    """Check that replicas with the same names and sizes have the same bytes, and that their logs are the same."""
     by_name: dict[tuple[str, int], set[bytes]] = {}
     for broker in live.replicas().view.replicas:
         for link in live.log(broker).chain:
@@ -271,7 +271,7 @@ def assert_identical(live: LiveCluster) -> None:
 
 @pytest.mark.slow
 def test_replicas_whose_listings_agree_are_equal_in_bytes(tmp_path: Path) -> None:
-    """After appends, merges, elections, a bootstrap, retention: bytes are copied and never encoded again."""
+    """After appends, merges, elections, a bootstrap, retention: bytes are copied and never re-encoded."""
     live = LiveCluster(tmp_path)
     live.tiered(copies=3, segment_bytes="6000", segment_merge_min_files="3", local_retention_bytes="9000")
     for round_ in range(4):

@@ -1,6 +1,6 @@
-"""Verify and heal beside everybody else: where storage has done nothing wrong nothing is found, nobody resigns.
+"""Verify and heal beside concurrent operations: on intact storage nothing is found, and no leader resigns.
 
-Before any of their calls of a store, by chance, others run from beginning to end.
+Before any of their storage calls, at random, other drivers run from beginning to end.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tests.unit.faulty_store import Faults
 from tests.unit.tampering import Spot, register, spot
 
 RUNS = 1000
-"""Of verify, and as many of heal."""
+"""The number of runs of verify, and of heal."""
 PARTS = 200
 _DAMAGE = {"CORRUPT_MESSAGE", "CORRUPT_SEGMENT", "LOG_GAP", "REMOTE_OBJECT_MISSING"}
 
 
 class Bystanders:
-    """Other drivers of the cluster, who act between the calls of the one that is looked at."""
+    """Other drivers of the cluster, which act between the calls of the tested one."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.faults = Faults()
@@ -36,7 +36,7 @@ class Bystanders:
         self.acted = 0
 
     def beside(self, run: Callable[[], Report], rate: float) -> Report:
-        """What it reports while others act."""
+        """Its report while others act."""
 
         def before(uri: str, what: str, name: str) -> None:
             if self.rng.random() < rate:
@@ -52,7 +52,7 @@ class Bystanders:
             self.faults.none()
 
     def act(self) -> None:
-        """One operation of another driver, whatever comes of it: a partition may be on the move."""
+        """One operation of another driver, with any outcome: a partition may be moving."""
         self.acted += 1
         other, rng = self.other, self.rng
         match rng.choice(("append",) * 5 + ("leader",) * 2 + ("replicate", "tidy", "elect", "move")):
@@ -81,7 +81,7 @@ def live(tmp_path: Path, faults: Faults) -> LiveCluster:
 
 
 def before_every_listing(live: LiveCluster, faults: Faults, act: Callable[[], object]) -> None:
-    """Of a replica of ``t``."""
+    """Act before every listing of a replica of ``t``."""
 
     def before(uri: str, what: str, name: str) -> None:
         if what == "list" and "/t-" in name:
@@ -95,7 +95,7 @@ def before_every_listing(live: LiveCluster, faults: Faults, act: Callable[[], ob
 def test_a_follower_that_is_listed_again_is_not_held_against_the_leader_as_it_was_before(
     live: LiveCluster, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An append between any two listings: each shows more than the one before."""
+    """An append between any two listings: each shows more than the previous one."""
     monkeypatch.setattr(audit, "walk_topics", lambda *_: {})
     other = live.driver()
     before_every_listing(live, faults, lambda: live.append(["x"], driver=other).raise_for_failures())
@@ -122,8 +122,8 @@ def test_a_leader_that_has_not_taken_over_yet_must_have_what_a_member_knows_to_b
     register(live, leader, ".hw").remove()
     register(live, leader, ".hw").remove()
     live.cluster.elect("t", leader=leader).raise_for_failures()
-    said = {f.message for f in live.driver().verify("t").failures}
-    assert any("offsets [2, 3) are missing: broker" in each for each in said), said
+    found = {f.message for f in live.driver().verify("t").failures}
+    assert any("offsets [2, 3) are missing: broker" in each for each in found), found
 
 
 def test_a_damaged_file_that_no_log_uses_is_a_note(live: LiveCluster) -> None:
@@ -143,7 +143,7 @@ def verified(driver: Cluster) -> Report:
 
 
 def healed(driver: Cluster) -> Report:
-    """A log that changes faster than it can be looked at is a failure, and no damage."""
+    """A log that changes faster than it can be checked is a failure, and no damage."""
     return driver.heal("t", check=False)
 
 

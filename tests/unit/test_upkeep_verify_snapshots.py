@@ -19,7 +19,7 @@ METADATA = "__cluster_metadata"
 
 @pytest.fixture
 def live(tmp_path: Path) -> Keyed:
-    """A topic and the metadata log, both with a snapshot and something after it."""
+    """A topic and the metadata log, both with a snapshot and later records."""
     live = Keyed(tmp_path).begin()
     live.put([("a", "1"), ("b", "1")])
     live.take()
@@ -30,7 +30,7 @@ def live(tmp_path: Path) -> Keyed:
 
 
 def of_voter(live: LiveCluster, ending: str, index: int = -1) -> Spot:
-    """A file of the one voter."""
+    """A file of the only voter."""
     store = live.store(1)
     names = sorted(one.name for one in store.list("") if METADATA in one.name and one.name.endswith(ending))
     return Spot(store, names[index])
@@ -50,18 +50,18 @@ def test_whole_snapshots_are_no_finding(live: Keyed) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("broker", [1, 2, 3])
 def test_a_damaged_snapshot_of_a_replica_is_named(live: Keyed, broker: int) -> None:
-    """A bit flipped: found with ``deep``, which reads every byte, and told what is used instead."""
+    """A flipped bit is found with ``deep``, which reads every byte; the finding names the replacement in use."""
     file = checkpoint(live, broker)
     file.flip(700)
     assert verified(live, "t", deep=False).ok
-    said = the_failure(verified(live, "t"))
-    assert file.name in said
-    assert "CORRUPT_SEGMENT" in said
-    assert "readers use the previous snapshot and the log" in said
+    failure = the_failure(verified(live, "t"))
+    assert file.name in failure
+    assert "CORRUPT_SEGMENT" in failure
+    assert "readers use the previous snapshot and the log" in failure
 
 
 def test_a_snapshot_in_the_wrong_folder_is_named(live: Keyed) -> None:
-    """Of another topic: whole by itself, and none of this one."""
+    """A snapshot of another topic is intact, but not one of this topic."""
     data = checkpoint(live, 1).read()
     replica = live.replica(1, "u")
     replica.store.create(replica.path(CheckpointName(2, 1)), data)
@@ -76,14 +76,15 @@ def test_a_log_that_nothing_stands_for_below_its_start_is_found(live: Keyed, dee
     live.cluster.retain("t").raise_for_failures()
     assert live.log(2).local_start == 2
     checkpoint(live, 2).remove()
-    said = the_failure(verified(live, "t", deep=deep))
+    failure = the_failure(verified(live, "t", deep=deep))
     assert (
-        "the log starts at 2 and is committed up to 3, but no snapshot ends in this range (existing: none)" in said
+        "the log starts at 2 and is committed up to 3, but no snapshot ends in this range (existing: none)"
+        in failure
     )
 
 
 def test_a_file_that_is_nearly_a_snapshot_is_foreign(live: Keyed) -> None:
-    """Odd names: left alone by everybody, and named."""
+    """Odd names are left alone, and named."""
     replica = live.replica(2)
     replica.store.create(f"{replica.folder}/2-1.checkpoint", b"odd")
     live.store(1).create(f"{of_voter(live, '.checkpoint').path}.old", b"odd")
@@ -95,14 +96,13 @@ def test_a_file_that_is_nearly_a_snapshot_is_foreign(live: Keyed) -> None:
 @pytest.mark.parametrize("broker", [1, 2, 3])
 @pytest.mark.parametrize("how", ["flipped", "gone"])
 def test_heal_gives_a_replica_a_whole_copy_of_a_snapshot(live: Keyed, broker: int, how: str) -> None:
-    """Also where nothing new comes of which another one could be made. No replica steps aside for it: its log is
-    whole."""
+    """Even without new records for another one. No replica leaves the ISR for it, because its log is intact."""
     live.cluster.retain("t").raise_for_failures()
     file, before = checkpoint(live, broker), live.replicas().view
     whole = file.read()
     file.flip(700) if how == "flipped" else file.remove()
     report = live.cluster.heal("t")
-    assert rows_of(report, "broker", "damage", "outcome") == [(broker, file.name, "mended")]
+    assert rows_of(report, "broker", "damage", "outcome") == [(broker, file.name, "repaired")]
     assert file.read() == whole
     assert live.replicas().view == before
 
@@ -143,9 +143,9 @@ def test_a_damaged_snapshot_of_a_voter_is_named(live: Keyed) -> None:
     file = of_voter(live, ".checkpoint")
     file.flip(700)
     assert verified(live, METADATA, deep=False).ok
-    said = the_failure(verified(live, METADATA))
-    assert file.name in said
-    assert "readers use the previous snapshot and the log" in said
+    failure = the_failure(verified(live, METADATA))
+    assert file.name in failure
+    assert "readers use the previous snapshot and the log" in failure
 
 
 def test_a_damaged_batch_of_a_voter_is_named(live: Keyed) -> None:
@@ -155,7 +155,7 @@ def test_a_damaged_batch_of_a_voter_is_named(live: Keyed) -> None:
 
 
 def test_a_batch_that_is_missing_is_named_with_its_offsets(tmp_path: Path) -> None:
-    """A voter cannot show what it lacks in the middle, and a majority may hide it from every reader."""
+    """A voter cannot show that it lacks a file in the middle, and a majority may hide it from every reader."""
     live = LiveCluster(tmp_path)
     for broker in (2, 3):
         live.cluster.quorum.add_voter(broker)
@@ -166,13 +166,13 @@ def test_a_batch_that_is_missing_is_named_with_its_offsets(tmp_path: Path) -> No
     base = int(base_name(names[-2]).partition(".")[0])
     Spot(store, names[-2]).remove()
     with live.unchanged():
-        said = the_failure(live.cluster.verify(METADATA, deep=True))
-    assert f"offsets [{base}, " in said
-    assert "LOG_GAP" in said
+        failure = the_failure(live.cluster.verify(METADATA, deep=True))
+    assert f"offsets [{base}, " in failure
+    assert "LOG_GAP" in failure
 
 
 def test_a_voter_that_is_away_is_a_failure_until_its_broker_is_fenced(tmp_path: Path) -> None:
-    """As a replica is."""
+    """Like a replica's."""
     live = LiveCluster(tmp_path, on_disk=True)
     for broker in (2, 3):
         live.cluster.quorum.add_voter(broker)
@@ -182,12 +182,12 @@ def test_a_voter_that_is_away_is_a_failure_until_its_broker_is_fenced(tmp_path: 
         assert [row["replicas"] for row in report.rows] == [2]
         live.cluster.brokers.fence(3).raise_for_failures()
         live.cluster.verify(METADATA).raise_for_failures()
-        shutil.rmtree(live.root(3))  # a create that nobody counted is below the mount point
+        shutil.rmtree(live.root(3))  # a create that was not counted is below the mount point
         live.root(3).mkdir()
 
 
 def test_a_voter_that_was_wiped_waits_to_be_replaced(tmp_path: Path) -> None:
-    """It is another incarnation, and no voter: nothing of the log is wrong."""
+    """It is another incarnation, and no voter: the log has no fault."""
     live = LiveCluster(tmp_path)
     for broker in (2, 3):
         live.cluster.quorum.add_voter(broker)

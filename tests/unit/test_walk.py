@@ -1,5 +1,5 @@
-"""How far the ports of a cluster travel in one operation without faults: which modules they are passed to, and how
-often to one that they have left. A reader who follows the operation turns the same pages."""
+"""The path of a cluster's ports through one operation without faults: the modules to which they are passed, and
+the number of returns to a module that they have left. A reader of the operation turns the same pages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def module_of(code: CodeType) -> str | None:
 
 def walk(operation: Callable[[], object], passed: list[object]) -> list[str]:
     """The modules whose functions get one of the ``passed`` objects, in the order of the calls, without direct
-    repetitions. A port's own methods do not count: they are asked, not passed on."""
+    repetitions. A port's own methods do not count, because the port is used, not passed on."""
     modules: list[str] = []
 
     def called(frame: FrameType, event: str, _: object) -> None:
@@ -70,7 +70,8 @@ OPERATIONS: dict[str, tuple[Callable[[Cluster], object], int, int]] = {
     "heal": (lambda cluster: cluster.heal(), 12, 8),
     "health": (lambda cluster: cluster.health(), 17, 7),
 }
-"""By name: the operation, the number of modules on its walk, and how often the walk returns to one of them."""
+"""Operations by name: the function, the number of modules on its walk, and the number of returns to one of
+them."""
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

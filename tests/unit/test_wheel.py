@@ -1,5 +1,5 @@
-"""An installation: the wheel with the dependencies that it declares and nothing else, in a project that has a
-``jobs``, an ``engine`` and a ``conf`` of its own."""
+"""An installation: the wheel with its declared dependencies and nothing else, in a project with its own ``jobs``,
+``engine`` and ``conf``."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ print(sorted(set(sys.modules) & {"pyspark", "py4j", "pandas", "polars", "rich", 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A folder with packages of its own, and a Python in which the wheel is installed."""
+    """A folder with its own packages, and a Python in which the wheel is installed."""
 
     folder: Path
     python: Path
 
     def stratalog(self, *argv: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-        """What a job says."""
+        """The output of a job."""
         return run(self.python.with_name("stratalog"), *argv, folder=self.folder, status=status)
 
 
@@ -62,7 +62,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Project:
-    """The wheel in an environment that has what it declares, and a project beside it."""
+    """The wheel in an environment with its requirements, and a project beside it."""
     folder = tmp_path_factory.mktemp("project")
     python = installed(wheel, folder / "venv")
     for package in ("conf", "engine", "jobs"):
@@ -90,10 +90,10 @@ def test_without_spark_all_runs_that_does_not_compute_with_it(project: Project) 
     options = [part for config in configs for part in ("--config", config)]
     project.stratalog("topics", "create", "t", "--partitions", "2", "--replication-factor", "2", *options, *given)
 
-    said = run(project.python, "pipeline.py", "cluster.toml", folder=project.folder).stdout.splitlines()
-    assert said[:2] == ["[b'a', b'b', b'a', b'b']", "8"]
-    assert said[2] == "[{'a': 7}]"
-    assert said[3:] == ["[]"]
+    found = run(project.python, "pipeline.py", "cluster.toml", folder=project.folder).stdout.splitlines()
+    assert found[:2] == ["[b'a', b'b', b'a', b'b']", "8"]
+    assert found[2] == "[{'a': 7}]"
+    assert found[3:] == ["[]"]
 
     tailed = project.stratalog("tail", "t", "-n", "1", *given)
     assert len(tailed.stdout.splitlines()) == 2

@@ -1,4 +1,4 @@
-"""Conditions: what they select, and what is refused. ``tests/spark/test_erase.py`` gives the table to Spark."""
+"""Conditions: their selections, and refusals. ``tests/spark/test_erase.py`` gives the table to Spark."""
 
 from __future__ import annotations
 

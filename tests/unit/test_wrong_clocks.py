@@ -1,13 +1,14 @@
-"""A driver whose clock is wrong takes nothing away, and what it writes down lets nobody else take it away.
+"""A driver with a wrong clock removes nothing, and its records do not make others remove anything.
 
-Each remover is played three times on its own cluster, whose storage keeps the right time: by a driver that is 40
-days ahead, by one that is as far behind, and, when the time has come, by one that is right. Only the last removes.
+Each remover is run three times on its own cluster, whose storage has the right time: by a driver that is 40 days
+ahead, by one that is as far behind, and, at the right time, by one that is right. Only the last removes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -31,22 +32,22 @@ AHEAD, BEHIND = 40 * DAY_MS, -40 * DAY_MS
 
 @dataclass(frozen=True)
 class Remover:
-    """Something that is removed by time."""
+    """An operation that removes something by time."""
 
     arrange: Callable[[Keyed], object]
     remove: Callable[[Cluster], Report]
     held: Callable[[Keyed], object]
-    """What is there of it; it does not change before it is removed."""
+    """Its remaining content; it does not change before the removal."""
     after_ms: int
-    """When its time has come."""
+    """The time after which it is due."""
     configs: dict[str, str] = field(default_factory=dict)
-    """Of topic ``t``, where there is to be one."""
+    """The configs of topic ``t``, if one is needed."""
     notes: bool = True
-    """Whether the operation takes notes."""
+    """Whether the operation writes notes."""
 
 
 def fill(live: Keyed) -> None:
-    """Three records of this moment."""
+    """Three current records."""
     for value in "abc":
         live.append([value], at_ms=live.clock.now_ms()).raise_for_failures()
 
@@ -58,7 +59,7 @@ def files(live: LiveCluster) -> set[str]:
 
 
 def expire_below(live: Keyed) -> None:
-    """Nothing of the log is left but files."""
+    """Leave only files of the log."""
     fill(live)
     live.cluster.topics.delete_records("t", {0: -1}).raise_for_failures()
     live.cluster.retain().raise_for_failures()  # local starts move; the files stay for a day
@@ -189,8 +190,8 @@ def test_a_driver_with_a_wrong_clock_removes_nothing(tmp_path: Path, name: str) 
 
 @pytest.mark.parametrize("ahead_ms", [AHEAD, BEHIND])
 def test_remote_objects_stay(tmp_path: Path, ahead_ms: int) -> None:
-    """They leave the table, which is no removal by time. They go when somebody knows what time it is, and when it
-    is the time that was written down in the table."""
+    """They leave the table, which is no removal by time. They are deleted when the time is known, and when the
+    time in the table has come."""
     live = LiveCluster(tmp_path)
     filled(live, "abc")
     live.cluster.topics.delete_records("t", {0: 2}).raise_for_failures()
@@ -210,7 +211,7 @@ def outcome(report: Report) -> object:
 
 @pytest.mark.parametrize("ahead_ms", [AHEAD, BEHIND])
 def test_producers_are_remembered_whoever_else_appends(tmp_path: Path, ahead_ms: int) -> None:
-    """A driver that is ahead would drop them; what one that is behind has appended would look old to others."""
+    """A driver that is ahead would drop them; appends of one that is behind would look old to others."""
     live = LiveCluster(tmp_path)
     live.topic()
     wrong = live.driver(clock=WrongClock(live.clock, ahead_ms))
@@ -237,7 +238,7 @@ def test_producers_expire_by_clocks_that_agree(tmp_path: Path) -> None:
 def test_a_commit_by_a_driver_that_is_behind_does_not_expire_at_once(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic()
-    live.cluster.groups.commit("other", {("t", 0): 0})  # the topic of groups is there
+    live.cluster.groups.commit("other", {("t", 0): 0})  # the topic of groups exists
     live.driver(clock=WrongClock(live.clock, BEHIND)).groups.commit("g", {("t", 0): 0})
     live.cluster.snapshot(OFFSETS_TOPIC).raise_for_failures()
     assert live.driver().groups.committed("g")
@@ -300,19 +301,20 @@ def test_a_protected_topic_stays_protected(tmp_path: Path, ahead_ms: int) -> Non
 def test_days_of_protection_begin_now_also_by_a_driver_that_is_behind(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic()
-    until = live.driver(clock=WrongClock(live.clock, BEHIND)).topics.protect("t", days=30)
+    report = live.driver(clock=WrongClock(live.clock, BEHIND)).topics.protect("t", days=30)
+    until = datetime.fromisoformat(str(report.rows[0]["protected_until"]))
     assert until.timestamp() * 1000 == live.clock.now_ms() + 30 * DAY_MS
 
 
 # --------------------------------------------------------------------------- what is said, what goes on
 
 
-@pytest.mark.parametrize(("ahead_ms", "said"), [(AHEAD, "40 days ahead of"), (BEHIND, "40 days behind")])
-def test_health_names_the_machine(tmp_path: Path, ahead_ms: int, said: str) -> None:
+@pytest.mark.parametrize(("ahead_ms", "message"), [(AHEAD, "40 days ahead of"), (BEHIND, "40 days behind")])
+def test_health_names_the_machine(tmp_path: Path, ahead_ms: int, message: str) -> None:
     live = LiveCluster(tmp_path)
     found = skews(live.driver(clock=WrongClock(live.clock, ahead_ms)).health())
     assert [subject for subject, _ in found] == ["this driver"]
-    assert said in found[0][1]
+    assert message in found[0][1]
     assert skews(live.cluster.health()) == []
 
 
@@ -350,7 +352,7 @@ def test_a_clock_some_minutes_off_goes_by_the_earlier_time(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("ahead_ms", [AHEAD, BEHIND])
 def test_a_broker_whose_storage_has_a_wrong_clock_stops_no_other(tmp_path: Path, ahead_ms: int) -> None:
-    """Records expire by the clocks that agree; only its own files stay."""
+    """Records expire by the agreeing clocks; only its own files stay."""
     live = LiveCluster(tmp_path)
     live.topic(retention_ms=str(DAY_MS), file_delete_delay_ms="0")
     live.append(["a"], at_ms=live.clock.now_ms()).raise_for_failures()

@@ -1,4 +1,4 @@
-"""A cluster whose remote tier fails as a test says, and drivers that do one thing after the other."""
+"""A cluster whose remote tier fails as a test requires, and serial drivers."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Call = Callable[[], object]
 
 
 class RemoteFaults(LiveCluster):
-    """``on_remote(what, name, call)`` goes around every call to the remote store; ``down`` is the whole remote
-    tier, tables included.
+    """``on_remote(what, name, call)`` wraps every call to the remote store; ``down`` is the whole remote tier,
+    tables included.
     """
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch, brokers: int = 3) -> None:
         self.down: Callable[[], None] | None = None
-        """Raises what every call to the remote is to raise."""
+        """Raises the error of every call to the remote tier."""
         self.on_remote: Callable[[str, str, Call], object] = lambda what, name, call: call()
         live = self
 
@@ -42,7 +42,7 @@ class RemoteFaults(LiveCluster):
         super().__init__(folder, brokers, through=self._wrapped)
 
     def check(self) -> None:
-        """Raises what the remote raises now."""
+        """Raise the current error of the remote tier."""
         if self.down is not None:
             self.down()
 
@@ -59,11 +59,11 @@ class RemoteFaults(LiveCluster):
         return faulty
 
     def ports(self, driver: Cluster | None = None) -> Ports:
-        """What a driver works with."""
+        """The ports of a driver."""
         return ports_of(driver or self.cluster)
 
     def in_turn(self) -> Cluster:
-        """Another driver, which does one thing after the other."""
+        """Another driver, which works serially."""
         return in_turn(self.driver())
 
     def remote_ends(self, topic: str = "t") -> dict[int, int]:
@@ -74,7 +74,7 @@ class RemoteFaults(LiveCluster):
 
 
 def refused() -> None:
-    """As a remote tier that cannot be reached."""
+    """The error of an unreachable remote tier."""
     raise StorageError("the remote tier cannot be reached")
 
 

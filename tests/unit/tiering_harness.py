@@ -26,7 +26,7 @@ from tests.unit.harness import SCHEMA, OnePartition
 from tests.unit.together import together
 
 EACH_FILE = MergePolicy(segment_bytes=1, segment_ms=10**15, min_files=1000)
-"""Every file is sealed as it is."""
+"""Every file is sealed separately."""
 ONE_SEGMENT = MergePolicy(segment_bytes=10**12, segment_ms=0, min_files=1000)
 """All files together are sealed as one."""
 
@@ -37,11 +37,11 @@ def segment(base: int, end: int, *, epoch: int = 1, partition: int = 0, size: in
 
 
 OURS = Histories({n: Lineage([(1, 0)]) for n in range(10)}, lambda: dict.fromkeys(range(10), Present(1)))
-"""The history of all partitions: of leader epoch 1, which is the present one."""
+"""The history of all partitions: of leader epoch 1, the current one."""
 
 
 def uploaded(of: RemoteSegment) -> Uploaded:
-    """As if it had been uploaded."""
+    """The segment as an upload."""
     return Uploaded(of, 1_700_000_000_000, f'{{"numRecords": {of.records}}}', of.size_bytes)
 
 
@@ -50,7 +50,7 @@ TENS = [segment(base, base + 10) for base in range(0, 50, 10)]
 
 
 def commit_at_once(remote: Store, options: StoreOptions, drivers: int) -> RemoteLog:
-    """The log after so many drivers have committed ``TENS``, all at the same time, segment by segment."""
+    """The log after this number of drivers have committed ``TENS``, all at the same time, segment by segment."""
 
     def drive(mine: DeltaTopicTable) -> None:
         mine.ensure(SCHEMA)
@@ -70,7 +70,7 @@ def table_in(
     clock: ManualClock | None = None,
     options: StoreOptions | None = None,
 ) -> DeltaTopicTable:
-    """Topic ``t``'s table, as one driver holds it."""
+    """Topic ``t``'s table, as one driver has it."""
     return DeltaTopicTable(
         remote,
         topic="t",
@@ -103,7 +103,7 @@ class TieredPartition:
         return self.leader.log()
 
     def append(self, *counts: int) -> None:
-        """Append so many records, one file each."""
+        """Append this number of records, one file each."""
         for count in counts:
             start = self.log.log_end
             self.one.append([f"v{offset}" for offset in range(start, start + count)])
@@ -121,7 +121,7 @@ class TieredPartition:
         return self.commit(self.upload(self.plan(policy)))
 
     def commit(self, uploads: Sequence[Uploaded]) -> CommittedBatch:
-        """Commit what was uploaded, under the history of the leader as it is now."""
+        """Commit uploads under the current history of the leader."""
         return self.table.commit(
             uploads, (), Histories({0: self.log.lineage}, lambda: {0: Present(self.one.view.leader_epoch)})
         )

@@ -1,4 +1,4 @@
-"""Actions at once, for tests of drivers that race."""
+"""Runs actions concurrently, for tests of racing drivers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 def together(*actions: Callable[[], T]) -> list[T]:
-    """Run these at once, each in a thread of its own; what they return, in their order.
+    """Run these concurrently, each in its own thread; returns their results in order.
 
-    Raises: what the first of them that failed has raised, when all have ended.
+    Raises: the error of the first failed one, when all have ended.
     """
     start = threading.Barrier(len(actions))
 

@@ -1,4 +1,4 @@
-"""A cluster for transactions: two topics, what readers get of them, the state of an id."""
+"""A cluster for transactions: two topics, their records for readers, the state of an id."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Ledger(LiveCluster):
         return self
 
     def seen(self, isolation: Isolation = COMMITTED) -> dict[str, list[str]]:
-        """By partition, as its leader has it."""
+        """The records of each partition on its leader."""
         wanted = (("t", 0), ("t", 1), ("u", 0))
         return {
             f"{topic}-{partition}": seen(self.replica(self.leader(topic, partition), topic, partition), isolation)
@@ -42,7 +42,7 @@ def rows(*values: str) -> Sequence[pa.RecordBatch]:
 
 
 def put(transaction: BatchTransaction, values: Mapping[str, str]) -> None:
-    """One record to each of these partitions, in the order in which they are given."""
+    """Append one record to each of these partitions, in this order."""
     for where, value in values.items():
         topic, _, partition = where.partition("-")
         transaction.append_batches(topic, {int(partition): rows(value)})

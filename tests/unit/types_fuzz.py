@@ -55,7 +55,8 @@ LEAVES: list[Leaf] = [
 
 
 def array_of(chance: random.Random, rows: int, depth: int = 2) -> pa.Array:
-    """A random array of that many rows, nested up to ``depth`` levels deep; maybe a slice of a longer one."""
+    """A random array with this number of rows, nested up to ``depth`` levels deep; sometimes a slice of a longer
+    one."""
     before, behind = chance.choice([(0, 0), (0, 0), (1, 2)])
     array = chance.choice(_NESTED if depth and chance.random() < 0.6 else [_leaf])(
         chance, before + rows + behind, depth

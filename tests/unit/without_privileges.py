@@ -1,4 +1,4 @@
-"""Python in a process that file permissions hold, as they hold every user but root."""
+"""Python in a process without privileges, which file permissions restrict like any user except root."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ os.execv(sys.executable, [sys.executable, "-c", *sys.argv[1:]])
 
 
 def program(acts: str) -> str:
-    """A program that opens the cluster of its first argument as ``driver``, does the ``acts`` (entries of a dict,
+    """A program that opens the cluster of its first argument as ``driver``, runs the ``acts`` (entries of a dict,
     functions without arguments by name), and prints the error of each, or nothing, as JSON by name."""
     return f"""
 import json, sys
@@ -49,7 +49,7 @@ print(json.dumps({{name: said_by(act) for name, act in acts.items()}}))
 
 
 def run_without_privileges(program: str, arguments: Sequence[str]) -> str:
-    """What a program prints. Raises: AssertionError, with what it says, when it fails."""
+    """The output of a program. Raises: AssertionError with the output if it fails."""
     done = subprocess.run(
         [sys.executable, "-c", _START, program, *arguments],
         capture_output=True,

@@ -40,7 +40,7 @@ class FileCopy:
     owned: bool
     """Whether the folder is that of a present replica."""
     why: str = "it is no data file of a log"
-    """The reason why nobody knows what it has, if ``file`` is None."""
+    """The reason why its content is unknown, if ``file`` is None."""
 
 
 @dataclass(frozen=True, slots=True)

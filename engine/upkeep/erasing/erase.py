@@ -275,7 +275,7 @@ class _Erasing:
             where = f"broker {copy.broker}: {copy.object.name}"
             if copy.file is None:
                 part.left.append(
-                    NotErased(where, "it is no file of a log, so nobody knows what it has: remove it by hand")
+                    NotErased(where, "it is no file of a log, so its content is unknown: remove it by hand")
                 )
             elif not copy.owned or part.is_new(copy.file, where):
                 looked_to = part.looked_to if copy.owned else None

@@ -96,7 +96,7 @@ class RemoteErasing:
     storage: Storage
     run: OperationRun
     tables: dict[str, DeltaTopicTable] = field(default_factory=dict)
-    """By topic id."""
+    """Keyed by topic id."""
     logs: dict[str, RemoteLog] = field(default_factory=dict)
     """As last read."""
     figures: dict[TopicIdPartition, RemoteFigures] = field(default_factory=dict)

@@ -156,7 +156,7 @@ class _CleaningTopic:
                 else:
                     self.leave(self.parts, _waiting(stored))
             else:
-                why = "it is no object of the table, so nobody knows what it has: remove it by hand"
+                why = "it is no object of the table, so its content is unknown: remove it by hand"
                 self.leave(self.parts, NotErased(f"{_WHERE}: {stored.name}", why))
         twin = self._twin()
         if self.erasing.run.dry_run:
@@ -208,7 +208,7 @@ class _CleaningTopic:
                 each.left.append(NotErased(where, why, waits=all(one.waits for one in each.left)))
             return
         for stored in log_litter(log_files):
-            why = "it is no file of the table's log, so nobody knows what it has: remove it by hand"
+            why = "it is no file of the table's log, so its content is unknown: remove it by hand"
             self.leave(self.parts, NotErased(f"{_WHERE}: {stored.name}", why))
         version = self.erasing.tables[self.topic_id].delete_history()
         for each in self.cleaned.values():
@@ -236,6 +236,6 @@ def _waiting(stored: StoredObject) -> NotErased:
     return NotErased(
         f"{_WHERE}: {stored.name}",
         "readers of the table may need it until file.delete.delay.ms has passed, rounded up to hours: erase again "
-        "then, or with --now",
+        "then, or with now (a job: --now)",
         waits=True,
     )

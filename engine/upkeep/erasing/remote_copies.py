@@ -63,7 +63,7 @@ def remote_copies(
 
 
 def _unknown(objects: RemoteObjects, erased: ErasedRemote | None) -> Iterator[tuple[StoredObject, str]]:
-    """The objects of which nobody knows what they have, each with the reason."""
+    """The objects with unknown content, each with the reason."""
     for stored in (*objects.foreign.values(), *log_litter(objects.log_entries)):
         yield stored, "it is neither a segment nor a file of the table's log"
     version = None if erased is None else erased.version

@@ -31,7 +31,7 @@ class EraseRow(PartitionRow, frozen=True, kw_only=True):
     why: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ErasureReport(Report):
     """The report of an erasure, with its certificate (None in a dry run)."""
 

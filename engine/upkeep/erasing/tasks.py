@@ -297,7 +297,7 @@ class _Cleaning:
         found_names = {one.file.name for one in found}
         for file in log.stranded:
             if file.name not in found_names and self._holds(replica, file):
-                left.append(self._left(broker, file, "it lies behind a gap: run `stratalog heal`"))
+                left.append(self._left(broker, file, "it is after a gap: run `stratalog heal`"))
         for one in found:
             due_ms = one.deletable_ms(0 if work.now else work.delay_ms)
             if due_ms is None:
@@ -305,7 +305,9 @@ class _Cleaning:
                 left.append(self._left(broker, one.file, why))
             elif not work.now and (now_ms is None or due_ms > now_ms):
                 delay = "the clocks disagree" if now_ms is None else f"deleted in {span_text(due_ms - now_ms)}"
-                left.append(self._left(broker, one.file, f"{delay}: erase again, or with --now", waits=True))
+                left.append(
+                    self._left(broker, one.file, f"{delay}: erase again, or with now (a job: --now)", waits=True)
+                )
             else:
                 doomed[str(one.file.name)] = one
         names, damaged = covered(replica, log, [*doomed])

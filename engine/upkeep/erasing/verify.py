@@ -245,7 +245,7 @@ def _unproven(certificate: Certificate) -> list[str]:
 
 
 def _unknown_of(copies: Copies) -> list[str]:
-    """The reasons why nobody knows what a broker has beside the files that were read."""
+    """The reasons why the content of a broker besides the read files is unknown."""
     if copies.error is not None:
         return [f"it cannot be searched: {copies.error}"]
     if not copies.unfinished:

@@ -34,16 +34,14 @@ def send_heal(
     """Add the repairs, the return to the ISR, and the second audit of the damaged partitions, which costs their
     share of the first one (``audited``). Repairs of snapshots, and of rewritten tables, are not counted.
     """
-    for broker in image.brokers:
-        sends.send(sends.storage.stores.get(broker), gets=1)
     for store in places_of_copies(sends.storage, image):
-        sends.send(store, puts=2)
+        sends.send(store, puts=1 + bool(touched))
     if plans:
         _send_repairs(sends, image, plans)
     for job in jobs:
         _send_rebuild(sends, image, job)
     if touched:
-        sends.send_look(image, times=2)
+        sends.send_look(image)
         files = sum(1 + len(each.good) for each in audits)
         again = sum(1 + len(each.good) for each in audits if each.replicas.view.key in touched)
         puts, gets, moved = (n * again // files for n in (audited.puts, audited.gets, audited.moved_bytes))

@@ -89,8 +89,7 @@ def heal(
         sends = Planned(storage)
         image = metadata.image()
         chosen_topics(image, topics)
-        if not dry_run:
-            image = probe_first(metadata, storage, run)
+        image = probe_first(metadata, storage, run, image)
         chosen = chosen_topics(image, topics)
         if only is not None:
             topic_ids = {key.topic_id for key in only}
@@ -116,7 +115,7 @@ def heal(
             else:
                 if plan is not None:
                     plans[key] = each, plan
-                    run.notes += map(str, plan.unmended)
+                    run.notes += map(str, plan.unrepaired)
             if snapshots := sorted(
                 {f.broker_id for f in each.findings if f.of_snapshot and f.broker_id is not None}
             ):
@@ -124,8 +123,8 @@ def heal(
             if key in plans or rebuilds or snapshots:
                 touched.add(key)
             if key not in touched or dry_run:
-                unmended = (f for f in each.findings if f.damage is None and not f.unused)
-                run.failures += [Failure.of(f.where, f.error) for f in unmended]
+                unrepaired = (f for f in each.findings if f.damage is None and not f.unused)
+                run.failures += [Failure.of(f.where, f.error) for f in unrepaired]
                 run.failures += [Failure.of(one.finding.where, one.finding.error) for one in lacking]
         if dry_run:
             run.add(_row(each, repair, "planned") for each, plan in plans.values() for repair in plan.repairs)
@@ -146,7 +145,7 @@ def heal(
             )
     run.sort("topic", "partition", "broker", "start")
     run.failures = list(dict.fromkeys(run.failures))
-    run.totals["mended"] = sum(row["outcome"] == "mended" for row in run.rows)
+    run.totals["repaired"] = sum(row["outcome"] == "repaired" for row in run.rows)
     return run.report()
 
 
@@ -253,7 +252,7 @@ class _HealRun:
             if isinstance(outcome, Failed):
                 self.run.notes.append(f"{outcome.item} could not be healed: {outcome.error.code}: {outcome.error}")
         self.run.add(
-            _row(each, repair, "mended" if repair in done else "left alone")
+            _row(each, repair, "repaired" if repair in done else "left alone")
             for each, plan in self.plans.values()
             for repair in plan.repairs
         )
@@ -293,7 +292,7 @@ class _HealRun:
                     broker=broker,
                     damage="snapshot" if repaired is None else str(repaired.name),
                     source=None if repaired is None else "another replica",
-                    outcome="left alone" if repaired is None else "mended",
+                    outcome="left alone" if repaired is None else "repaired",
                 )
                 self.run.add([row])
 

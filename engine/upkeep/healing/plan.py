@@ -27,9 +27,9 @@ class HealRow(Row, frozen=True, kw_only=True):
 
     topic: str
     partition: int | None = None
-    """None for the topic's remote table."""
+    """The partition; None for the topic's remote table."""
     broker: int | None = None
-    """None for the remote tier."""
+    """The broker; None for the remote tier."""
     damage: str
     start: int | None = None
     end: int | None = None
@@ -54,7 +54,7 @@ class HealPlan:
     being added.
     """
     repairs: tuple[Repair, ...]
-    unmended: tuple[CorruptionError, ...] = ()
+    unrepaired: tuple[CorruptionError, ...] = ()
     """Damage that is not repaired, with the remedy."""
     forgotten: tuple[Offsets, ...] = ()
     """Offsets without a good copy at or above the new leader's log end. All members of the ISR have the committed
@@ -92,21 +92,21 @@ def plan_heal(each: Audited) -> HealPlan | None:
     unread = {broker for broker, damage in damages if isinstance(damage, BadEpoch) and damage.needed}
     repairs: list[Repair] = []
     holes: list[Offsets] = []
-    unmended: list[CorruptionError] = []
+    unrepaired: list[CorruptionError] = []
     lost_starts = {broker for broker, damage in damages if isinstance(damage, BadLocalStart)}
     for broker, damage in damages:
         if isinstance(damage, BadLocalStart):
             try:
                 repairs.append(sources.local_start(broker, damage, lost_starts, in_place and broker == leader))
             except CorruptionError as error:
-                unmended.append(error)
+                unrepaired.append(error)
             continue
         put, lacking = sources.repair_of(broker, damage, in_place and broker == leader)
         beyond = [hole for hole in lacking if leader != leader_id and hole[0] >= sources.log_end]
         forgotten |= set(beyond)
         lacking = [hole for hole in lacking if hole not in beyond]
         if lacking and broker not in view.isr:
-            unmended.append(_unneeded(each, lacking, broker))
+            unrepaired.append(_unneeded(each, lacking, broker))
             continue
         register_of = sources.register_of(broker, damage, unread)
         starts_over = sources.starts_over(broker, damage, put)
@@ -114,8 +114,8 @@ def plan_heal(each: Audited) -> HealPlan | None:
         holes += lacking
     if holes:
         raise _hole(each, holes, damaged)
-    if unmended and not repairs:
-        raise unmended[0]
+    if unrepaired and not repairs:
+        raise unrepaired[0]
     aside = damaged & {*view.isr, *view.adding} | (set(view.adding) if in_place else set())
     return HealPlan(
         leader=leader,
@@ -123,7 +123,7 @@ def plan_heal(each: Audited) -> HealPlan | None:
         leaving=tuple(sorted(aside - {leader_id})),
         in_place=in_place,
         repairs=tuple(repairs),
-        unmended=tuple(unmended),
+        unrepaired=tuple(unrepaired),
         forgotten=tuple(sorted(forgotten)),
     )
 

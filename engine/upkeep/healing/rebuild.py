@@ -107,7 +107,7 @@ def rebuild_remote(
             done |= {one.job.plan for one in made_here}
             topic = topics[topic_id]
             follow(metadata, storage, topic, topic_config_of(metadata.image(), topic), run)
-    return [job.row("mended" if job.plan in done else "left alone") for job in jobs]
+    return [job.row("repaired" if job.plan in done else "left alone") for job in jobs]
 
 
 def _commit(metadata: MetadataClient, storage: Storage, topic: TopicImage, made: Sequence[_Made]) -> None:

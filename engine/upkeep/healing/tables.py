@@ -19,7 +19,7 @@ def put_right(
 ) -> None:
     """Revert the rewrites of these topics' tables; one row per table. ``topics`` by topic id."""
     for topic_id in rewritten:
-        outcome = "mended"
+        outcome = "repaired"
         try:
             storage.remote_table(topics[topic_id]).undo_rewrites()
         except StratalogError as error:

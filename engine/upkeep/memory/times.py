@@ -171,7 +171,7 @@ class _File(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     """Partitions, digests and a time for each of ``settled_steps``, 0 for none, by topic id."""
     failing: dict[str, Trouble] = {}
     damaged: dict[str, list[tuple[Int64, Trouble]]] = {}
-    """By topic id."""
+    """Keyed by topic id."""
     tables: dict[str, Int64] = {}
 
 

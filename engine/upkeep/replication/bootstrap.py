@@ -29,7 +29,7 @@ from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
 from stratalog.engine.metadata.reassignment_plan import ReplicaChange, plan_change
 from stratalog.engine.quorum.client import MetadataClient
-from stratalog.engine.upkeep.replication.planned import ReplicatePlanRow, plan_copies
+from stratalog.engine.upkeep.replication.planned import ReplicatePlanRow, plan_copies, send_probe
 from stratalog.engine.upkeep.replication.replicate import ReplicateRow, plan, replicate
 from stratalog.engine.upkeep.tiering.remote_logs import load_remotes
 from stratalog.partitions.backoff import Backoff
@@ -136,16 +136,21 @@ def _plan(
 ) -> list[ReplicatePlanRow]:
     """The rows and the estimate of a dry run, as if the brokers were registered and had their new replicas."""
     sends = Planned(storage)
-    image, new, failures = plan_registration(sends, metadata.image(), brokers, trust_copy=trust_copy)
+    before = metadata.image()
+    image, new, failures = plan_registration(sends, before, brokers, trust_copy=trust_copy)
     run.failures += failures
+    if image is not before:
+        metadata.check_may_commit()
     if change is not None:
         command, names = _assignment(image, topics, change)
         sends.send_look(image, times=2)
         if command.reassignments:
+            metadata.check_may_commit()
             sends.send_commit(image)
         decision = command.decide(image)
         run.refuse(decision.answer, names)
         image = decision.image_after(image)
+    send_probe(sends, image)
     works = plan(storage, execution, image, topics, None, brokers, run)
     rows = plan_copies(sends, execution, image, works, run, new)
     run.estimate = sends.estimate()

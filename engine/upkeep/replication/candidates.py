@@ -63,7 +63,7 @@ class Candidates:
     """The candidates of one partition."""
 
     able: tuple[Candidate, ...]
-    """In order of preference."""
+    """The possible leaders, in order of preference."""
     unable: tuple[tuple[int, str], ...]
     """Brokers that cannot lead, with the reason."""
     high_watermark: int

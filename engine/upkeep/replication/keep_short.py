@@ -108,7 +108,7 @@ _FRACTION = 4
 _MOST_PARTITIONS = 100_000
 """The number of logs whose remaining names are stored."""
 _AT_THE_END_S = 30.0
-"""How long due work may continue when the process exits."""
+"""The time for which due work may continue when the process exits."""
 
 _log = logging.getLogger("stratalog.engine.upkeep")
 

@@ -30,6 +30,12 @@ class ReplicatePlanRow(PartitionRow, frozen=True, kw_only=True):
     bytes: int
 
 
+def send_probe(sends: Planned, image: ClusterImage) -> None:
+    """Add a probe of all roots."""
+    for broker in image.brokers:
+        sends.send(sends.storage.stores.get(broker), gets=1)
+
+
 def look_at_sync(work: SyncWork, new: Collection[int]) -> PlannedSync:
     """The task. Raises: see ``plan_sync``."""
     return plan_sync(work.replicas, work.followers, work.options, new)
@@ -46,8 +52,6 @@ def plan_copies(
     """The rows of a replicate with these works, and its requests. ``image`` may be the metadata after commits that
     the plan only intends, with the roots ``new``, which are not formatted yet. A replica that cannot be looked at
     is left out, with a note."""
-    for broker in image.brokers:  # the probe
-        sends.send(sends.storage.stores.get(broker), gets=1)
     planned: list[tuple[SyncWork, PlannedSync]] = []
     failed: list[SyncWork] = []
     for outcome in execution.tasks.run(partial(look_at_sync, new=new), works):

@@ -40,11 +40,9 @@ from stratalog.engine.metadata.reassignment_plan import (
     plan_change,
 )
 from stratalog.engine.quorum.client import MetadataClient
-from stratalog.engine.replication.planned_sync import PlannedSync, plan_sync
-from stratalog.engine.replication.sync import SyncOptions
 from stratalog.engine.replication.throttle import checked_rate
 from stratalog.engine.upkeep.replication.letting_go import CoverWork, check_covers, plan_cover
-from stratalog.engine.upkeep.replication.planned import plan_copies, send_reading
+from stratalog.engine.upkeep.replication.planned import plan_copies, send_probe
 from stratalog.engine.upkeep.replication.replicate import end_throttle, replicate
 from stratalog.engine.upkeep.replication.replicate import plan as plan_replicate
 from stratalog.partitions.identity import TopicIdPartition
@@ -122,21 +120,21 @@ def reassign(
         sends = Planned(storage)
         image = metadata.image()
         check_plan(image, plan)
-        if not dry_run:
-            image = probe_first(metadata, storage, run)
-            check_plan(image, plan)
+        image = probe_first(metadata, storage, run, image)
+        check_plan(image, plan)
         planned = {
             TopicIdPartition(image.topic_ids[topic], partition): _Planned(
                 topic, image.partition(image.topic_ids[topic], partition), tuple(replicas)
             )
             for (topic, partition), replicas in plan.items()
         }
-        if not dry_run and not force:
+        if not force:
             _check_cover(metadata, storage, execution, planned, run)
         targets = {key: one.replicas for key, one in planned.items() if not one.refused}
         if dry_run:
             after = image
-            _plan(sends, execution, image, planned, _command(targets, force, rate), force, run)
+            left = {key: planned[key] for key in targets}
+            _plan(metadata, sends, execution, image, left, _command(targets, force, rate), run)
             run.estimate = sends.estimate()
         else:
             _commit(metadata, planned, targets, force, run, rate)
@@ -231,46 +229,32 @@ def _command(
 
 
 def _plan(
+    metadata: MetadataClient,
     sends: Planned,
     execution: Execution,
     image: ClusterImage,
     planned: dict[TopicIdPartition, _Planned],
     command: AlterPartitionReassignments,
-    force: bool,
     run: OperationRun,
 ) -> None:
-    """The copies and the requests of a dry run, as if the new replicas were committed. Remote segments that step 1
-    reads are not counted."""
+    """The copies and the requests of a dry run, as if the new replicas were committed."""
     storage = sends.storage
     decision = command.decide(image)
     kept = run.refuse(decision.answer, planned)
     after = decision.image_after(image)
     if decision.records:
+        metadata.check_may_commit()
         sends.send_commit(image)
-        sends.send_look(image, times=3)
+        sends.send_look(image, times=2)
     joining = {key for key in kept if after.partition(*key).joining}
-    shrinking = [
-        key for key in kept if key not in joining and {*planned[key].before.original} - {*kept[key].replicas}
-    ]
-    if not force:
-        sends.send_look(image)
-        for key in joining:
-            sends.send(storage.stores.get(image.view(*key).leader or 0), puts=1, gets=1)
-        for outcome in storage.threads.run(lambda key: _leader_of(storage, image, key), shrinking):
-            if isinstance(outcome, Done):
-                view = image.view(*outcome.item)
-                staying = [broker for broker in kept[outcome.item].replicas if broker in view.isr]
-                send_reading(sends, storage.stores.get(staying[0]) if staying else None, outcome.value)
+    if joining:
+        send_probe(sends, after)
     brokers = sorted({broker for key in joining for broker in after.partition(*key).joining})
     topics = list(dict.fromkeys(planned[key].topic for key in joining))
     works = plan_replicate(storage, execution, after, topics, joining, brokers, run) if joining else []
     by_name = {str(one): one for one in planned.values()}
     for row in plan_copies(sends, execution, after, works, run):
         by_name[f"{row.topic}-{row.partition}"].copied_bytes = row.bytes
-
-
-def _leader_of(storage: Storage, image: ClusterImage, key: TopicIdPartition) -> PlannedSync:
-    return plan_sync(storage.replicas(image.view(*key)), (), SyncOptions(copies=storage.copies))
 
 
 def _copy(

@@ -78,7 +78,7 @@ class ReplicateRow(PartitionRow, frozen=True, kw_only=True):
     avoided_bytes: int
     """The bytes that a follower starting at the leader's first local offset would also have copied."""
     joined_s: float | None
-    """When followers joined the ISR, in seconds from the beginning."""
+    """The times at which followers joined the ISR, in seconds from the beginning."""
 
 
 def replicate(
@@ -109,10 +109,9 @@ def replicate(
         chosen_topics(image, topics)
         for broker in brokers or ():
             image.broker(broker)
+        image = probe_first(metadata, storage, run, image)
         if not dry_run:
-            image, elected = elect_uncleanly_where_allowed(
-                metadata, storage, execution, probe_first(metadata, storage, run, image)
-            )
+            image, elected = elect_uncleanly_where_allowed(metadata, storage, execution, image)
             run.notes += elected
         works = plan(storage, execution, image, topics, only, brokers, run, throttled_s)
         if dry_run:

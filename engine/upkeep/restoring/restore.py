@@ -25,6 +25,7 @@ from dataclasses import replace
 
 import msgspec
 
+from stratalog.engine.brokers.bring_up import plan_format
 from stratalog.engine.config.cluster_file import ClusterFile
 from stratalog.engine.config.settings import topic_config
 from stratalog.engine.driver.execution import Execution, measured
@@ -84,9 +85,12 @@ def restore(
     remote = opener(file.remote, file.remote_storage, clock)
     if dry_run:
         sends = Planned(_storage(file, remote, opener, clock))
+        roots = plan_format(file, sends.storage.stores)
         plan = plan_restore(file, remote, former, clock, key)
         send_restore(sends, file, plan)
-        return replace(_planned(plan, dry_run), estimate=None if plan.failures else sends.estimate())
+        planned = _planned(plan, dry_run)
+        failures = [*roots.failures, *planned.failures]
+        return replace(planned, failures=failures, estimate=None if failures else sends.estimate())
     plan = plan_restore(file, remote, former, clock, key)
     if plan.failures:
         return _planned(plan, dry_run)
@@ -109,7 +113,7 @@ def restore(
 
 
 def _storage(file: ClusterFile, remote: Store, opener: OpenStore, clock: Clock) -> Storage:
-    """The storage of the brokers, which the estimate asks nothing."""
+    """The storage of the brokers, for a dry run."""
     return Storage(
         file=file,
         stores=open_stores(file, clock, opener),

@@ -42,7 +42,7 @@ from stratalog.partitions.paths import METADATA_TOPIC
 from stratalog.partitions.runner import Done, Failed
 
 HIGH_WATERMARK = -1
-"""As an offset: all committed records."""
+"""An offset that means all committed records."""
 
 _ATTEMPTS = 5
 

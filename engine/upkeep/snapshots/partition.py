@@ -239,7 +239,7 @@ def plan_of(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Snaps
     usable = usable_snapshot(leader, log)
     earlier = usable.snapshot
     latest = EMPTY if earlier is None else earlier.snapshot_id
-    # If made by hand, the first snapshot may lack records that retention deleted before the policy was set.
+    # The first snapshot, if made by hand, may lack records that retention deleted before the policy was set.
     first = work.by_hand and not checkpoints_of(log) and leader.topic not in FORMATS
     if latest.end_offset < log.local_start and not first:
         raise LogGapError(

@@ -34,9 +34,11 @@ KEPT = 3
 """The number of descriptions to keep per cluster."""
 
 
-def describe_first(metadata: MetadataClient, storage: Storage, image: ClusterImage) -> list[Failure]:
+def describe_first(
+    metadata: MetadataClient, storage: Storage, image: ClusterImage, *, dry_run: bool = False
+) -> list[Failure]:
     """Before anything is committed to a table, write the cluster's description if it has changed. If that fails,
-    it is a failure, but tiering continues."""
+    it is a failure, but tiering continues. A dry run only checks that this process has the key."""
     remote = storage.remote_store("restore points are kept in the remote tier")
     try:
         if metadata.lacks_key:
@@ -44,6 +46,8 @@ def describe_first(metadata: MetadataClient, storage: Storage, image: ClusterIma
                 f"cluster {image.cluster_id!r} is signed, but this process does not have its key: its restore "
                 "point would be refused; set STRATALOG_CLUSTER_KEY, or use --cluster-key-file"
             )
+        if dry_run:
+            return []
         write_description(
             remote, describe(image), image.next_offset, storage.key, lambda: metadata.image().next_offset
         )

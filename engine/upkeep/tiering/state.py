@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class TopicTiering:
-    """One topic. ``table`` and ``remote`` are None if its table cannot be read: ``error`` has the reason."""
+    """One topic in a run. ``table`` and ``remote`` are None if its table cannot be read; ``error`` then has the
+    reason."""
 
     topic: TopicImage
     config: TopicConfig

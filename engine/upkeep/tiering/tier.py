@@ -78,7 +78,7 @@ def tier(
         times = schedule.due(now_ms, intervals.longest_ms) if due else _all(schedule)
         keys = [key for key in times if key[0] in chosen and (only is None or key in only)]
         parts = _partitions(storage, image, tiered, schedule, keys)
-        run.failures += describe_first(metadata, storage, image) if parts and not dry_run else []
+        run.failures += describe_first(metadata, storage, image, dry_run=dry_run) if parts else []
         steps = _TierRun(metadata, storage, execution, image, parts, over, run)
         steps.prepare()
         run.notes += dict.fromkeys(note for of in tiered.values() for note in of.notes)
@@ -176,7 +176,7 @@ def _plan_work(clock: Clock, part: PartitionTiering, whole: bool, dry_run: bool)
 
 
 def _rule_of(log: RemoteLog, view: PartitionView) -> Rule | None:
-    """The rule that the remote log follows. If it follows none, as tiering began later: the last one of the
+    """The rule that the remote log follows. If it follows none, because tiering began later, the last rule in the
     metadata."""
     return log.rules.get(view.partition) or (view.rules[-1].rule if view.rules else None)
 

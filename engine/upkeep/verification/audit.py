@@ -182,15 +182,15 @@ def _audit_until_sure(
     if walked:
         _audit(storage, execution, image, audits, failed, walked)
     unsure = {key: each for key, each in audits.items() if not walked or each.findings}
-    said: dict[TopicIdPartition, set[tuple[str, str]]] = {}
+    signatures: dict[TopicIdPartition, set[tuple[str, str]]] = {}
     for _ in range(_ROUNDS if unsure else 0):
         _audit(storage, execution, image, unsure, failed)
-        before, said = said, {}
+        before, signatures = signatures, {}
         for key, each in unsure.items():
-            now = {found.said for found in each.findings if not found.is_sure}
+            now = {found.signature for found in each.findings if not found.is_sure}
             if not now <= before.get(key, set()):
-                said[key] = now
-        unsure = {key: unsure[key] for key in said}
+                signatures[key] = now
+        unsure = {key: unsure[key] for key in signatures}
         if not unsure:
             break
     run.failures += failed.values()

@@ -47,7 +47,7 @@ class Finding:
         return isinstance(self.error, CorruptSegmentError)
 
     @property
-    def said(self) -> tuple[str, str]:
+    def signature(self) -> tuple[str, str]:
         """Place and message; the same finding has the same ones in every check."""
         return self.where, str(self.error)
 
