@@ -213,8 +213,7 @@ def reseal(actor: Actor, segment_bytes: int) -> str:
 
 def begin_tiering(actor: Actor) -> str:
     """The topic becomes tiered."""
-    ports = actor.ports
-    topics.alter_configs(ports.metadata, ports.storage, ports.memory, TOPIC, {"remote.storage.enable": "true"})
+    topics.alter_configs(*actor.ports.all, TOPIC, {"remote.storage.enable": "true"})
     return "ok"
 
 
