@@ -212,7 +212,7 @@ def reseal(actor: Actor, segment_bytes: int) -> str:
 
 
 def begin_tiering(actor: Actor) -> str:
-    """The topic becomes tiered."""
+    """Make the topic tiered."""
     topics.alter_configs(*actor.ports.all, TOPIC, {"remote.storage.enable": "true"})
     return "ok"
 
