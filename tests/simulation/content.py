@@ -127,10 +127,32 @@ def _footer(store: Store, stored: StoredObject, what: str) -> pq.FileMetaData:
 
 
 _read_parquet_footer = stratalog.partitions.segment._read_parquet_footer
-_encode = stratalog.engine.replication.append._encode
+_encoded_file = stratalog.engine.replication.append._encoded
 _encoded: dict[Hashable, tuple[bytes, Mapping[str, ProducerEntry]]] = {}
 states_after: dict[bytes, Mapping[str, ProducerEntry]] = {}
 """All producers after an append of this run, by the bytes of its file, whose footer may hold only a few."""
+
+
+def encode(
+    staged: StagedWriter,
+    replicas: PartitionReplicas,
+    end: LogEnd,
+    producer: ProducerAppend,
+    source: ReplayableBatches,
+    options: AppendOptions,
+    clock: Clock,
+) -> None:
+    """Write the file of an append."""
+    _encoded_file(staged, replicas, end, producer, source, options, clock).close(
+        end, producer, source, options, clock
+    )
+
+
+class _Closed:
+    """A file that is written already."""
+
+    def close(self, *_: object) -> None:
+        """Nothing is left to write."""
 
 
 def _encode_once(
@@ -141,7 +163,7 @@ def _encode_once(
     source: ReplayableBatches,
     options: AppendOptions,
     clock: Clock,
-) -> None:
+) -> _Closed:
     values = tuple(
         row
         for batch in source
@@ -172,13 +194,14 @@ def _encode_once(
             return part_after(*arguments)
 
         with patch.object(stratalog.engine.replication.append_file, "part_after", noted):
-            _encode(memory, replicas, end, producer, source, options, clock)
+            encode(memory, replicas, end, producer, source, options, clock)
         if len(_encoded) > _MOST:
             _encoded.clear()
         _encoded[key] = memory._buffer.bytes_written(), states[0]  # type: ignore[attr-defined]
     data, state = _encoded[key]
     states_after[data] = state
     staged.file.write(data)
+    return _Closed()
 
 
 @contextmanager
@@ -193,7 +216,7 @@ def remembered() -> Iterator[None]:
         stack.enter_context(patch.object(stratalog.engine.quorum.voter, "parse_name", parsed_name))
         stack.enter_context(patch.object(stratalog.partitions.listing, "parse_name", parsed_name))
         stack.enter_context(patch.object(stratalog.partitions.segment, "_read_parquet_footer", _footer))
-        stack.enter_context(patch.object(stratalog.engine.replication.append, "_encode", _encode_once))
+        stack.enter_context(patch.object(stratalog.engine.replication.append, "_encoded", _encode_once))
         # A footer holds only some of the few producers of a run.
         changes = stratalog.partitions.producer_changes
         for name, value in (("_FEW", 2), ("_SMALL", 0), ("_PART_OF_ALL", 2), ("_ENTRY_BYTES", 1_000_000)):
