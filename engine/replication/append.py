@@ -304,13 +304,16 @@ def _append_to_leader(
         name = DataName(end.log_end, None, replicas.epoch)
         staged = attempt.file.staged if attempt.file is not None else _staged(replicas, end.log_end)
         try:
-            file = attempt.file or _encoded(staged, replicas, end, producer, source, options, clock)
-            file.close(end, producer, source, options, clock)
+            if attempt.file is not None:
+                attempt.file.close(end, producer, source, options, clock)
+                next_offset = attempt.file.next_offset
+            else:
+                next_offset = _encode(staged, replicas, end, producer, source, options, clock)
             with errors_of(leader):
                 created = _commit(staged, name, attempt)
             if created:
                 attempt.written = staged.size_bytes
-                attempt.placed = None if producer.base_offset is None else (name, file.next_offset)
+                attempt.placed = None if producer.base_offset is None else (name, next_offset)
         finally:
             attempt.file = None
             with suppress(Exception):
@@ -347,7 +350,7 @@ def _staged(replicas: PartitionReplicas, base_offset: int) -> StagedWriter:
         return leader.store.stage_writer(leader.path(DataName(base_offset, None, replicas.epoch)))
 
 
-def _encoded(
+def _encode(
     staged: StagedWriter,
     replicas: PartitionReplicas,
     end: LogEnd,
@@ -355,10 +358,12 @@ def _encoded(
     source: ReplayableBatches,
     options: AppendOptions,
     clock: Clock,
-) -> AppendFile:
+) -> int:
+    """Write the records into the staged file; returns the end of their offsets."""
     file = AppendFile(staged, replicas, end.log_end, options)
     file.write(producer, source, options, clock)
-    return file
+    file.close(end, producer, source, options, clock)
+    return file.next_offset
 
 
 def old_append(replicas: PartitionReplicas, producer: ProducerAppend) -> EarlierAttempt | None:

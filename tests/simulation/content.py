@@ -128,7 +128,7 @@ def _footer(store: Store, stored: StoredObject, what: str) -> pq.FileMetaData:
 
 _read_parquet_footer = stratalog.partitions.segment._read_parquet_footer
 _encode = stratalog.engine.replication.append._encode
-_encoded: dict[Hashable, tuple[bytes, Mapping[str, ProducerEntry]]] = {}
+_encoded: dict[Hashable, tuple[bytes, Mapping[str, ProducerEntry], int]] = {}
 states_after: dict[bytes, Mapping[str, ProducerEntry]] = {}
 """All producers after an append of this run, by the bytes of its file, whose footer may hold only a few."""
 
@@ -141,7 +141,7 @@ def _encode_once(
     source: ReplayableBatches,
     options: AppendOptions,
     clock: Clock,
-) -> None:
+) -> int:
     values = tuple(
         row
         for batch in source
@@ -172,13 +172,14 @@ def _encode_once(
             return part_after(*arguments)
 
         with patch.object(stratalog.engine.replication.append_file, "part_after", noted):
-            _encode(memory, replicas, end, producer, source, options, clock)
+            next_offset = _encode(memory, replicas, end, producer, source, options, clock)
         if len(_encoded) > _MOST:
             _encoded.clear()
-        _encoded[key] = memory._buffer.bytes_written(), states[0]  # type: ignore[attr-defined]
-    data, state = _encoded[key]
+        _encoded[key] = memory._buffer.bytes_written(), states[0], next_offset  # type: ignore[attr-defined]
+    data, state, next_offset = _encoded[key]
     states_after[data] = state
     staged.file.write(data)
+    return next_offset
 
 
 @contextmanager
