@@ -58,9 +58,9 @@ class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
         return start if end is begin else end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """The end of the log at this trigger, independent of the limit, and the distance from the end of the batch
-        to it. Listeners see both as ``latestOffset`` in the query's progress, because a Python source has no
-        metrics there.
+        """The end of the log at this trigger, independent of the limit, and how far the end of the batch is behind
+        the end of the log. Listeners see both as ``latestOffset`` in the query's progress. (A Python source has no
+        metrics in the progress.)
         """
         source = self._open()[0]
         if source.latest_seen is None or source.planned is None:
