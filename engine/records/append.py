@@ -10,9 +10,9 @@ The outcomes of a partition:
 
     acknowledged   at ``[base_offset, next_offset)``
     duplicate      this producer appended this sequence before the call, at ``[base_offset, next_offset)`` if these
-                   offsets are still known. Never for an append without a named producer, because no other call
-                   uses its producer id not appended the report names the failure; no record of this call is in the
-                   log, now or later. Earlier calls with the same producer and sequence may have succeeded
+                   offsets are still known. Never for an append without a named producer
+    not appended   the report names the failure; no record of this call is in the log, now or later. Earlier calls
+                   with the same producer and sequence may have succeeded
     not tried      another partition that has the sequence refused the append; a note names it
     unknown        records of this call or an earlier one may be in the log, or get there later: repeat the append
                    with the same producer and sequence
@@ -140,8 +140,7 @@ def who_appends(
     """The producer that a caller names; None if it names none.
 
     Raises: InvalidCallError for an empty name; for a sequence or epoch without a producer, because a retry would
-    append again; for a producer without a sequence, because its second append would look like a retry of its
-    first.
+        append again; for a producer without a sequence: its second append would look like a retry.
     """
     if on_changed_replay not in ("refuse", "accept"):
         raise InvalidCallError(f"on_changed_replay is {on_changed_replay!r}: use 'refuse' or 'accept'")

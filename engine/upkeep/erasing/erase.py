@@ -1,5 +1,4 @@
-"""Erase: permanently removes every record of given keys. All other records keep their offsets
-(``partitions.erasure``).
+"""Erase: permanently removes every record of given keys. All other records keep their offsets.
 
     1. refuse by name what cannot be erased everywhere (``plan``)
     2. carry on with erasures that an earlier run has committed
@@ -16,8 +15,7 @@ If a run ends early, the next run does the rest. Partition epochs keep two concu
 
 An upload or a merge that began before the erasure, and ends after it, may bring a file with erased records back.
 Such a file is not part of the log, because files of a greater generation are, and it is deleted like every
-replaced file. Step 5 finds unfinished uploads, but not a single PUT in progress (an object smaller than a part). A
-later ``verify --erased`` finds the object.
+replaced file. Step 5 finds unfinished uploads, but no single PUT in progress: ``verify --erased`` does later.
 """
 
 from __future__ import annotations
@@ -129,8 +127,7 @@ def erase(
         if not wanted.any:
             run.notes.append(
                 "no keys and no condition were given, so this run did not search for records that earlier runs "
-                "missed; give the keys or the condition again to find these records, and to get a certificate "
-                "that names them"
+                "missed; give them again to find those, and for a certificate that names them"
             )
         run.totals["whole"] = certificate.whole
     return report_with(run.report(), certificate)
