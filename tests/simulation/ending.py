@@ -107,8 +107,10 @@ class LoneDriver:
             check_report(actor, _must(with_ports(operation, ports)()))
         if ERASING & world.configuration.tags:
             self._erase_the_rest(actor)
-            world.time.ms += _LONG_MS
-            check_report(actor, _must(vacuum(ports.metadata, ports.storage, ports.execution)))
+            for _ in range(2):  # segments that waited for the erasure are tiered, and their local copies deleted
+                world.time.ms += _LONG_MS
+                for operation in (tier, retain, vacuum):
+                    check_report(actor, _must(with_ports(operation, ports)()))
         check_report(actor, _must(verify(ports.metadata, ports.storage, ports.execution, deep=True)))
         reading.read_topic(world, ports)
 

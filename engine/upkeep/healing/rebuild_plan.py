@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from stratalog.engine.replicas.repair import BadFile, HeldFile
-from stratalog.engine.upkeep.healing.sources import GoodFiles, Offsets, cover
+from stratalog.engine.upkeep.healing.sources import GoodFiles, Offsets, cover, names_erased
 from stratalog.engine.upkeep.verification.audit import Audited
 from stratalog.engine.upkeep.verification.findings import Finding, offsets
 from stratalog.engine.upkeep.verification.remote import RemotePartition
 from stratalog.partitions import paths
-from stratalog.partitions.erasure import Erasure, within
+from stratalog.partitions.erasure import Erasure
 from stratalog.partitions.errors import LogGapError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Link
@@ -234,9 +234,7 @@ def _follows(held: HeldFile, remote: RemotePartition, erasures: Sequence[Erasure
     forgotten the offsets of an erasure, no replica has a file with erased records."""
     over = (s for s in remote.segments if s.base_offset < held.end and held.start < s.next_offset)
     least = min(remote.compacted, max((segment.generation for segment in over), default=0))
-    start, end = held.name.base_offset, max(held.end, held.name.least_end)
-    later = (one for one in erasures if one.generation > held.name.generation)
-    return held.name.generation >= least and not any(within(one.offsets, start, end) for one in later)
+    return held.name.generation >= least and not names_erased(held, erasures)
 
 
 def _of_one_rule(links: Iterable[Link]) -> tuple[Link, ...]:
