@@ -193,7 +193,7 @@ def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> 
     if last is not None and append.epoch < last.epoch:
         raise InvalidProducerEpochError(
             f"{what}: producer {append.producer_id!r} has epoch {last.epoch}, but this append has "
-            f"{append.epoch}: a newer instance of the producer has taken over; stop this one"
+            f"{append.epoch}: a newer instance of the producer has taken over; stop this instance"
         )
     if last is None or append.epoch > last.epoch or append.sequence > last.sequence:
         if append.late:

@@ -136,8 +136,8 @@ class TopicTable:
             if fields is None:
                 raise InvalidRecordError(
                     f"the table {self.uri} has the schema {table.schema().to_json()}, but the segments of "
-                    f"topic {self.topic} have {wanted.to_json()}: neither schema extends the other by nullable "
-                    "fields at its end or wider types"
+                    f"topic {self.topic} have {wanted.to_json()}: neither schema can be made from the other by "
+                    "adding nullable fields at the end, or by widening types"
                 )
             if not fields:
                 return

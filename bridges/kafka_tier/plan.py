@@ -56,7 +56,7 @@ class TierPartition:
     pieces: tuple[SegmentRange, ...]
     unclear: tuple[Unclear, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """The reason why a segment, or a part of it, does not count, by its id."""
+    """The reason why a segment, or a part of it, is left out, by the segment's id."""
 
     def runs(self) -> list[tuple[SegmentRange, ...]]:
         """The pieces, grouped into runs without gaps."""

@@ -51,7 +51,7 @@ class Election:
     """With ``remote_epoch``: the end of the remote log. The bound of a removal rule must not be above it."""
     lost: bool = False
     """No replica has any of the known records. The leader stays, alone in the ISR; all replicas get new folders,
-    so that late writes to the old ones do not count; and the log begins again at the last known offset. Requires
+    so that late writes to the old ones have no effect; and the log begins again at the last known offset. Requires
     the partition epoch.
     """
 

@@ -14,7 +14,7 @@ The electorate
       and exclusive create decides. Otherwise a change of C was committed in an earlier epoch: a voter counted for
       it that had no claim above it, and that the driver under C listed. If it listed the voter before the record
       arrived, its claim was there first, and the voter did not count; if after, it saw the record.
-    * *A commit of a change* counts when a majority of each of the two electorates shows it.
+    * *A commit of a change* is in effect when a majority of each of the two electorates shows it.
     * *A change on top of an uncommitted one* would make them differ by two. ``commit`` refuses a batch that
       changes the voters unless this driver has committed everything before it in this epoch (the flaw of Raft's
       single-server change as first published).
@@ -67,7 +67,7 @@ class Survey:
     away: frozenset[VoterId]
     """Voters that are unreachable or damaged."""
     damaged: frozenset[VoterId] = frozenset()
-    """The damaged voters among them: their files above the log do not count."""
+    """The damaged voters among them: their files above the log are ignored."""
 
     @property
     def epoch(self) -> int:
@@ -161,7 +161,7 @@ class Electorate:
                             error,
                         )
                     except DAMAGED:
-                        # The known voters may no longer be voters. Then their files do not count.
+                        # The known voters may no longer be voters. Then their files are ignored.
                         voters = self.voters if searched else self._searched(known)
                         if searched or set(voters) == before:
                             raise

@@ -318,8 +318,8 @@ def _append_to_leader(
             attempt.file = None
             with suppress(Exception):
                 staged.abort()
-        # 4. List again, in steps 1 and 2 of the next round: the append counts only if the log holds it (a zombie
-        #    can re-create a name that retention or a merge has freed).
+        # 4. List again, in steps 1 and 2 of the next round: the append has succeeded only if the log holds it (a
+        #    zombie can re-create a name that retention or a merge has freed).
     raise RetriableError(
         f"{replicas}: other appends were faster {_ATTEMPTS} times; try again, or append less at a time"
     )
@@ -330,7 +330,8 @@ def _check_place(replicas: PartitionReplicas, producer: ProducerAppend, end: Log
     if producer.base_offset not in (None, end.log_end):
         raise OffsetOutOfRangeError(
             f"{replicas}: the log ends at {end.log_end}, but these records begin at {producer.base_offset}: "
-            "another mirror was faster, or the log has lost its end; read the log end again"
+            "another mirror has appended in the meantime, or the log has lost its last records; read the log end "
+            "again"
         )
 
 

@@ -43,8 +43,8 @@ def begins_again_at(view: PartitionView) -> int:
 
 
 def may_begin_again(view: PartitionView) -> bool:
-    """Whether a lost log may begin again: after a removal of records, an election that loses records is refused
-    (``ElectLeaders``).
+    """Whether a lost log may begin again. It may not after a compaction, or during an erasure: the metadata then
+    refuse an election that loses records (``ElectLeaders``).
     """
     return not view.rules and not any(one.offsets for one in view.erasures)
 
