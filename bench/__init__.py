@@ -18,21 +18,22 @@ include neither preparation nor the start of the session.
     counting        a store that reports every call
     remote_log      opening and planning over a hundred thousand remote segments
     scanning        scan, compared with spark.read.parquet; one column of twenty, compared with all
-    mirroring       a topic of a Kafka mirrored here, against Kafka's MirrorMaker; what kill -9 leaves of each
-    mirror_maker    that MirrorMaker, a process
-    kafka_topics    topics of a Kafka, filled and read back
+    mirroring       a Kafka topic mirrored here, compared with Kafka's MirrorMaker; the state of both copies after
+                    kill -9
+    mirror_maker    Kafka's MirrorMaker, as a process
+    kafka_topics    fills and reads the topics of a Kafka broker
     bootstrapping   bootstrap from the last tiered offset on, compared with a full copy
     restoring       a cluster that lost all its brokers: until it takes appends again, until it is whole
     quorum          commits of metadata, compared with plain files; many drivers at once
-    large_cluster   KIP-630's million partitions: one small record, its replay, reads and commits after it
-    checkpointing   generating and loading a snapshot of them, compared with the codec alone
+    large_cluster   KIP-630's million partitions: one small record, its replay, and later reads and commits
+    checkpointing   generating and loading a snapshot of a million partitions, compared with the codec alone
     opening         opening a cluster that a driver remembers, compared with one without topics
     replaying       replaying small commits, compared with one snapshot
     state           a snapshot by Spark, compared with its own aggregation; commits of offsets, and lag
     growth          how the cost of each operation grows, without Spark
-    growth_table    the fit of that, and its lines
+    growth_table    fits the growth of costs, and describes it in lines
     compaction      compactions by their dirty part, and of many keys: python -m bench.compaction
-    hour            a producer for an hour, with nothing beside it but maintain: python -m bench.hour
+    hour            a producer for an hour, with only maintain beside it: python -m bench.hour
     shared_tail     a prototype, for docs/shared-tail.md: python -m bench.shared_tail
     serving         clients of Kafka, beside a fetch: python -m bench.serving
     memory          the peak memory of worker processes, and of this one

@@ -6,12 +6,12 @@ Settings come from the environment (or ``make bench NAME=value``):
 
     BYTES       bytes of the records' values, 1 KiB each: 2GB (the default), 200MB, 1GiB
     PARTITIONS  of the topics: 8
-    IDLE_PARTITIONS  of the run in which nothing happens, on folders; a part of them on S3: 10000
+    IDLE_PARTITIONS  of the run over idle partitions, on folders; on S3 a part of them: 10000
     RESTORE_PARTITIONS  of the largest cluster that is restored: 10000
     METADATA_PARTITIONS  of the largest image of a cluster: 1000000
     COMMITS     small commits of metadata to replay: 100000
-    GROWTH      the largest size at which is measured how costs grow, of 10, 100 and so on up to it: 1000
-    BENCH_DIR   a folder that is not there yet, on the disk to be measured: ./bench-data
+    GROWTH      the largest size for measuring how costs grow; the sizes are 10, 100 and so on: 1000
+    BENCH_DIR   a folder that does not exist yet, on the disk to measure: ./bench-data
     KAFKA       a Kafka to compare with: own (fetched from Maven Central, 50 MB, and started for it), or the
                 host:port of one that runs, which is enough for scans; without it these lines are left out
     ONLY        some of calls,latency,rates,append,append3,typed,replicate,hot,idle,tier,remote_log,scan,pruned,
@@ -106,7 +106,7 @@ _BENCHMARKS: dict[str, tuple[Callable[[Bench], Sequence[Row]], ...]] = {
 
 
 def main() -> int:
-    """Measure, and print the table. Returns the exit status; a ratio below its limit is no failure. A failed
+    """Measure, and print the table. Returns the exit status; a ratio below its limit is not a failure. A failed
     benchmark does not stop the others, and is named at the end.
     """
     if len(sys.argv) > 1:

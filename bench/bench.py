@@ -70,8 +70,8 @@ class Bench:
         print(f"bench: {text}", file=sys.stderr, flush=True)
 
     def records(self, slices: Sequence[int] = range(SOURCE_FILES)) -> DataFrame:
-        """The records, ``key`` and ``value``, all of them or some sixteenths, from plain Parquet files without a
-        codec, which are written at first use. Both sides pay the same for reading them.
+        """All records, or some sixteenths of them, with ``key`` and ``value``, from plain Parquet files without a
+        codec. The files are written at first use. Reading them costs both sides the same.
         """
         source = self.folder / "source"
         if not source.exists():
@@ -177,7 +177,7 @@ class BenchCluster:
         return found
 
     def remove(self) -> None:
-        """Free the disk, once no driver merges a log in the background."""
+        """Free the disk, as soon as no driver merges a log in the background."""
         for driver in (self.cluster, *self.drivers):
             driver.close()
         shutil.rmtree(self.folder)
@@ -234,7 +234,7 @@ def in_memory(size_bytes: int) -> Iterator[Path]:
     Raises: InvalidCallError without such a file system, or without ``size_bytes`` bytes of room.
     """
     if not TMPFS.is_dir():
-        raise InvalidCallError(f"{TMPFS} is no folder: this benchmark needs a file system in memory")
+        raise InvalidCallError(f"{TMPFS} is not a folder: this benchmark needs a file system in memory")
     free = shutil.disk_usage(TMPFS).free
     if free < size_bytes:
         raise InvalidCallError(f"{TMPFS} has {size_text(free)}, this benchmark needs {size_text(size_bytes)}")

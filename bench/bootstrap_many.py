@@ -1,4 +1,6 @@
-"""A thousand small partitions that a broker gets at once: the cost of a bootstrap apart from the bytes."""
+"""Bootstraps a broker with a thousand small partitions at the same time: the cost of a bootstrap apart from the
+bytes.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The number of storage calls of the protocol's operations, compared with the least possible.
 
 The product's own code runs on stores in memory, for a driver that has opened the cluster and read the metadata,
-but knows no partition yet, like a job that has just started. On a file system a listing is scanned at least twice,
-as no file system lists a folder atomically; on object stores every call is one request.
+but knows no partition yet, like a job that has just started. On a file system, a folder is scanned at least twice
+for a listing, because no file system lists a folder atomically; on object stores every call is one request.
 
 Running at several sizes separates the cost of a run from the cost per partition and per file.
 """

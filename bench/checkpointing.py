@@ -100,7 +100,7 @@ def generate(folder: Path, partitions: int) -> Taken:
 
 
 def load(folder: Path, partitions: int) -> tuple[Taken, float]:
-    """Load it, and decode the same bytes with the codec alone, in turn."""
+    """Load the snapshot, and decode the same bytes with the codec alone, in turn."""
     voter = _voter(folder / "0")
     [(name, stored)] = voter.list().checkpoints.items()
     peaks: list[int | None] = []

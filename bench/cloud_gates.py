@@ -1,8 +1,8 @@
 """Gates in front of the emulators of cloud storage, for requests that the emulators do not implement.
 
-    Azurite           a listing looks at no ``startFrom``, with which delta-rs asks for newer versions
-    fake-gcs-server   *compose* looks at no ``ifGenerationMatch``; the XML interface, which delta-rs speaks, takes
-                      no objects, and its listing looks at no ``start-after``
+    Azurite           a listing ignores ``startFrom``, with which delta-rs asks for newer versions
+    fake-gcs-server   *compose* ignores ``ifGenerationMatch``; the XML interface, which delta-rs uses, takes no
+                      objects, and its listing ignores ``start-after``
 
 All other requests are forwarded unchanged. Requests that create objects in Google's emulator are forwarded one by
 one, so that no other request comes between the check of a name and its creation.

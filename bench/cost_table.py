@@ -195,7 +195,7 @@ def on_disks(prices: Prices, shape: Shape, measured: Measured) -> Costs:
 
 
 def kafka(prices: Prices, shape: Shape) -> Costs:
-    """Kafka with tiered storage: two thirds of what is produced come from other zones, and two copies are made."""
+    """Kafka with tiered storage: two thirds of the produced bytes come from other zones; two copies are made."""
     segments = max(shape.mib_s * DAY_S / prices.use.segment_mib, shape.partitions)
     return Costs(
         Requests(puts=3 * segments).dollars(prices.bucket),  # the segment, its indexes, its metadata
@@ -229,7 +229,7 @@ def objects_per_gib(prices: Prices) -> float:
 
 
 def break_even_mib(prices: Prices, measured: Measured, dollars_a_gib: float) -> float | None:
-    """The size per partition from which on appends cost no more in requests; None if no measured size is large
+    """The least size per partition at which appends cost no more in requests; None if no measured size is large
     enough."""
     below = 0.0
     for size, operation in sorted(measured.appends.items()):
@@ -319,7 +319,7 @@ class AppendLine:
 
 @dataclass(frozen=True, slots=True)
 class BreakEvenLine:
-    """The size from which on appends cost no more per GiB than those of another system."""
+    """The least size at which appends cost no more per GiB than those of another system."""
 
     headings: ClassVar[tuple[str, ...]] = (
         "compared with",

@@ -1,5 +1,5 @@
 """How the cost of each operation grows with the existing data, or with the data that it moves. Without Spark, with
-three replicas, on a file system in memory where there is one.
+three replicas, on a file system in memory if there is one.
 
 The appends, group commits and metadata commits are real ones. Long logs of merged segments, backlogs of appends,
 and footers with many producers are written directly as files: the same bytes as an append writes, each with its
@@ -143,7 +143,7 @@ def backlogs(bench: Bench, folder: Path, size: int) -> dict[str, Cost]:
 
 
 def partitions(bench: Bench, folder: Path, size: int) -> dict[str, Cost]:
-    """Measure appends to one partition of a topic that has n."""
+    """Measure appends to one partition of a topic that has n partitions."""
     with _cluster(bench, folder, partitions=size) as made:
         append(made.cluster)
         return {"append to one of n partitions": _cost(made.cluster, lambda: append(made.cluster))}

@@ -12,7 +12,7 @@ from bench.options import size_text
 FLAT = 0.15
 """Up to this exponent between the last two sizes, a cost is called flat: 1.4 times for ten times the size."""
 LINEAR = 1.2
-"""Up to this exponent a cost is called linear, from ``SLOWER`` on slower."""
+"""From ``SLOWER`` up to this exponent a cost is called linear."""
 SLOWER = 0.8
 NOTE = (
     "Three replicas on a file system in memory, no Spark. CPU: process CPU time per operation. Requests: calls "
@@ -83,7 +83,7 @@ class GrowthLine:
 
 
 _LEAST_S = 1e-6
-"""The least CPU seconds, as the clock of a process may not advance in a short operation."""
+"""The least CPU seconds, because the clock of a process may not advance in a short operation."""
 _PARTS: tuple[Callable[[Cost], float], ...] = (
     lambda cost: max(cost.cpu_s, _LEAST_S),
     lambda cost: max(cost.requests, 1),

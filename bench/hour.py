@@ -1,4 +1,5 @@
-"""A producer for an hour, with only ``maintain`` beside it: does the cluster stay as fast as at the beginning?
+"""A producer for an hour, with only ``maintain`` beside it: measures whether the cluster stays as fast as at the
+beginning.
 
     python -m bench.hour                              an hour: a line per minute, then the end against the
     beginning python -m bench.hour --seconds 300                shorter
@@ -41,7 +42,8 @@ MINUTE_S = 60
 ENDS = 5
 """The number of minutes to compare at the beginning and at the end; a third of a shorter run."""
 WARM_UP = 3
-"""Turns over all partitions before the measurement, as the first work of a process is not part of an append."""
+"""Turns over all partitions before the measurement, because the first work of a process is not part of an append.
+"""
 
 
 @dataclass(slots=True)
@@ -252,7 +254,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run the benchmark and print its results. Returns the exit status; no ratio is a failure."""
+    """Run the benchmark and print its results. Returns the exit status; a low ratio is not a failure."""
     given = _arguments()
     minutes: list[Minute] = []
     configs = {} if given.file_delete_delay is None else {"file.delete.delay.ms": str(given.file_delete_delay)}

@@ -1,8 +1,8 @@
 """The same records through Spark's Kafka connector: ``make bench KAFKA=host:port``, or ``KAFKA=own`` for a broker
 that the benchmark starts on this machine.
 
-Our own broker has as many partitions as our topic, and Kafka's defaults for the rest, so no codec. The scan is
-``count`` and the sum of the values' lengths.
+The started broker has as many partitions as our topic. All its other settings are Kafka's defaults, so it uses no
+codec. The scan is ``count`` and the sum of the values' lengths.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def fill(server: str, topics: Sequence[str], partitions: int, records: int) -> N
 
 
 def wait_for_tier(open_tier: str, server: str, ends: list[int]) -> KafkaTier:
-    """Until the tier has all but the last segments."""
+    """Wait until the tier has all but the last segments."""
     give_up, seen, since = time.monotonic() + _WITHIN_S, -1, time.monotonic()
     while time.monotonic() < give_up:
         with suppress(Exception):
@@ -206,7 +206,9 @@ def by_mirror_maker(folder: Path, server: str, topic: str, partitions: int, reco
 
 
 def _copied(maker: MirrorMaker, target: str, partitions: int, records: int) -> tuple[int, float, float]:
-    """Once the target has this number of records: how many it has, the time, and the processor time so far."""
+    """Wait until the target has this number of records. Returns the number that it has, the time, and the
+    processor time so far.
+    """
     give_up = time.monotonic() + _WITHIN_S
     while time.monotonic() < give_up:
         held = sum(kafka_topics.log_ends(target, maker.topic, partitions))
@@ -224,7 +226,7 @@ def memory_of(task: TierTask, pipe: Connection) -> None:
 
 
 def greatest_memory() -> int:
-    """Bytes that this process has had in memory at most."""
+    """The maximum number of bytes that this process has had in memory."""
     status = Path("/proc/self/status").read_text()
     return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 

@@ -23,7 +23,7 @@ Timed = Callable[[], float]
 
 class Spread(float):
     """The result of several turns: the median as a number, and the range as text. Two spreads are divided turn by
-    turn, as a ratio compares adjacent measurements."""
+    turn, because a ratio compares adjacent measurements."""
 
     turns: tuple[float, ...]
 
@@ -57,7 +57,7 @@ def in_turn(*works: Timed) -> list[Spread]:
 
 
 def written_by_process() -> int:
-    """The bytes that this process has given to write calls so far, in all of its threads (Linux)."""
+    """The bytes that this process has passed to write calls so far, in all of its threads (Linux)."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return int(dict(line.split(": ") for line in lines)["wchar"])
 

@@ -44,7 +44,7 @@ _SLOW = "4MB"
 """The throttle per second, of about 8 MB in a partition, during the first process."""
 _WITHIN_S = 900.0
 _QUIET_S = 15.0
-"""After this number of seconds without records, none are expected any more."""
+"""After this number of seconds without records, no more records are expected."""
 _EXACTLY_ONCE = """target.exactly.once.source.support = enabled
 dedicated.mode.enable.internal.rest = true
 listeners = http://127.0.0.1:0

@@ -62,13 +62,13 @@ def bench_options(environ: Mapping[str, str], default_folder: Path) -> BenchOpti
     def number(name: str, default: int, least: int, most: int) -> int:
         text = environ.get(name) or str(default)
         if not text.isdecimal() or not least <= int(text) <= most:
-            raise InvalidCallError(f"{name} is {text!r}: a number from {least} to {most}")
+            raise InvalidCallError(f"{name} is {text!r}: give a number from {least} to {most}")
         return int(text)
 
     only = tuple(filter(None, re.split(r"[,\s]+", environ.get("ONLY") or "")))
     for name in only:
         if name not in NAMES:
-            raise InvalidCallError(f"ONLY names {name!r}: it takes some of {', '.join(NAMES)}")
+            raise InvalidCallError(f"ONLY names {name!r}: give some of {', '.join(NAMES)}")
     folder = Path(environ.get("BENCH_DIR") or default_folder).absolute()
     return BenchOptions(
         bytes=size,

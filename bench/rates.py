@@ -22,7 +22,7 @@ MIB = 1024**2
 SEGMENT_BYTES = 1024 * MIB
 SMALL, SMALL_APPENDS, SMALL_REPLICAS = 10, 300, 3
 WARM_UP = 20
-"""Small appends before the measurement, as the first work of a process is not part of an append."""
+"""Small appends before the measurement, because the first work of a process is not part of an append."""
 ROUND, MOST_APPENDS = 64, 2_000
 """The number of appends between two rounds of upkeep, and the number after which the benchmark gives up."""
 _ROOM = 8 * 1024 * MIB

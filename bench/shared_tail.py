@@ -66,7 +66,7 @@ class SharedTail:
     epoch: int = 1
     number: int = 0
     ends: Counter[int] = field(default_factory=Counter)
-    """Log end offsets, keyed by partition, as of ``number``."""
+    """The log end offset of each partition after the object ``number``."""
 
     def append(self, batches: Batches) -> dict[int, int]:
         """One run: create, look, copy, look, acknowledge. Returns the base offset of each partition."""
@@ -99,7 +99,9 @@ class SharedTail:
                 self.number += 1
 
     def tail(self, partition: int) -> Iterator[bytes]:
-        """The requests of a reader of one partition: a listing, the index of each object, a range of some."""
+        """The requests of a reader of one partition: a listing, the index of each object, and ranges of some
+        objects.
+        """
         for stored in self.leader.list(FOLDER):
             if stored.name.endswith(".tail"):
                 for entry in index_of(self.leader, stored.name, stored.size_bytes):
@@ -107,7 +109,9 @@ class SharedTail:
                         yield self.leader.read(stored.name, entry.start, entry.end)
 
     def split(self, partitions: int) -> None:
-        """One file for each partition from the whole tail: each object is read once, each file checked, copied."""
+        """Write one file for each partition from the whole tail. Each object is read once; each file is checked
+        and copied.
+        """
         parts: dict[int, bytes] = {}
         for stored in self.leader.list(FOLDER):
             if stored.name.endswith(".tail"):
@@ -214,7 +218,7 @@ def shared_run(partitions: int) -> Requests:
 
 
 def raced(drivers: int) -> float:
-    """The number of objects written per acknowledged run if all drivers try the same numbers at once."""
+    """The number of objects written per acknowledged run if all drivers try the same numbers at the same time."""
     brokers = Brokers()
     pending, written = [brokers.driver() for _ in range(drivers)], 0
     data = encode(batches(1), 1)

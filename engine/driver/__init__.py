@@ -7,7 +7,7 @@
     report                the result of an operation: rows, failures, totals
     deletions             failures that come from the deletion of a topic
     folding               the rows of a report, shortened for people
-    run                   the frame of an operation: tasks, commits and rows of one run, and its report
+    run                   one run of an operation: its tasks, commits and rows, and its report
     estimate              the price of a run's requests to object stores, in the report of a dry run
     planned               collects that estimate
     tasks                 the runner of an operation's tasks, and the listener to their progress
@@ -26,6 +26,6 @@
     while_it_changes      retries a read that concurrent changes disrupted
 
 Above the metadata, the quorum and the data plane; below every operation. The caller passes in the runner of tasks:
-this package only knows threads. An operation takes the ports that it needs, the metadata client among them, and no
-more; a function that plans takes the image and configs.
+this package only knows threads. An operation takes only the ports that it needs, such as the metadata client; a
+function that plans takes the image and configs.
 """

@@ -45,7 +45,7 @@ class ComparedClocks:
 
     @property
     def driver_fault(self) -> str | None:
-        """Why nothing is deleted by time; None if deletion by time is possible."""
+        """The reason why nothing is deleted by time; None if deletion by time is possible."""
         if self.agreed_ms is not None:
             return None
         if not self.apart:
@@ -65,7 +65,7 @@ class ComparedClocks:
             return {}
         return {
             broker_id: f"its storage's clock is {_span(-ahead_ms)} this machine's and most brokers': no file "
-            "there is deleted by time until they agree; correct that clock"
+            "on it is deleted by time until they agree; correct that clock"
             for broker_id, ahead_ms in self.apart.items()
         }
 

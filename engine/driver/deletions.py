@@ -22,8 +22,8 @@ EXPLAINED = (CorruptionError, SourceChangedError, StaleMetadataError)
 
 
 def with_deletions(report: Report, metadata: MetadataClient, topics: Collection[str]) -> Report:
-    """The report, whose failures of those of ``topics`` that are deleted by now say so. The metadata is read only
-    if a failure may come from a deletion. If it cannot be read, the report is unchanged."""
+    """The report. A failure about one of ``topics`` that has been deleted says so. The metadata is read only if a
+    failure may come from a deletion. If the metadata cannot be read, the report is unchanged."""
     codes = _codes(EXPLAINED)
     if not any(failure.code in codes for failure in report.failures):
         return report

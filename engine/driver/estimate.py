@@ -9,7 +9,7 @@ from stratalog.partitions.store import StoreCounts
 PUT_DOLLARS = 0.005 / 1000
 """List price of a PUT, COPY, POST or LIST request, S3 Standard in us-east-1 (first half of 2026)."""
 GET_DOLLARS = 0.0004 / 1000
-"""List price of a GET or HEAD request, likewise. DELETE costs nothing."""
+"""List price of a GET or HEAD request, for the same storage. DELETE costs nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +17,9 @@ class Estimate:
     """Counts of requests to object stores by price class, and the bytes that they read and write."""
 
     puts: int = 0
-    """Requests at a PUT's price: PUT, COPY, POST and LIST."""
+    """The number of requests billed as PUTs: PUT, COPY, POST and LIST."""
     gets: int = 0
-    """Requests at the price of a GET price: GET and HEAD."""
+    """The number of requests billed as GETs: GET and HEAD."""
     moved_bytes: int = 0
 
     def __add__(self, other: Estimate) -> Estimate:

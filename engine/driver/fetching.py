@@ -1,5 +1,5 @@
-"""Runs many fetches at once: those of local records never wait for remote ones (KIP-405, "Thread Pools": "we have
-to handle remote storage operations in dedicated threads pools").
+"""Runs many fetches at the same time. Fetches of local records never wait for remote ones (KIP-405, "Thread
+Pools": "we have to handle remote storage operations in dedicated threads pools").
 
 A thread for local work first finds the records of a fetch by listing the leader; if they are remote, a thread for
 remote work continues. The caller gets the results as they complete. A hanging leader occupies at most half of the
@@ -45,8 +45,9 @@ class Fetching:
     def __init__(self) -> None:
         self.reader = RecordReader()
         self.remote_logs: BoundedCache[str, RemoteLog] = BoundedCache(_REMOTE_LOGS_BYTES)
-        """By topic id, without rewrites of other writers. A remote log grows at its end and loses segments below
-        the log start, so a cached log is valid for every offset whose object still exists, unless ``is_outdated``.
+        """The cached remote logs by topic id, without the rewrites of other writers. A remote log grows at its end
+        and loses segments below the log start, so a cached log is valid for every offset whose object still
+        exists, unless ``is_outdated``.
         """
         self.throttle: Throttle | None = None
         """The budget of remote reads; see ``stratalog.engine.driver.remote_quota``."""
@@ -63,9 +64,9 @@ class Fetching:
         timeout_s: float,
     ) -> Iterator[Outcome[K, R]]:
         """Yields one outcome per item, in order of completion. ``begin`` returns the result, or the work that
-        remains in the remote tier. Calls start now, before the caller iterates. An item without a result at
-        ``deadline_s`` on the clock is ``Failed`` with StoreTimeoutError, which names ``timeout_s``, the caller's
-        timeout; running calls are abandoned, and no more are started.
+        remains in the remote tier. Calls start immediately, before the caller iterates. An item without a result
+        at ``deadline_s`` on the clock is ``Failed`` with StoreTimeoutError, which names ``timeout_s``, the
+        caller's timeout; running calls are abandoned, and no more are started.
 
         A StratalogError is an outcome; any other exception is a bug and is raised.
         """
@@ -151,7 +152,7 @@ class _Lanes:
             call()
         finally:
             with self._lock:
-                if self._waiting[lane]:  # after waiting calls of other lanes
+                if self._waiting[lane]:  # after the waiting calls of other lanes
                     self._threads.submit(self._call, lane, self._waiting[lane].popleft())
                 else:
                     self._taken[lane] -= 1

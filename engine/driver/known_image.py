@@ -10,8 +10,8 @@ from stratalog.partitions.errors import NoMajorityError, StorageRefusedError
 
 
 def known_image(metadata: MetadataClient, run: OperationRun) -> ClusterImage:
-    """Everything that is committed; if too few voters are reachable, the last metadata that this driver read, with
-    a failure that says so. No decision may rest on it.
+    """The committed metadata. If too few voters are reachable, the last metadata that this driver read, with a
+    failure that says so. No decision may rest on this result.
 
     Raises: errors of ``MetadataClient.image``; NoMajorityError if no state is known.
     """

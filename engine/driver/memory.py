@@ -28,14 +28,16 @@ from stratalog.partitions.identity import NewId, TopicIdPartition
 from stratalog.partitions.producers import ProducerAppend, unnamed
 
 _MOST = 10_000
-"""The number of producers to remember. Forgetting one costs two requests per partition at its next append."""
+"""The number of producers to remember. The next append of a forgotten producer costs two more requests per
+partition.
+"""
 
 
 class BegunSequences:
     """The greatest sequence that this driver has begun for each named producer, by topic.
 
-    A greater sequence is not a retry, so its append does not search for earlier attempts. Thread-safe, as one
-    thread at a time uses a producer.
+    A greater sequence is not a retry, so its append does not search for earlier attempts. Thread-safe, because
+    only one thread at a time uses a producer.
     """
 
     def __init__(self) -> None:
@@ -66,7 +68,9 @@ class UnnamedProducers:
         with suppress(IndexError):
             while True:
                 process, last = self._free.pop()
-                if process == os.getpid():  # after a fork both processes would have it, with the same sequences
+                if (
+                    process == os.getpid()
+                ):  # after a fork both processes would have the producer, with the same sequences
                     return msgspec.structs.replace(last, sequence=last.sequence + 1)
         return ProducerAppend(unnamed(new_id), 0, 0)
 
@@ -93,7 +97,7 @@ class TransactionalProducers:
         uses the id.
         """
         process, left = self._left.take(transactional_id) or (None, None)
-        return left if process == os.getpid() else None  # after a fork both processes would have it
+        return left if process == os.getpid() else None  # after a fork both processes would have the producer
 
     def give_back(self, transactional_id: str, left: Transaction) -> None:
         """Remember the state of an id whose transaction has ended."""
@@ -133,7 +137,7 @@ class LogEnds:
 
 
 ASK_AGAIN_MS = 60_000
-"""How long a driver waits before it asks again a remote tier that did not answer."""
+"""The time that a driver waits before it sends another request to a remote tier that did not answer."""
 
 
 @dataclass(slots=True)

@@ -276,7 +276,7 @@ def open_ports(
     as_logged: bool = False,
 ) -> Ports:
     """Open an existing cluster; ``tasks`` runs work keyed by partition, by default in threads of this process.
-    ``as_logged``: the file may name other metadata voters than the log.
+    ``as_logged``: the metadata voters in the file may differ from those in the log.
 
     Raises: see ``find_log``, ``check_voters``.
     """

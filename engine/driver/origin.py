@@ -47,7 +47,7 @@ def origin(environ: Mapping[str, str] = os.environ) -> Origin:
 
 
 def operations_log(environ: Mapping[str, str] = os.environ) -> OperationsLog | None:
-    """How this process writes events; None: it does not. Raises: InvalidCallError."""
+    """How this process writes events; None if it writes none. Raises: InvalidCallError."""
     switch = environ.get(_SWITCH, "on")
     if switch not in ("on", "off"):
         raise InvalidCallError(f"{_SWITCH} is {switch!r}: use 'on' or 'off'")

@@ -25,7 +25,7 @@ def as_it_is(scalar: pa.Scalar) -> Any:
     match scalar:
         case pa.StructScalar() if scalar.is_valid:
             return {name: as_it_is(scalar[name]) for name in scalar}
-        case pa.ListScalar() if scalar.is_valid:  # a map, too, of pairs
+        case pa.ListScalar() if scalar.is_valid:  # also a map, which consists of pairs
             return [as_it_is(one) for one in scalar.values]
     try:
         return scalar.as_py()

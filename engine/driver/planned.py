@@ -1,7 +1,7 @@
 """Estimates the requests of a run to object stores, for the report of its dry run.
 
-A run repeats the requests of its dry run, which are counted. ``Planned.send`` adds those that the dry run leaves
-out. Requests to a folder cost nothing, so they do not count.
+A run repeats the requests of its dry run, which are counted. ``Planned.send`` adds the requests that the dry run
+does not send. Requests to a folder cost nothing, so they do not count.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from stratalog.partitions.store.object import INLINE_COPY_BYTES
 
 _PART_BYTES = StoreOptions().part_bytes
 _BEGIN_AND_COMPLETE = 2
-"""Requests of a multipart upload in addition to its parts."""
+"""The number of requests of a multipart upload in addition to its parts."""
 
 
 @dataclass(slots=True)
 class Planned:
-    """Collects the estimate of one dry run, from its beginning on."""
+    """Collects the estimate of one dry run, from the start of the dry run."""
 
     storage: Storage
     before: StoreCounts = field(init=False)
@@ -50,8 +50,8 @@ class Planned:
             self.send(store, puts=times, gets=times)
 
     def send_commit(self, image: ClusterImage) -> None:
-        """Add a commit to the metadata: on each voter the claim and the commit, each followed by a look; before
-        that a check of the root of each voter that the read before has left out; then a read.
+        """Add a commit to the metadata: first a check of the root of each voter that the previous read left out;
+        then on each voter the claim and the commit, each followed by a listing; then a read.
         """
         voters = self.voters(image)
         for store in voters:
@@ -72,19 +72,21 @@ class Planned:
         return [stores[voter.broker_id] for voter in image.voters if voter.broker_id in stores]
 
     def estimate(self) -> Estimate | None:
-        """The requests of the dry run so far, plus those that it leaves out; None without an object store."""
+        """The requests of the dry run so far, plus those that it does not send; None without an object store."""
         if not any(map(is_billed, self.storage.all_stores)):
             return None
         return Estimate.of(self.storage.billed_counts() - self.before) + self.more
 
 
 def uploads(size_bytes: int, whole_bytes: int = _PART_BYTES) -> int:
-    """Requests at a PUT's price that write an object, in parts if it has ``whole_bytes`` or more."""
+    """The number of requests billed as PUTs to write an object. An object of ``whole_bytes`` or more is uploaded
+    in parts.
+    """
     return 1 if size_bytes < whole_bytes else _BEGIN_AND_COMPLETE + pieces(size_bytes, _PART_BYTES)
 
 
 def copies(size_bytes: int) -> tuple[int, int]:
-    """Requests at a PUT's and at a GET's price that copy an object. A server that copies by itself needs fewer."""
+    """The numbers of requests billed as PUTs and as GETs to copy an object. A server-side copy needs fewer."""
     return uploads(size_bytes, INLINE_COPY_BYTES + 1), pieces(size_bytes, _PART_BYTES)
 
 

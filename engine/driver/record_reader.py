@@ -1,7 +1,7 @@
 """Reads records in this process, without Spark: whole row groups, by one ranged request each.
 
-Row groups are cached within a bound, as a fetch often takes only a part of one. (Footers are cached in
-``stratalog.partitions.segment``.)
+A bounded number of bytes of row groups is cached, because a fetch often takes only a part of a row group. (Footers
+are cached in ``stratalog.partitions.segment``.)
 """
 
 from __future__ import annotations
@@ -114,7 +114,9 @@ class RecordReader:
 
 
 def _segment(piece: FileSlice) -> Segment:
-    return read_segment(piece.store, piece.file, remembered=True)  # also of the remote tier: see ``_File``
+    return read_segment(
+        piece.store, piece.file, remembered=True
+    )  # names of the remote tier can be keys too: see ``_File``
 
 
 def _key(store: Store, file: DataFile) -> _File:

@@ -1,14 +1,14 @@
 """Byte quotas of the remote tier: the bytes per second that one driver may copy and fetch (KIP-956).
 
 Copies: the limit is per run of ``tier`` or ``compact``, divided equally among its processes
-(``Throttle.shared_by``), so that their sum stays below it; an unused share is not passed on. Whole segments are
-paid for before they move. At the start of each task, one second's worth of bytes and the last segment may move at
-once.
+(``Throttle.shared_by``), so that the sum of the shares stays below the limit; an unused share is not passed on.
+Whole segments are paid for before they move. At the start of each task, one second's worth of bytes and the last
+segment may move immediately.
 
 Fetches: the limit is for all fetches of one driver (``Cluster.fetch``), which run in its process, and counts the
 records read from remote segments; cached records and footers are free. A read waits until earlier reads are paid
 for, and may then have any size, so any row group can be read under any limit. A read that would wait longer than
-the fetch's timeout fails at once.
+the fetch's timeout fails immediately.
 
 Each driver has the whole limit, as each broker in Kafka. As in Kafka, the fetch quota is for consumers: Spark
 scans, bootstraps, restores and ``verify --deep`` read without a quota.

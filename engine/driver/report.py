@@ -1,4 +1,4 @@
-"""The report of an operation: rows, failures, cost. A table for people, one JSON object for machines.
+"""The report of an operation: rows, failures, cost. People get a table, machines one JSON object.
 
 Names in a report may come from others: text for people escapes unprintable characters, JSON has them unchanged.
 """

@@ -1,7 +1,8 @@
-"""The frame of an operation. ``stratalog.engine.upkeep`` describes how to build an operation on it.
+"""One run of an operation. ``stratalog.engine.upkeep`` describes how to build an operation with it.
 
 execution.run    measures a block, and yields the run, which collects the results of the block
-each, in_turns   run tasks, with progress; in turns if a budget may end them. Failed tasks are failures of the run
+each, in_turns   run tasks, with progress; ``in_turns`` if a budget may end them. Failed tasks are failures of the
+                 run
 commit           one command for many partitions. Refused ones are failures of the run
 add, fill        rows, of a ``Row`` class per operation whose fields are the columns
 settle           partitions that need no further run for now
@@ -57,7 +58,7 @@ class PartDone(Protocol):
 
     @property
     def left(self) -> int:
-        """Whether work is left, or how much; 0 or False at the end."""
+        """Whether work is left, or how much work is left; 0 or False at the end."""
         ...
 
     @property
@@ -66,7 +67,7 @@ class PartDone(Protocol):
         ...
 
     def after(self, before: Self) -> Self:
-        """The result of this part combined with that of the parts before it."""
+        """The result of this part combined with the results of the previous parts."""
         ...
 
 
@@ -86,7 +87,8 @@ class Measure:
 @dataclass(slots=True)
 class OperationRun:
     """One run of an operation: the measured block of ``Execution.run``. A function that does part of the work
-    receives the run and adds its results. Call ``report`` after the block, as the measurement ends there.
+    receives the run and adds its results. Call ``report`` after the block, because the measurement ends with the
+    block.
 
     An exception in the block ends the run without a report. Several threads of the driver may add to one run.
     """
@@ -252,7 +254,7 @@ class OperationRun:
         return OperationRun(self.operation, self.dry_run, tasks=self.tasks, progress=self.progress)
 
     def report(self) -> Report:
-        """The report of everything collected."""
+        """The report of everything that the run has collected."""
         return Report(
             operation=self.operation,
             rows=self.rows,

@@ -1,4 +1,4 @@
-"""A driver's cache of the engine's own topics: the states that it has read, and appends that wait."""
+"""A driver's cache of the engine's own topics: the states that it has read, and the waiting appends."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class OwnAppend:
 
     @property
     def over(self) -> bool:
-        """Whether it has an outcome."""
+        """Whether the request has an outcome."""
         return self.base_offset is not None or self.error is not None
 
     @property

@@ -106,7 +106,7 @@ class Storage:
 
     def remote_table(self, topic: TopicImage) -> DeltaTopicTable:
         """The remote table of a topic."""
-        # Imported here, as it loads delta-rs, which clusters without a remote tier do not need.
+        # Imported here, because it loads delta-rs, which clusters without a remote tier do not need.
         from stratalog.tiering.delta_table import DeltaTopicTable
 
         return self._topic_table(DeltaTopicTable, topic, "is tiered (remote.storage.enable)")
@@ -146,7 +146,7 @@ class Storage:
         return [*self.stores.values(), *([] if self.remote is None else [self.remote])]
 
     def counts(self) -> StoreCounts:
-        """The calls of all stores so far, here and on executors."""
+        """The calls to all stores so far, here and on executors."""
         return _total(self.elsewhere(), self.all_stores)
 
     def billed_counts(self) -> StoreCounts:

@@ -1,11 +1,11 @@
 """Stores schedules on the brokers' roots. They are not in the remote tier, because they say when to retry while
 the remote tier is unreachable.
 
-A cluster has one schedule per kind, in numbered versions; the newest one counts. The first
+A cluster has one schedule per kind, in numbered versions; the newest version is valid. The first
 ``offsets.topic.replication.factor`` brokers that answer hold a copy each. So losing a broker loses no schedule,
 and an old copy on a returning broker has no effect. A driver that finds its version taken on the first broker
-applies its changes to the other driver's version. A schedule is a hint: if it is missing, torn or outdated, jobs
-do work that was not due, and nothing worse happens.
+applies its changes to the other driver's version. A schedule is a hint: if it is missing, torn or outdated, the
+only effect is that jobs do work that was not due.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class StoredCopy:
 
     place: SchedulePlace
     versions: tuple[int, ...]
-    """The versions, in order."""
+    """The versions, in ascending order."""
 
     @property
     def newest(self) -> int:

@@ -11,7 +11,7 @@ from stratalog.partitions.store import Store, StoreCounts
 
 class Progress(Protocol):
     """A listener to an operation's progress: a known number of items, and the bytes of each. The total number of
-    bytes is unknown, as only the tasks list the logs."""
+    bytes is unknown, because only the tasks list the logs."""
 
     def start(self, operation: str, items: int, unit: str) -> None:
         """Work on ``items`` items begins; ``unit`` is their plural."""

@@ -1,7 +1,7 @@
-"""Appending records: batches, rows and frames of users, and the engine's own records of groups and transactions.
+"""Appends records: batches, rows and frames of users, and the engine's own records of groups and transactions.
 
-append          batches, to the leaders of their partitions
-produce         rows and frames of this process, partitioned and appended without Spark
+append          appends batches to the leaders of their partitions
+produce         partitions and appends the rows and frames of this process, without Spark
 partitioner     the partition of a key, with the hashes of Kafka's clients
 spark_hash      Spark's hash of keys
 tables          pandas, polars and Arrow objects as Arrow tables
@@ -9,10 +9,10 @@ unknown_fields  handling of fields that the topic's type does not have
 earlier         earlier attempts of an append: their partitions, and the partition count that they used
 remote_end      reads the remote ends of a topic's logs before the first append
 rounds          retries each partition under its current leader until it is appended
-bad_records, bad_record_lane   records that the log cannot store: finding them, and the bad-records topic
-acknowledge     the second half of an append: which records are acknowledged, and which only may be
+bad_records, bad_record_lane   finds records that the log cannot store, and appends them to the bad-record topic
+acknowledge     the second half of an append: acknowledges records, or reports that their outcome is unknown
 answers         the rows of the report about partitions and attempts
-state_log       the engine's own topics: created, read, appended to, events of operations among them
+state_log       creates, reads and appends to the engine's own topics, including that of the events of operations
 groups          committed offsets of consumer groups, in ``__consumer_offsets``, and their lag
 transact        a transaction as its producer sees it (KIP-98)
 coordinator     transactional ids: their owners, and the decisions about their transactions

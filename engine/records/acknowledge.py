@@ -1,9 +1,10 @@
-"""Acknowledges appends: the ISR, one linearizable read for all partitions, then the high watermark.
+"""Acknowledges appends: waits for the ISR, makes one linearizable read for all partitions, then advances the high
+watermark.
 
-Runs on the driver after the tasks have done steps 1 to 5 of the protocol's Append (section 2). Repeats step 5
-where a replica is still behind, then does steps 6 and 7. The driver waits up to ``replica.lag.time.max.ms`` for a
-member of the ISR that does not get the append; then that member leaves the ISR, and the append is acknowledged
-without it. A member whose root refuses writes leaves at once.
+Runs on the driver after the tasks have done steps 1 to 5 of the protocol's Append (section 2). Repeats step 5 if a
+replica is still behind, then does steps 6 and 7. The driver waits up to ``replica.lag.time.max.ms`` for a member
+of the ISR that does not get the append. Then that member leaves the ISR, and the append is acknowledged without
+it. A member whose root refuses writes leaves immediately.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.unwritable import UnwritableStorageError
 
 _ROUNDS = 200
-"""How often the ISRs may change during an acknowledgement. Waiting for a member does not count, as waits have
-their own limit.
+"""The number of times that the ISRs may change during an acknowledgement. Waits for a member do not count, because
+they have their own limit.
 """
 _BACKOFF = Backoff(first_s=0.1, longest_s=5.0, least=1.0)
 _JUST_OVER_S = 0.001
-"""Added to a wait: at its exact end no member is out of sync yet."""
+"""The time added to a wait, because no member is out of sync yet at the exact end of the wait."""
 
 
 @dataclass(slots=True)
@@ -57,9 +58,9 @@ class PendingAppend:
     """Members of the view's maximal ISR that do not have the append, with the error of each."""
     error: StratalogError | None = None
     tried: bool = False
-    """Whether some of the append may be in the log, now or later."""
+    """Whether some records of the append may be in the log, now or later."""
     ours: bool = False
-    """Whether this call may have written it."""
+    """Whether this call may have written these records."""
 
 
 def acknowledge(
@@ -116,8 +117,8 @@ def acknowledge(
 
 
 def deleted(view: PartitionView) -> UnknownTopicOrPartitionError:
-    """The error of an append whose topic has been deleted. Its folders may be half deleted, so any error about
-    them means nothing.
+    """The error of an append whose topic has been deleted. Because its folders may be half deleted, any error
+    about them means nothing.
     """
     return UnknownTopicOrPartitionError(f"topic {view.topic!r} was deleted before the append was acknowledged")
 
@@ -129,7 +130,7 @@ def _ahead(metadata: MetadataClient, storage: Storage, state: PendingAppend) -> 
 
 
 class _Patience:
-    """Waits for followers, longer each time, up to ``replica.lag.time.max.ms``."""
+    """Waits for followers, with growing pauses, up to ``replica.lag.time.max.ms``."""
 
     def __init__(self, metadata: MetadataClient, clock: Clock) -> None:
         self._metadata = metadata
@@ -162,7 +163,7 @@ class _Patience:
         return [f"the append waited {self._spent_s:.1f} s for {who}"]
 
     def wait(self, states: Iterable[PendingAppend]) -> bool:
-        """Wait for members that missed an append. Returns False when the time is over."""
+        """Wait for members that missed an append. Returns False after the time limit."""
         clock = self._clock
         if self._since_s is None:
             self._since_s = clock.monotonic_s()
@@ -177,9 +178,9 @@ class _Patience:
 
 
 def _same_log(image: ClusterImage, view: PartitionView) -> bool:
-    """Whether the view still decides which files the log has: under the same leader and removal rules. A later
-    rule may have replaced and deleted a file. If the append has taken the free name, its records are in the log by
-    the old view alone.
+    """Whether the view still decides which files the log has, because the leader and the removal rules are the
+    same. A later rule may have replaced and deleted a file. If the append then took the free name, its records are
+    in the log only according to the old view.
     """
     topic = image.topics.get(view.topic_id)
     if topic is None:
@@ -195,9 +196,9 @@ def _same_log(image: ClusterImage, view: PartitionView) -> bool:
 def _shrink(
     metadata: MetadataClient, states: Mapping[int, PendingAppend], all_due: bool, notes: list[str]
 ) -> bool:
-    """Remove members from the ISRs: after ``replica.lag.time.max.ms``; at once if their storage is damaged or
-    refuses writes, or if they are only being added. Returns whether any left; a refusal shows in the next read of
-    the metadata.
+    """Remove members from the ISRs: after ``replica.lag.time.max.ms``, or immediately if their storage is damaged
+    or refuses writes, or if they are only being added. Returns whether any left; a refusal shows in the next read
+    of the metadata.
     """
     proposals: list[IsrProposal] = []
     for state in states.values():
@@ -217,7 +218,7 @@ def _shrink(
 
 
 def _is_certain(broker: int, error: StratalogError) -> bool:
-    """Whether waiting for a follower is pointless, as its storage has answered and will not take the append."""
+    """Whether waiting for a follower is pointless: its storage has answered, and will not take the append."""
     if isinstance(error, UnwritableStorageError):
         return error.broker_id in (None, broker)
     return isinstance(error, CorruptionError)

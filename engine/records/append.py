@@ -6,13 +6,13 @@
 3. Advance the high watermark of unchanged partitions, which acknowledges them (step 7).
 4. Sync changed partitions again under the new view, or append again with the same sequence.
 
-Outcomes of a partition
+The outcomes of a partition:
 
     acknowledged   at ``[base_offset, next_offset)``
-    duplicate      this producer appended this sequence before the call, at ``[base_offset, next_offset)`` if that
-                   is still known. Never for an append without a named producer, whose id no other call uses not
-                   appended the report names the failure; nothing of this call is in the log, now or later. Says
-                   nothing about earlier calls with the same producer and sequence
+    duplicate      this producer appended this sequence before the call, at ``[base_offset, next_offset)`` if these
+                   offsets are still known. Never for an append without a named producer
+    not appended   the report names the failure; no record of this call is in the log, now or later. Earlier calls
+                   with the same producer and sequence may have succeeded
     not tried      another partition that has the sequence refused the append; a note names it
     unknown        records of this call or an earlier one may be in the log, or get there later: repeat the append
                    with the same producer and sequence
@@ -21,11 +21,11 @@ An append fails unless every partition is acknowledged or duplicate.
 
 A sequence of a named producer identifies one set of records. A retry with other records is refused
 (OUT_OF_ORDER_SEQUENCE_NUMBER) and stores nothing: partitions that have the sequence come first (``earlier``), and
-compare. A sequence so old that its records are no longer known is also refused (DUPLICATE_SEQUENCE_NUMBER,
-*unknown*; ``stratalog.engine.replication.append``). A partition without the sequence, while others have it,
-completes an interrupted attempt. ``on_changed_replay="accept"``, for records that cannot be recomputed exactly,
-such as random ones, accepts any records under the sequence: the log has the records of one attempt or another,
-partition by partition, which is not exactly once.
+compare the records. A sequence so old that its records are no longer known is also refused
+(DUPLICATE_SEQUENCE_NUMBER, *unknown*; ``stratalog.engine.replication.append``). If some partitions have the
+sequence and others do not, the append completes an interrupted attempt. ``on_changed_replay="accept"``, for
+records that cannot be recomputed exactly, such as random ones, accepts any records under the sequence: the log has
+the records of one attempt or another, partition by partition, which is not exactly once.
 
 A record that the topic's log cannot store refuses the append, or is left out (``bad_record_lane``).
 """
@@ -96,7 +96,7 @@ def append_batches(
     probed: ClusterImage | None = None,
 ) -> Report:
     """Append batches of the record columns, by partition, in threads of this process; otherwise like
-    ``append_frame``. Partitions without records are left alone.
+    ``append_frame``. Partitions without records are not changed.
 
     Structs may lack trailing nullable fields of the declared type, which become null. Columns of nulls or empty
     lists need no type. Batches may also have ``topic``, ``partition`` and ``offset``: the origin of their records,
@@ -139,8 +139,8 @@ def who_appends(
 ) -> ProducerAppend | None:
     """The producer that a caller names; None if it names none.
 
-    Raises: InvalidCallError for an empty name; for a sequence or epoch without a producer, as a retry would append
-        again; for a producer without a sequence, as its second append would look like a retry of its first.
+    Raises: InvalidCallError for an empty name; for a sequence or epoch without a producer, because a retry would
+        append again; for a producer without a sequence: its second append would look like a retry.
     """
     if on_changed_replay not in ("refuse", "accept"):
         raise InvalidCallError(f"on_changed_replay is {on_changed_replay!r}: use 'refuse' or 'accept'")
@@ -235,8 +235,8 @@ def append_mirrored(
     rows: Sequence[pa.RecordBatch],
     who: ProducerAppend,
 ) -> Report:
-    """Append rows of the source (with ``records.GAP`` for offsets without a record) at ``who.base_offset``, with
-    acks=all. ``image`` is the metadata, read after the log end at which the rows begin. The roots were probed
+    """Append rows of a mirror's source (with ``records.GAP`` for offsets without a record) at ``who.base_offset``,
+    with acks=all. ``image`` is the metadata, read after the log end at which the rows begin. The roots were probed
     recently.
 
     Raises: PolicyViolationError; see ``append_with``.
@@ -445,8 +445,8 @@ def end_appends(
     who: ProducerAppend,
     outcomes: Mapping[int, tuple[PartitionView, Appended | NotAppended]],
 ) -> Report:
-    """End appends that tasks made elsewhere, each under its view: acknowledged (steps 6 and 7), or failed. If the
-    leader has changed, the append failed, and the caller appends the records again.
+    """End appends that tasks made elsewhere, each under its view: acknowledge them (steps 6 and 7), or report them
+    as failed. If the leader has changed, the append failed, and the caller appends the records again.
 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata.
     """

@@ -1,14 +1,14 @@
 """The bad records of one append: the caller's policy, the records found, and the report about them.
 
 The driver appends kept bad records to their topic when every good record is acknowledged, so after a failed
-append, no record in that topic claims to have been left out. This second append has the same sequence. Its
-producer is named after the first append's producer and topic, so appends to several topics can share a topic of
-bad records. If an append is repeated, each bad record is in the topic once, even if the first attempt stopped
-between the two appends. In a transaction both appends belong to it. (A transaction for every append would cost
-four more appends, and delay committed readers.)
+append, that topic has no record of this append. This second append has the same sequence. Its producer is named
+after the first append's producer and topic, so appends to several topics can share a topic of bad records. If an
+append is repeated, each bad record is in the topic once, even if the first attempt stopped between the two
+appends. In a transaction, both appends belong to the transaction. (A transaction for every append would cost four
+more appends, and delay committed readers.)
 
-A task sends its bad records to the driver, as they are few. If too many of a producer's records are bad, the
-append is refused (``bad_records.MOST_KEPT_BYTES``).
+A task sends its bad records to the driver, because bad records are few. If too many of a producer's records are
+bad, the append is refused (``bad_records.MOST_KEPT_BYTES``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LeaveOut:
     """Leave bad records out of the log."""
 
     topic: str | None = None
-    """The topic for bad records; None: they are only counted."""
+    """The topic for bad records. None: bad records are only counted."""
 
 
 def bad_record_policy(on_bad_record: str, bad_record_topic: str | None, topic: str) -> LeaveOut | None:
@@ -124,7 +124,7 @@ def topic_of_bad_records(image: ClusterImage, policy: LeaveOut) -> TopicImage | 
     """The topic for bad records; None without one.
 
     Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic with declared types, or one that keeps the
-        latest record of each key, as bad records may have no key.
+    latest record of each key, because bad records may have no key.
     """
     if policy.topic is None:
         return None

@@ -9,13 +9,13 @@ Reasons
                  (``stratalog.engine.spark.bad_rows``)
 
 With the policy ``fail`` a bad record refuses its append before anything is written. Otherwise the task appends the
-good records and returns the bad ones: counted, and if they are kept, as records of another topic. The driver
-appends the bad records when all good records are acknowledged.
+good records, and returns the counts of the bad records and, if bad records are kept, the bad records themselves,
+as records of another topic. The driver appends the bad records when all good records are acknowledged.
 
 A kept record has the bad record's key and value as bytes (bytes unchanged, text as UTF-8, other values as JSON),
 its timestamp and headers, and then headers that describe the error. Kafka's tools each use their own prefix for
 such headers, ``__connect.errors.`` (KIP-298) and ``__streams.errors.`` (KIP-1034). So does this log (``PREFIX``);
-the rest of a name is that of KIP-1034 where one fits.
+the rest of a name is KIP-1034's, if KIP-1034 has a fitting name.
 """
 
 from __future__ import annotations
@@ -173,13 +173,15 @@ class BadRecordFilter:
                 f"append to {self._rule.topic}-{self._partition}: its bad records have more than "
                 f"{MOST_KEPT_BYTES} bytes, which is too much for the driver "
                 f"({self._counts.most_common(1)[0][0]}): "
-                'append fewer records at once, or skip the bad ones with on_bad_record="skip"'
+                'append fewer records per call, or skip the bad ones with on_bad_record="skip"'
             )
         self._rows.append(kept)
 
 
 def marked(batch: pa.RecordBatch, reasons: Mapping[str, _Mask], detail: pa.Array) -> pa.RecordBatch:
-    """The batch with these reasons in the rows of their masks, with ``detail``; they override existing reasons."""
+    """The batch with these reasons in the rows of their masks, with ``detail``. The new reasons override existing
+    ones.
+    """
     errors = batch.column(ERRORS) if ERRORS in batch.schema.names else None
     fields = {} if errors is None else {f.name: pc.struct_field(errors, f.name) for f in errors.type}
     for name in ("reason", "detail"):

@@ -1,9 +1,10 @@
 """Transactional ids: their producers, and the state of their transactions (``__transaction_state``; KIP-98).
 
-Each step reads the state, decides, appends the decision, and checks that the decision counted
+Each step reads the state, decides, appends the decision, and checks whether the decision took effect
 (``stratalog.engine.state``). If two drivers decide on the same state, the first record in the log counts, and the
-other driver decides again. One record here decides how a transaction ends; then its markers are written, and it is
-complete. The next driver finishes an interrupted one, so no process has to run all the time.
+other driver decides again. One record in ``__transaction_state`` decides how a transaction ends. When its markers
+are then written, the transaction is complete. The next driver finishes an interrupted transaction, so no process
+has to run all the time.
 """
 
 from __future__ import annotations
@@ -61,9 +62,9 @@ class TransactionCoordinator:
         self._memory = memory
 
     def next_producer(self, transactional_id: str, timeout_ms: int) -> Transaction:
-        """The producer of this driver's next transaction of an id. If one read of the state shows that no other
-        driver has taken the id over and the timeout is unchanged, it is the producer of the last transaction;
-        otherwise see ``init_producer``. Each producer is given out once, until it returns to
+        """The producer for this driver's next transaction with a transactional id. If one read of the state shows
+        that no other driver has taken over the id and the timeout is unchanged, this is the producer of the last
+        transaction; otherwise see ``init_producer``. Each producer is given out once, until it returns to
         ``memory.transactional_producers``.
 
         Raises: see ``init_producer``; errors of reading the state.
@@ -98,7 +99,7 @@ class TransactionCoordinator:
             if present is not None and present.state in ENDING:
                 return None  # the decided transaction must be completed first
             if present is not None and present.state is State.PREPARE_EPOCH_FENCE:
-                # the previous round has fenced it, or a driver that crashed
+                # the previous round has fenced the producer, or a driver that crashed has
                 return steps.abort_fenced(present, stamp_ms())
             return steps.init_producer(
                 present,
@@ -195,8 +196,9 @@ class TransactionCoordinator:
 
     def finish(self, ended: Transaction, *, just_ended: bool = False) -> MarkersWritten:
         """Complete a decided transaction: write its markers, then record that it is complete. Any number of
-        drivers may do so at once. If a marker cannot be written, the state stays for the next driver.
-        ``just_ended``: this driver has decided it in the same call, so metadata and roots were just read.
+        drivers may do so at the same time. If a marker cannot be written, the state stays for the next driver.
+        ``just_ended``: this driver has decided the transaction in the same call, so metadata and roots were just
+        read.
 
         Raises: see ``append_state``.
         """
@@ -220,7 +222,8 @@ class TransactionCoordinator:
     def end_overdue(self, view: PartitionView, now_ms: int | None) -> int:
         """Abort the transactions of one partition of ``__transaction_state`` that exceeded their timeout, and
         delete ids unused for ``transactional.id.expiration.ms``. Returns the number of ids. ``now_ms`` comes from
-        ``removal_time``. If another driver advances an id meanwhile, this call's decision about it does not count.
+        ``removal_time``. If another driver changes the state of an id meanwhile, this call's decision about the id
+        has no effect.
 
         Raises: see ``read_state`` and ``append_state``.
         """
@@ -258,7 +261,7 @@ class TransactionCoordinator:
         return self._metadata.last_known.image
 
     def _complete(self, ended: Transaction, present: Transaction | None) -> Transaction | None:
-        """Record that the transaction is complete; None if another driver has."""
+        """Record that the transaction is complete; None if another driver has recorded it."""
         if present is None or present.at != ended.at:
             return None
         return steps.complete(present, self._stamp_ms(self._topic(), present.transactional_id))
@@ -271,11 +274,11 @@ class TransactionCoordinator:
     def _change(
         self, topic: TopicImage, transactional_id: str, decide: Decide, probed: ClusterImage | None = None
     ) -> Transaction | None:
-        """Decide, append the decision, check that it counted. Returns the resulting state. If the outcome of an
-        append is unknown, the state shows it, and the decision is made again.
+        """Decide, append the decision, and check whether it took effect. Returns the resulting state. If the
+        outcome of an append is unknown, the state is read, and the decision is made again.
 
-        The decision uses the state that this driver saw last, and its record counts only if the log still has that
-        state. A decision to change nothing, or to refuse, uses the current state.
+        The decision uses the state that this driver last saw, and its record takes effect only if the log still
+        has that state. A decision to change nothing, or to refuse, uses the current state.
         """
         unknown: OutcomeUnknownError | None = None
         partition = partition_for(transactional_id, len(topic.partitions))
@@ -370,8 +373,8 @@ def _following(
     offset: int,
     appended: Transaction,
 ) -> ReadState[TransactionStates] | None:
-    """The state after a record that was acknowledged directly after ``before``. None if the record is elsewhere,
-    or the leader has changed: then the state must be read.
+    """The state after a record that was acknowledged directly after ``before``. None if the record is not directly
+    after ``before``, or the leader has changed. Then the state must be read.
     """
     image = metadata.last_known.image
     if topic.topic_id not in image.topics or offset != before.state.next_offset:

@@ -8,7 +8,8 @@ try. (Kafka's producer fixes a record's partition before it first sends it.) The
 producer's entry of each partition that it reached.
 
 The records: partitions that have the sequence come first, and show whether this is the same append. Only then do
-the others get the missing records. If later sequences are in the log, no partition gets more records of this one.
+the other partitions get the missing records. If later sequences are in the log, no partition gets more records of
+this sequence.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class EarlierTries:
     late: bool = False
     """Whether any partition has a later sequence of the producer."""
     partition_count: int | None = None
-    """The partition count by which the rows were partitioned."""
+    """The partition count with which the rows were partitioned."""
 
 
 def earlier_tries(

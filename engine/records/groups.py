@@ -1,8 +1,8 @@
 """Consumer groups: their committed offsets and their lag (``__consumer_offsets``).
 
 A commit is an append with acks=all to the group's partition; a read is the latest snapshot of that partition and
-the log after it, below the high watermark. A commit fails before anything is written, with one exception: whether
-a newer member of the group committed first. The log decides that, and the committer checks afterwards (*write,
+the log after it, below the high watermark. A commit fails before anything is written, with one exception: only the
+log decides whether a newer member of the group committed first. So the committer checks this afterwards (*write,
 then check*).
 """
 
@@ -56,7 +56,7 @@ from stratalog.partitions.runner import Done, Failed, Outcome, values
 from stratalog.partitions.spelling import did_you_mean
 
 LeadersOf = Mapping[TopicPartition, Outcome[PartitionView, SeenLeader]]
-"""Keyed by partition: its leader, or the error of listing it."""
+"""The leader of each partition, or the error of listing it."""
 
 
 def commit(
@@ -77,7 +77,7 @@ def commit(
     partitions ``forget``. ``beyond_end``: accept offsets beyond the log end, as Kafka does; ``lag`` reports them.
     The first commit in a cluster creates ``__consumer_offsets``.
 
-    An unreachable leader is fenced, if that is due, and the next one is used.
+    An unreachable leader is fenced if it has been away long enough, and the next leader is used.
 
     Raises: InvalidGroupIdError, InvalidCallError, UnknownTopicOrPartitionError, OffsetOutOfRangeError beyond the
         log end (unless ``beyond_end``), OffsetMetadataTooLargeError, StaleMemberEpochError: nothing was changed;
@@ -109,7 +109,7 @@ def commit(
         if records:
             base = append_to_group(metadata, storage, execution.clock, memory, image, group, records)
         if before is not None and epoch is not None:
-            # If a newer member committed between the look and the append, this commit does not count.
+            # If a newer member committed between the read and the append, this commit has no effect.
             after = with_leaders(
                 metadata,
                 storage,
@@ -129,8 +129,8 @@ def commit_pending(
     producer_id: str,
     producer_epoch: int,
 ) -> Report:
-    """Commit offsets in a producer's transaction: they count when the transaction is committed. The transaction
-    must include the group's partition of ``__consumer_offsets``. The report is that of ``commit``.
+    """Commit offsets in a producer's transaction. They take effect when the transaction is committed. The
+    transaction must include the group's partition of ``__consumer_offsets``. The report is that of ``commit``.
 
     Raises: see ``commit``.
     """
@@ -223,7 +223,7 @@ class LagRow(PartitionRow, frozen=True, kw_only=True):
     leader_epoch: int | None
     metadata: str | None
     expires: str | msgspec.UnsetType = msgspec.UNSET
-    """The time at which the group is deleted."""
+    """The time when the group is deleted."""
 
 
 LAG_SCHEMA = (

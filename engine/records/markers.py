@@ -1,8 +1,9 @@
 """Markers: the end of a transaction in each of its partitions (KIP-98, "WriteTxnMarkers").
 
-Each marker is an append of one record with acks=all, to all partitions at once; in ``__consumer_offsets`` it is a
-record of the partition's state. It has the raised producer epoch, and counts only if the partition has no marker
-of that epoch yet, so any number of writers have the effect of one.
+Each marker is an append of one record with acks=all, and all partitions get their markers at the same time. In
+``__consumer_offsets`` the marker is a record of the partition's state. A marker has the raised producer epoch, and
+takes effect only if the partition has no marker of that epoch yet, so any number of writers have the effect of
+one.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from stratalog.partitions.runner import Done, Failed
 
 
 class MarkerRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition that has its marker, at this offset; None if it had the marker before."""
+    """A partition that has its marker. The offset of the marker is None if the partition had it before."""
 
     marker: int | None
 
@@ -133,7 +134,7 @@ def _end_offsets(
     partitions: Sequence[int],
     ended: Transaction,
 ) -> MarkersWritten:
-    """End the pending offsets of a group's partition. A late end does not count (``ConsumerOffsets``). An end that
+    """End the pending offsets of a group's partition. A late end has no effect (``ConsumerOffsets``). An end that
     is already in the state is not written again.
     """
     expiration_ms = cluster_config_of(image).transactional_id_expiration_ms

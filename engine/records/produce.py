@@ -202,7 +202,7 @@ class _Given:
         return list(dict.fromkeys(str(name) for row in self.rows for name in row))
 
     def check_named(self, columns: RowColumns) -> None:
-        """Check that some row has each named column. Raises: InvalidRecordError."""
+        """Check that each named column is in at least one row. Raises: InvalidRecordError."""
         for part in dataclasses.fields(columns):
             name = getattr(columns, part.name)
             if isinstance(name, str) and self.names and name not in self.names:
@@ -298,7 +298,7 @@ class _Wanted:
     column: str = ""
     """The record column: key or value."""
     is_field: bool = False
-    """Whether it becomes a field of the value."""
+    """Whether the column becomes a field of the value."""
 
     def place(self, name: str) -> tuple[str, tuple[str, ...]]:
         """The record column, and the path within it."""
@@ -444,7 +444,7 @@ def _without_null(given: pa.DataType, wanted: pa.DataType) -> pa.DataType:
 
 
 def _may_fit(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values of one type may fit the other; the final decision is that of the lossless cast."""
+    """Whether values of one type may fit the other type. The lossless cast makes the final decision."""
     kinds = pa.types
     if kinds.is_string(given):
         return bool(kinds.is_binary(wanted))

@@ -49,7 +49,7 @@ from stratalog.partitions.runner import Runner
 from stratalog.partitions.store import StoreCounts
 
 _ROUNDS = 10
-"""The number of tries per partition, after changes of leader or races lost to other appends."""
+"""The maximum number of tries per partition, after changes of leader or races lost to other appends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,9 @@ def partition_task(
     known: Mapping[int, LogEnd],
     rule: BadRecordRule | None = None,
 ) -> PartitionTask:
-    """The function that appends one partition's batches. If it runs twice, it appends once, as ``who`` is the
-    same. ``known`` has the log ends that earlier appends found. With a ``rule`` bad records are left out.
+    """The function that appends one partition's batches. If the function runs twice, the records are appended
+    once, because ``who`` is the same. ``known`` has the log ends that earlier appends found. With a ``rule`` bad
+    records are left out.
     """
 
     def appended(partition: int, batches: Iterator[pa.RecordBatch]) -> AppendOutcome:
@@ -138,7 +139,7 @@ def append_all(
     lane: Lane | None = None,
 ) -> dict[int, PendingAppend]:
     """Append to those of ``partitions`` that have records, until each is acknowledged or failed. ``lane`` receives
-    the bad records; partitions with only bad records are left alone.
+    the bad records; partitions with only bad records are not changed.
     """
     rule = None if lane is None else lane.rule(topic.name, options, who)
     states: dict[int, PendingAppend] = {}
@@ -193,7 +194,7 @@ def append_all(
             image, partitions = _next_round(
                 metadata, storage, topic, states, raced, troubled, notes, failed_creates
             )
-        except StratalogError as error:  # the metadata is unreachable: the logs keep their records
+        except StratalogError as error:  # the metadata is unreachable; the records stay in the logs
             if options.acks_all:
                 for state in appended.values():  # partitions without an outcome
                     state.error = error

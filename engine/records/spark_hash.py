@@ -12,7 +12,7 @@ from stratalog.partitions.errors import InvalidRecordError
 
 _SEED = np.uint32(42)
 _MOST_LONG_DIGITS = 18
-"""Digits of a decimal that Spark still hashes as a 64-bit number."""
+"""The maximum number of digits of a decimal that Spark hashes as a 64-bit number."""
 
 _Words = npt.NDArray[np.uint32]
 

@@ -1,4 +1,4 @@
-"""The engine's own topics as logs of state: created at first use, read, appended to."""
+"""The engine's own topics as logs of state: creates them at first use, reads them, appends to them."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ def read_state(
     since: ReadState[M] | None = None,
 ) -> ReadState[M]:
     """The state of a partition of an internal topic below its high watermark: its latest snapshot and the log
-    after it; the driver reads only records that it has not read before. ``until`` bounds the state, ``since`` is
+    after it; the driver reads only records that it has not read before. ``until`` bounds the state; ``since`` is
     an earlier state to continue from. If the leader's copy is damaged, the state is read from a follower that
-    knows all of it to be committed.
+    knows the whole state to be committed.
 
     Raises: LeaderNotAvailableError kinds; CorruptionError kinds, LogGapError when neither a snapshot nor the log
         holds a part of it.

@@ -13,7 +13,7 @@ from stratalog.partitions.printable import first_line
 from stratalog.partitions.unknown_fields import is_list
 
 _MOST_DIGITS = 38
-"""Digits of a decimal, in Spark and in a segment."""
+"""The maximum number of digits of a decimal, in Spark and in a segment."""
 
 
 class ArrowStream(Protocol):
@@ -136,7 +136,7 @@ def _has_plain_storage(kind: pa.BaseExtensionType) -> bool:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type of Spark and of a segment for one that differs only in its layout."""
+    """The type of Spark and of a segment for a type that differs only in its layout."""
     if isinstance(kind, pa.BaseExtensionType):
         if kind.extension_name == "arrow.bool8":
             return pa.bool_()

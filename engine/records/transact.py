@@ -1,4 +1,4 @@
-"""A transaction as its producer sees it: appends to any partitions, and offsets of groups, all or none (KIP-98).
+"""A transaction, from its producer's view: appends to any partitions, and offsets of groups, all or none (KIP-98).
 
 1. Begin: take the transactional id over, fence its previous producer, abort its open transaction. If this driver's
    last transaction of the id has ended, and no other driver used the id since, continue with its producer.
@@ -180,7 +180,7 @@ class BatchTransaction:
         return probed.image
 
     def _who(self) -> ProducerAppend:
-        """The producer. The engine numbers its sequences, as a failed attempt is aborted and not retried."""
+        """The producer. The engine numbers the sequences, because a failed attempt is aborted and not retried."""
         return ProducerAppend(self.producer_id, self.producer_epoch, self._sequence, transactional=True)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> Report:
@@ -209,7 +209,7 @@ class BatchTransaction:
     @contextmanager
     def _appending(self, image: ClusterImage, partitions: Iterable[TopicIdPartition]) -> Iterator[None]:
         """Step 2, then step 3 inside the block, under one image, so a topic that is created again meanwhile is a
-        different one. Errors of the call are found before anything is written.
+        different topic. Errors of the call are found before anything is written.
         """
         self._check_open()
         if isinstance(self._failed, FencedError):
@@ -251,7 +251,7 @@ class BatchTransaction:
     # --------------------------------------------------------------------------------------- the end
 
     def commit(self) -> Report:
-        """Commit. When this returns, the transaction is committed for good. If a marker could not be written (a
+        """Commit. When this returns, the transaction is permanently committed. If a marker could not be written (a
         failure in the report), committed readers of that partition wait until the next driver writes it.
 
         Raises: InvalidTxnStateError when a part of the transaction had failed, so it was aborted;

@@ -3,7 +3,8 @@
 Abandoned transactions are ended by a job that calls ``finish_transactions``, by every ``replicate``, which calls
 ``finish_due`` at its end, and by the next producer of the id. A transaction *hangs* when it is open in a log but
 not in ``__transaction_state``: an unclean election lost its marker, and committed readers would wait forever.
-Upkeep ends it as it was decided, if that is known; otherwise it aborts the transaction.
+Upkeep ends a hanging transaction with the decided outcome, if the outcome is known; otherwise it aborts the
+transaction.
 """
 
 from __future__ import annotations
@@ -198,8 +199,8 @@ def finish_due(
     run: OperationRun,
 ) -> tuple[list[TransactionRow], dict[TopicIdPartition, int]]:
     """``finish_transactions`` for these partitions of ``__transaction_state``: a row per id that was changed. If
-    nothing is due, it costs one listing per partition. Also returns, for each partition without a failure, the
-    time (ms) of its next due work if nothing is written to it.
+    nothing is due, the call costs one listing per partition. Also returns, for each partition without a failure,
+    the time (ms) of its next due work if nothing is written to it.
     """
     rows: list[TransactionRow] = []
     next_ms: dict[TopicIdPartition, int] = {}

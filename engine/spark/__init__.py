@@ -21,10 +21,10 @@ time_zone      the session's time zone, for times given without one
 read_errors    translates Spark's errors about unreadable files
 scanning       a read plan -> Spark's Parquet reader over exactly those files
 task_frame     the same read by Python tasks, if a provider gives the credentials
-format         Spark's format ``stratalog``: ``stream_source`` reads (``stream_columns``, ``stream_limits``),
-               ``stream_sink`` and ``batch_sink`` append, the latter also reads batches
+format         Spark's format ``stratalog``: ``stream_source`` reads streams (``stream_columns``,
+               ``stream_limits``), ``stream_sink`` and ``batch_sink`` append, and ``batch_sink`` also reads batches
 stream_writer  appends a stream's batches of any size (``foreachBatch``)
-given_rows     rows of a sink with Kafka's columns or a typed topic's, made records on the driver
+given_rows     makes records, on the driver, of a sink's rows with Kafka's columns or those of a typed topic
 short_errors   errors of the format without Python's stack
 range_stream   the batches of a stream as scans: its source carries ranges of offsets
 sink_tasks     the appends of sinks on executors; sink_rows: rows that the driver appends

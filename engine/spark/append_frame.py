@@ -152,7 +152,7 @@ def _settled(
 
 @dataclass(frozen=True, slots=True)
 class FrameRecords:
-    """The records of a frame, the partition of each, and the partition count."""
+    """The records of a frame, the partition of each record, and the partition count."""
 
     records: DataFrame
     partitions: int

@@ -104,8 +104,8 @@ def to_records(
 ) -> DataFrame:
     """The record columns of a topic, and the partition of each row.
 
-    A partition that the caller does not give is a hash of the key, by the topic's ``partitioner``; for a null key
-    Spark's hash of the value, so that a recomputed task gives the same row the same partition.
+    A partition that the caller does not give is a hash of the key, by the topic's ``partitioner``; for a null key,
+    it is Spark's hash of the value, so that a recomputed task gives the same row the same partition.
 
     ``bad_rows`` defines bad rows; with ``bad_records``, columns of other types are cast, and the bad rows keep a
     reason, so that the tasks of the append leave them out. ``keys_required``: rows without a key are bad.
@@ -215,8 +215,8 @@ def _typed(
 
 
 def _time(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
-    """A timestamp. Numbers are refused, as their unit is ambiguous: seconds in Spark, milliseconds in Kafka. Text
-    is also refused: without ANSI mode invalid text would become null, and null means the time of the append.
+    """A timestamp. Numbers are refused, because their unit is ambiguous: seconds in Spark, milliseconds in Kafka.
+    Text is also refused: without ANSI mode invalid text would become null, and null means the time of the append.
     """
     expression = _named(frame, column, f"{what}: timestamp")
     given = frame.select(expression.alias("c")).schema[0].dataType.simpleString()

@@ -177,7 +177,7 @@ def corrupt_column(frame: DataFrame) -> str | None:
 
 
 def nullable(kind: DataType) -> DataType:
-    """The type with all fields nullable, as nulls are checked per row."""
+    """The type with all fields nullable, because nulls are checked per row."""
     if isinstance(kind, StructType):
         return StructType([StructField(f.name, nullable(f.dataType), True, f.metadata) for f in kind])
     if isinstance(kind, ArrayType):

@@ -10,7 +10,7 @@ Join = Callable[[Column, Column], Column]
 
 
 def balanced(join: Join, terms: Sequence[Column]) -> Column:
-    """The terms (at least one) joined by an associative ``join``, in their order."""
+    """Join the terms (at least one), in their order, by an associative ``join``."""
     if len(terms) == 1:
         return terms[0]
     half = len(terms) // 2

@@ -109,7 +109,7 @@ def create_view(
     options = {"cluster": storage.file.path, "subscribe": topic, "isolation": "read_committed"}
     if credentials is not None:
         options["credentials"] = credentials
-    if replaces:  # it has the columns that the topic had then
+    if replaces:  # the existing table has the columns that the topic had when it was made
         spark.sql(f"DROP TABLE {tail}")
     given = ", ".join(f"{literal(key)} {literal(value)}" for key, value in options.items())
     spark.sql(f"CREATE TABLE {tail} USING stratalog OPTIONS ({given})")

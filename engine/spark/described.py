@@ -13,7 +13,7 @@ _DESCRIPTION = "spark.job.description"
 @contextmanager
 def described(spark: SparkSession, operation: str | None) -> Iterator[None]:
     """Describe the jobs that this thread runs in the block by the operation's name. A description set by the
-    caller stays. On Spark Connect nothing changes, as its server describes jobs itself.
+    caller stays. On Spark Connect nothing changes, because its server describes jobs itself.
     """
     context = getattr(spark, "_sc", None)
     if context is None or operation is None or context.getLocalProperty(_DESCRIPTION) is not None:

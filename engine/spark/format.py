@@ -38,7 +38,7 @@ CATALOG, BUILTIN = "spark.sql.catalog.spark_catalog", "builtin"
 
 @short_errors
 class StratalogDataSource(DataSource):
-    """``spark.read.format("stratalog")``, ``df.write.format("stratalog")``, and the same of streams."""
+    """``spark.read.format("stratalog")``, ``df.write.format("stratalog")``, and the streaming counterparts."""
 
     catalog: ClassVar[str] = BUILTIN
     """The session's catalog at ``register``. (Spark passes no settings to a source.)"""

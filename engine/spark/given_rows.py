@@ -32,8 +32,8 @@ _PARTS = ("key", "headers", "timestamp", "partition")
 
 
 def named_as_fields(names: Collection[str], topic: TopicImage) -> set[str]:
-    """Those of the columns ``topic`` and ``offset`` that are fields of the topic's value, if the value's fields
-    are columns.
+    """Which of the columns ``topic`` and ``offset`` are fields of the topic's value, if the value's fields are
+    columns.
     """
     value = schema_of(topic.key_schema, topic.value_schema).field("value").type
     fields = [field.name for field in value] if pa.types.is_struct(value) else []
@@ -75,7 +75,7 @@ def by_topic(rows: pa.Table, topic: str | None) -> Mapping[str, pa.Table]:
     rest = rows.drop_columns([TOPIC])
     if topic is None:
         if None in found:
-            raise InvalidRecordError("a row's topic is null, and no option names one")
+            raise InvalidRecordError("a row has a null topic, and the option topic is not set")
         return {one: rest.filter(pc.equal(given, one)) for one in sorted(found)}
     if other := [one for one in found if one not in (None, topic)]:
         raise InvalidRecordError(

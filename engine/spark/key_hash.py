@@ -1,4 +1,6 @@
-"""The partition of a key by a hash of Kafka's clients, as a function of columns. (Spark has no such function.)"""
+"""The partition of a key, computed with a hash of Kafka's clients, as a function of columns. (Spark has no such
+function.)
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """A planned range of topics, or the latest snapshots of one topic, as a DataFrame.
 
 Every byte that affects a query's result is compared with a checksum: the Parquet footer and page index of each
-file when the DataFrame is made (one ranged read of the file's end, as Spark trusts both), pages by Spark's reader
-when the DataFrame is evaluated.
+file when the DataFrame is made (one ranged read of the file's end, because Spark trusts both), pages by Spark's
+reader when the DataFrame is evaluated.
 
 If a file is gone when the DataFrame is made, its successors are found and used. If it disappears between then and
 the evaluation (``file.delete.delay.ms`` after it left the log, or by a vacuum of the remote table), the evaluation
-fails with FAILED_READ_FILE.FILE_NOT_EXIST, which names it: make the DataFrame again from the same plan. No Spark
-setting lets a scan skip the file.
+fails with FAILED_READ_FILE.FILE_NOT_EXIST, which names the file: make the DataFrame again from the same plan. No
+Spark setting lets a scan skip the file.
 
 If a provider gives a root's credentials, Python tasks read instead of Spark's reader (``task_frame``).
 """

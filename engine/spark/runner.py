@@ -84,7 +84,7 @@ class SparkRunner:
             futures = [pool.submit(self._run_job, function, job, OPERATION.get()) for job in jobs]
             for future in as_completed(futures):
                 for outcomes, counts in future.result():
-                    with self._counting:  # several threads of a driver may each run something
+                    with self._counting:  # several threads of a driver may run tasks at the same time
                         self.counts = self.counts + counts
                     yield from outcomes
 
@@ -120,7 +120,7 @@ def result(value: object) -> pa.RecordBatch:
 
 
 def _pickled(value: object) -> bytes:
-    """Pickled as Spark does, including types defined in a notebook."""
+    """Pickle a value as Spark does, including types defined in a notebook."""
     made: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
     return made
 

@@ -2,11 +2,10 @@
 
 Vectorized, with column pruning and row-group skipping. Files that are read completely are one scan without an
 added filter; files that are read in part have a filter on partition and offset, which reaches Parquet, so only
-pages of the range are read. So does the filter on ``timestamp`` of a plan with times. Spark splits large files at
-row groups into tasks.
+pages of the range are read. The filter on ``timestamp`` of a plan with times also reaches Parquet. Spark splits
+large files at row groups into tasks.
 
-Parquet checks pages, and nothing else: the rest of a file (``stratalog.partitions.segment_footer``) was checked
-before.
+Parquet checks only pages. The rest of a file (``stratalog.partitions.segment_footer``) was checked before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The tasks of a stream's sink: a task that has all rows of one partition appends them itself.
 
-    Cluster.records    partitions the rows, so that task n has those of partition n, and says so in the schema
-    a batch begins     the driver looks at the partitions, and passes the result to the tasks (``plan``)
+    Cluster.records    partitions the rows, so that task n has the rows of partition n, and marks this in the
+                       schema
+    a batch begins     the driver lists the partitions, and passes the result to the tasks (``plan``)
     a task appends like an append's task (steps 1 to 5 of the protocol), with the query's id as the producer and
     the batch's id as the sequence, so a second attempt appends nothing a batch ends the driver acknowledges (steps
     6 and 7)
@@ -113,7 +114,7 @@ def deal_out(records: DataFrame, partitions: int, bad_records: LeaveOut | None =
 
 
 def dealt(schema: StructType) -> int | None:
-    """The partition count by which ``Cluster.records`` partitioned the rows; None for other rows."""
+    """The partition count with which ``Cluster.records`` partitioned the rows; None for other rows."""
     found = schema["partition"].metadata.get(DEALT)
     return found if isinstance(found, int) else None
 
@@ -261,7 +262,7 @@ class _Kept:
             yield batch
 
     def all_fit(self) -> bool:
-        """Read until all rows are kept, or there are too many. Returns whether all are kept."""
+        """Read until all rows are kept, or until there are too many rows. Returns whether all rows are kept."""
         while self._bytes <= MOST_TASK_BYTES and self._next() is not None:
             pass
         return self._bytes <= MOST_TASK_BYTES

@@ -42,8 +42,9 @@ class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # type: ignore[override]  # noqa: N802 - Spark's name
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
-        """The end of the next batch. Also commits the start of that batch to the group, as everything before it is
-        processed. (Spark calls ``commit`` only when another batch follows, so the lag would never become 0.)
+        """The end of the next batch. Also commits the start of that batch to the group, because all earlier
+        records have been processed. (Spark calls ``commit`` only when another batch follows, so the lag would
+        never become 0.)
         """
         source, progress = self._open()
         begin = StreamOffsets.from_json(start)
@@ -57,8 +58,9 @@ class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
         return start if end is begin else end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """The end of the log at this trigger, independent of the limit, and how far behind it the batch ends.
-        Listeners see this as ``latestOffset`` in the query's progress, where a Python source has no metrics.
+        """The end of the log at this trigger, independent of the limit, and how far the end of the batch is behind
+        the end of the log. Listeners see both as ``latestOffset`` in the query's progress. (A Python source has no
+        metrics in the progress.)
         """
         source = self._open()[0]
         if source.latest_seen is None or source.planned is None:
@@ -70,7 +72,7 @@ class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
         return self._slices(start, end)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Does nothing, as the next batch commits its start to the group."""
+        """Do nothing, because the next batch commits its start to the group."""
 
 
 class LimitedRangeStream(RangeStream, LimitedStreamReader):

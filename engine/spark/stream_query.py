@@ -37,7 +37,7 @@ def query_of_server(spark: SparkSession, checkpoint: str | None) -> str:
     active = [str(query.id) for query in spark.streams.active]
     if len(active) != 1:
         raise InvalidCallError(
-            f"the session has {len(active)} active queries, and Spark Connect does not tell which query a batch "
+            f"the session has {len(active)} active queries, and Spark Connect does not say which query a batch "
             "belongs to: also pass the query's checkpointLocation as stream_writer(..., checkpoint=...)"
         )
     return active[0]

@@ -1,4 +1,4 @@
-"""The time zone of a session: text that gives a time without a zone is read in it, as in Spark's SQL."""
+"""The time zone of a session. A time in text without a zone is in the session's zone, as in Spark's SQL."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ LIMITS: Version = (4, 2)
 (``AvailableNow``).
 """
 _BLOCK = 1024
-"""How many numbers to compute partitions for at once."""
+"""The number of numbers for which to compute partitions in one call."""
 
 
 def spark_version() -> Version:

@@ -1,6 +1,6 @@
-"""Spares the garbage collections of Spark's Python workers the objects of imported modules.
+"""Excludes the objects of imported modules from garbage collections in Spark's Python workers.
 
-PySpark collects garbage in a worker after each task. With the modules of an append, a collection looks at 90,000
+PySpark collects garbage in a worker after each task. With the modules of an append, a collection visits 90,000
 objects, and takes 30 to 45 ms of CPU time. These objects never become garbage.
 """
 
@@ -18,9 +18,9 @@ _spared = False
 
 
 def in_worker(function: F) -> F:
-    """Decorator for what a Spark task calls: at the end of its first call in a process, garbage is collected, and
-    later collections leave out all objects that are there then (``gc.freeze``). An object without references is
-    freed as before.
+    """Decorator for a function that a Spark task calls. At the end of the function's first call in a process,
+    garbage is collected. Later collections skip all objects that exist at that time (``gc.freeze``). An object
+    without references is freed as before.
     """
 
     @wraps(function)

@@ -1,17 +1,18 @@
-"""Upkeep: the jobs that keep a cluster's logs intact, short and in the right tier. From below:
+"""Upkeep: the jobs that keep a cluster's logs intact, short and in the right tier. A package imports only the
+packages listed before it:
 
-    memory         the stored state of runs: times, failures, and damage that was found
+    memory         the stored state of runs: times, failures, and the damage they found
     tiering        sealed segments -> the remote table (KIP-405); restore points
-    verification   compares replicas and the remote tier, and every byte with its checksum
+    verification   compares replicas and the remote tier, and checks every byte against its checksum
     retention      advances log starts, and deletes files that nothing uses
     replication    replicate, merge, compact, elect, reassign, bootstrap
-    erasing        erases the records of keys for good, and proves it
+    erasing        permanently erases the records of keys, and proves the erasure
     healing        replaces damaged files; finds and exports truncated records
     snapshots      shortens the logs of topics with state, and of the metadata (KIP-630)
-    restoring      rebuilds a cluster from its remote tier
+    restoring      restores a cluster from its remote tier
     maintenance    runs the due steps, as one job
 
-An operation consists of its plan, its task and its row. The rest is the frame, ``stratalog.engine.driver.run``:
+An operation defines a plan, a task and a row. ``stratalog.engine.driver.run`` does the rest:
 
     with execution.run("merge", dry_run=dry_run) as run:                     # measured
         works = plan(storage, image, topics, ...)                            # 1. pure: one work per partition
@@ -23,9 +24,8 @@ An operation consists of its plan, its task and its row. The rest is the frame, 
     run.total("segments")
     return run.report()                                                      # 5. report, and the event made of it
 
-With a budget, use ``run.in_turns`` instead of ``run.each``. An operation that calls another one adds its failures
-and notes to its own (``run.absorb``). In a dry run, tasks change nothing, and ``run.commit`` only returns the
-answers. Tasks create files; those of ``retention`` also delete files that no log needs. A task may run twice
-without harm. Commits, to the metadata or to the remote table, run on the driver. A package imports only packages
-before it.
+With a budget, use ``run.in_turns`` instead of ``run.each``. An operation that calls another operation adds the
+other's failures and notes to its own (``run.absorb``). In a dry run, tasks change nothing, and ``run.commit`` only
+returns the answers. Tasks create files; those of ``retention`` also delete files that no log needs. A task may run
+twice without harm. The driver makes all commits to the metadata and to the remote table.
 """

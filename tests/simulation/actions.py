@@ -236,9 +236,10 @@ def create_other_topic(actor: Actor, records: int) -> str:
     copies = min(2, actor.world.shape.brokers)
     configs = dict(actor.world.shape.topic_configs)
     created = topics.create_topic(
-        actor.ports.metadata, actor.ports.storage, OTHER, partitions=1, replication_factor=copies, configs=configs
+        *actor.ports.for_tasks, OTHER, partitions=1, replication_factor=copies, configs=configs
     )
-    tokens = actor.world.ledger.tokens((created.topic_id, 0), f"other-{actor.driver.name}", 0, records)
+    topic_id = str(created.rows[0]["topic_id"])
+    tokens = actor.world.ledger.tokens((topic_id, 0), f"other-{actor.driver.name}", 0, records)
     report = append_batches(
         actor.ports.metadata,
         actor.ports.storage,
@@ -249,7 +250,7 @@ def create_other_topic(actor: Actor, records: int) -> str:
         None,
     )
     check_report(actor, report)
-    key = created.topic_id, 0
+    key = topic_id, 0
     return (
         actor.world.ledger.acknowledge(key, tokens, report)
         if key[0] in actor.world.oracle.image.topics

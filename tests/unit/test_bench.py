@@ -91,10 +91,10 @@ def test_the_environment_chooses() -> None:
         ("PARTITIONS", "0", "PARTITIONS is '0'"),
         ("PARTITIONS", "x", "PARTITIONS is 'x'"),
         ("IDLE_PARTITIONS", "0", "IDLE_PARTITIONS is '0'"),
-        ("METADATA_PARTITIONS", "10", "METADATA_PARTITIONS is '10': a number from 1000 to"),
+        ("METADATA_PARTITIONS", "10", "METADATA_PARTITIONS is '10': give a number from 1000 to"),
         ("COMMITS", "-1", "COMMITS is '-1'"),
-        ("GROWTH", "5", "GROWTH is '5': a number from 20 to"),
-        ("ONLY", "scan,scam", "ONLY names 'scam': it takes some of calls, latency"),
+        ("GROWTH", "5", "GROWTH is '5': give a number from 20 to"),
+        ("ONLY", "scan,scam", "ONLY names 'scam': give some of calls, latency"),
     ],
 )
 def test_what_is_wrong_in_the_environment_is_named(name: str, value: str, message: str) -> None:

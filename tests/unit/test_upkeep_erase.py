@@ -273,6 +273,21 @@ def test_two_at_once_harm_nothing(tmp_path: Path) -> None:
     assert live.cluster.verify(deep=True).ok
 
 
+def test_heal_takes_no_erased_record_from_a_volume_that_was_away(tmp_path: Path) -> None:
+    live = Erasable(tmp_path, on_disk=True)
+    away = live.followers()[0]
+    with live.unreachable(away):
+        live.erase(KEY, now=True)
+    (gone,) = {link.file.name for link in live.log(live.leader()).chain if link.start == 3}
+    for broker in live.isr():
+        replica = live.replica(broker)
+        replica.store.delete([replica.path(gone)])
+    assert KEY in str(live.held(away))
+    report = live.cluster.heal("t", check=False)
+    assert not report.ok
+    assert KEY not in str([live.held(broker) for broker in live.isr()])
+
+
 def test_a_volume_that_was_away_is_named_and_brought_up_before_it_serves_a_read(tmp_path: Path) -> None:
     live = Erasable(tmp_path, on_disk=True)
     away = live.followers()[0]

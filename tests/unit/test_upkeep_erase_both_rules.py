@@ -22,10 +22,10 @@ from stratalog.partitions.transactions import transactions_of
 from stratalog.tiering.delta_table import DeltaTopicTable
 from tests.ports import ports_of
 from tests.unit.cluster_harness import report_of, rows_of
+from tests.unit.compact_remote_harness import check_latest, lake
+from tests.unit.erase_harness import KEPT, KEY, OTHER, SECRET, Erasable, traces
 from tests.unit.restore_harness import Heir
 from tests.unit.test_upkeep_compact import Row
-from tests.unit.test_upkeep_compact_remote import check_latest, lake
-from tests.unit.test_upkeep_erase import KEPT, KEY, OTHER, SECRET, Erasable, traces
 from tests.unit.test_upkeep_erase_remote import BOTH, LOCAL, Tiered
 
 ALSO = "erase-me-19"

@@ -43,7 +43,7 @@ def unproven(live: Erasable, path: Path, why: str) -> None:
     report = verified(live, path)
     assert not report.ok
     assert "erased" not in states(report)
-    assert "proves nothing of t-0" in str(report.notes)
+    assert "proves nothing about t-0" in str(report.notes)
 
 
 def test_a_partition_whose_leader_was_away_is_unknown(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_a_condition_is_verified_by_its_text_or_else_by_its_offsets(tmp_path: Pa
     report = verified(live, tmp_path / "c")
     assert report.ok
     assert states(report) == {"erased"}
-    assert "only its offsets are looked at" in str(report.notes)
+    assert "only its offsets are checked" in str(report.notes)
     assert live.cluster.verify_erased(tmp_path / "c", where=WHERE).ok
     with pytest.raises(InvalidCallError, match="was not made for this condition on topic 't'"):
         live.cluster.verify_erased(tmp_path / "c", where=WHERE + " ")

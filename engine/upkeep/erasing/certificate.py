@@ -57,7 +57,7 @@ class ErasedRemote(msgspec.Struct, frozen=True):
     """The remote copy of a partition. Files are objects, by path in the topic's folder."""
 
     version: Natural | None
-    """The version of the table before which none is left; None: older versions may hold erased values."""
+    """The oldest version of the table that is left. None: older versions may hold erased values."""
     replaced: tuple[ErasedFile, ...]
     made: tuple[ErasedFile, ...]
     iceberg: ErasedIceberg | None = None
@@ -69,7 +69,7 @@ class ErasedPartition(msgspec.Struct, frozen=True):
 
     partition: Int64
     looked_to: Natural
-    """Offsets below it were looked at: the last stable offset."""
+    """The last stable offset. The offsets below it were searched."""
     searched: bool
     """Whether the leader's log was searched for the keys up to its end, and has none from ``looked_to`` on. If
     not, the certificate proves nothing of the partition."""
@@ -101,12 +101,14 @@ class ErasedTopic(msgspec.Struct, frozen=True):
     topic: str
     topic_id: str
     key_digests: tuple[str, ...]
-    """Empty for a run without keys."""
+    """The digests of the keys; empty for a run without keys."""
     where: ErasedWhere | None
     """The condition that the records had to meet; None: none. Without it and keys, the run carried on with an
     earlier one."""
     before_us: Int64 | None
-    """Only records with an earlier timestamp, in microseconds since 1970, were erased; None: all."""
+    """Only records with an earlier timestamp, in microseconds since 1970, were erased. None: records of any time
+    were.
+    """
     partitions: tuple[ErasedPartition, ...]
 
 
@@ -150,9 +152,9 @@ def read_certificate(path: Path) -> Certificate:
     except OSError as error:
         raise InvalidCallError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise InvalidCallError(f"{path} is no certificate of an erasure: {error}") from error
+        raise InvalidCallError(f"{path} is not an erasure certificate: {error}") from error
     if found.version != VERSION:
         raise InvalidCallError(f"{path} has version {found.version}, and this release reads version {VERSION}")
     if not _SALT.fullmatch(found.salt):
-        raise InvalidCallError(f"{path} is no certificate of an erasure: its salt is not 64 hexadecimal digits")
+        raise InvalidCallError(f"{path} is not an erasure certificate: its salt is not 64 hexadecimal digits")
     return found

@@ -1,7 +1,7 @@
 """All copies of the data files of topics, on every root: in the logs, beside them, and of former replicas.
 
-A staged object may become a file of any partition. So the walk through a root begins when all that was staged on
-it has got its name, or has gone. Otherwise the object is unfinished.
+A staged object may become a file of any partition. So the walk through a root begins when every staged object on
+it has its name, or has been deleted. An object that stays staged is reported as unfinished.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stratalog.partitions.root import read_broker_file
 from stratalog.partitions.store import Store, StoredObject
 
 _LOOKS, _PAUSE_S = 6, 1.0
-"""How often staged objects are looked for, and the pause between: a living writer is done within seconds."""
+"""The number of listings of staged objects, and the pause between them. A living writer is done within seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class FileCopy:
     """None for a file that is neither a data file nor a register."""
     owned: bool
     """Whether the folder is that of a present replica."""
-    why: str = "it is no data file of a log"
+    why: str = "it is not a data file of a log"
     """The reason why its content is unknown, if ``file`` is None."""
 
 
@@ -56,8 +56,8 @@ class Copies:
 
 
 def copies_of(storage: Storage, image: ClusterImage, topic_ids: Collection[str], clock: Clock) -> Iterator[Copies]:
-    """One walk through the root of each broker that the metadata or the cluster file name, also of one that was
-    decommissioned."""
+    """A walk through the root of every broker named by the metadata or the cluster file, including decommissioned
+    brokers."""
     owned = owned_folders(storage, image)
     staged = still_staged(storage.stores, clock)
     for broker in sorted({*image.brokers, *storage.stores}):
@@ -80,7 +80,9 @@ K = TypeVar("K")
 
 
 def still_staged(stores: Mapping[K, Store], clock: Clock) -> dict[K, frozenset[str] | StratalogError]:
-    """The objects on each root that are staged now, and still are after a while; the error of a failed look."""
+    """The objects on each root that are staged now, and are still staged after a while; or the error, if the root
+    cannot be listed.
+    """
     found: dict[K, frozenset[str] | StratalogError] = {}
     for look in range(_LOOKS):
         if look:
@@ -103,14 +105,14 @@ def still_staged(stores: Mapping[K, Store], clock: Clock) -> dict[K, frozenset[s
 
 
 def _check_root(broker: int, store: Store, image: ClusterImage) -> None:
-    """Raises: BrokerUnreachableError for a root without ``broker.json``, as of a volume that is not mounted;
-    StaleBrokerError for another one than the registered one."""
+    """Raises: BrokerUnreachableError if the root has no ``broker.json``, for example because a volume is not
+    mounted; StaleBrokerError if it is not the registered root."""
     found, registered = read_broker_file(store), image.brokers.get(broker)
     if found is None:
         what = "mount its volume" if registered else "mount its volume, or remove the broker from the cluster file"
         raise BrokerUnreachableError(f"broker {broker}: {store.uri} has no broker.json: {what}")
     if registered is not None and found.directory_id != registered.directory_id:
-        raise StaleBrokerError(f"broker {broker}: {store.uri} is another root than the registered one")
+        raise StaleBrokerError(f"broker {broker}: {store.uri} is not the root that is registered for this broker")
 
 
 def _copies_in(

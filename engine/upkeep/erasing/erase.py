@@ -1,4 +1,4 @@
-"""Erase: remove every record of given keys for good, at unchanged offsets of all others (``partitions.erasure``).
+"""Erase: permanently removes every record of given keys. All other records keep their offsets.
 
     1. refuse by name what cannot be erased everywhere (``plan``)
     2. carry on with erasures that an earlier run has committed
@@ -6,16 +6,16 @@
        remote log loses them first (``remote``); each leader rewrites the files that have them, and the ISR copies
        these. A member that is not reached leaves the ISR
     4. on each replica, files with erased records that have left the log are deleted after ``file.delete.delay.ms``
-    5. look through all roots for bytes that are left: of former replicas, and of writers that have not ended.
-       In the remote tier, delete objects with erased records, and the history of the tables (``remote_clean``)
-    6. forget the offsets of partitions of which nothing is left
-    7. certify it
+    5. search all roots for remaining bytes: of former replicas, and of writers that have not ended. In the remote
+       tier, delete objects with erased records, and the history of the tables (``remote_clean``)
+    6. forget the offsets of partitions that have no remaining bytes
+    7. write the certificate
 
-A run that ends anywhere leaves the rest to the next one. Two at once agree by the partition epochs.
+If a run ends early, the next run does the rest. Partition epochs keep two concurrent runs consistent.
 
 An upload or a merge that began before the erasure, and ends after it, may bring a file with erased records back.
-The file does not count, as files of a greater generation do, and is deleted like every replaced one. Step 5 finds
-bytes without a name, but no single PUT on its way (an object smaller than a part): ``verify --erased`` does later.
+Such a file is not part of the log, because files of a greater generation are, and it is deleted like every
+replaced file. Step 5 finds unfinished uploads, but no single PUT in progress: ``verify --erased`` does later.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def erase(
     now: bool = False,
     dry_run: bool = False,
 ) -> ErasureReport:
-    """Erase the records of these topics. ``now``: delete replaced files without their delay, which fails readers
-    that use them. Bytes that are left are failures, except those that the next run deletes after the delay.
+    """Erase the records of these topics. ``now``: delete replaced files without their delay; readers that use them
+    then fail. Remaining bytes are failures, except those that the next run deletes after the delay.
 
     Raises: see ``check_topics``: nothing was changed then; errors of reading and writing the metadata. Everything
         else is a failure of its partition in the report.
@@ -126,8 +126,8 @@ def erase(
         run.notes.append(f"certificate: sha256 {certificate.sha256}")
         if not wanted.any:
             run.notes.append(
-                "no keys and no condition were given: records that an earlier run had not found yet were not "
-                "looked for; give them again to find these, and for a certificate that names them"
+                "no keys and no condition were given, so this run did not search for records that earlier runs "
+                "missed; give them again to find those, and for a certificate that names them"
             )
         run.totals["whole"] = certificate.whole
     return report_with(run.report(), certificate)
@@ -157,7 +157,7 @@ class _Erasing:
     # ------------------------------------------------------------------------------------ steps
 
     def plan(self, sends: Planned) -> None:
-        """Count the work of a run, as far as the replicas tell."""
+        """Count the work of a run, from the replicas that can be read."""
         for work, planned in self._each(plan_partition, self._parts):
             part = self._parts[work.replicas.view.key]
             part.offsets, part.files, part.deleted = [*planned.offsets], planned.files, planned.deleted
@@ -215,7 +215,7 @@ class _Erasing:
         return False
 
     def clean(self) -> None:
-        """Step 4. A partition that changes meanwhile is looked at again: its new members may lack a segment."""
+        """Step 4. A partition that changes meanwhile is checked again: its new members may lack a segment."""
         waiting = [key for key, part in self._parts.items() if part.view.key.topic_id in self._image.topics]
         for _ in range(_ATTEMPTS):
             self._refresh()
@@ -257,7 +257,7 @@ class _Erasing:
     def _look_at(self, copies: Copies) -> None:
         if copies.error is not None:
             why = f"it cannot be searched: {copies.error.code}: {copies.error}; then erase again"
-            for part in self._parts.values():  # any may have a former replica there
+            for part in self._parts.values():  # any partition may have a former replica there
                 if all(one.where != f"broker {copies.broker}" for one in part.left):
                     part.left.append(NotErased(f"broker {copies.broker}", why))
             return
@@ -275,7 +275,7 @@ class _Erasing:
             where = f"broker {copy.broker}: {copy.object.name}"
             if copy.file is None:
                 part.left.append(
-                    NotErased(where, "it is no file of a log, so its content is unknown: remove it by hand")
+                    NotErased(where, "it is not a log file, so its content is unknown: remove it by hand")
                 )
             elif not copy.owned or part.is_new(copy.file, where):
                 looked_to = part.looked_to if copy.owned else None
@@ -291,7 +291,7 @@ class _Erasing:
         if copy.owned:
             return "a writer gave it its name during this run: erase again"
         if copy.broker in self._image.brokers:
-            return "it is of a former replica: run `stratalog vacuum`, then erase again"
+            return "it belongs to a former replica: run `stratalog vacuum`, then erase again"
         return "its broker is no longer registered: delete the file by hand, then erase again"
 
     def clean_remotely(self) -> None:
@@ -315,7 +315,7 @@ class _Erasing:
             self._metadata.submit(ForgetErasures(done))
 
     def report(self) -> None:
-        """The rows; what is left for more than a while is a failure."""
+        """Add the rows. Copies that stay unerased for a reason other than the delay are failures."""
         for part in self._parts.values():
             left = part.not_erased
             first = next((one for one in left if not one.waits), left[0] if left else None)

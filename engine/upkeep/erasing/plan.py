@@ -1,4 +1,4 @@
-"""The partitions of an erasure, and what keeps topics from one. Everything is refused before anything changes."""
+"""The partitions of an erasure, and the reasons to refuse one. Everything is refused before anything changes."""
 
 from __future__ import annotations
 

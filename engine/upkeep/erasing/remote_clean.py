@@ -41,7 +41,7 @@ class CleanedRemote:
     made: tuple[ErasedFile, ...] = ()
     left: list[NotErased] = field(default_factory=list)
     version: int | None = None
-    """The version of the table before which none is left; None: older ones may be."""
+    """The oldest version of the table that is left. None: older ones may be left."""
     iceberg: ErasedIceberg | None = None
 
     def certified(self, figures: RemoteFigures | None) -> ErasedRemote:
@@ -85,7 +85,7 @@ def clean_remotely(
 
 
 def _unfinished(erasing: RemoteErasing, clock: Clock) -> list[NotErased]:
-    """Uploads without a name. They are looked for before the objects are, as they get one."""
+    """Unfinished uploads. They are listed before the objects, because an upload becomes an object when it ends."""
     remote = erasing.storage.remote
     assert remote is not None
     found = still_staged({_WHERE: remote}, clock)[_WHERE]
@@ -123,7 +123,7 @@ class _CleaningTopic:
         return self.erasing.tables[self.topic_id].folder
 
     def leave(self, partitions: Iterable[int], left: NotErased) -> None:
-        """Something that may hold erased records of these partitions is left."""
+        """Record that something is left that may hold erased records of these partitions."""
         for partition in partitions:
             self.cleaned[partition].left.append(left)
 
@@ -156,7 +156,7 @@ class _CleaningTopic:
                 else:
                     self.leave(self.parts, _waiting(stored))
             else:
-                why = "it is no object of the table, so its content is unknown: remove it by hand"
+                why = "it is not an object of the table, so its content is unknown: remove it by hand"
                 self.leave(self.parts, NotErased(f"{_WHERE}: {stored.name}", why))
         twin = self._twin()
         if self.erasing.run.dry_run:
@@ -208,7 +208,7 @@ class _CleaningTopic:
                 each.left.append(NotErased(where, why, waits=all(one.waits for one in each.left)))
             return
         for stored in log_litter(log_files):
-            why = "it is no file of the table's log, so its content is unknown: remove it by hand"
+            why = "it is not a file of the table's log, so its content is unknown: remove it by hand"
             self.leave(self.parts, NotErased(f"{_WHERE}: {stored.name}", why))
         version = self.erasing.tables[self.topic_id].delete_history()
         for each in self.cleaned.values():
@@ -236,6 +236,6 @@ def _waiting(stored: StoredObject) -> NotErased:
     return NotErased(
         f"{_WHERE}: {stored.name}",
         "readers of the table may need it until file.delete.delay.ms has passed, rounded up to hours: erase again "
-        "then, or with now (a job: --now)",
+        "then, or immediately with now (a job: --now)",
         waits=True,
     )

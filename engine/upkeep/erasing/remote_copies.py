@@ -23,8 +23,8 @@ def remote_copies(
     storage: Storage, topics: Sequence[ErasedTopic], clock: Clock
 ) -> Iterator[tuple[TopicIdPartition, Copies]]:
     """The remote copy of each partition in a certificate whose topic has objects in the remote tier, or had when
-    it was erased. Objects that belong to no partition count for each. Unfinished uploads are looked for before the
-    objects, as they may get a name meanwhile; the first copy counts them."""
+    it was erased. Objects that belong to no partition count for each. Unfinished uploads are listed before the
+    objects, because they may end meanwhile; the first copy counts them."""
     remote = storage.remote
     if remote is None:
         for topic in topics:

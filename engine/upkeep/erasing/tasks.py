@@ -76,9 +76,9 @@ class EraseWork(PartitionWork):
     copies: Runner
     dry_run: bool = False
     now: bool = False
-    """Whether replaced files are deleted at once."""
+    """Whether replaced files are deleted immediately."""
     start: int = 0
-    """Records below this offset were looked at."""
+    """The records below this offset were searched."""
     remote: RemoteCopy | None = None
     """None for a topic that is not tiered."""
 
@@ -94,9 +94,9 @@ class FoundRecords:
     offsets: tuple[OffsetRange, ...] = ()
     """At most ``MOST_RANGES`` ranges."""
     looked_to: int = 0
-    """Offsets below it were looked at."""
+    """The offsets below it were searched."""
     ends: bool = True
-    """Whether that is the last stable offset."""
+    """Whether ``looked_to`` is the last stable offset."""
     above: int = 0
     """Records of the keys at or above the last stable offset, or in a file that reaches above it."""
     files: int = 0
@@ -180,7 +180,7 @@ class _Ranges:
         return None
 
     def records(self, looked_to: int, *, ends: bool, above: int = 0) -> FoundRecords:
-        """The result, if offsets below ``looked_to`` were looked at."""
+        """The result, if the offsets below ``looked_to`` were searched."""
         return FoundRecords(tuple(self.ranges), looked_to, ends, above, self.files, self.bytes)
 
 
@@ -297,17 +297,17 @@ class _Cleaning:
         found_names = {one.file.name for one in found}
         for file in log.stranded:
             if file.name not in found_names and self._holds(replica, file):
-                left.append(self._left(broker, file, "it is after a gap: run `stratalog heal`"))
+                left.append(self._left(broker, file, "it comes after a gap in the log: run `stratalog heal`"))
         for one in found:
             due_ms = one.deletable_ms(0 if work.now else work.delay_ms)
             if due_ms is None:
                 why = f"{one.why}, above the high watermark: run `stratalog replicate`, then erase again"
                 left.append(self._left(broker, one.file, why))
             elif not work.now and (now_ms is None or due_ms > now_ms):
-                delay = "the clocks disagree" if now_ms is None else f"deleted in {span_text(due_ms - now_ms)}"
-                left.append(
-                    self._left(broker, one.file, f"{delay}: erase again, or with now (a job: --now)", waits=True)
-                )
+                wait = "" if now_ms is None else span_text(due_ms - now_ms)
+                when = f"it can be deleted in {wait}" if wait else "the clocks disagree"
+                why = f"{when}: erase again later, or immediately with now (a job: --now)"
+                left.append(self._left(broker, one.file, why, waits=True))
             else:
                 doomed[str(one.file.name)] = one
         names, damaged = covered(replica, log, [*doomed])

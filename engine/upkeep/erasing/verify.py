@@ -1,11 +1,11 @@
-"""Verify an erasure: read every byte of every copy again, and look for the keys of a certificate.
+"""Verify an erasure: reads every byte of every copy again, and searches for the keys of a certificate.
 
-A copy is one of three: ``erased``, all bytes were read, and no record has one of the keys; ``not erased``;
-``unknown``, it could not be read, or is no file of a log. All copies of a partition that the erasure did not
-search for the keys up to its end are unknown, too.
+A copy has one of three states. ``erased``: all bytes were read, and no record has one of the keys. ``not erased``.
+``unknown``: the copy could not be read, or has a file that is not a log file. If the erasure did not search a
+partition's log up to its end, all copies of the partition are unknown.
 
-The certificate of a condition does not have its text. With the text, records that it selects are looked for, too;
-without it, only the offsets of the certificate.
+The certificate of a condition does not have the text of the condition. If the caller gives the text, verify also
+searches for the records that the condition selects; otherwise it checks only the offsets of the certificate.
 """
 
 from __future__ import annotations
@@ -127,15 +127,15 @@ def verify_erased(
         conditions = _conditions(image, certificate, where)
         for topic in certificate.topics:
             if topic.topic_id not in image.topics:
-                run.notes.append(f"topic {topic.topic!r} was deleted: its folders are looked at")
+                run.notes.append(f"topic {topic.topic!r} was deleted: its folders are checked")
             if topic.where is not None and topic.topic_id not in conditions:
                 run.notes.append(
                     f"topic {topic.topic!r}: the certificate has no text of the condition, so only its offsets "
-                    "are looked at: give the condition to look for its records"
+                    "are checked: give the condition to search for its records"
                 )
             elif not topic.key_digests and topic.where is None:
                 run.notes.append(
-                    f"topic {topic.topic!r}: the certificate names no keys, so only its offsets are looked at"
+                    f"topic {topic.topic!r}: the certificate names no keys, so only its offsets are checked"
                 )
         works = [
             _Work(
@@ -229,7 +229,7 @@ def _look(work: _Work) -> dict[TopicIdPartition, _CopyState]:
 
 
 def _unproven(certificate: Certificate) -> list[str]:
-    """A note that names the partitions of which a certificate proves nothing, as it is not whole there."""
+    """A note that names the partitions for which the certificate is incomplete, and so proves nothing."""
     if certificate.whole:
         return []
     names = [
@@ -239,13 +239,13 @@ def _unproven(certificate: Certificate) -> list[str]:
         if one.not_erased
     ]
     return [
-        f"the certificate is not whole, and proves nothing of {', '.join(names)}: erase again with the keys for "
-        "one that is"
+        f"the certificate is incomplete, and proves nothing about {', '.join(names)}: erase again with the keys "
+        "to get a complete one"
     ]
 
 
 def _unknown_of(copies: Copies) -> list[str]:
-    """The reasons why the content of a broker besides the read files is unknown."""
+    """The reasons why a broker may have content other than the files that were read."""
     if copies.error is not None:
         return [f"it cannot be searched: {copies.error}"]
     if not copies.unfinished:
@@ -278,13 +278,15 @@ def _unread(work: _Work, key: TopicIdPartition) -> _CopyState:
     """A copy before any of its files was read."""
     topic, expected = work.expected[key]
     if (topic.key_digests or topic.where is not None) and not expected.searched:
-        why = "the erasure did not search it for the records up to its end"
+        why = "the erasure did not search this partition's log up to its end"
     elif topic.where is not None and topic.topic_id not in work.conditions and not expected.offsets:
         return _CopyState(
-            UNKNOWN, why="the certificate names no offsets of it, and has no text of its condition: give that"
+            UNKNOWN,
+            why="the certificate names no offsets of this partition, and lacks the text of its condition: "
+            "give the text",
         )
     elif topic.where is None and not topic.key_digests and not expected.offsets:
-        why = "the certificate names neither keys nor offsets of it"
+        why = "the certificate names neither keys nor offsets of this partition"
     else:
         return _CopyState()
     left = "".join(f" ({one.where}: {one.why})" for one in expected.not_erased[:1])

@@ -88,7 +88,7 @@ def _state_of(
         if parsed is None:
             unknown = unknown or (
                 address,
-                "it is no segment, so nobody knows what its statistics have: erase again",
+                "it is not a segment, so the content of its statistics is unknown: erase again",
             )
             continue
         partition, name, _ = parsed

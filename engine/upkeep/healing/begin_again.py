@@ -1,9 +1,9 @@
-"""Restarts logs without any record on replicas or in the remote log (``recover --keep brokers``, if the brokers
-have no records). The partition gets a new leader epoch and new folders. Its log begins at the last known offset,
-so that no offset below it is used twice.
+"""Restarts logs that have no records, neither on replicas nor in the remote log (``recover --keep brokers``, if
+the brokers have no records). The partition gets a new leader epoch and new folders. Its log begins at the last
+known offset, so that no earlier offset is used twice.
 
-This requires proof that no replica has the records. A member of the ISR that has them leads after the next
-``replicate``; a replica outside the ISR needs an unclean election.
+This requires proof that no replica has the records. A member of the ISR that has records becomes the leader in the
+next ``replicate``. A replica outside the ISR that has records needs an unclean election.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class KeptRow(PartitionRow, frozen=True, kw_only=True):
     """A partition with one kept and one dropped history."""
 
     same_until: int
-    """The offset below which both are the same."""
+    """The offset below which both histories are the same."""
     brokers_end: int
     brokers_high_watermark: int
     remote_end: int | None
@@ -90,8 +90,8 @@ def begin_again(
     partitions: Sequence[int] | None,
     run: OperationRun,
 ) -> None:
-    """Restart the lost logs among these partitions; one row and one note each. A dry run only shows them,
-    and those that may not begin again."""
+    """Restart the lost logs among these partitions; one row and one note each. A dry run only shows these logs,
+    and those that may not be restarted."""
     image = metadata.image()
     views = [view for _, some in chosen_views(image, topics, partitions) for view in some]
     suspicious = [storage.replicas(view) for view in views if view.written_to and view.leader is not None]
@@ -109,9 +109,9 @@ def begin_again(
 
 
 def _look(replicas: PartitionReplicas) -> LostLog | None:
-    """The lost log of a partition; None if the log exists, or the remote log has records, from whose end
-    ``replicate`` continues. Raises: CorruptionError if another replica has the log; RemoteNotReadyError; errors of
-    listing a replica in service.
+    """The lost log of a partition; None if the log exists, or if the remote log has records (then ``replicate``
+    continues from the end of the remote log). Raises: CorruptionError if another replica has the log;
+    RemoteNotReadyError; errors of listing a replica in service.
     """
     view = replicas.view
     if not is_lost(view, replicas.leader.log(fresh=True)):

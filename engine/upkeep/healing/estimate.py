@@ -1,4 +1,4 @@
-"""The requests of a heal that its dry run leaves out, as counted with stores in memory."""
+"""The requests that a heal sends and its dry run does not. The numbers were counted with stores in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stratalog.partitions.segment_check import READ_BYTES
 
 _COMMITS_TO_JOIN = 2
 _SYNCS = 3
-"""Listings of a repaired replica, and of its leader, until it is in the ISR again."""
+"""Listings of a repaired replica, and of its leader, until the replica is in the ISR again."""
 _WALKS_OF_LOG = 3
 """Listings of a table's log by a commit."""
 
@@ -81,7 +81,7 @@ def _send_copy(sends: Planned, copy: Copy) -> None:
 
 
 def _send_rebuild(sends: Planned, image: ClusterImage, job: RebuildJob) -> None:
-    """Add one rebuilt object: its files are read, and it is written, read back and committed."""
+    """Add one rebuilt object: its files are read; then the object is written, read back and committed."""
     remote, stores = sends.storage.remote, job.each.replicas.stores
     columns = columns_of(image.topics[job.each.replicas.view.topic_id])
     for piece in job.plan.pieces:

@@ -25,8 +25,8 @@ from stratalog.partitions.store import Store
 RECOVERED_KEY = b"stratalog.recovered"
 MANIFEST = "manifest.json"
 MOST_FOOTER_BYTES = 16 * 1024 * 1024
-"""The maximum size of an exported file's Parquet footer. It is limited because other writers may leave any file in
-the folder.
+"""The maximum size of an exported file's Parquet footer. The size is limited because the folder may contain
+arbitrary files of other writers.
 """
 
 
@@ -85,7 +85,7 @@ def export(source: Store, file: DataFile, target: Store, what: Recovered) -> int
 
 
 def _content(what: Recovered) -> tuple[object, ...]:
-    """The key of an export. Exports with the same key are equal, from any broker."""
+    """The key of an export. Exports with the same key are equal, whichever broker they come from."""
     return what.cluster_id, what.topic_id, what.partition, what.epoch, what.base_offset, what.next_offset
 
 
@@ -101,8 +101,8 @@ def described(target: Store, path: str) -> Recovered | None:
 
 
 def write_manifest(target: Store, how: Iterable[str]) -> int:
-    """List every exported file of the folder in its manifest. Returns the number of files. ``how`` is the text on
-    how to use them. A run that finds a different manifest replaces it.
+    """List every exported file of the folder in its manifest. Returns the number of files. ``how`` is a text that
+    says how to use the files. A run that finds a different manifest replaces it.
     """
     names = [stored.name for stored in target.list("") if paths.base_name(stored.name).endswith(".parquet")]
     files = [found for name in names if (found := described(target, name)) is not None]

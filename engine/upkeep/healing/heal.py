@@ -3,16 +3,16 @@ tier.
 
     1. probe the brokers, as every run does; verify every byte
     2. plan the repairs (``plan``); a partition with offsets without a good copy is not changed
-    3. make two commits for all partitions: damaged leaders resign; damaged followers leave the ISR, and replicas
-      being added to a leader that is repaired in place are dropped. If a new leader has meanwhile received records
-      that were about to be truncated, the partition is not changed
-    4. repair each damage: stage, check again, name, delete, check again (``files``), on the driver, because only
-       the driver can check right before the change that the replica is still outside the ISR
+    3. make two commits for all partitions. In the first, damaged leaders resign. In the second, damaged followers
+       leave the ISR, and replicas that are being added are dropped if their leader is repaired in place. If a new
+       leader has meanwhile received records that were about to be truncated, the partition is not changed
+    4. repair each damage on the driver: stage, check again, name, delete, check again (``files``). Only the driver
+       can check, immediately before the change, that the replica is still outside the ISR
     5. replicate: repaired replicas catch up and rejoin the ISR
     6. copy an intact snapshot to replicas whose snapshot is damaged or missing; these stay in the ISR
     7. rebuild objects of the remote tier from replicas that have their records, and commit them (``rebuild``)
     8. revert rewrites of tables by other programs (``tables``)
-    9. verify every byte of these partitions again: remaining damage is a failure
+    9. verify every byte of these partitions again; report remaining damage as a failure
     10. store the remaining and the repaired damage, for ``health``
 
 Running heal twice, concurrently or after a crash, is harmless.
@@ -81,7 +81,7 @@ def heal(
     dry_run: bool = False,
 ) -> Report:
     """Verify and repair the topics (None: all; only the partitions in ``only``, if given). The report has one row
-    per damage; remaining damage is a failure. ``dry_run`` reads everything and changes nothing.
+    per damage, and remaining damage is a failure. ``dry_run`` reads everything and changes nothing.
 
     Raises: UnknownTopicOrPartitionError.
     """
@@ -151,7 +151,7 @@ def heal(
 
 @dataclass(frozen=True, slots=True)
 class _HealRun:
-    """The steps of one run, with the plans of its damaged partitions."""
+    """The steps of one run, with the plans for its damaged partitions."""
 
     metadata: MetadataClient
     storage: Storage
@@ -223,8 +223,8 @@ class _HealRun:
                 views[key] = view
 
     def _repair_replicas(self, replicas_of: Mapping[TopicIdPartition, PartitionReplicas]) -> None:
-        """Step 4, replicas in parallel; leaders that are repaired in place come first, because the others copy
-        their registers. Failed repairs are noted; the last step finds the damage again.
+        """Step 4, for all replicas in parallel. Leaders that are repaired in place come first, because their
+        followers copy their registers. Failed repairs are noted; the last step finds the damage again.
         """
         jobs = [
             _Job(replicas_of[key], plan, tuple(repair for repair in plan.repairs if repair.broker_id == broker))

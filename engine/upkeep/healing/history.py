@@ -1,4 +1,4 @@
-"""Lists files that replicas have discarded but still have, to find records that are not in the log."""
+"""Lists files that replicas have discarded but not yet deleted, to find records that are not in the log."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class DiscardedWork(PartitionWork):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryWork(DiscardedWork):
-    """The task's work: list these files."""
+    """The task: list these files."""
 
     delay_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Relic:
-    """A discarded file of one replica; ``next_offset`` is None if it cannot be read from the file."""
+    """A discarded file of one replica; ``next_offset`` is None if the file cannot be read."""
 
     broker_id: int
     discarded: Discarded
@@ -74,8 +74,8 @@ class RelicRow(PartitionRow, frozen=True, kw_only=True):
 def discarded_files(
     work: DiscardedWork, failed: list[tuple[int, StratalogError]]
 ) -> Iterator[tuple[Replica, Lineage, Sequence[Discarded]]]:
-    """The files that each broker has discarded, and the files of other histories that a former replica has, with
-    the lineage. A replica that cannot be listed is added to ``failed``.
+    """The files that each broker has discarded, the files of other histories that a former replica has, and the
+    lineage of the leader. A replica that cannot be listed is added to ``failed``.
     """
     lineage, began_ms = leaders_lineage(work.replicas)
     for broker in work.brokers:
@@ -108,7 +108,9 @@ def read_history(work: HistoryWork) -> tuple[list[Relic], list[tuple[int, Strata
 
 
 def leaders_lineage(replicas: PartitionReplicas) -> tuple[Lineage, int]:
-    """The lineage of the leader, and the time when it joined; an empty one if it cannot be read."""
+    """The lineage of the leader, and the time when the leader joined its epoch. If the lineage cannot be read, it
+    is empty.
+    """
     if replicas.view.leader is None:
         return Lineage(), 0
     try:
@@ -131,7 +133,7 @@ def log_under(replica: Replica, lineage: Lineage) -> ReplicaLog:
 def _relic(replica: Replica, each: Discarded, *, former: bool) -> Relic:
     try:
         return Relic(replica.broker_id, each, replica.footer(each.file).next_offset, former)
-    except CorruptSegmentError:  # nothing depends on the file; verify --deep reports it
+    except CorruptSegmentError:  # nothing depends on the file; verify --deep reports the damage
         return Relic(replica.broker_id, each, each.file.name.next_offset, former)
 
 

@@ -1,8 +1,9 @@
-"""Keeps one of two histories, if a partition's leader and its remote log have different records at the same
-offsets, and an operator chooses one (``recover --keep``).
+"""Keeps the one of two histories that an operator chooses (``recover --keep``), if a partition's leader and its
+remote log have different records at the same offsets.
 
-remote     the leader begins at the end of the remote log, alone in its ISR, and the others follow; the brokers'
-           records after the offset of divergence are discarded: ``recover --to`` exports them until deletion
+remote     the leader begins at the end of the remote log, as the only member of the ISR, and the other replicas
+           follow it. The brokers' records after the offset of divergence are discarded; until they are deleted,
+           ``recover --to`` can export them
 brokers    segments after that offset are removed from the remote table; its earlier versions still list them. If
            there is no remote log, and the brokers have lost all records, the log restarts (``begin_again``)
 """
@@ -50,7 +51,7 @@ class Parted:
     """The leader epochs of the remote log."""
     segments: tuple[RemoteSegment, ...]
     same: int
-    """The offset below which both have the same records."""
+    """The offset below which both histories have the same records."""
 
     def __str__(self) -> str:
         return str(self.replicas)
@@ -92,12 +93,12 @@ def keep_one(
     partitions: Sequence[int] | None = None,
     dry_run: bool = False,
 ) -> Report:
-    """Keep one history of the partitions (None: all of the topics) whose leaders and remote logs contradict each
-    other. Each has a row with the offset of divergence, both ends, and the number of dropped offsets. Other
-    partitions are not changed.
+    """Keep one history of each of these partitions (None: all of the topics) whose leader and remote log
+    contradict each other. Each changed partition has a row with the offset of divergence, both ends, and the
+    number of dropped offsets. Other partitions are not changed.
 
-    Raises: InvalidCallError, UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a
-        failure of its partition in the report.
+    Raises: InvalidCallError, UnknownTopicOrPartitionError; errors of reading the metadata. Any other error is a
+    failure of its partition in the report.
     """
     side = next((one for one in SIDES if one == keep), None)
     if side is None:

@@ -1,10 +1,10 @@
-"""Plans the heal of a partition: the replicas that leave the ISR first, and the good files (``sources``) for each
-damaged file. Pure.
+"""Plans the repair of a partition: the replicas that must first leave the ISR, and the good files (``sources``)
+for each damaged file. Pure.
 
 A damaged replica leaves the ISR before it is changed. A damaged leader resigns to an intact member. If there is no
-intact member, and the leader is the last member after the other damaged ones have left, it stays and is repaired
-in place. A file that a merged segment covers becomes live when that segment is removed because it is damaged
-everywhere. If some offsets have no good file, the partition is not changed.
+intact member, the other damaged members leave the ISR, and the leader, then its last member, stays and is repaired
+in place. If a merged segment is damaged on all replicas, it is removed, and the files that it covered are part of
+the log again. If some offsets have no good file, the partition is not changed.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ class HealPlan:
     leader: int
     """The leader after the damaged replicas have left the ISR."""
     resigns: bool
-    """Whether the current leader resigns to it."""
+    """Whether the current leader resigns in favor of ``leader``."""
     leaving: tuple[int, ...]
     """The other replicas that leave the ISR or are no longer being added: the damaged ones, and, if the leader is
     repaired in place, all that were being added.
     """
     in_place: bool
-    """Whether a damaged leader stays. Then it must be the last member when it is changed, and no replica may be
-    being added.
+    """Whether a damaged leader stays. When it is changed, it must be the only member of the ISR, and no replica
+    may be being added.
     """
     repairs: tuple[Repair, ...]
     unrepaired: tuple[CorruptionError, ...] = ()
     """Damage that is not repaired, with the remedy."""
     forgotten: tuple[Offsets, ...] = ()
-    """Offsets without a good copy at or above the new leader's log end. All members of the ISR have the committed
-    records. So if the leader still lacks these offsets, they were never committed, and they are truncated, as in
-    any election.
+    """Offsets, at or above the new leader's log end, that have no good copy. All members of the ISR have all
+    committed records. So if the new leader still lacks these offsets, they were never committed, and they are
+    truncated, as in any election.
     """
 
 
@@ -191,9 +191,9 @@ class _CopySources(GoodFiles):
         return damage.start < min([self._begin(broker), *(copy.held.start for copy in put)])
 
     def local_start(self, broker: int, damage: BadLocalStart, lost: Collection[int], in_place: bool) -> Repair:
-        """The content of a local start's register comes from the footer of a file that ends there, or from the
-        same register of another replica. Otherwise a follower begins at its leader's start, if that is higher.
-        Raises: CorruptionError with the remedy, if neither is possible.
+        """Take the content of a local start register from the footer of a file that ends at that offset, or from
+        the same register on another replica. Otherwise a follower begins at its leader's start, if that is higher.
+        Raises: CorruptionError with the remedy, if none of these is possible.
         """
         what = f"{self._view.topic}-{self._view.partition}: the local start register on broker {broker}"
         same = [b for b in self._view.replicas if b not in lost and self._starts_at(b) == damage.offset]
@@ -225,8 +225,8 @@ class _CopySources(GoodFiles):
         return self._looks[self._leader].local_start
 
     def register_of(self, broker: int, damage: Damage, unread: Collection[int]) -> int | None:
-        """A broker with the register that a leader that stays has lost; all registers of an epoch are equal.
-        Raises: CorruptionError if no broker has it.
+        """A broker with the register that a leader repaired in place has lost. All registers of an epoch are
+        equal. Raises: CorruptionError if no broker has it.
         """
         if not isinstance(damage, BadEpoch) or not damage.needed or broker != self._leader:
             return None
@@ -262,8 +262,9 @@ class _CopySources(GoodFiles):
         return [copy for copy in found if copy.place != broker], holes
 
     def _may(self, copy: Copy, name: DataName | None, in_place: bool) -> bool:
-        """Whether a copy may be used: the last member of an ISR gets only the same file that it had, or committed
-        records. Those come from the remote tier, or are below the high watermark of the replica with the copy.
+        """Whether a copy may be used. The last member of an ISR gets only the file that it had, or committed
+        records. Records are committed if they come from the remote tier, or are below the high watermark of the
+        replica with the copy.
         """
         if not in_place or name is None or copy.place is None or copy.held.name == name:
             return True

@@ -3,9 +3,10 @@
     1. plan the verified files for each segment (``rebuild_plan``)
     2. per segment: copy or write the object under a new name, and read back every byte
     3. one commit per topic: the table lists the new objects instead of the lost ones, without changing data; if
-files extend beyond the end of the remote log, an earlier commit adds the rest of them A crash leaves only objects
-that no table lists. ``retain`` and ``vacuum`` delete damaged objects, like all objects removed from the table,
-after the delay, so running readers and time travel still find the same objects.
+       files extend beyond the end of the remote log, an earlier commit adds their remaining records
+
+A crash leaves only objects that no table lists. ``retain`` and ``vacuum`` delete damaged objects, like all objects
+removed from the table, after the delay, so running readers and time travel still find them.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
 
 @dataclass(frozen=True, slots=True)
 class RebuildJob:
-    """One plan of one partition."""
+    """One plan for one partition."""
 
     each: Audited
     plan: RebuildPlan
@@ -222,14 +223,14 @@ def _rebuild_from_table(
 
 
 def _producers_at(source: Replica, leader: Replica, offset: int) -> ProducerState:
-    """Raises: CorruptionError if neither has it."""
+    """Raises: CorruptionError if no source has it."""
     with suppress(CorruptionError):
         return source.producers_at(source.log(), offset)
     return leader.producers_at(leader.log(), offset)
 
 
 def _segments(piece: RebuiltObject, segment_bytes: int) -> Iterator[RebuiltObject]:
-    """The piece in parts of about a segment's size."""
+    """The piece, in parts of about the size of a segment."""
     links: list[Link] = []
     for number, link in enumerate(piece.links, 1):
         links.append(link)
@@ -253,8 +254,8 @@ def _decided_run(source: Replica, piece: RebuiltObject) -> Run:
 
 
 def _as_log(chain: tuple[Link, ...]) -> ReplicaLog:
-    """Files that may have left their log, as one run of records. (Tiered records are committed, and their
-    transactions are decided.)
+    """Files that may no longer belong to their log, as one run of records. (Tiered records are committed, and
+    their transactions have ended.)
     """
     end = chain[-1].end
     return ReplicaLog(

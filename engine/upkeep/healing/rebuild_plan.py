@@ -2,9 +2,9 @@
 
 Any good file of a replica can be used (``sources``) until it is deleted. The same file is best; otherwise the
 records come from other files, in any pieces, and from several replicas if no replica has all of them. A file is
-never cut at its end, because its producer state is valid there. If a file extends beyond the segment, the next
-remote segments are rebuilt together with it. If it extends beyond the remote log (a late zombie's merge), the rest
-of it becomes a remote segment first.
+never cut short, because its producer state is valid only at its end. If a file extends beyond the segment, the
+next remote segments are rebuilt together with it. If the file extends beyond the remote log (because a zombie
+merged late), its remaining records first become a remote segment.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from stratalog.engine.replicas.repair import BadFile, HeldFile
-from stratalog.engine.upkeep.healing.sources import GoodFiles, Offsets, cover
+from stratalog.engine.upkeep.healing.sources import GoodFiles, Offsets, cover, names_erased
 from stratalog.engine.upkeep.verification.audit import Audited
 from stratalog.engine.upkeep.verification.findings import Finding, offsets
 from stratalog.engine.upkeep.verification.remote import RemotePartition
 from stratalog.partitions import paths
-from stratalog.partitions.erasure import Erasure, within
+from stratalog.partitions.erasure import Erasure
 from stratalog.partitions.errors import LogGapError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Link
@@ -28,22 +28,22 @@ from stratalog.tiering.remote_segment import RemoteSegment
 
 @dataclass(frozen=True, slots=True)
 class RebuiltObject:
-    """Neighbouring files of one replica that become one object."""
+    """Adjacent files of one replica that become one object."""
 
     broker_id: int
     links: tuple[Link, ...]
     behind: tuple[Link, ...]
-    """The replica's later files, which may have the markers of its transactions."""
+    """The replica's later files, which may have the markers of the transactions in these files."""
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildPlan:
-    """The pieces for neighbouring remote segments. Without pieces, the segments are below the log start, and are
-    removed.
+    """The pieces for adjacent remote segments. If there are no pieces, the segments are below the log start, and
+    are removed.
     """
 
     lost: tuple[RemoteSegment, ...]
-    """None if the table does not list the offsets, because an older copy of the table was restored."""
+    """None if the table does not list the offsets because an older copy of the table was restored."""
     pieces: tuple[RebuiltObject, ...]
     from_table: bool = False
     """Whether the records exist only in files with which another program has replaced the segment."""
@@ -59,7 +59,7 @@ class RebuildPlan:
 
     @property
     def end(self) -> int:
-        """Offset after the last."""
+        """The offset after the last record."""
         return self.lost[-1].next_offset if self.lost else self.pieces[-1].links[-1].end
 
     @property
@@ -205,7 +205,7 @@ class _ObjectSources(GoodFiles):
         return RebuiltObject(broker, (Link(*range_, held.file),), ())
 
     def cover_gap(self, start: int, end: int, committed: int) -> tuple[RebuiltObject, ...] | None:
-        """Committed pieces with offsets ``[start, end)``, or more if no files end there."""
+        """Committed pieces with the offsets ``[start, end)``; more offsets if no file ends at ``end``."""
         held = (held.end for files in self._held.values() for held in files)
         ends = sorted({each for each in held if end <= each <= committed})
         return next((pieces for each in ends if (pieces := self._cover(start, each)) is not None), None)
@@ -229,17 +229,16 @@ class _ObjectSources(GoodFiles):
 
 
 def _follows(held: HeldFile, remote: RemotePartition, erasures: Sequence[Erasure]) -> bool:
-    """Whether a file has no record that the remote segments with its offsets lack by the recorded rule, or that an
-    erasure names. Once the metadata have forgotten the offsets of an erasure, no replica has such a file."""
+    """Whether a file has only records that may be in the remote tier: no record that the recorded rule removed
+    from the remote segments at the same offsets, and no record that an erasure names. Once the metadata have
+    forgotten the offsets of an erasure, no replica has a file with erased records."""
     over = (s for s in remote.segments if s.base_offset < held.end and held.start < s.next_offset)
     least = min(remote.compacted, max((segment.generation for segment in over), default=0))
-    start, end = held.name.base_offset, max(held.end, held.name.least_end)
-    later = (one for one in erasures if one.generation > held.name.generation)
-    return held.name.generation >= least and not any(within(one.offsets, start, end) for one in later)
+    return held.name.generation >= least and not names_erased(held, erasures)
 
 
 def _of_one_rule(links: Iterable[Link]) -> tuple[Link, ...]:
-    """The first links, those of one generation: one object follows one rule."""
+    """The first links that have the same generation, because one object follows one rule."""
     return next((tuple(some) for _, some in groupby(links, key=lambda link: link.name.generation)), ())
 
 

@@ -115,7 +115,7 @@ def recover_partition(work: RecoverWork) -> tuple[list[Exported], list[tuple[int
 
 
 def _find(work: RecoverWork) -> tuple[list[_FoundFiles], list[tuple[int, StratalogError]]]:
-    """The good files of other histories, each once, and the failures."""
+    """The good files of other histories, without duplicates, and the failures."""
     failed: list[tuple[int, StratalogError]] = []
     seen: dict[DataName, _FoundFiles | None] = {}
     damaged: dict[DataName, tuple[int, StratalogError]] = {}
@@ -135,7 +135,7 @@ def _find(work: RecoverWork) -> tuple[list[_FoundFiles], list[tuple[int, Stratal
 
 
 def _verified(replica: Replica, file: DataFile, why: Truncated, log: Lineage) -> _FoundFiles | None:
-    """The completely read file; None if the log has all of its records in other files."""
+    """The file, read completely; None if the log has all of its records in other files."""
     segment = verify_segment(replica.store, file)
     footer = segment.footer
     start = Lineage(footer.lineage).parts_from(log, footer.base_offset, footer.next_offset)
@@ -170,8 +170,8 @@ def recover(
     broker: int | None = None,
     dry_run: bool = False,
 ) -> Report:
-    """Export files of other histories on the replicas of the topics (None: all; only these partitions; only that
-    broker) to the folder or bucket ``to``.
+    """Export the files of other histories to the folder or bucket ``to``, from the replicas of the topics (None:
+    all). ``partitions`` and ``broker`` restrict the export, if given.
 
     Raises: UnknownTopicOrPartitionError, UnknownBrokerError; InvalidCallError, LogDirError if ``to`` is not a
         folder, or is part of the cluster.

@@ -6,11 +6,12 @@ that a merge has replaced, or that is below the log start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from stratalog.engine.replicas.repair import Copy, HeldFile, Place
 from stratalog.engine.upkeep.verification.audit import Audited
+from stratalog.partitions.erasure import Erasure, within
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import is_live
 
@@ -23,14 +24,20 @@ class GoodFiles:
 
     def __init__(self, each: Audited, lineage: Lineage, leader: int | None) -> None:
         view = each.replicas.view
-        self.log = [copy for copy in each.good if is_live(copy.held.name, lineage, 0)]
-        self.hidden = [copy for copy in each.spare if is_live(copy.held.name, lineage, 0)]
+
+        def usable(copy: Copy) -> bool:
+            """A replica outside the ISR may not have carried out an erasure: its records must not come back."""
+            stale = copy.place is not None and copy.place not in view.isr and copy.place != leader
+            return is_live(copy.held.name, lineage, 0) and not (stale and names_erased(copy.held, view.erasures))
+
+        self.log = [copy for copy in each.good if usable(copy)]
+        self.hidden = [copy for copy in each.spare if usable(copy)]
         self._ranks: dict[Place, int] = {None: 3}
         for broker in view.replicas:
             self._ranks[broker] = 0 if broker == leader else 1 if broker in view.isr else 2
 
     def rank(self, place: Place) -> int:
-        """The order of sources: leader, ISR, other replicas, remote tier."""
+        """The rank of a source: leader, ISR, other replicas, remote tier."""
         return self._ranks[place]
 
     @property
@@ -41,11 +48,18 @@ class GoodFiles:
         return {broker: [copy.held for copy in copies if copy.place == broker] for broker in brokers}
 
 
+def names_erased(held: HeldFile, erasures: Sequence[Erasure]) -> bool:
+    """Whether an erasure that a file does not follow names one of its offsets."""
+    start, end = held.name.base_offset, max(held.end, held.name.least_end)
+    later = (one for one in erasures if one.generation > held.name.generation)
+    return any(within(one.offsets, start, end) for one in later)
+
+
 def cover(
     copies: Iterable[Copy], start: int, end: int, preference: Callable[[Copy], Any]
 ) -> tuple[list[Copy], list[Offsets]]:
     """Copies that together have ``[start, end)``: at each offset the copy with the least ``preference``, up to the
-    end of that copy. Also the offsets that no copy has.
+    end of that copy; and the offsets that no copy has.
     """
     candidates = list(copies)
     found: list[Copy] = []

@@ -36,8 +36,8 @@ def table_row(topic: TopicImage, outcome: str) -> HealRow:
 def take_rewrites_back(
     storage: Storage, topics: Iterable[TopicImage], known: Mapping[str, int], run: OperationRun
 ) -> dict[str, int]:
-    """Revert the rewrites of these topics' tables, each with a note. A table without a version after its ``known``
-    one (by topic id) costs one request, and is not read. Returns the versions that are known now. A table that
+    """Revert the rewrites of these topics' tables, each with a note. A table whose latest version is its ``known``
+    version (by topic id) costs one request, and is not read. Returns the versions that are known now. A table that
     cannot be read is a failure of its topic.
     """
 

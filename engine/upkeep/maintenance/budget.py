@@ -1,5 +1,5 @@
-"""The budget of a run: seconds, bytes and requests. It is checked between two pieces of work, which grow within
-its limits, and during long pieces.
+"""The budget of a run: seconds, bytes and requests. It is checked between pieces of work, and during long pieces.
+Pieces grow as far as the budget permits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FASTER = 4
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The limits of a run; None: unlimited. Bytes are those read and written by its processes. Raises:
+    """The limits of a run; None: unlimited. The bytes are those that the run's processes read and write. Raises:
     InvalidCallError for 0 or less.
     """
 
@@ -55,8 +55,9 @@ class Spending:
         return any(left <= 0 for left in self._left())
 
     def pieces(self, items: Sequence[T], most: int | None = None) -> Iterator[Sequence[T]]:
-        """The items in order, in pieces, until a limit is reached; at least one piece. The first piece has one
-        item if there is a limit, otherwise all items. ``most``: the maximum number of items per piece.
+        """Yield the items in order, in pieces, until a limit is reached; at least one piece. If there is a limit,
+        the first piece has one item; otherwise it has all items. ``most`` is the maximum number of items per
+        piece.
         """
         position, size, dearest = 0, 1 if self.limited else len(items), [0.0, 0.0, 0.0]
         while position < len(items) and not (position and self.over()):
@@ -69,7 +70,7 @@ class Spending:
             size = max(1, min(size * _FASTER, *self._fitting(dearest)))
 
     def _fitting(self, each: Sequence[float]) -> list[int]:
-        """The number of items within each limit; an item uses at most ``each``."""
+        """The number of items that each limit permits; an item uses at most ``each``."""
         found = [
             int(left / one)
             for left, one in zip(self._left_of_each(), each, strict=True)

@@ -1,5 +1,5 @@
-"""Determines when each step of the maintenance is due, and for which partitions: by intervals, by earlier runs,
-and by one listing of all brokers.
+"""Determines when each step of ``maintain`` is due, and for which partitions, from intervals, from earlier runs,
+and from one listing of all brokers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stratalog.tiering.schedule import Entry
 @dataclass(frozen=True, slots=True)
 class _Topic:
     config: TopicConfig | None
-    """None if unknown; the steps then report it."""
+    """None if unknown; then the steps report the reason."""
     partitions: tuple[PartitionImage, ...]
 
 
@@ -39,7 +39,7 @@ class DueWork:
     def __init__(
         self, storage: Storage, clock: Clock, image: ClusterImage, kept: KeptTimes, now: Collection[str] = ()
     ) -> None:
-        """``now``: the steps to run now, for all partitions."""
+        """``now`` has the steps that run now for all partitions, whether due or not."""
         self._storage = storage
         self._clock = clock
         self._image = image
@@ -78,7 +78,7 @@ class DueWork:
         ]
 
     def is_now(self, step: str) -> bool:
-        """Whether a step must run now, whether due or not."""
+        """Whether a step must run now, even if it is not due."""
         return step in self._now
 
     def wait_ms(self, step: str) -> int:
@@ -122,14 +122,14 @@ class DueWork:
         return f"{self._image.topics[key.topic_id].name}-{key.partition}"
 
     def elected_topics(self) -> int:
-        """The number of topics with a partition that might get another leader, or whose leader depends on
-        files.
+        """The number of topics with a partition that may need another leader, or whose preferred leader depends on
+        the replicas' files.
         """
         return sum(map(self._is_elected, self._topics))
 
     def to_scrub(self) -> list[TopicIdPartition]:
-        """The partitions whose bytes are due to be read, partitions with known damage first. All partitions if the
-        step must run now.
+        """The partitions whose bytes are due to be read; partitions with known damage come first. All partitions
+        if the step must run now.
         """
         times, now_ms = self._kept.present, self._clock.now_ms()
         if not self.is_now("scrub"):
@@ -139,7 +139,7 @@ class DueWork:
         return list(dict.fromkeys([*damaged, *every]))
 
     def metadata_wait_ms(self) -> int:
-        """The time until the bytes of the metadata log are due to be read again."""
+        """The time until the bytes of the metadata log must be read again."""
         last_ms = self._kept.present.steps.get(METADATA_TOPIC)
         return wait_ms(last_ms, self._config.scrub_interval_ms, self._clock.now_ms())
 
@@ -182,7 +182,7 @@ class DueWork:
 
 
 def _takes_part(step: str, config: TopicConfig | None) -> bool:
-    """Whether a step applies to the partitions of such a topic."""
+    """Whether a step applies to the partitions of a topic with these configs."""
     if config is None:
         return step != "compact"
     match step:

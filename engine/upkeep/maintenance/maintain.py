@@ -1,33 +1,37 @@
 """Maintain: runs the due steps, with one listing of each broker, within a budget.
 
-probe       every run: fences missing roots, unfences roots that are back
+probe       every run: fences missing roots, unfences roots that have returned
 replicate   every run: elects missing leaders, replicates, finishes abandoned transactions
 elect       auto.leader.rebalance.enable: preferred leaders, every leader.imbalance.check.interval.seconds
 merge       every log.retention.check.interval.ms
-compact     every log.retention.check.interval.ms: where cleanup.policy=compact and enough is dirty
+compact     every log.retention.check.interval.ms: topics with cleanup.policy=compact, if enough of the log is
+            dirty
 tier        every run: the partitions that are due (remote.log.manager.task.interval.ms); the cluster's
             description in the remote tier; reverts rewrites of tables by other programs
 retain      every log.retention.check.interval.ms
 snapshot    every log.retention.check.interval.ms: if the policy of a topic requires one; expires groups,
             producers and transactional ids
 vacuum      every vacuum.interval.ms
-scrub       every byte once in scrub.interval.ms, at most scrub.max.bytes per run; heals
+scrub       reads every byte once in scrub.interval.ms, at most scrub.max.bytes per run; heals damage
 
-1. One sweep (``sweep``) finds the partitions that have changed since a step had nothing to do for them. Each step
-receives only these, and lists them itself. Without changes a step costs nothing. 2. replicate comes first in every
-run, as only it protects acknowledged records from the loss of a disk. Partitions below min.insync.replicas come
-first, then partitions with a replica outside the ISR. 3. The other due steps follow, the step that began longest
-ago first; if all steps run, in the order above. Within a step, the partitions that have waited longest to be
-tiered, or have the most files, come first. Equal partitions are shuffled in each run, so that two concurrent runs
-share the work. 4. A step works in pieces. The budget is checked between two pieces of any step; within a piece of
-replicate, merge, compact, tier and retain, also after each few files of a partition. The next run continues with
-the rest. 5. After each step its start time is stored, whether it reached its end, its failures, and the partitions
-for which it has nothing more to do. A failed step does not stop others, and is retried when it is due again, as
-are partitions for which a run by hand failed.
+1. One sweep (``sweep``) finds the partitions that have changed since a step last found nothing to do for them.
+   Each step receives only these partitions, and lists them itself. If nothing has changed, a step costs nothing.
+2. replicate comes first in every run, because only replicate protects acknowledged records from the loss of a
+   disk. Partitions below min.insync.replicas come first, then partitions with a replica outside the ISR.
+3. The other due steps follow. The step that began longest ago comes first; if all steps run, they run in the order
+   above. Within a step, the partitions that have waited longest to be tiered, or have the most files, come first.
+   Equal partitions are shuffled in each run, so that two concurrent runs share the work.
+4. A step works in pieces. The budget is checked between the pieces of every step. Replicate, merge, compact, tier
+   and retain also check it within a piece, after every few files of a partition. The next run continues with the
+   rest.
+5. After each step, maintain stores its start time, its failures, whether it finished, and the partitions that need
+   no more work. A failed step does not stop the others. It is retried when it is due again, and so are partitions
+   for which a run by hand failed.
 
-This state is stored on the cluster's own storage, and is a hint (``stratalog.engine.driver.stored_schedule``): two
-concurrent runs, here or elsewhere, may do a step twice, which is harmless. If one of them has deleted a file that
-the other one is reading (SOURCE_CHANGED), that is a note, not a failure, and the next run looks again.
+This state is stored on the cluster's own storage, and is only a hint
+(``stratalog.engine.driver.stored_schedule``): two concurrent runs, here or elsewhere, may do a step twice, which
+is harmless. If one run deletes a file that the other one is reading (SOURCE_CHANGED), the report has a note, not a
+failure, and the next run tries again.
 """
 
 from __future__ import annotations
@@ -81,10 +85,11 @@ executors.
 """
 
 _THROTTLED_S = 10.0
-"""The longest wait for the throttle of a reassignment, so that other steps are not delayed."""
+"""The maximum time that replicate waits for the throttle of a reassignment, so that other steps are not delayed.
+"""
 
 MakeSnapshots = Callable[[Storage, Execution, Collection[TopicIdPartition], bool], Report]
-"""Makes the snapshots of these partitions and of the metadata log; the flag is for a dry run."""
+"""Makes the snapshots of these partitions and of the metadata log; the flag is True for a dry run."""
 
 
 class StepRow(Row, frozen=True, kw_only=True):
@@ -119,10 +124,11 @@ def maintain(
 ) -> Report:
     """Run the steps in ``only`` (empty: all) that are not in ``exclude``. Steps named in ``only`` run now, for all
     partitions; without ``only``, or with ``due``, only due steps run. When ``budget`` is used up, nothing begins
-    except one piece of ``replicate`` and one piece of another step. One row per step: its outcome, its ``items``,
-    its cost, and the seconds until it is due again. Failures and notes are those of the steps.
+    except one piece of ``replicate`` and one piece of another step. The report has one row per step, with its
+    outcome, its ``items``, its cost, and the seconds until it is due again; and the failures and notes of all
+    steps.
 
-    ``dry_run`` writes nothing, and reads only what shows which steps are due, and for how many partitions.
+    ``dry_run`` writes nothing. It reads only enough to show which steps are due, and for how many partitions.
 
     Raises: InvalidCallError for an unknown step; errors of reading the metadata.
     """
@@ -219,7 +225,7 @@ class _Maintenance:
         outcome = "failed" if failures else "done" if ended else "cut off"
         due_in_ms = self._due.wait_ms(name) if ended else 0
         counts = measure.counts
-        if counts.requests:  # otherwise the next step that does work stores it, or the end of the run
+        if counts.requests:  # otherwise the next step that does work stores the state, or the end of the run does
             self.keep(once=True)
         if name == "replicate":  # part of every run, so the next step can store its start
             self._kept.remember(replace(begun, cut_off=frozenset()))
@@ -259,8 +265,8 @@ class _Maintenance:
     # ------------------------------------------------------------------------------ the steps
 
     def _do(self, name: str) -> tuple[int | None, list[Failure], Collection[str] | None]:
-        """The number of items, the failures, and the names of the finished partitions; None: the step reached its
-        end."""
+        """The number of items, the failures, and the names of the finished partitions (None: all, because the step
+        reached its end)."""
         failures: list[Failure] = []
 
         def done(call: Callable[[], Report]) -> Report:
@@ -302,7 +308,7 @@ class _Maintenance:
                 )
             )
             self._settle(name, piece, report)
-            opened |= {row.get("topic") for row in report.rows}  # a snapshot may be of the metadata
+            opened |= {row.get("topic") for row in report.rows}  # one row may be the metadata log's
             if "cut_off" in report.totals:
                 cut_off = True
             else:
@@ -323,7 +329,7 @@ class _Maintenance:
     ) -> Report:
         metadata, memory = self._metadata, self._memory
         over = self._spending.over if self._spending.limited else None
-        # If an earlier step has listed a partition since the sweep, that listing may show that this step has
+        # An earlier step may have listed a partition since the sweep. That listing may show that this step has
         # nothing to do.
         since = None if self._due.is_now(name) else self._due.swept
         match name:
@@ -351,7 +357,7 @@ class _Maintenance:
         return self._storage, self._execution
 
     def _noted(self, name: str, report: Report) -> list[Failure]:
-        """The failures of a step; a change by another run is a note."""
+        """The failures of a step. A change by another run becomes a note instead."""
         changed = [failure for failure in report.failures if failure.code == SourceChangedError.code]
         notes = [*report.notes, *(f"{one.item}: {one.message}; left for the next run" for one in changed)]
         self._run.notes += [f"{name}: {note}" for note in notes]
@@ -364,12 +370,12 @@ class _Maintenance:
         return self._begun and self._spending.over()
 
     def log_ends(self) -> Report:
-        """The log ends in the listing of the brokers."""
+        """The log ends, from the listing of the brokers."""
         return log_ends(self._image, self._due.looks, self._due.entries)
 
     def keep(self, *, once: bool = False) -> None:
-        """Store the state for the next run. While this run continues, one copy is enough (``once``). Adds a note
-        if that fails.
+        """Store the state for the next run; add a note if that fails. ``once``: one copy is enough, because this
+        run continues.
         """
         why = self._kept.keep(once=once)
         if why is not None:
@@ -378,7 +384,7 @@ class _Maintenance:
             )
 
     def _take_rewrites_back(self, opened: Collection[object]) -> Report:
-        """Revert rewrites of the tables of topics that the step has not itself ``opened``."""
+        """Revert rewrites of tables, except those of the topics that the step itself has ``opened``."""
         topics = [topic for topic in self._due.copied_topics if topic.name not in opened]
         known = self._kept.present.tables
         with self._execution.run("tier") as run:
@@ -433,7 +439,7 @@ class _Maintenance:
 
 
 def _out_of_service(image: ClusterImage) -> list[Failure]:
-    """A failure for each broker that is fenced, except by hand: no step can keep up its replicas."""
+    """A failure for each fenced broker, except those fenced by hand, because no step can update its replicas."""
     why = "it is out of service (see the notes), so its replicas are not updated: health names the remedy"
     return [
         Failure(f"broker {broker_id}", BrokerUnreachableError.code, why)
@@ -443,6 +449,8 @@ def _out_of_service(image: ClusterImage) -> list[Failure]:
 
 
 def _without_unavailable(report: Report) -> Report:
-    """A preferred leader outside the ISR is not a failure here; the leader is elected when it is back."""
+    """The failures, without those about a preferred leader outside the ISR. It is elected when it is back in the
+    ISR.
+    """
     failures = [one for one in report.failures if one.code != PreferredLeaderNotAvailableError.code]
     return replace(report, failures=failures)

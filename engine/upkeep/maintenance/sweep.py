@@ -1,13 +1,13 @@
 """Sweep: one listing of each broker, which shows the partitions that have changed.
 
-A root is listed as a whole: on a bucket one request per thousand names, on folders one walk. For each partition a
-digest is kept of everything on which an operation depends, except the time: the names, sizes and versions in its
-replicas' folders, its metadata, its brokers' metadata, its configs, and the last known end of its remote log. If
-an operation has found nothing to do, it will find nothing to do again while the digest is unchanged
+A root is listed as a whole: on a bucket with one request per thousand names, on folders with one walk. For each
+partition, a sweep computes a digest of everything except the time that an operation depends on: the names, sizes
+and versions in its replicas' folders, its metadata, its brokers' metadata, its configs, and the last known end of
+its remote log. If an operation has found nothing to do, it will find nothing to do until the digest changes
 (``times.Settled``).
 
-A sweep is only a hint. It may be inconsistent, because listings are not snapshots, and it is outdated when it is
-used. An operation lists each of its partitions again, as the protocol requires. A skipped partition is listed
+A sweep is only a hint. It may be inconsistent, because listings are not snapshots, and it may be outdated when it
+is used. An operation lists each of its partitions again, as the protocol requires. A skipped partition is listed
 after the next sweep that shows a change, or after ``times.LONGEST_MS``. So safety does not depend on a sweep.
 """
 
@@ -37,14 +37,14 @@ class Look:
     """The state of one partition in a sweep."""
 
     digest: int
-    """The digest, from 1 on; 0 if a broker could not be listed, so that changes are unknown."""
+    """The digest, at least 1; 0 if a broker could not be listed, because then changes are unknown."""
     files: int
     """The number of data files in the leader's folder."""
     size_bytes: int
-    """The size of these files."""
+    """The total size of the data files in the leader's folder."""
     log_end: int
-    """A lower bound of the log end, from the names in the leader's folder. (Only the footer of an append has its
-    exact end.)
+    """A lower bound of the log end, from the names in the leader's folder. (Only the footer of an appended file
+    has the exact end of the file.)
     """
 
 
@@ -62,8 +62,8 @@ _NO_FOLDER = _Folder(b"", 0, 0, 0)
 def sweep(
     storage: Storage, image: ClusterImage, remote_ends: Mapping[TopicIdPartition, int | None]
 ) -> dict[TopicIdPartition, Look]:
-    """Every partition of ``image``; ``remote_ends`` has the last known ends of remote logs. Partitions on a root
-    that cannot be listed are unknown.
+    """The state of every partition of ``image``; ``remote_ends`` has the last known ends of remote logs. A
+    partition on a root that cannot be listed has an unknown state.
     """
     folders = walk(storage, image, lambda _, objects: _folder(objects))
     seen = {broker_id: _digest(repr(broker)) for broker_id, broker in image.brokers.items()}
@@ -114,7 +114,7 @@ class LogEndRow(PartitionRow, frozen=True, kw_only=True):
 def log_ends(
     image: ClusterImage, looks: Mapping[TopicIdPartition, Look], tiered: Mapping[TopicIdPartition, Entry]
 ) -> Report:
-    """The ends of all logs, local and remote, as a sweep shows them. The history computes lag from these."""
+    """The ends of all logs, local and remote, according to a sweep. The history computes lag from these ends."""
     run = OperationRun("sweep")
     run.add(
         LogEndRow(
@@ -166,7 +166,7 @@ def _folder(objects: Iterable[StoredObject]) -> _Folder:
 
 
 def _reaches(name: str) -> int:
-    """The offset that the log certainly reaches, from the name of a data file or high watermark."""
+    """An offset that the log certainly reaches, from the name of a data file or high watermark."""
     match paths.parse_name(name):
         case paths.DataName(base_offset=base, next_offset=end):
             return base if end is None else end
@@ -176,5 +176,5 @@ def _reaches(name: str) -> int:
 
 
 def _digest(of: str | bytes) -> bytes:
-    """Seven bytes, so that JSON keeps the number exactly."""
+    """A digest of seven bytes, so that JSON keeps the number exactly."""
     return hashlib.blake2b(of if isinstance(of, bytes) else of.encode(), digest_size=7).digest()

@@ -1,4 +1,6 @@
-"""Loads the stored state of upkeep at the start of a run, and stores changes; all writes use it."""
+"""Loads the stored state of upkeep at the start of a run, and stores changes. All writes of this state go through
+this module.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +15,28 @@ from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.paths import MAINTENANCE, METADATA_TOPIC
 
 METADATA_LOG = TopicIdPartition(METADATA_TOPIC, 0)
-"""The key of the metadata log, which is among the keys of partitions."""
+"""The key of the metadata log among the keys of partitions."""
 
 
 class KeptTimes:
-    """Times of earlier runs, and of this one."""
+    """The times of earlier runs and of this run."""
 
     def __init__(self, storage: Storage, image: ClusterImage) -> None:
-        """Load them. Raises: errors of the stores."""
+        """Load the times of earlier runs. Raises: errors of the stores."""
         self._storage = storage
         self._image = image
         self._stored: StoredSchedule | None = load_stored(storage, image, MAINTENANCE)
         self.present = decode(self._stored.line)
         """The times, including the changes of this run."""
         self._changes: list[Callable[[Times], Times]] = []
-        """Changes that are not stored yet; they are also applied to versions that other drivers write."""
+        """Changes that are not stored yet. They are applied again to any newer version that another driver has
+        written.
+        """
         self._kept_once = False
         """Whether the newest version has only one copy."""
 
     def remember(self, later: Times) -> None:
-        """Apply a change with the ``later`` times."""
+        """Update the times with the ``later`` ones."""
         keys = self.keys
         self.change(lambda times: times.updated(later, keys))
 
@@ -43,7 +47,7 @@ class KeptTimes:
 
     def keep(self, *, once: bool = False) -> str | None:
         """Store the changes of this run for the next one, if there are any; ``once``: one copy is enough for now.
-        Returns the reason if that fails, else None.
+        Returns the reason if storing fails, otherwise None.
         """
         enough = once or not self._kept_once
         if not self._changes and enough:

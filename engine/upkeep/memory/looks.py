@@ -23,8 +23,8 @@ def remember_look(
     *,
     deep: bool,
 ) -> list[str]:
-    """Store the results for these partitions; with ``deep`` every byte was read. Writes nothing without a change.
-    Returns a note if the write failed.
+    """Store the results for these partitions; with ``deep`` every byte was read. Writes nothing if nothing
+    changed. Returns a note if the write failed.
     """
     looked = Looked(found, _sound(image, found), deep, clock.now_ms())
     kept = KeptTimes(storage, image)

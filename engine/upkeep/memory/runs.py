@@ -1,5 +1,5 @@
-"""Stores the failures of operations that are run one by one, by hand or by a scheduler, as ``maintain`` does. A
-failure remains a finding of ``health`` until the operation has succeeded for these partitions.
+"""Stores the failures of operations that run alone, by hand or by a scheduler, as ``maintain`` does for its steps.
+A failure remains a finding of ``health`` until the operation has succeeded for these partitions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def remembered(
     some: bool = False,
     dry_run: bool = False,
 ) -> Report:
-    """The report of ``act``, a run of ``step`` over the topics (None: all). ``some``: the run was only over the
+    """The report of ``act``, which runs ``step`` over the topics (None: all). ``some``: the run covered only the
     partitions with rows in the report. Adds a note if failures cannot be stored. A dry run, or an invalid call,
     stores nothing.
 
@@ -59,7 +59,7 @@ def remembered(
 
 
 def _with_memory(planned: Report, metadata: MetadataClient, storage: Storage) -> Report:
-    """The report of a dry run, whose estimate includes the look at the stored failures after a run."""
+    """The report of a dry run. Its estimate includes the read of the stored failures after a run."""
     if planned.estimate is None:
         return planned
     look = Planned(storage)
@@ -81,7 +81,7 @@ def _remember(
     passed = {SourceChangedError.code} | (DAMAGE if step == VERIFY else frozenset())
     failed = [one for one in failures if one.code not in passed]
     try:
-        image = metadata.last_known.image  # a hint, because the operation has just read it; sends no request
+        image = metadata.last_known.image  # new enough, because the operation has just read it; sends no request
         kept = KeptTimes(storage, image)
         tried = _tried(image, topics, some)
         if changed:  # the operation neither failed nor succeeded for them, so earlier failures remain

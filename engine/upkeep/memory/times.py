@@ -1,7 +1,8 @@
 """The stored state of upkeep: when each step last began, and its failures; when the bytes of a partition were last
 read, and the damage of the last check; and the partitions for which a step has no work until some time. Pure.
 
-It is only a hint: lost state makes work due at once, and no entry is used for longer than ``LONGEST_MS``.
+The state is only a hint: if it is lost, work is due immediately, and no entry is used for longer than
+``LONGEST_MS``.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ class Settled:
     digest: int
     """The digest of the partition (``sweep``) when a step processed it."""
     until_ms: Mapping[str, int]
-    """The time, by step, before which it has no work while the digest is unchanged."""
+    """The time, by step, before which the step has no work for this partition while the digest is unchanged."""
 
     def updated(self, later: Settled) -> Settled:
-        """The combined state for the later digest."""
+        """Both states combined, for the later digest."""
         return Settled(later.digest, {**(self.until_ms if self.digest == later.digest else {}), **later.until_ms})
 
 
@@ -43,7 +44,7 @@ class Looked:
     """The result of a check of some partitions."""
 
     found: Mapping[TopicIdPartition, Sequence[Failure]]
-    """The damage of each checked partition; none if it is intact."""
+    """The damage of each checked partition; empty for an intact partition."""
     sound: frozenset[str]
     """The names of partitions without damage, and of topics that are intact as a whole."""
     deep: bool
@@ -59,7 +60,7 @@ class Ran:
     """A step of ``maintain``, or the name of a job."""
     failures: Sequence[Failure]
     tried: Collection[str] | None
-    """The names of its partitions and topics; None: all, including items that are not topics."""
+    """The names of the partitions and topics of the run; None: all, including items that are not topics."""
     now_ms: int
 
 
@@ -71,7 +72,7 @@ class Times:
     """When each step last began, by its name."""
     scrubbed: Mapping[TopicIdPartition, int] = field(default_factory=dict)
     cut_off: frozenset[str] = frozenset()
-    """Steps that began but did not reach their end; they are due at once."""
+    """Steps that began but did not finish; they are due immediately."""
     settled: Mapping[TopicIdPartition, Settled] = field(default_factory=dict)
     failing: Mapping[str, Trouble] = field(default_factory=dict)
     """The failures of each step or job that no later run has resolved."""
@@ -80,7 +81,7 @@ class Times:
     times, ``NO_TROUBLE`` means that the check found no damage.
     """
     tables: Mapping[str, int] = field(default_factory=dict)
-    """A version of each remote table without foreign rewrites, by topic id."""
+    """For each remote table, a version without foreign rewrites, by topic id."""
 
     def updated(self, later: Times, present: Iterable[TopicIdPartition]) -> Times:
         """These times updated by the ``later`` ones, only for the partitions in ``present``."""
@@ -102,8 +103,9 @@ class Times:
         )
 
     def after(self, looked: Looked, present: Iterable[TopicIdPartition]) -> Times:
-        """These times after a check. A check that reads no bytes does not clear damage in bytes, nor damage on a
-        broker that did not answer. Clearing damage also clears the failures that the damage caused in steps.
+        """These times after a check. A check that does not read every byte does not clear damage that only such a
+        read finds. A check does not clear damage on a broker that did not answer. Clearing damage also clears the
+        step failures that the damage caused.
         """
         damaged = {}
         for key, failures in looked.found.items():
@@ -129,8 +131,8 @@ class Times:
         return replace(self, failing={**others, run.step: trouble} if trouble.is_there else others)
 
     def has_failed(self, step: str, subjects: Collection[str]) -> bool:
-        """Whether a run of the step has failed for these partitions or topics; failures that are not listed may
-        belong to them.
+        """Whether a run of the step has failed for these partitions or topics. True if some failures are not
+        listed, because these may concern them.
         """
         known = self.failing.get(step, NO_TROUBLE)
         return known.unlisted > 0 or any(one.is_of(subjects) for one in known.listed)
@@ -149,8 +151,8 @@ def _updated(earlier: Mapping[K, Trouble], later: Mapping[K, Trouble]) -> dict[K
 
 
 def wait_ms(last_ms: int | None, interval_ms: int, now_ms: int) -> int:
-    """The time until work is due again, given when it was last done; 0 if it is due. A time in the future, from
-    before a clock was set back, also makes it due.
+    """The time until work is due again, given the time when it was last done; 0 if the work is due now. A time in
+    the future, stored before a clock was set back, also makes the work due.
     """
     if last_ms is None or last_ms > now_ms:
         return 0
@@ -168,7 +170,7 @@ class _File(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     cut_off: list[str]
     settled_steps: list[str]
     settled: dict[str, list[tuple[Int64, Int64, list[Int64]]]]
-    """Partitions, digests and a time for each of ``settled_steps``, 0 for none, by topic id."""
+    """Partitions, digests and a time for each of ``settled_steps`` (0: none), by topic id."""
     failing: dict[str, Trouble] = {}
     damaged: dict[str, list[tuple[Int64, Trouble]]] = {}
     """Keyed by topic id."""
@@ -205,7 +207,7 @@ def encode(times: Times) -> bytes:
 
 
 def decode(line: bytes) -> Times:
-    """The inverse of ``encode``; no times from an empty line, or another version's."""
+    """The inverse of ``encode``. An empty line, or a line of another version, gives no times."""
     try:
         file = parse_json(line, _File)
     except ValueError:

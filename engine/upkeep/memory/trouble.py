@@ -1,5 +1,5 @@
-"""Trouble: failures that are stored until a run succeeds for the same items, or a check finds the damage repaired.
-Pure.
+"""Trouble: failures that stay stored until a run succeeds for the same items, or a check finds the damage
+repaired. Pure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DAMAGE = frozenset(
 """Codes of damage that ``verify`` finds and ``heal`` repairs."""
 
 _MOST_TEXT = 500
-"""The number of characters of a text to store."""
+"""The maximum number of characters of a stored text."""
 _MOST_LISTED = 100
 
 
@@ -45,7 +45,7 @@ class ListedFailure(NamedTuple):
 
 
 class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Failures that every run since then has repeated."""
+    """Failures that every run since ``since_ms`` has repeated."""
 
     since_ms: Int64
     failures: Int64
@@ -61,7 +61,7 @@ class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         return self.failures > 0
 
     def again(self, later: Trouble) -> Trouble:
-        """The same trouble after a later run."""
+        """The combined trouble, after a later run."""
         since_ms = min(self.since_ms, later.since_ms) if self.is_there else later.since_ms
         return msgspec.structs.replace(later, since_ms=since_ms)
 
@@ -88,7 +88,7 @@ class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         return Trouble(since_ms, failures, (*later.listed, *kept)[:_MOST_LISTED], left.deep or later.deep)
 
     def _without(self, gone: Callable[[ListedFailure], bool]) -> Trouble:
-        """If not all failures are listed, the trouble remains unchanged until a run over everything."""
+        """If not all failures are listed, the trouble stays unchanged until a run covers everything."""
         left = tuple(one for one in self.listed if not gone(one))
         if len(left) == len(self.listed) or self.unlisted:
             return self

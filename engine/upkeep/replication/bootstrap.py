@@ -1,10 +1,10 @@
-"""Bootstrap: brokers that are new, or lost their storage, get their replicas (KIP-1023).
+"""Bootstrap: copies replicas to brokers that are new, or that lost their storage (KIP-1023).
 
     1. format roots if necessary, and register them: a new root is another incarnation (KIP-903)
     2. if requested, commit additional replicas of topics on these brokers, or the replacement of another broker
-    3. replicate to them: from the earliest pending upload offset on, where
-       ``follower.fetch.last.tiered.offset.enable`` is set and that is possible; then the replicas join the ISR
-    4. while the remote tier is not ready for one of them, repeat step 3, a few times, with growing pauses
+    3. replicate to them; then the replicas join the ISR. If ``follower.fetch.last.tiered.offset.enable`` is set,
+       they start at the earliest pending upload offset if possible
+    4. while the remote tier is not ready for one of the replicas, repeat step 3 a few times, with growing pauses
        (KIP-1023, "ReplicaFetcher Changes": "the partition can be retried after some time")
 The next ``replicate`` continues if the run ends early.
 """
@@ -38,7 +38,7 @@ from stratalog.partitions.identity import TopicIdPartition, TopicPartition
 
 RETRIES = 4
 _BACKOFF = Backoff(first_s=1.0, longest_s=8.0, least=1.0)
-"""The pauses, which begin with Kafka's replica.fetch.backoff.ms."""
+"""The pauses between attempts. The first is Kafka's replica.fetch.backoff.ms."""
 
 
 class BootstrapPlanRow(ReplicatePlanRow, frozen=True, kw_only=True):
@@ -67,16 +67,16 @@ def bootstrap(
     dry_run: bool = False,
 ) -> Report:
     """Format and register these brokers' roots if necessary, then bring their replicas of the topics (None: all)
-    into the ISR. ``add``: the brokers get replicas of all partitions of the topics. ``instead_of``: the broker
-    replaces this other broker, which then has no replicas. With ``trust_copy`` nothing is formatted, and each
-    root is registered as the original that it was copied from.
+    into the ISR. ``add``: the brokers get replicas of all partitions of the topics. ``instead_of``: the one broker
+    replaces this other broker, which then has no replicas. With ``trust_copy`` nothing is formatted, and each root
+    is registered as the original that it was copied from.
 
     The report has, per partition: ``copied_bytes``; ``avoided_bytes``, the local bytes of the leader that a
     follower starting at the leader's first local offset would also have copied; ``remote_bytes``, in the remote
     tier; and when the followers joined the ISR, in seconds from the start.
 
     Raises: see ``format_roots``; InvalidCallError, UnknownTopicOrPartitionError; errors of reading the metadata.
-        Everything else is a failure of its partition in the report.
+        Any other error is a failure of its partition in the report.
     """
     change = _change(metadata, storage, brokers, topics, add, instead_of)
     rows: Sequence[ReplicateRow | ReplicatePlanRow]

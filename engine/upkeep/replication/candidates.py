@@ -1,11 +1,11 @@
 """Finds candidates for an unclean election: the stored replicas of a partition whose ISR is lost.
 
-A leader must have the log from the log start, or find the rest in the remote tier or a snapshot. So a replica
-that ends below the log start, the end of the remote log or the end of the snapshot can lead only after it has
-started over there (KIP-405: a leader "with missing local segments" continues from the remote; KIP-630, "Changes to
-Leader Election": "the latest epoch and end offset for a replica is the latest snapshot or replicated log"). If the
-replica has records that the tiered history lacks, they are then discarded: the remote tier has every offset once,
-and all of its records were acknowledged.
+A leader must have the log from the log start, or find the missing part in the remote tier or in a snapshot. So a
+replica that ends below the log start, the end of the remote log or the end of the snapshot can lead only after its
+log has started over at that offset (KIP-405: a leader "with missing local segments" continues from the remote;
+KIP-630, "Changes to Leader Election": "the latest epoch and end offset for a replica is the latest snapshot or
+replicated log"). Starting over discards any records of the replica that the tiered history lacks. The tiered
+history wins because the remote tier has every offset once, and all of its records were acknowledged.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class CandidateWork(PartitionWork):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A replica in the state in which it would begin to lead."""
+    """A replica, in the state in which it would begin to lead."""
 
     broker_id: int
     last_epoch: int
@@ -53,9 +53,9 @@ class Candidate:
     held: int
     """The number of records in its local log."""
     join: Lineage | None = None
-    """The lineage that it must join first, because the tiered history is ahead."""
+    """The lineage that the replica must join first, because the tiered history is ahead of the replica."""
     start_over: tuple[int, bytes] | None = None
-    """The offset at which it must start over first, and the producer state there."""
+    """The offset at which the replica must first start over, and the producer state at that offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +161,9 @@ def _candidate_of_snapshot(replica: Replica, log: ReplicaLog, ahead: Snapshot) -
 
 
 def prepare(replicas: PartitionReplicas, candidate: Candidate) -> None:
-    """Make the replica join and start over, if necessary, before it is elected, because a leader that began lower
-    would use offsets twice. If the replica is then not elected, it has lost only records that are tiered or below
-    the log start.
+    """If necessary, make the replica join the lineage and start over before it is elected, because a leader that
+    began lower would use offsets twice. If the replica is then not elected, it has lost only records that are
+    tiered or below the log start.
     """
     replica = replicas.replica(candidate.broker_id)
     if candidate.join is not None:

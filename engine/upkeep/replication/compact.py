@@ -1,9 +1,11 @@
-"""Compact: remove the records whose key has a later one (cleanup.policy=compact), at unchanged offsets.
+"""Compact: removes each record whose key has a later record (cleanup.policy=compact). The remaining records keep
+their offsets.
 
     1. each leader reports its dirty files, or that its last rule has not been applied everywhere (``compaction``)
     2. one commit gives the partitions that are due their next removal rule (``partitions.removal``)
     3. the remote segments of tiered partitions are rewritten by the rule (``compact_remote``)
-    4. each leader whose remote log follows the rule applies it to its files, and its followers copy them
+    4. each leader whose remote log follows the rule applies the rule to its own files, and its followers copy the
+       new files
 
 A run that ends after the commit leaves the rest of the work to the next run.
 """
@@ -57,7 +59,7 @@ from stratalog.tiering.removing import NOTHING_REMOVED, RemovedRemotely
 MEMORY_BYTES = 128 * 1024 * 1024
 """The memory of a task for keys, as Kafka's log.cleaner.dedupe.buffer.size; keys beyond it go to files."""
 NO_TIME = "the clocks disagree, so nothing is compacted"
-ERASING = "an erasure is not carried out: run `stratalog erase` again, without keys"
+ERASING = "an erasure is unfinished: run `stratalog erase` again, without keys"
 NOT_GIVEN_UP = "the topic is no longer tiered, and its remote segments still count: run retain first"
 PROTECTED = "the topic is protected (protect.until.ms), so no records are removed"
 
@@ -74,15 +76,15 @@ class CompactWork(BoundedWork):
     segments: tuple[RemoteSegment, ...] = ()
     """The remote segments of the partition."""
     recorded: int | None = None
-    """The generation of the rule that the remote log follows; None: the topic is not tiered."""
+    """The generation of the rule that the remote log follows; None if the topic is not tiered."""
     unerased: bool = False
     """Whether the remote log may have records that the last erasure names."""
 
     @property
     def until(self) -> int | None:
-        """The greatest bound of a rule; None: no limit. The remote log must hold all that a rule covers, so that
-        it has the last record of each key below the bound: for readers of its table, and if all brokers are lost.
-        A restored cluster would otherwise take over a rule that ends above its log."""
+        """The greatest bound that a rule may have; None: no limit. The remote log must hold everything that a rule
+        covers, so that it has the last record of each key below the bound, for readers of its table, and if all
+        brokers are lost. Otherwise a restored cluster would take over a rule that ends above its log."""
         if self.recorded is None:
             return None
         return self.segments[-1].next_offset if self.segments else 0
@@ -101,11 +103,11 @@ class CompactWork(BoundedWork):
 
 @dataclass(frozen=True, slots=True)
 class Dirty:
-    """The need of a leader's log."""
+    """The compaction that a leader's log needs."""
 
     found: Cleanable
     wanted: WantedRule | None = None
-    """The next rule, if one is due."""
+    """The next rule, if a rule is due."""
     is_unfinished: bool = False
     """Whether the current rule has not been applied everywhere."""
     why: str | None = None
@@ -114,7 +116,7 @@ class Dirty:
 
 @dataclass(frozen=True, slots=True)
 class CompactResult:
-    """The rewritten files, and the number of segments that are left."""
+    """The rewritten files, and the number of remaining segments."""
 
     segments: int = 0
     files: int = 0
@@ -139,7 +141,7 @@ class CompactResult:
             read_bytes=before.read_bytes + self.read_bytes,
             written_bytes=before.written_bytes + self.written_bytes,
             left=self.left,
-            keyless=max(before.keyless, self.keyless),  # the first part has counted all of them
+            keyless=max(before.keyless, self.keyless),  # the first part has already counted all of them
         )
 
 
@@ -154,7 +156,7 @@ class CompactRow(PartitionRow, frozen=True, kw_only=True):
     written_bytes: int
     remote_segments: int
     remote_removed: int
-    """The same numbers as ``segments`` and ``removed``, for the remote tier."""
+    """This field and the next: the same numbers as ``segments`` and ``removed``, for the remote tier."""
     remote_read_bytes: int
     remote_written_bytes: int
     why: str | None
@@ -249,11 +251,11 @@ def compact(
     over: Over | None = None,
     dry_run: bool = False,
 ) -> Report:
-    """Compact the partitions of the topics with cleanup.policy=compact (of them those in ``only``, where it is
-    given) that are due. ``over``: as in ``merge``.
+    """Compact the due partitions of topics with cleanup.policy=compact; with ``only``, just those in ``only``.
+    ``over``: see ``merge``.
 
     Raises: UnknownTopicOrPartitionError; InvalidCallError for a named topic with another policy; errors of reading
-        and writing the metadata. Everything else is a failure of its partition in the report.
+        and writing the metadata. Any other error is a failure of its partition in the report.
     """
     with execution.run("compact", dry_run=dry_run) as run:
         sends = Planned(storage)
@@ -352,8 +354,8 @@ def plan_work(work: CompactWork) -> PlannedRemoval:
 def _carry_out(
     metadata: MetadataClient, storage: Storage, run: OperationRun, works: Sequence[CompactWork], over: Over | None
 ) -> list[tuple[CompactWork, CompactResult]]:
-    """Step 4. A work that fails is repeated once if its partition has changed meanwhile: a member that has left
-    the ISR lacks records, and is not damaged. Returns the works with their results; the others are failures."""
+    """Step 4. Failed work is repeated once if its partition has changed meanwhile: a member that has left the ISR
+    lacks records without being damaged. Returns the works with their results; other works are failures."""
     finished, failed = run.in_turns(compact_partition, _present(metadata, storage, works), over)
     outdated = _present(metadata, storage, [one.item for one in failed])
     changed = {
@@ -370,7 +372,7 @@ def _carry_out(
 
 
 def _present(metadata: MetadataClient, storage: Storage, works: Sequence[CompactWork]) -> list[CompactWork]:
-    """The works of step 4 under the present views; those of deleted topics stay as they are."""
+    """The works of step 4, with the current views. Works of deleted topics keep the old view."""
     image = metadata.image() if works else None
     return [
         replace(work, replicas=storage.replicas(image.view(*work.replicas.view.key)), segments=())
@@ -388,8 +390,8 @@ def _plan(
     only: Collection[TopicIdPartition] | None,
     now_ms: Now,
 ) -> tuple[dict[TopicIdPartition, CompactWork], list[PartitionView]]:
-    """The work by partition, and the partitions of protected topics. Those are left out, as the commit of all
-    rules would be refused because of one (``protection``)."""
+    """The work by partition, and separately the partitions of protected topics. One protected topic would cause
+    the commit of all rules to be refused (``protection``)."""
     works: dict[TopicIdPartition, CompactWork] = {}
     protected: list[PartitionView] = []
     for topic, views in chosen_partitions(image, topics, only):
@@ -420,8 +422,8 @@ def _plan(
 def _with_remote(
     tables: RemoteTables, image: ClusterImage, works: Mapping[TopicIdPartition, CompactWork]
 ) -> dict[TopicIdPartition, CompactWork]:
-    """The works with their remote segments; without those whose remote log cannot be read, or follows a rule that
-    the metadata lack, which have failed."""
+    """The works with their remote segments. A work has failed, and is left out, if its remote log cannot be read,
+    or follows a rule that the metadata lack."""
     unread = tables.open(image, [image.topics[topic_id] for topic_id in dict.fromkeys(key[0] for key in works)])
     found: dict[TopicIdPartition, CompactWork] = {}
     for key, work in works.items():

@@ -1,4 +1,4 @@
-"""The work of a compaction, and its requests, for a dry run; as counted with stores in memory."""
+"""The work of a compaction and its requests, for a dry run. The numbers were counted with stores in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stratalog.tiering.remote_segment import RemoteSegment
 from stratalog.tiering.removal import to_rewrite as to_rewrite_remotely
 
 _KEY_COLUMNS = 3
-"""offset, key and control."""
+"""The columns offset, key and control."""
 _COMMITS_OF_TABLE = 4
 """Listings of a table's log by the two commits of a compaction."""
 
@@ -28,9 +28,9 @@ class PlannedRemoval:
     files: int
     """The number of these files."""
     covered: int
-    """The leader's files below the rule's bound, whose keys are read."""
+    """The number of the leader's files below the rule's bound. Their keys are read."""
     remote: tuple[int, ...]
-    """The bytes of each remote segment that is written again."""
+    """The bytes of each remote segment that is rewritten."""
 
 
 def plan_removal(
@@ -51,8 +51,8 @@ def plan_removal(
 def send_removal(
     sends: Planned, topic: TopicImage, replicas: PartitionReplicas, planned: PlannedRemoval, *, tiered: bool
 ) -> None:
-    """Add the removal of one partition: the footers and keys of all files are read, then the files to write again.
-    A new segment has at most their size; the members of the ISR copy it.
+    """Add the removal on one partition: the footers and keys of all files are read, and then the files to rewrite.
+    A new segment has at most the size of the files that it replaces; the members of the ISR copy it.
     """
     leader, keys, size = replicas.leader.store, planned.covered * _KEY_COLUMNS, sum(planned.sizes)
     reads = planned.files * reads_to_rewrite(topic, size // planned.files) if planned.files else 0

@@ -1,9 +1,9 @@
 """The remote part of a compaction: remote segments follow a rule of removal before the leader does
 (``stratalog.tiering.removal``).
 
-    1. tasks: write the segments of each partition from which records leave again, in ascending order
-    2. one version of the table for each topic replaces them; the next part of a partition follows
-    3. when a partition is done, the table records its rule, and its leader may follow
+    1. tasks: rewrite the segments of each partition that lose a record, in ascending order
+    2. one version of each topic's table replaces these segments; then the next part of each partition follows
+    3. when a partition is done, the table records the rule, and the leader may then apply it
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ if TYPE_CHECKING:
 
 
 _MAY_HAVE_MOVED = (LogGapError, RemoteObjectMissingError, SourceChangedError)
-"""Errors that may come from an outdated table: tier and retain have moved the local start since, or another driver
-has replaced segments, whose objects were deleted."""
+"""Errors that an outdated table may cause: since it was read, tier and retain may have moved the local start, or
+another driver may have replaced segments and deleted their objects."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteRemovalWork(BoundedWork):
-    """One partition. ``most`` counts segments to make."""
+    """One partition. ``most`` is the maximum number of segments to make."""
 
     rule: Rule
     segments: tuple[RemoteSegment, ...]
@@ -101,9 +101,9 @@ class RemoteTables:
     throttle: Throttle | None = None
     """See ``copy_throttle``."""
     logs: dict[str, RemoteLog] = field(default_factory=dict)
-    """By topic id, as last read; topics whose table cannot be read are absent."""
+    """The tables by topic id, as last read; topics whose table cannot be read are absent."""
     figures: dict[TopicIdPartition, RemovedRemotely] = field(default_factory=dict)
-    """The figures of each partition."""
+    """The counts of each partition."""
     _tables: dict[str, DeltaTopicTable] = field(default_factory=dict)
 
     def open(self, image: ClusterImage, topics: Iterable[TopicImage]) -> set[str]:
@@ -129,7 +129,7 @@ class RemoteTables:
         return unread
 
     def figures_of(self, key: TopicIdPartition) -> RemovedRemotely:
-        """The figures of a partition."""
+        """The counts of a partition."""
         return self.figures.get(key, NOTHING_REMOVED)
 
     def generation(self, key: TopicIdPartition) -> int:
@@ -137,7 +137,7 @@ class RemoteTables:
         return self.logs[key.topic_id].generation(key.partition)
 
     def unknown_rule(self, replicas: PartitionReplicas, log: RemoteLog) -> CorruptionError | None:
-        """An error if a remote log that was read follows a rule that the metadata lack now."""
+        """An error if the remote log follows a rule that the current metadata lack."""
         key = replicas.view.key
         segments = log.of_partition(key.partition)
         generation = max([log.generation(key.partition), *(segment.generation for segment in segments)])
@@ -146,8 +146,8 @@ class RemoteTables:
         if generation <= self.metadata.image().generation_of(key):  # the view may be from before the rule
             return None
         return CorruptionError(
-            f"{replicas}: its remote log follows rule of removal {generation}, which the metadata lack: a restore "
-            "of this cluster has not ended, or the metadata are an older copy; run restore again, or bring back "
+            f"{replicas}: its remote log follows removal rule {generation}, which the metadata lack: a restore "
+            "of this cluster is unfinished, or the metadata are an older copy; run restore again, or bring back "
             "the voters"
         )
 
@@ -166,8 +166,8 @@ class RemoteTables:
         )
 
     def carry_out(self, works: Sequence[RemoteRemovalWork], over: Over | None) -> set[TopicIdPartition]:
-        """All steps, a part of each partition at a time until ``over``. Returns the partitions whose table has
-        recorded their rule; the others are failures, or count in ``totals["cut_off"]``."""
+        """Run all steps, with one part of each partition at a time, until ``over``. Returns the partitions whose
+        table has recorded their rule; the others are failures, or count in ``totals["cut_off"]``."""
         carried: set[TopicIdPartition] = set()
         self.run.progress.start("compact the remote tier", len(works), "partitions")
         left = in_turns(works, over, lambda waiting, most: self._turn(waiting, most, carried))

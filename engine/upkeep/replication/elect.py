@@ -1,8 +1,8 @@
 """Elections: preferred leaders, leaders by hand, and unclean ones if the ISR is lost (protocol section 4).
 
 A preferred election, or one by hand, is only a commit, because the new leader is in the ISR and has all
-acknowledged records. An unclean one examines storage first: it selects the replica with the most records, reports
-the loss, and prepares the replica to lead (``candidates``). Every election begins a new leader epoch.
+acknowledged records. An unclean election examines storage first: it selects the replica with the most records,
+reports the loss, and prepares the replica to lead (``candidates``). Every election begins a new leader epoch.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class _Chosen:
     leader: int
     candidate: Candidate | None = None
     lost_at_least: int | None = None
-    """The number of acknowledged records that no reachable replica has, by the greatest high watermark on any of
-    them. None without such a high watermark. (A high watermark that only the last members of the ISR had is
-    unknown.)
+    """The number of acknowledged records that no reachable replica has, computed from the greatest high watermark
+    of these replicas. None if none of them has a high watermark. (A high watermark that only the last members of
+    the ISR had is unknown.)
     """
 
     def __str__(self) -> str:
@@ -89,16 +89,17 @@ def elect(
     dry_run: bool = False,
 ) -> Report:
     """Elect the preferred replica, or ``leader``, wherever another replica leads. With ``unclean``, only
-    partitions without a leader are considered: each gets the replica that holds most, even if
+    partitions without a leader are considered: the replica with the most records becomes the leader, even if
     ``unclean.leader.election.enable`` is false.
 
-    A broker whose root accepts no files can only be elected uncleanly; each broker is tested by creating a file.
+    Each broker is tested by creating a file in its root. A broker whose root accepts no files can only be elected
+    uncleanly.
 
     With ``leader.election.short.local.log.last.enable`` the preferred leader is the first replica without a short
     local log (``short_local_logs``).
 
-    ``partitions`` are those of every named topic; without them ``leader`` applies to partitions with a replica
-    there.
+    ``partitions`` selects these partitions of every named topic. Without ``partitions``, ``leader`` applies to all
+    partitions with a replica on that broker.
 
     Raises: UnknownTopicOrPartitionError, UnknownBrokerError, InvalidCallError; a partition without a candidate is
         a failure in the report.
@@ -136,9 +137,9 @@ def elect_uncleanly_where_allowed(
     metadata: MetadataClient, storage: Storage, execution: Execution, image: ClusterImage
 ) -> tuple[ClusterImage, tuple[str, ...]]:
     """At the start of a run: unclean elections for partitions without a leader whose topics allow them
-    (``unclean.leader.election.enable``). Returns the image after them, and a note for each attempt. Skipped if the
-    last storage of the ISR was moved or restored from a copy, because only an operator knows whether the copy is
-    complete.
+    (``unclean.leader.election.enable``). Returns the image after the elections, and a note for each attempt. A
+    partition is skipped if the storage of the ISR's last member was moved or restored from a copy, because only an
+    operator knows whether the copy is complete.
     """
     views: list[PartitionView] = []
     notes: list[str] = []
@@ -196,7 +197,7 @@ def _views(
 
 
 def _that_take_files(storage: Storage, chosen: Sequence[_Chosen], run: OperationRun) -> list[_Chosen]:
-    """The elections whose new leader accepts writes. Other elections are failures, because their leader would
+    """The elections whose new leader accepts writes. The other elections are failures, because their leaders would
     resign at the next append.
     """
     asked = {
@@ -270,7 +271,7 @@ def _commit(
 ) -> list[_Chosen]:
     """One commit for all. Returns the elections that took place."""
     elections = [one.election for one in chosen]
-    if preferred:  # the partition's name identifies it, because it has a separate error
+    if preferred:  # name no leader, because a preferred election has its own error
         elections = [
             Election(one.view.topic_id, one.view.partition) if one.leader == one.view.replicas[0] else one.election
             for one in chosen

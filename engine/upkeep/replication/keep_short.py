@@ -1,20 +1,22 @@
-"""Keeps logs short: a driver shortens the logs that it appends to, after its acknowledgements.
+"""Keeps logs short: after its acknowledgements, a driver shortens the logs to which it has appended.
 
 An append leaves two names in the folder of each replica. When the new names are a quarter of those that remained
 after the last run, and enough for a merge, the partition is due: a thread of this driver shortens its log, under
-the view of the acknowledged append. So the cost is proportional to the appends, however many files wait for their
-deletion. Any number of drivers may do this concurrently. If one dies, the next run uses its results.
+the view of the acknowledged append. So the cost is proportional to the number of appends, however many files wait
+for their deletion. Any number of drivers may do this concurrently. If a driver dies, the next run uses its
+results.
 
-Shortening a log is bounded work: it makes segments of at most ``segment.merge.inline.bytes``. It leaves larger
-segments to ``merge``, and everything that needs the remote tier to ``retain``.
+Shortening a log is bounded work: it makes segments of at most ``segment.merge.inline.bytes``. Larger segments are
+left to ``merge``, and everything that needs the remote tier is left to ``retain``.
 
 1. On each replica, delete the appends that a segment has hidden for ``file.delete.delay.ms``, after reading all
-bytes of that segment on that replica; also delete superseded high watermarks. This comes first, because a merge
-that hides the appends again would restart their delay. 2. Merge on the leader, below the high watermark. 3. Sync
-the members of the ISR, which copy the segments.
+   bytes of that segment on that replica; also delete superseded high watermarks. This step comes first, because a
+   merge that hides the appends again would restart their delay.
+2. Merge on the leader, below the high watermark.
+3. Sync the members of the ISR; they copy the new segments.
 
-A failure here does not fail the append; the logger ``stratalog.engine.upkeep`` has each code once. The next
-appends make the partition due again, and so do ``merge`` and ``retain``.
+A failure here does not fail the append; the logger ``stratalog.engine.upkeep`` reports each error code once. Later
+appends make the partition due again; ``merge`` and ``retain`` also do this work.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ class Shortened:
     names: int = 0
     """The number of names of records and high watermarks left in the leader's folder."""
     failed: tuple[StratalogError, ...] = ()
-    """Errors of followers, and of damaged segments; the files that those replaced stay."""
+    """Errors of followers and of damaged segments. The files that a damaged segment replaced stay."""
 
 
 def shorten(work: ShortenWork) -> Shortened:
@@ -106,7 +108,7 @@ def _delete(work: ShortenWork, replica: Replica, done: Shortened) -> int:
 _FRACTION = 4
 """The growth of a folder, as a fraction of the names that remained, after which it is due."""
 _MOST_PARTITIONS = 100_000
-"""The number of logs whose remaining names are stored."""
+"""The maximum number of logs for which the number of remaining names is stored."""
 _AT_THE_END_S = 30.0
 """The time for which due work may continue when the process exits."""
 
@@ -159,7 +161,7 @@ class KeptShort:
         self._logged: set[str] = set()
 
     def appended(self, image: ClusterImage, ended: Sequence[tuple[PartitionView, LogEnd]]) -> None:
-        """Record acknowledged appends to partitions of one topic under these views. Starts a thread if logs are
+        """Record acknowledged appends to partitions of one topic under these views. Start a thread if logs are
         due.
         """
         due = self._find_due(image, ended)
@@ -174,7 +176,7 @@ class KeptShort:
                 self._worker.start()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until nothing is due, or the time is over."""
+        """Wait until nothing is due, or until the timeout."""
         with self._lock:
             worker = self._worker
         if worker is not None:
@@ -201,7 +203,7 @@ class KeptShort:
 
     @cached_property
     def _working(self) -> Storage:
-        """The storage for this work. The stores stay open, because knowledge about files is cached per store."""
+        """The storage for this work. The stores stay open, because each store caches what it knows about files."""
         return replace(self._storage, stores=self._open_stores())
 
     def _work(self) -> None:
@@ -248,7 +250,7 @@ class KeptShort:
         _log.warning("%s", printable(note))
 
     def _is_deleted(self, view: PartitionView) -> bool:
-        """Whether the topic was deleted: then its folders may be half deleted, which looks like damage."""
+        """Whether the topic was deleted. Its folders may then be half deleted, which looks like damage."""
         with suppress(StratalogError):
             return view.topic_id not in self._metadata.image().topics
         return False
@@ -257,13 +259,13 @@ class KeptShort:
 def keep_short(
     metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, opener: OpenStore
 ) -> None:
-    """From now on, the driver keeps the logs to which it appends short."""
+    """Make the driver keep the logs to which it appends short."""
     memory.behind_appends = KeptShort(metadata, storage, clock, lambda: open_stores(storage.file, clock, opener))
 
 
 def shorten_log(storage: Storage, clock: Clock, image: ClusterImage, view: PartitionView) -> Shortened | None:
-    """Shorten one log, by its topic's configs; None if the topic was deleted, or must not be merged. Raises: see
-    ``shorten``.
+    """Shorten one log, according to its topic's configs; None if the topic was deleted, or must not be merged.
+    Raises: see ``shorten``.
     """
     topic = image.topics.get(view.topic_id)
     config = None if topic is None else topic_config_of(image, topic)

@@ -1,12 +1,12 @@
-"""Before replicas are removed, reads completely the files that replace theirs.
+"""Before replicas are removed, reads all bytes of the files that will replace their files.
 
-without new replicas   now: one member of the ISR that stays, every byte, and the snapshot that replaces the
-                       records below its local start, if there is one
-with new replicas      now: that snapshot of the leader. Then, directly before the last new replica joins the ISR
-                       and the same commit removes others, one replica that joins or stays: its bytes were checked
-                       when they were copied, but that may have been long ago
-of tiered topics       at both times also the remote segments with records that only the removed replicas have
-                       locally, as a new replica may begin where the remote log ends
+without new replicas   immediately: one member of the ISR that stays, and the snapshot, if any, that replaces the
+                       records below the member's local start
+with new replicas      immediately: the leader's snapshot. Then, directly before the commit that adds the last new
+                       replica to the ISR and removes others, one replica that joins or stays: its bytes were
+                       checked when they were copied, but that may have been long ago
+of tiered topics       at both times, also the remote segments with records that only the removed replicas have
+                       locally, because a new replica may begin where the remote log ends
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class CoverWork(PartitionWork):
 
     going: tuple[int, ...]
     staying: tuple[int, ...]
-    """The replicas of which one must be intact; empty: new replicas are read after they have copied everything."""
+    """The replicas of which one must be intact. Empty if new replicas will be read after they have copied
+    everything.
+    """
     remote: RemoteRetention | None
     """None when the topic is not tiered."""
     from_remote: bool
@@ -80,7 +82,7 @@ def plan_cover(
     if topic_config_of(image, topic).remote_storage_enable:
         looking = OperationRun(
             run.operation, notes=run.notes
-        )  # lost objects only matter if replicas depend on them
+        )  # lost objects matter only if replicas depend on them
         remote = remote_parts(storage, topic, looking).get(view.partition)
     comes = not set(target) <= set(present.original)
     staying = sorted((b for b in target if b in view.isr), key=lambda broker: broker != view.leader)
@@ -101,7 +103,8 @@ def check_joins(
     run: OperationRun,
 ) -> Iterator[tuple[TopicIdPartition, StratalogError]]:
     """Read the files that replace the removed replicas, when these new replicas are about to join the ISR and
-    complete a reassignment. Returns errors by partition: for the new replica that is at fault, or for all.
+    complete a reassignment. Returns errors by partition, for the new replica that is at fault, or for all new
+    replicas.
     """
     completing = {key: join for key, join in joins.items() if _completes(join[0].view, join[1])}
     if not completing:
@@ -130,8 +133,8 @@ def check_covers(
     plan: Callable[[TopicIdPartition, ClusterImage], CoverWork | None],
 ) -> Iterator[Outcome[TopicIdPartition, tuple[CorruptionError, ...]]]:
     """Run ``check_cover`` for these partitions, by ``plan``; skip those for which it is None. A missing remote
-    object may have expired since the table was read, so everything is read again; it counts as missing if the
-    table still lists it.
+    object may have expired since the table was read, so the check is repeated with a new table. The object counts
+    as missing if the new table still lists it.
     """
     left = [*keys]
     for look in range(_LOOKS):

@@ -38,8 +38,8 @@ from stratalog.partitions.transactions import transactions_of
 
 @dataclass(frozen=True, slots=True)
 class MergeWork(BoundedWork):
-    """Merge one partition on its leader. ``from_offset`` is the end of the remote log: no merge crosses it.
-    ``most`` counts segments."""
+    """Merge one partition on its leader. ``from_offset`` is the end of the remote log, which no merge crosses.
+    ``most`` is the maximum number of segments to make."""
 
     policy: MergePolicy
     from_offset: int
@@ -60,7 +60,7 @@ class MergeResult:
     written_bytes: int
     left: int
     next_ms: int
-    """The time (ms) before which nothing can be merged in an unchanged log, if nothing was merged."""
+    """If nothing was merged: the time (ms) before which an unchanged log has nothing to merge."""
     why: str | None
     """The reason why nothing was merged."""
 
@@ -92,10 +92,10 @@ class MergeRow(PartitionRow, frozen=True, kw_only=True):
 
 
 def merge_partition(work: MergeWork) -> MergeResult:
-    """Merge one partition. If another run has merged files in the meantime, the merge is planned anew.
+    """Merge one partition. If another run has merged files in the meantime, the merge is planned again.
 
-    Raises: LaterRuleError when files were rewritten that the view does not know: a merge would take the replaced
-        ones, whose records may be erased, or blame the leader for those that are gone.
+    Raises: LaterRuleError when files were rewritten that the view does not know. A merge would then take the
+        replaced files, whose records may be erased, or blame the leader for deleted files.
     """
     if work.since is not None:
         with suppress(StratalogError):  # the next listing reports the error
@@ -142,7 +142,7 @@ def plan(
     dry_run: bool,
     run: OperationRun,
 ) -> list[MergeWork]:
-    """The work of each partition. A topic whose remote log is damaged is a failure, and is not merged.
+    """The work for each partition. A topic whose remote log is damaged is a failure, and is not merged.
 
     Raises: UnknownTopicOrPartitionError.
     """
@@ -172,7 +172,7 @@ def _remote_ends(
 ) -> dict[str, dict[int, int]]:
     """The ends of remote logs by topic id and partition. While the remote tier is down, the last end that a tier
     run saw is used, because appends continue and their files must be merged. If the actual end is later, a segment
-    may cross it, and is cut there before its upload (protocol, section 4, "Merge").
+    may cross it. That segment is cut at the actual end before its upload (protocol, section 4, "Merge").
     """
     ends: dict[str, dict[int, int]] = {topic.topic_id: {} for topic in topics}
     down: set[str] = set()
@@ -207,11 +207,11 @@ def merge(
 ) -> Report:
     """Merge due files in the topics (None: all; only the partitions in ``only``, if given). Partitions that this
     process has listed after ``since`` are listed again only if there is something to merge. ``over`` is checked
-    after the first segment of each partition, and again after each further few: when it returns True, the rest is
-    left, and ``totals["cut_off"]`` is the number of unfinished partitions.
+    after the first segment of each partition, and again after every few segments. When ``over`` returns True, the
+    rest is left to the next run, and ``totals["cut_off"]`` is the number of unfinished partitions.
 
-    Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of its
-        partition in the report.
+    Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Any other error is a failure of its
+    partition in the report.
     """
     with execution.run("merge", dry_run=dry_run) as run:
         sends = Planned(storage)
@@ -244,8 +244,8 @@ def merge(
 
 
 def _send(sends: Planned, image: ClusterImage, work: MergeWork, planned: MergeResult) -> None:
-    """Estimate the requests of a merge: it reads each file, lists the leader again, checks its root, and writes a
-    segment of at most the size of the files.
+    """Estimate the requests of a merge. A merge reads each file, lists the leader again, checks the leader's root,
+    and writes a segment of at most the size of the files.
     """
     if not planned.segments:
         return

@@ -1,5 +1,5 @@
-"""Plans of runs that copy logs to followers: the files that followers lack, and the requests of such a run that
-its dry run leaves out, as counted with stores in memory.
+"""Plans runs that copy logs to followers: the files that followers lack, and the requests that such a run sends
+and its dry run does not. The numbers were counted with stores in memory.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def plan_copies(
     new: Collection[int] = (),
 ) -> list[ReplicatePlanRow]:
     """The rows of a replicate with these works, and its requests. ``image`` may be the metadata after commits that
-    the plan only intends, with the roots ``new``, which are not formatted yet. A replica that cannot be looked at
-    is left out, with a note."""
+    are only planned. The roots ``new`` are not formatted yet. A replica that cannot be listed is left out, with a
+    note."""
     planned: list[tuple[SyncWork, PlannedSync]] = []
     failed: list[SyncWork] = []
     for outcome in execution.tasks.run(partial(look_at_sync, new=new), works):
@@ -82,7 +82,7 @@ def _send(sends: Planned, image: ClusterImage, planned: Sequence[tuple[SyncWork,
             _send_copies(sends, work, found, each)
         for one in {one for each in known for one in each.files}:
             sends.send(leader, gets=1, moved_bytes=min(one.size_bytes, TAIL_BYTES))
-        if found.leader_joins:  # it lists the members first, and itself once more
+        if found.leader_joins:  # the leader lists the members first, and itself once more
             sends.send(leader, puts=2, gets=1)
             for broker in {*view.isr} - {view.leader}:
                 sends.send(work.replicas.stores.get(broker), puts=1, gets=2)
@@ -94,7 +94,7 @@ def _send(sends: Planned, image: ClusterImage, planned: Sequence[tuple[SyncWork,
             for store in map(work.replicas.stores.get, work.replicas.acknowledging):
                 sends.send(store, puts=1)
             sends.send(leader, puts=1)
-        if newcomers:  # they are listed again, after the first of the two commits
+        if newcomers:  # the followers are listed again, after the first of the two commits
             joining = True
             for store in (leader, *map(work.replicas.stores.get, newcomers)):
                 sends.send(store, puts=1, gets=1)
@@ -111,14 +111,16 @@ def _send(sends: Planned, image: ClusterImage, planned: Sequence[tuple[SyncWork,
 
 
 def send_reading(sends: Planned, store: Store | None, found: PlannedSync) -> None:
-    """Add a reading of every byte of one replica that has all files of its leader."""
+    """Add the read of every byte of one replica that has all files of its leader."""
     sizes = [one.size_bytes for one in found.files]
     reads = sum(1 if size <= SMALL_BYTES else 1 + pieces(size, READ_BYTES) for size in sizes)
     sends.send(store, puts=1, gets=1 + reads, moved_bytes=sum(sizes))
 
 
 def _send_copies(sends: Planned, work: SyncWork, found: PlannedSync, each: PlannedCopies) -> None:
-    """Add the copies to one follower, without the footers of the files, which the leader reads once for all."""
+    """Add the copies to one follower, without the footers of the files, which are read once on the leader for all
+    followers.
+    """
     leader, follower = work.replicas.leader.store, work.replicas.stores.get(each.broker_id)
     for one in each.files:
         puts, gets = copies(one.size_bytes)

@@ -1,4 +1,4 @@
-"""Proves how far a log is committed, and records that in the metadata."""
+"""Proves how far a log is committed, and records this offset in the metadata."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stratalog.partitions.runner import Done, Failed
 
 
 def prove(metadata: MetadataClient, storage: Storage, states: Sequence[Progressed]) -> None:
-    """Advance the high watermark if every member of the maximal ISR was seen to hold more, and a later
+    """Advance the high watermark to the offset that every member of the maximal ISR was seen to hold, if a later
     linearizable read shows that the partition is unchanged.
     """
     candidates = [state for state in states if proven(state) > state.high_watermark]
@@ -36,7 +36,7 @@ def prove(metadata: MetadataClient, storage: Storage, states: Sequence[Progresse
 
 def proven(state: Progressed) -> int:
     """The offset up to which every member of the maximal ISR was seen to hold the log; 0 if a member was not
-    listed, or there are too few members to commit.
+    listed, or if too few members exist to commit.
     """
     if state.log_end == 0 or not state.has_min_isr:
         return 0
@@ -49,8 +49,8 @@ def proven(state: Progressed) -> int:
 
 
 def mark_written(metadata: MetadataClient, states: Iterable[Progressed]) -> None:
-    """Record in the metadata that partitions have committed records: one commit for all partitions that have at
-    least twice as many offsets as recorded."""
+    """Record in the metadata up to which offset partitions have committed records, in one commit for all
+    partitions that have at least twice as many offsets as recorded."""
     written = tuple(
         WrittenUpTo(*view.key, state.high_watermark, view.leader_epoch)
         for state in states

@@ -1,5 +1,5 @@
-"""Reassign: moves replicas of partitions to other brokers, which are added before the old ones are removed
-(Kafka's KIP-455).
+"""Reassign: moves replicas of partitions to other brokers. The new replicas are added before the old ones are
+removed (Kafka's KIP-455).
 
     1. tasks: read the existing files that will replace the removed replicas (``letting_go``)
     2. commit the target replicas of all partitions in one commit; new replicas are *joining*
@@ -9,8 +9,8 @@
 An interrupted run needs no repair: ``replicate`` continues it, and ``cancel`` restores the former replicas.
 ``vacuum`` deletes folders without an owner.
 
-A throttle is committed with step 2 (``follower.replication.throttled.rate``), so that every driver's ``replicate``
-obeys it, even after this run has ended. It is removed when no partition is being reassigned.
+A throttle (``follower.replication.throttled.rate``) is committed with step 2, so that every driver's ``replicate``
+obeys the throttle, even after this run has ended. The throttle is removed when no partition is being reassigned.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Planned:
 
 
 class ReassignRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition of the plan, with the outcome if the plan was carried out, and otherwise the bytes to copy.
+    """A partition of the plan, with the outcome if the plan was carried out, otherwise with the bytes to copy.
     Brokers are separated by spaces."""
 
     replicas_before: str
@@ -89,7 +89,7 @@ class CancelRow(PartitionRow, frozen=True, kw_only=True):
 
 
 def plan_replicas(metadata: MetadataClient, topics: Sequence[str] | None, change: ReplicaChange) -> ReplicaPlan:
-    """The plan of the change for the topics (None: all), on the cluster as it is now; nothing is changed.
+    """The plan of a change for the topics (None: all), based on the current cluster. Changes nothing.
 
     Raises: see ``stratalog.engine.metadata.reassignment_plan.plan_change``.
     """
@@ -109,7 +109,7 @@ def reassign(
     dry_run: bool = False,
 ) -> Report:
     """Carry out the plan. A partition that is refused, or cannot be finished now, is a failure in the report; the
-    others continue. ``force`` also removes the last replica in sync, and loses the records that only it has.
+    others continue. ``force`` also removes the last replica in sync; records that only this replica has are lost.
 
     Raises: UnknownTopicOrPartitionError, UnknownBrokerError, InvalidReplicaAssignmentError for a wrong plan,
         InvalidCallError for an invalid plan or a throttle of 0; then nothing is changed.
@@ -283,7 +283,7 @@ def _copy(
 
 
 def _note_unfinished(planned: dict[TopicIdPartition, _Planned], image: ClusterImage, run: OperationRun) -> None:
-    """Report unfinished partitions."""
+    """Report the unfinished partitions."""
     elsewhere = 0
     for key, one in planned.items():
         now = _now(image, key)
@@ -328,7 +328,7 @@ def _row(key: TopicIdPartition, one: _Planned, image: ClusterImage, dry_run: boo
 
 
 def _now(image: ClusterImage, key: TopicIdPartition) -> PartitionImage | None:
-    """The partition as it is now; None if the topic has been deleted meanwhile."""
+    """The current state of the partition; None if the topic has been deleted meanwhile."""
     topic = image.topics.get(key[0])
     return None if topic is None else topic.partitions[key[1]]
 

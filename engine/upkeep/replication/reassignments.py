@@ -1,5 +1,5 @@
-"""Lists reassignments in progress: joining replicas, replicas in sync, and the amount left to copy. Writes nothing
-and stores no state: the listings show what a new replica lacks.
+"""Lists reassignments in progress: joining replicas, replicas in sync, and the remaining bytes to copy. Writes
+nothing, because the listings of the replicas show which files a new replica lacks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stratalog.tiering.bootstrap import FromLeader, FromRemote, StartOver, fetch
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """The part of the leader's log that a new replica lacks; None while the start of that part is unknown."""
+    """The part of the leader's log that a new replica lacks; None while the start of this part is unknown."""
 
     broker_id: int
     records: int | None = None

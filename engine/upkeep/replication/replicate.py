@@ -1,18 +1,18 @@
 """Replicate: copies leaders' logs to followers, advances the high watermark, maintains the ISR.
 
-0. probe the roots: fence missing brokers, register new roots; elect missing leaders if that is allowed
+0. probe the roots: fence missing brokers, register new roots; elect missing leaders if this is allowed
 1. tasks: sync every follower of a partition to its leader
 2. leaders whose storage has lost or changed data resign in favour of an intact member of the ISR; the bad file is
    replaced, and another round follows under the new leader. If the whole ISR is behind the remote log, its leader
    continues from the end of the remote log (``behind_remote``)
-3. members that are damaged, or behind for ``replica.lag.time.max.ms``, leave the ISR: one commit for all
+3. members that are damaged, or have been behind for ``replica.lag.time.max.ms``, leave the ISR: one commit for all
 4. one linearizable read; for unchanged partitions, the high watermark advances to the offset that every member of
-   the maximal ISR has; not while the ISR is below ``min.insync.replicas`` (KIP-966)
-5. followers outside the ISR that caught up: commit *adding*, sync once more, commit *in the ISR* (the two commits
-   of the protocol's Expand), one commit for all partitions each; if the second one removes other replicas, the
-   files that replace them are read first (``letting_go``)
-6. partitions whose view has changed meanwhile, or whose ISR is now large enough, start again from 1
-7. record in the metadata which partitions have records, or twice as many offsets as recorded, in one commit
+   the maximal ISR has. It does not advance while the ISR is below ``min.insync.replicas`` (KIP-966)
+5. for followers outside the ISR that caught up: commit *adding*, sync once more, commit *in the ISR* (the two
+   commits of the protocol's Expand). Each is one commit for all partitions. If the second commit removes other
+   replicas, the files that replace theirs are read first (``letting_go``)
+6. partitions whose view has changed meanwhile, or whose ISR is now large enough, start again from step 1
+7. record in one commit which partitions now have records, or have at least twice as many offsets as recorded
 8. finish abandoned transactions, with ``__transaction_state``
 """
 
@@ -76,9 +76,9 @@ class ReplicateRow(PartitionRow, frozen=True, kw_only=True):
     copied_files: int
     copied_bytes: int
     avoided_bytes: int
-    """The bytes that a follower starting at the leader's first local offset would also have copied."""
+    """The additional bytes that a follower starting at the leader's first local offset would have copied."""
     joined_s: float | None
-    """The times at which followers joined the ISR, in seconds from the beginning."""
+    """The times when followers joined the ISR, in seconds from the start of the run."""
 
 
 def replicate(
@@ -97,10 +97,10 @@ def replicate(
     """Replicate the topics (None: all; only the partitions in ``only``, if given), to all followers, or to those
     in ``brokers``. Each task waits at most ``throttled_s`` seconds (None: as long as necessary) for copies that a
     reassignment's throttle delays, and leaves the rest to the next run. ``totals["cut_off"]`` is the number of
-    partitions that did not catch up because of this or of ``over`` (``sync_all``).
+    partitions that did not catch up because of the throttle or of ``over`` (``sync_all``).
 
-    Raises: UnknownTopicOrPartitionError, UnknownBrokerError; errors of reading the metadata. Everything else is a
-        failure of its partition in the report.
+    Raises: UnknownTopicOrPartitionError, UnknownBrokerError; errors of reading the metadata. Any other error is a
+    failure of its partition in the report.
     """
     cut_off = 0
     with execution.run("replicate", dry_run=dry_run) as run:
@@ -143,7 +143,7 @@ def _finish_transactions(
     states: Sequence[Progressed],
     run: OperationRun,
 ) -> None:
-    """Step 8, for partitions that hold anything. Adds a note for each changed transaction."""
+    """Step 8, for partitions that have records. Adds a note for each changed transaction."""
     views = [
         state.replicas.view
         for state in states
@@ -161,8 +161,8 @@ def _finish_transactions(
 
 
 def _is_settled(state: Progressed) -> bool:
-    """Whether nothing is left to do: all replicas are in the ISR, and their records are committed. (A fenced
-    replica may return before any run notices that it was away.)
+    """Whether no work remains: all replicas are in the ISR, and their records are committed. (A fenced replica may
+    return before any run notices its absence.)
     """
     view = state.replicas.view
     committed = state.high_watermark == state.log_end or not state.has_min_isr
@@ -181,8 +181,8 @@ def plan(
     throttled_s: float | None = None,
 ) -> list[SyncWork]:
     """One piece of work per partition, with the unfenced followers. A topic whose remote log cannot be read is a
-    failure, but only followers that must start in that log have to wait; a topic with a damaged remote log is
-    skipped.
+    failure, but only those of its followers that must start in the remote log have to wait. A topic with a damaged
+    remote log is skipped.
 
     Raises: UnknownTopicOrPartitionError.
     """
@@ -223,7 +223,7 @@ def plan(
 
 
 def end_throttle(metadata: MetadataClient, image: ClusterImage) -> None:
-    """Remove the throttle, if ``image`` has one, with the last reassignment."""
+    """Remove the throttle, if ``image`` has one and no partition is being reassigned."""
     if THROTTLED_RATE in image.configs:
         metadata.submit(EndThrottle())
 
@@ -302,8 +302,8 @@ def _again(
 
 
 def _blame_registers(metadata: MetadataClient, storage: Storage, states: Iterable[Progressed]) -> None:
-    """Report a replica with a register of an epoch that was never committed, for a view that seems stale but is
-    not. Files of no rule that make it seem so are noted (``note_foreign``).
+    """If a view only seems stale, report the replica with a register of an epoch that was never committed. If
+    files of an unknown rule make the view seem stale, they are noted (``note_foreign``).
     """
     for state in states:
         errors = [state.leader_error, *(missed.error for missed in state.missed.values())]
@@ -349,8 +349,8 @@ def _replace_leaders(
 
 
 def _forget_stale(metadata: MetadataClient, states: Iterable[Progressed]) -> None:
-    """Discard damage that was found under a stale view. It proves nothing, because another broker may lead and
-    hold more. Partitions with such a view are processed again.
+    """Discard damage that was found under a stale view. Such damage proves nothing, because another broker may
+    lead and have more records. Partitions with a stale view are processed again.
     """
     image = metadata.image()
     for state in states:
@@ -393,7 +393,7 @@ def _shrink(
 
 
 def _now_at_leader(storage: Storage, clock: Clock, view: PartitionView) -> int:
-    """The time by which lag is measured: that of the leader's storage, which also dates its files."""
+    """The time for measuring lag, from the clock of the leader's storage, which also dates its files."""
     store = None if view.leader is None else storage.stores.get(view.leader)
     now_ms = None if store is None else store.now_ms()
     return clock.now_ms() if now_ms is None else now_ms
@@ -414,10 +414,10 @@ def _expand(
         for key, state in states.items()
         if not state.again
     }
-    # 1. *adding*: from here on an append needs these followers too.
+    # 1. *adding*: from now on an append also needs these followers.
     wanted = [adding(states[key].replicas.view, brokers) for key, brokers in newcomers.items() if brokers]
     added = propose(metadata, storage, states, wanted)
-    # 2. Copy everything that was appended before that.
+    # 2. Copy everything that was appended before this commit.
     again: list[SyncWork] = []
     for work in works:
         key = work.replicas.view.key

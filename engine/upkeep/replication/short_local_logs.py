@@ -1,11 +1,12 @@
-"""Short local logs: replicas that hold much less locally than others, since they began at the earliest pending
-upload offset (KIP-1023). If one leads, reads of the records that it lacks go to the remote tier; a follower serves
-only the records that it holds (``stratalog.engine.replicas.nearest``).
+"""Short local logs: replicas that hold far fewer records locally than others, because they began at the earliest
+pending upload offset (KIP-1023). If such a replica leads, reads of the records that it lacks go to the remote
+tier; a follower serves only the records that it holds (``stratalog.engine.replicas.nearest``).
 
 With ``leader.election.short.local.log.last.enable`` such replicas are the last choice among possible leaders
 ("having slightly relaxed criteria wherein other followers are preferred for leadership", KIP-1023, "Motivation").
-This only affects speed, so it applies only to elections that an operator or a job requests. An election by the
-metadata alone, because a broker was fenced, does not know the storage; the next ``elect`` corrects it.
+This order affects only speed, so it applies only to elections that an operator or a job requests. When a broker is
+fenced, the metadata elect a leader without reading storage, so they ignore this order; the next ``elect`` corrects
+the choice.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def has_short_local_log(held: int, others: Iterable[int]) -> bool:
 
 def short_local_logs_last(order: Sequence[int], held: Mapping[int, int]) -> list[int]:
     """``order``, with the short local logs at the end; ``held`` is the number of records that each replica holds
-    locally. Replicas with an unknown number keep their place.
+    locally. Replicas with an unknown number of records keep their place.
     """
     most = held.values()
     short = [broker for broker in order if broker in held and has_short_local_log(held[broker], most)]

@@ -32,8 +32,8 @@ class SyncWork(PartitionWork):
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """The results by follower; a follower that still lacks files is in both. ``leader_end`` is a log end that the
-    leader was seen to have reached."""
+    """The results and errors by follower; a follower that still lacks files is in both. ``leader_end`` is a log
+    end that the leader was seen to have reached."""
 
     synced: tuple[Synced, ...]
     missed: tuple[tuple[int, Missed], ...]
@@ -75,7 +75,7 @@ def sync_all(
     over: Over | None = None,
 ) -> None:
     """Sync the followers of all partitions, and record the results in ``states``. ``over`` is checked after a
-    group of files has been copied to each follower, and again after further groups, more each time. When it
+    group of files has been copied to each follower, and then after growing numbers of groups. When ``over``
     returns True, followers that still lack files are ``cut_off``.
     """
 

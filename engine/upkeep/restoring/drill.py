@@ -1,15 +1,17 @@
-"""A drill: restores a living cluster from its remote tier to a temporary folder, and compares the two.
+"""A drill: restores a running cluster from its remote tier to a temporary folder, and compares the two clusters.
 
-The copy has the cluster's id, and its own roots in a temporary folder. It sees the remote tier through a store
-that refuses every change, so the tables are not taken over, and the living cluster is not affected. The drill
+The copy has the cluster's id, and its own roots in a temporary folder. It reads the remote tier through a store
+that refuses every change, so the tables are not taken over, and the running cluster is not affected. The drill
 compares:
 
-the description         topics, with the current metadata
+the description         its topics, with the current metadata
 log starts, log ends    records that are not tiered yet would be lost
-leader epochs           of all records below the end, if there are any: the last segment has them
-producers               if the two logs end at the same offset
-records                 the first and the last one of each partition, from either tier of the living cluster;
-                        ``deep``: all that its leaders hold, and every byte of the remote tier by checksum
+leader epochs           the epochs of all records below the end, if there are any: the last segment has these
+                        epochs
+producers               the producer states, if the two logs end at the same offset
+records                 the first and the last record of each partition, from either tier of the running cluster;
+                        with ``deep``, all records that the leaders hold, and the checksum of every byte in the
+                        remote tier
 """
 
 from __future__ import annotations
@@ -41,14 +43,14 @@ from stratalog.partitions.store.read_only import ReadOnlyStore
 from stratalog.tiering.plan import waiting_since_ms
 
 PIECE_BYTES = 16 * 1024 * 1024
-"""The number of bytes of a partition to compare at once."""
+"""The number of bytes of a partition to compare in one piece."""
 
 
 class DrillRow(RestoreRow, frozen=True, kw_only=True):
-    """A partition after the restore, compared with the living one."""
+    """A partition after the restore, compared with the partition of the running cluster."""
 
     high_watermark: int
-    """The high watermark of the living partition."""
+    """The high watermark of the partition in the running cluster."""
     lost_records: int
     lost_ms: int
     """The age of the first record that would be lost."""
@@ -57,7 +59,7 @@ class DrillRow(RestoreRow, frozen=True, kw_only=True):
 
 
 def read_only_remote(ports: Ports, opener: OpenStore) -> OpenStore:
-    """An opener for the copy: like ``opener``, but read-only for the remote tier."""
+    """An opener for the copy: the same as ``opener``, but read-only for the remote tier."""
 
     def open_root(uri: str, options: StoreOptions, clock: Clock) -> Store:
         if uri == ports.storage.file.remote:
@@ -68,7 +70,7 @@ def read_only_remote(ports: Ports, opener: OpenStore) -> OpenStore:
 
 
 def copy_of_file(file: ClusterFile, folder: Path) -> ClusterFile:
-    """The cluster file of the copy: like ``file``, with new roots below ``folder``."""
+    """The cluster file of the copy: the same as ``file``, but with new roots below ``folder``."""
     brokers = []
     for broker in file.brokers:
         root = folder / f"broker-{broker.broker_id}"
@@ -78,12 +80,12 @@ def copy_of_file(file: ClusterFile, folder: Path) -> ClusterFile:
 
 
 def drill(ports: Ports, opener: OpenStore, *, deep: bool = False) -> Report:
-    """Restore the cluster to a temporary folder, which is removed, and compare them. Every difference that would
-    make a restore wrong is a failure in the report. ``lost_records`` is the number of records that are not tiered
-    yet; ``lost_ms`` is the age of the first of them.
+    """Restore the cluster to a temporary folder, compare the copy with the cluster, and remove the folder. Every
+    difference that would make a restore wrong is a failure in the report. ``lost_records`` is the number of
+    records that are not tiered yet; ``lost_ms`` is the age of the first of these records.
 
     Raises: InvalidCallError when the remote tier does not describe this cluster yet; errors of reading the
-        metadata, errors of making the copy.
+        metadata, or of making the copy.
     """
     remote = ports.storage.remote_store("a drill restores the cluster from the remote tier")
     plan = plan_restore(ports.storage.file, remote, ports.storage.file.cluster_id, ports.clock, ports.storage.key)
@@ -121,7 +123,7 @@ def _drill(ports: Ports, plan: RestorePlan, copy: Callable[[], Ports], *, deep: 
 
 
 def _not_described(ports: Ports, plan: RestorePlan) -> Iterator[str]:
-    """The changes since the restore point."""
+    """A text for each change since the restore point."""
     now = describe(ports.metadata.image())
     described = {topic.topic_id: topic for topic in plan.description.topics}
     if now.configs != plan.description.configs:
@@ -148,7 +150,7 @@ def compare(living: Ports, copied: Ports, one: RestoredPartition, deep: bool) ->
     end = after.positions.high_watermark
     if end > before.positions.log_end:
         raise CorruptionError(
-            f"the remote log ends at offset {end}, after the leader's, which ends at {before.positions.log_end}"
+            f"the remote log ends at offset {end}, but the leader's log already at {before.positions.log_end}"
         )
     has_records = one.log_start < one.log_end
     if has_records and (found := _below(after, end)) != (wanted := _below(before, end)):
@@ -181,7 +183,7 @@ def compare(living: Ports, copied: Ports, one: RestoredPartition, deep: bool) ->
 
 
 def _lost_ms(living: Ports, before: PartitionState, end: int) -> int:
-    """The age in ms of the first record that would be lost; 0 if none would be."""
+    """The age in ms of the first record that would be lost; 0 if no record would be lost."""
     if before.positions.high_watermark <= end:
         return 0
     leader = before.leader.replicas.leader

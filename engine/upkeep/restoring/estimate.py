@@ -1,4 +1,4 @@
-"""The requests of a restore that its dry run leaves out, as counted with stores in memory."""
+"""The requests that a restore sends and its dry run does not. The numbers were counted with stores in memory."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from stratalog.engine.driver.planned import Planned
 from stratalog.engine.upkeep.restoring.plan import RestorePlan
 
 _PUTS_OF_BROKER, _GETS_OF_BROKER = 9, 14
-"""Checks of a root, its format, its registration, and probes of it."""
+"""Requests to check, format, register and probe a root."""
 _PER_REPLICA = 5
-"""Requests of either price for each replica: its start at the end of the remote log, and listings after that."""
+"""Requests of either price per replica: to start the replica at the end of the remote log, and to list it later.
+"""
 _COMMITS, _COMMITS_TO_JOIN = 6, 2
-"""Commits in addition to one for each broker and each topic."""
+"""The number of commits, besides one for each broker and each topic."""
 _LOOKS = 11
 
 
 def send_restore(sends: Planned, file: ClusterFile, plan: RestorePlan) -> None:
-    """Add the format of the brokers, the commits of the topics, a second plan, and the first replicate. Requests
-    that delta-rs sends for the tables are not counted."""
+    """Add the formatting of the brokers, the commits of the topics, a second plan, and the first replicate.
+    Requests that delta-rs sends for the tables are not counted."""
     stores = sends.storage.stores
     brokers, voters = len(file.brokers), file.voters
     copied = any(min(topic.replication_factor, brokers) > 1 for topic in plan.topics)

@@ -56,14 +56,15 @@ class RestoredPartition:
     """The greatest known leader epoch of the partition."""
     segments: tuple[RemoteSegment, ...]
     rule: Rule | None = None
-    """The rule of removal with which it begins; the next one has a greater generation than every segment."""
+    """The removal rule with which the partition begins. The next rule has a greater generation than every segment.
+    """
 
     def __str__(self) -> str:
         return f"{self.topic.name}-{self.partition}"
 
     @property
     def row(self) -> RestoreRow:
-        """The row of a report."""
+        """The partition's row in a report."""
         return RestoreRow(
             topic=self.topic.name,
             partition=self.partition,
@@ -76,20 +77,18 @@ class RestoredPartition:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """The cluster to restore. All of it is intact, as far as footers show."""
+    """The cluster to restore. According to the footers that were read, all of it is intact."""
 
     description: ClusterDescription
     topics: tuple[TopicDescription, ...]
-    """The topics, without internal ones; leader epochs and log starts come from the remote log where it is
-    newer.
-    """
+    """The topics, without internal ones. Leader epochs and log starts come from the remote log if it is newer."""
     tiered: frozenset[str]
     """Ids of the topics that have a table, or will get one."""
     partitions: tuple[RestoredPartition, ...]
     notes: tuple[str, ...]
     """Notes about losses."""
     failures: tuple[Failure, ...]
-    """Items that cannot be restored; if there is any, nothing is restored."""
+    """Items that cannot be restored. If there is any such item, nothing is restored."""
 
     def of(self, topic: TopicDescription) -> Iterator[RestoredPartition]:
         """The partitions of a topic."""
@@ -109,31 +108,31 @@ class RestorePlan:
 
 FAR_AHEAD = 10**15
 """The greatest plausible distance, in offsets, of a log start from the end of the remote log: the number of
-records deleted before they were tiered. A greater log start is treated as damage, and no offset is assigned from
-it.
+records deleted before they were tiered. A log start beyond this distance is treated as damage, and no offset is
+derived from it.
 """
 FAR_AHEAD_EPOCHS = 10**8
-"""The greatest plausible distance in leader epochs: elections since the last segment was tiered, and ``EPOCH_GAP``
-for each restore."""
+"""The greatest plausible distance in leader epochs. Each election since the last segment was tiered adds one, and
+each restore adds ``EPOCH_GAP``."""
 
 _THREADS = 16
 
 _TableOf = Callable[[TopicDescription, str], "DeltaTopicTable"]
-"""The table of a topic, as the cluster with this id sees it."""
+"""The table of a topic, opened for the cluster with this id."""
 
 
 def plan_restore(
     file: ClusterFile, remote: Store, former: str, clock: Clock, key: ClusterKey | None
 ) -> RestorePlan:
-    """The plan of restoring cluster ``former`` from the remote tier; the cluster of ``file`` may already have
-    taken over some of its tables. Reads every table, looks up every listed object, and reads the footer of the
+    """The plan to restore cluster ``former`` from the remote tier; the cluster of ``file`` may already have taken
+    over some of its tables. Reads every table, checks that every listed object exists, and reads the footer of the
     last segment of every partition. With ``key``, the key of the cluster of ``file``, the description must be
     signed.
 
     Raises: InvalidCallError when the remote tier does not describe the cluster; CorruptionError when the
-        description is damaged; StorageError kinds. An error of one topic is a failure in the plan.
+        description is damaged; StorageError kinds. An error that concerns one topic is a failure in the plan.
     """
-    from stratalog.tiering.delta_table import DeltaTopicTable  # here: it loads delta-rs
+    from stratalog.tiering.delta_table import DeltaTopicTable  # imported here, because it loads delta-rs
 
     def table_of(topic: TopicDescription, cluster_id: str) -> DeltaTopicTable:
         return DeltaTopicTable(
@@ -187,15 +186,17 @@ def plan_restore(
 
 
 def _started_at_zero(topic: TopicDescription) -> TopicDescription:
-    """The topic, with logs that start at 0. A log that starts later needs the snapshot that replaces its beginning
-    (KIP-630, "Validation of Snapshot and Log"), and only brokers hold snapshots.
+    """The topic, with logs that start at 0. A log that starts later would need the snapshot that replaces its
+    beginning (KIP-630, "Validation of Snapshot and Log"), but only brokers hold snapshots.
     """
     partitions = tuple(one._replace(log_start_offset=0) for one in topic.partitions)
     return msgspec.structs.replace(topic, partitions=partitions)
 
 
 def _checked_config(topic: TopicDescription, description: ClusterDescription) -> TopicConfig:
-    """Check that the configs could be set now; a key of a later version could not. Raises: InvalidConfigError."""
+    """Check that this version accepts the configs; a key of a later version is refused. Raises:
+    InvalidConfigError.
+    """
     what = f"topic {topic.name!r}"
     for name, text in description.configs.items():
         check_config(Scope.CLUSTER, name, text, "cluster")
@@ -250,10 +251,10 @@ def _partition(
     segments: tuple[RemoteSegment, ...],
     state: AuxiliaryState | None,
 ) -> RestoredPartition:
-    """One partition. The log start may have grown after the description was written, and segments may have been
+    """One partition. Since the description was written, the log start may have grown, and segments may have been
     deleted.
 
-    Raises: CorruptionError for offsets or epochs that are far ahead of those of the remote log.
+    Raises: CorruptionError if offsets or epochs are implausibly far ahead of the remote log.
     """
     first = segments[0].base_offset if segments else 0
     log_start = max(described.log_start_offset, first)

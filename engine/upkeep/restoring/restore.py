@@ -1,20 +1,23 @@
-"""Restore: a cluster on empty brokers, from the remote tier alone.
+"""Restore: restores a cluster to empty brokers, from the remote tier alone.
 
 1. Read the description of the former cluster, its tables, and the last segment of every partition. If anything is
-wrong, the restore ends here, and nothing was changed. 2. Format the brokers as another cluster, with its own id.
-3. Write the description of the new cluster, so that this cluster can itself be restored if everything is lost
-between two of these steps. 4. Hand the tables over to the new cluster: from here on the former cluster cannot
-commit to them. 5. Commit configs and topics: with their old ids, leader epochs far above the known ones, and no
-leaders. 6. Elect uncleanly: on each leader the log begins at the *current* end of the remote log, with its leader
-epochs and producers (``candidates``); followers follow.
+   wrong, the restore ends here without having changed anything.
+2. Format the brokers as a new cluster, with its own id.
+3. Write the description of the new cluster. If everything is lost between two of these steps, the new cluster can
+   then itself be restored.
+4. Hand the tables over to the new cluster. From now on, the former cluster cannot commit to them.
+5. Commit the configs and the topics. Topics keep their ids; they get leader epochs far above the known ones, and
+   no leaders.
+6. Elect leaders uncleanly. On each leader the log begins at the *current* end of the remote log, with the remote
+   log's leader epochs and producers (``candidates``). Followers then copy from their leaders.
 
 Every step can be repeated: run an interrupted restore again.
 
-Why another cluster id: the id in the properties of a table fences the former cluster
-(``stratalog.tiering.delta_table``). Why the same topic ids: a table, its folder and its files belong to a topic
-id, and the history continues in them. Tiered records are restored, all below the high watermark. Everything else
-is lost, including all that only brokers hold: offsets of consumer groups, the state of transactions, records of
-topics that are not tiered, snapshots.
+The new cluster has another id because the cluster id in the properties of a table fences the former cluster
+(``stratalog.tiering.delta_table``). Topics keep their ids because a table, its folder and its files belong to a
+topic id, and the history continues in them. All tiered records are restored, and all are below the high watermark.
+Everything else is lost, including everything that only brokers hold: offsets of consumer groups, the state of
+transactions, records of topics that are not tiered, and snapshots.
 """
 
 from __future__ import annotations
@@ -67,9 +70,9 @@ def restore(
     key: ClusterKey | None,
     dry_run: bool,
 ) -> Report:
-    """Run all steps: the brokers of ``file``, which ``heir`` formats, take the place of cluster ``former``.
-    ``around`` receives everything after the format as a function, and calls it. If a topic cannot be restored,
-    that is a failure in the report, and nothing is changed.
+    """Run all steps: the brokers of ``file``, which ``heir`` formats, replace cluster ``former``. ``around`` is
+    called with a function that does everything after the formatting, and must call it. If a topic cannot be
+    restored, the report has a failure, and nothing is changed.
 
     Raises: InvalidCallError for wrong arguments; see ``plan_restore``; errors of ``heir``.
     """
@@ -100,7 +103,7 @@ def restore(
         with measured(ports.clock, ports.storage.counts) as measure:
             check_target(ports.metadata.image(), plan)
             take_over(ports.metadata, ports.storage, ports.clock, plan, former)
-            # Plan again: the former cluster's commits belong to the history until it loses the tables.
+            # Plan again: commits of the former cluster belong to the history until that cluster loses the tables.
             latest = plan_restore(file, remote, former, clock, key)
             report = (
                 _planned(latest, False)
@@ -148,19 +151,19 @@ def check_target(image: ClusterImage, plan: RestorePlan) -> None:
     foreign = sorted(
         topic.name
         for topic in image.topics.values()
-        # this topic records the restore itself
+        # this topic has the record of the restore itself
         if topic.topic_id not in _ids(plan) and topic.name != OPERATIONS_TOPIC
     )
     if foreign:
         raise InvalidCallError(
-            f"cluster {image.cluster_id!r} already has topics, {', '.join(foreign[:3])}: restore to brokers "
+            f"cluster {image.cluster_id!r} already has topics ({', '.join(foreign[:3])}): restore to brokers "
             "without topics"
         )
 
 
 def take_over(metadata: MetadataClient, storage: Storage, clock: Clock, plan: RestorePlan, former: str) -> None:
     """Steps 3 and 4. Raises: see ``hand_over``."""
-    from stratalog.tiering.delta_table import hand_over  # here: it loads delta-rs
+    from stratalog.tiering.delta_table import hand_over  # imported here, because it loads delta-rs
 
     remote = storage.remote_store("a cluster is restored from the remote tier")
     description = restored_description(plan, storage.file.cluster_id)
@@ -170,7 +173,7 @@ def take_over(metadata: MetadataClient, storage: Storage, clock: Clock, plan: Re
             table = storage.remote_table(as_image(topic))
             options = storage.file.remote_storage
             if not hand_over(table, former, storage.file.cluster_id, options, clock):
-                # Otherwise the former cluster might still create the table.
+                # Create the missing table; otherwise the former cluster might still create it.
                 table.ensure(schema_of(topic.key_schema, topic.value_schema))
         if topic_config(topic.configs, description.configs).snapshot_table:
             published = storage.snapshot_table(as_image(topic))

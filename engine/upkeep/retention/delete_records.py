@@ -1,14 +1,15 @@
 """DeleteRecords: moves the log start of a partition, as its owner requests (Kafka's Admin API; KIP-107).
 
-1. List the leaders: is it allowed, and how far is each log committed.
+1. List the leaders: check that deletion is allowed, and how far each log is committed.
 2. Commit the new log start offsets, one commit for all partitions; repeat for those with a new leader.
-3. Describe the cluster in the remote tier if a topic is tiered, so that no restore brings deleted records back.
+3. If a topic is tiered, write a description of the cluster to the remote tier, so that no restore brings deleted
+   records back.
 
-Readers and followers use the new log start at once. ``retain`` deletes whole files below it, in the remote tier
-and on the brokers, after ``file.delete.delay.ms``.
+Readers and followers use the new log start immediately. ``retain`` deletes whole files below it, in the remote
+tier and on the brokers, after ``file.delete.delay.ms``.
 
-If snapshots replace the records that leave the log, only a snapshot moves its start (KIP-630, "When to Increase
-the LogStartOffset"): POLICY_VIOLATION.
+If snapshots replace the deleted records of a log, only a snapshot may move the log start (KIP-630, "When to
+Increase the LogStartOffset"), so the call fails with POLICY_VIOLATION.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ def delete_records(
     dry_run: bool = False,
 ) -> Report:
     """Delete the records below these offsets (``HIGH_WATERMARK``: all committed records). One row per partition
-    with its low watermark, the offset at which its log then starts. Deleting below the log start changes nothing.
+    with its low watermark, which is the offset at which its log then starts. An offset below the current log start
+    changes nothing.
 
     Raises: PolicyViolationError, UnknownTopicOrPartitionError, OffsetOutOfRangeError beyond the high watermark,
         InvalidCallError: nothing was changed. A leader that cannot be listed is a failure of its partition.
@@ -180,7 +182,7 @@ def _describe(metadata: MetadataClient, storage: Storage, topics: Iterable[str])
 
 
 def _row(one: TopicPartition, start: _Start | None) -> DeleteRecordsRow:
-    """The row of a partition. ``start`` None: the partition has failed, and its log start is unknown."""
+    """The row of a partition. If ``start`` is None, the partition has failed, and its log start is unknown."""
     low_watermark = None if start is None else max(start.present, start.wanted.log_start_offset)
     deleted = 0 if start is None or low_watermark is None else low_watermark - start.present
     return DeleteRecordsRow(topic=one[0], partition=one[1], low_watermark=low_watermark, deleted_records=deleted)

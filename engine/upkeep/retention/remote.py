@@ -1,4 +1,4 @@
-"""Retention of the remote tier: which of its segments are reliable, and which leave it (KIP-405, KIP-950)."""
+"""Retention of the remote tier: the segments that are reliable, and the segments to remove (KIP-405, KIP-950)."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _NO_HISTORY = Lineage()
 
 def remote_parts(storage: Storage, topic: TopicImage, run: OperationRun) -> dict[int, RemoteRetention]:
     """The remote part of every partition of a tiered topic. If the store lacks an object that the table lists, the
-    topic fails. A rewrite by another program is reverted first, and noted: until then any VACUUM may delete
-    objects on which the brokers are about to rely.
+    topic fails. A rewrite by another program is first reverted, and noted, because otherwise a Delta VACUUM may
+    delete objects on which the brokers are about to rely.
 
     Raises: see ``DeltaTopicTable.undo_rewrites``.
     """
@@ -67,7 +67,7 @@ def remote_parts(storage: Storage, topic: TopicImage, run: OperationRun) -> dict
 
 def _load(table: DeltaTopicTable, log: RemoteLog) -> tuple[RemoteLog, RemoteObjects, frozenset[str]]:
     """The content of the table and its objects; ``log`` was just read from the table. If an object seems to be
-    missing, it is looked up again, as it may have left the table since that read.
+    missing, the table is read again, because the object may have been removed since the first read.
     """
     objects = table.objects()
     missing = frozenset(segment.path for segment in log.all_segments() if not objects.holds(segment))
@@ -79,7 +79,7 @@ def _load(table: DeltaTopicTable, log: RemoteLog) -> tuple[RemoteLog, RemoteObje
 
 @dataclass(slots=True)
 class Expiry:
-    """The segments that leave the remote logs in one run."""
+    """The segments that one run removes from the remote logs."""
 
     metadata: MetadataClient
     storage: Storage
@@ -88,7 +88,7 @@ class Expiry:
     log_starts: Mapping[TopicIdPartition, int]
     """The log start offsets that this run has committed, or would commit without ``dry_run``."""
     decided: Collection[TopicIdPartition]
-    """The partitions whose log now starts at the offset that retention requires."""
+    """The partitions whose log now starts at the offset that retention wants."""
     operation: OperationRun
     removed: dict[TopicIdPartition, list[RemoteSegment]] = field(default_factory=dict)
     """The removed segments of each partition."""
@@ -128,8 +128,7 @@ class Expiry:
         return max(committed, self.log_starts.get(key, 0)) if self.operation.dry_run else committed
 
     def _remove_all(self, topic: TopicImage, config: TopicConfig) -> None:
-        """Remove all segments of a topic that is no longer tiered (KIP-950), once its logs start on the
-        brokers."""
+        """Remove all segments of a topic that is no longer tiered (KIP-950), if its logs start on brokers."""
         table = self.storage.remote_table(topic)
         log = table.load()
         partitions = [p for p in log.segments if (topic.topic_id, p) in self.decided]
@@ -152,7 +151,7 @@ class Expiry:
         self._delete_removed(table, config)
 
     def _delete_removed(self, table: DeltaTopicTable, config: TopicConfig) -> None:
-        """Delete removed objects after their delay, if the clocks agree on the time."""
+        """Delete the removed objects whose delay is over, if the clocks agree on the time."""
         if agreed_ms(self.clock, table.remote) is not None:
             table.vacuum(config.file_delete_delay_ms)
 

@@ -1,11 +1,13 @@
 """Retain: applies total and local retention, and deletes files after their delay (KIP-405; protocol section 4).
 
-1. tasks: the part of each partition that total retention keeps, by its leader and the remote log 2. commit the new
-log start offsets, one commit for all partitions 3. commit the removal of remote segments below them, one commit
-per topic; delete objects that were removed ``file.delete.delay.ms`` ago 4. tasks: on every replica write the new
-local start, and delete files that left the log ``file.delete.delay.ms`` ago
+1. tasks: determine the part of each partition that total retention keeps, from its leader and its remote log
+2. commit the new log start offsets, in one commit for all partitions
+3. commit the removal of remote segments below the log starts, in one commit per topic; delete objects that were
+   removed ``file.delete.delay.ms`` ago
+4. tasks: on every replica write the new local start, and delete files that left the log ``file.delete.delay.ms``
+   ago
 
-No record leaves a broker's storage before its remote copy is committed and every byte of that copy has been read
+No record is deleted from a broker before its remote copy is committed and every byte of that copy has been read
 (``tasks``). If a topic is no longer tiered, each log starts at the leader's local start, and all remote segments
 are removed.
 """
@@ -73,14 +75,13 @@ def retain(
     since: LookMark | None = None,
 ) -> Report:
     """Apply retention to the topics (None: all; only the partitions in ``only``, if given). Files without a
-    partition are left to ``vacuum``. Brokers begin to rely on remote segments step by step, and each is read for
-    that. ``over`` is checked after one segment per partition, and again after further ones. When it returns True,
-    the files that other segments would replace stay, and ``totals["cut_off"]`` is the number of unfinished
-    partitions. Replicas that this process has listed after ``since`` are listed again only if they have something
-    to delete.
+    partition are left to ``vacuum``. Before a broker relies on a remote segment, the segment is read. ``over`` is
+    checked after one segment per partition, and again after further ones. When ``over`` returns True, the files
+    that the unread segments would replace stay, and ``totals["cut_off"]`` is the number of unfinished partitions.
+    Replicas that this process has listed after ``since`` are listed again only if they have something to delete.
 
-    Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of its
-        partition in the report.
+    Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Any other error is a failure of its
+    partition in the report.
     """
     with execution.run("retain", dry_run=dry_run) as run:
         sends = Planned(storage)
@@ -89,9 +90,7 @@ def retain(
         chosen = [topic for topic, _ in asked]
         now_ms = removal_time(storage, execution.clock, image, run)
         works = _plan(storage, execution.clock, image, chosen, only, now_ms, run)
-        sound = {
-            work.replicas.view.topic_id for work in works
-        }  # topics that have failed are not tried again below
+        sound = {work.replicas.view.topic_id for work in works}  # topics that have failed are skipped below
         chosen = [topic for topic in chosen if topic.topic_id in sound]
         works = [replace(work, since=since) for work in works]
         wanted = _wanted(metadata, storage, execution, works, now_ms, run)
@@ -107,7 +106,7 @@ def retain(
         removed = Expiry(metadata, storage, execution.clock, image, log_starts, decided, run).run(chosen)
         again = _plan(
             storage, execution.clock, image, chosen, only, now_ms, run.aside()
-        )  # failures were recorded above
+        )  # the failures were recorded above
         works = [replace(work, since=since) for work in again if work.replicas.view.key in wanted]
         done, failed = run.in_turns(drop, works, over)
         run.failures += [Failure.of(one.item, one.error) for one in failed]
@@ -141,8 +140,8 @@ def retain(
 def _still_bad(
     storage: Storage, image: ClusterImage, work: RetainWork, bad: Mapping[str, StratalogError]
 ) -> list[StratalogError]:
-    """The errors of remote segments. A segment that was missing when it was read is not an error if the table no
-    longer lists it: another run has let it expire.
+    """The errors of remote segments. A segment that was missing when this run read it is not an error if the table
+    no longer lists it, because another run has removed it.
     """
     gone = {path for path, error in bad.items() if isinstance(error, RemoteObjectMissingError)}
     if gone:
@@ -203,8 +202,8 @@ def _wanted(
     now_ms: int | None,
     run: OperationRun,
 ) -> dict[TopicIdPartition, tuple[RetainWork, Wanted]]:
-    """Step 1. If the remote log seems to lack records that the leader has deleted, both are read again, as another
-    driver may have tiered and deleted them since the table was read."""
+    """Step 1. If the remote log seems to lack records that the leader has deleted, both logs are read again,
+    because another driver may have tiered and deleted these records since the table was read."""
     found: dict[TopicIdPartition, tuple[RetainWork, Wanted]] = {}
     for last in (False, True):
         gaps: list[RetainWork] = []
@@ -265,8 +264,8 @@ def _send(
     removed: Collection[TopicIdPartition],
 ) -> None:
     """Estimate the requests: the commit of the log starts, with a restore point if a topic is tiered; for each
-    tiered topic, the walk that finds objects to delete, and the three listings of its log by a commit; and the new
-    local starts.
+    tiered topic, the walk that finds objects to delete, and the three listings of the table's log by a commit; and
+    the new local starts.
     """
     tiered = {topic.topic_id for topic in topics if topic_config_of(image, topic).remote_storage_enable}
     if log_starts:

@@ -1,17 +1,17 @@
-"""Sweep: deletes folders that no replica of the metadata owns.
+"""Sweep: deletes folders that do not belong to any replica in the metadata.
 
 These are folders of deleted topics, of reassigned replicas, and of former incarnations of a root. A replica's
 folder is *closed* before it is emptied. Otherwise a zombie whose view says that this replica leads would find an
 empty log, take over its own epoch a second time, and copy a second history of that epoch to followers that both
-views have in common. So one small file of each removed replica stays until its topic is deleted: the lineage of an
-epoch above all others, which shows every driver that its view is outdated.
+views have in common. To close a folder, one small file is written: the lineage of an epoch above all others, which
+shows every driver that its view is outdated. This file stays until the topic is deleted.
 
 Files of a former replica with another history than the leader's may be the only copy of acknowledged records. They
-stay until ``file.delete.delay.ms`` have passed since the folder was closed, and while no leader shows the history
-(``stratalog.engine.replicas.former``).
+stay until ``file.delete.delay.ms`` have passed since the folder was closed, and as long as no leader can show its
+history (``stratalog.engine.replicas.former``).
 
-Foreign files outside the product's folders, or inside owned folders, stay. Links, FIFOs and the like stay
-everywhere and are reported, as they may block an operation.
+Foreign files outside the product's folders, or inside owned folders, stay. Links, FIFOs and other special files
+stay everywhere, and are reported because they may block an operation.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def sweep_roots(
     metadata: MetadataClient, storage: Storage, clock: Clock, run: OperationRun, *, older_than_ms: int = _DAY_MS
 ) -> int:
     """Delete files in folders without an owner; returns their number. A root that cannot be listed, or a folder
-    that cannot be swept, is a failure. Temporary files that a crash has left are deleted when they are
+    that cannot be swept, is a failure. Temporary files that a crash has left are deleted if they are older than
     ``older_than_ms``.
 
-    The roots are listed first, and the metadata is read afterwards: a writer learns of a folder from the metadata,
-    so a listed folder without an owner afterwards will not be written again.
+    The roots are listed before the metadata is read. Writers learn of a folder from the metadata, so no writer
+    will write to a listed folder that has no owner in the later metadata.
     """
     seen: dict[int, Sequence[StoredObject]] = {}
     for broker_id, store in storage.stores.items():
@@ -72,7 +72,7 @@ def sweep_roots(
         try:
             found = read_broker_file(store)
             if registered is None or found is None or found.directory_id != registered.directory_id:
-                continue  # about to be registered, or missing: this driver must not judge
+                continue  # about to be registered, or missing: this driver must not delete anything
             if broker_id in replaced:
                 continue  # an earlier incarnation may have left the only copy of a partition
             kept = {
@@ -107,7 +107,7 @@ def sweep_roots(
 
 
 def special_files(where: str, store: Store, objects: Sequence[StoredObject]) -> list[Failure]:
-    """Failures for the first few links, FIFOs and the like among the objects of a root."""
+    """Failures for the first few links, FIFOs and other special files among the objects of a root."""
     found = [stored for stored in objects if stored.special]
     more = f"; there are {len(found)} such objects" if len(found) > 1 else ""
     return [
@@ -135,8 +135,8 @@ def _needed(
     names: Sequence[str],
     run: OperationRun,
 ) -> set[str]:
-    """The files that stay in a folder without an owner: data files of a former replica that must not be deleted
-    yet, because their records are not known to be in the log.
+    """The files that stay in a folder without an owner: data files of a former replica whose records are not known
+    to be in the log.
     """
     replica = former_replica(storage, image, broker_id, folder)
     data = {name for name in names if isinstance(parse_name(paths.base_name(name)), DataName)}
@@ -150,7 +150,7 @@ def _needed(
         listing = leader.list()
         lineage = leader.lineage(listing)
         if lineage.latest_epoch != view.leader_epoch:
-            return data  # a take-over decides where its history continues
+            return data  # a take-over decides where the history continues
         delay_ms = topic_config_of(image, image.topics[replica.topic_id]).file_delete_delay_ms
         lost = truncated_in(replica, lineage, listing.joined_ms)
     except StratalogError as error:

@@ -1,18 +1,19 @@
 """The tasks of retain, one per partition: find where its log should start, and which files its replicas delete.
 
-Conditions before a broker deletes a record that no retention has expired:
+A broker may delete a record that no retention has expired only if:
 
 * its segment is in the remote table, and belongs to the history of this replica
-* the store has the object with its size, by a walk made after the table was read
-* this process has read all bytes of that object, and their checksum is the one computed when they were written; a
-  later read of the same object is not needed
+* a walk made after the table was read shows that the store has the object with its size
+* this process has read all bytes of that object, and their checksum is the one computed when they were written;
+  the same object need not be read again
 
 So a segment is read once for all replicas of its partition, when logs begin to rely on it. A driver that has not
-read it does so once more when the files are finally deleted, ``file.delete.delay.ms`` later.
+read the segment reads it once more when the files are finally deleted, ``file.delete.delay.ms`` later.
 
 Before a replica deletes files that a merge has replaced, all of the merged segment is read on that replica.
 
-A damaged file is reported, and the files that it would replace stay, so that ``heal`` can rebuild it from them.
+A damaged file is reported. The files that it would replace stay, so that ``heal`` can rebuild the damaged file
+from them.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class RemoteRetention:
     listed: tuple[RemoteSegment, ...]
     """The segments in the table."""
     objects: tuple[StoredObject, ...]
-    """The listed segments, from the first on, whose objects the store has with their size."""
+    """The listed segments, starting with the first, whose objects the store has with their size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class RetainWork(BoundedWork):
     delay_ms: int
     clock: Clock
     now_ms: int | None
-    """The current time for expiring records; None: no record expires by time, and the limits have no times
+    """The current time for expiring records. None: no record expires by time, and the limits have no times
     (``agreed_time``).
     """
     dry_run: bool
@@ -95,8 +96,8 @@ class RetainWork(BoundedWork):
         return self.remote is not None
 
     def safe(self, log: ReplicaLog) -> tuple[RemoteSegment, ...]:
-        """The remote segments, from the first on, that are in the store and belong to this log's history; the
-        first one must reach back as far as the log."""
+        """The remote segments, starting with the first, that are in the store and belong to this log's history.
+        The first one must begin no later than the log."""
         if self.remote is None:
             return ()
         found = agreeing(self.remote.listed[: len(self.remote.objects)], log.lineage)
@@ -109,15 +110,15 @@ class RetainWork(BoundedWork):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The offset from which total retention keeps a partition."""
+    """The first offset of a partition that total retention keeps."""
 
     log_start: int
     ahead: LogFile | None = None
     """A file with a timestamp in the future."""
     next_ms: int = FOREVER_MS
-    """The time (ms) before which the offset stays the same if the log does not change."""
+    """The time (ms) before which the offset cannot change unless the log changes."""
     why: str | None = None
-    """The reason why it is unchanged."""
+    """The reason why the offset is unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +135,11 @@ class Dropped:
     bad: Mapping[str, StratalogError]
     """Unreliable remote segments, by path, as the table listed them when the task was planned."""
     next_ms: int = FOREVER_MS
-    """The time (ms) before which nothing more is deleted if the replicas do not change."""
+    """The time (ms) before which nothing more is deleted unless the replicas change."""
     left: bool = False
     """Whether a replica may delete more if it relies on further segments."""
     why: str | None = None
-    """The reason why the last replica has deleted nothing, if it is not that of ``Wanted``."""
+    """The reason why the last replica has deleted nothing, if it differs from the reason in ``Wanted``."""
     moves: int = 0
     """The number of replicas whose local start moves."""
 
@@ -161,8 +162,8 @@ class Dropped:
 def wanted_log_start(work: RetainWork) -> Wanted:
     """The task of step 1.
 
-    Raises: LogGapError when the leader has deleted records that the remote table does not list, temporarily or for
-    good; see ``Replica.log``.
+    Raises: LogGapError when the leader has deleted records that the remote table does not list, whether
+    temporarily or permanently; see ``Replica.log``.
     """
     if work.since is not None:
         with suppress(StratalogError):  # the next listing reports the error
@@ -245,7 +246,7 @@ def drop(work: RetainWork) -> Dropped:
 
 @dataclass(slots=True)
 class _Dropping:
-    """The replicas of one partition, one after the other."""
+    """Processes the replicas of one partition, one after the other."""
 
     work: RetainWork
     starts: list[tuple[int, int]] = field(default_factory=list)
@@ -310,9 +311,9 @@ class _Dropping:
         self.deleted_bytes += sum(gone)
 
     def _log(self, replica: Replica) -> tuple[ReplicaLog, int | None]:
-        """The current log, and the time by which files are deleted (None: unknown). If the log was listed after
-        ``since``, and only superseded high watermarks can be deleted by that time, it is that earlier log:
-        superseded high watermarks stay superseded, whatever has changed since.
+        """The current log, and the current time for deleting files (None: unknown). If the log was listed after
+        ``since``, and only superseded high watermarks can be deleted now, returns that earlier log: superseded
+        high watermarks stay superseded, whatever has changed since.
         """
         work = self.work
         if work.since is not None and not work.tiered and not work.snapshots:
@@ -332,7 +333,7 @@ class _Dropping:
         if not work.tiered:
             return log_start
         safe = work.safe(log)
-        # Unless more than the size limit requires its deletion, the last file stays for readers of the log's end.
+        # The last file stays for readers of the log's end, unless something other than the size limit expires it.
         at_least = RetentionLimits(work.local.retention_ms, work.local.retention_bytes or 1)
         extents = local_extents(replica, log, work.local)
         now_ms = work.clock.now_ms() if work.now_ms is None else work.now_ms
@@ -369,7 +370,7 @@ class _Dropping:
             name: max(of.base_offset, log_start)
             for name, of in parsed.items()
             if isinstance(of, DataName)
-            and of.base_offset < log.local_start  # otherwise the file is hidden, or belongs to another history
+            and of.base_offset < log.local_start  # any other file is hidden, or belongs to another history
         }
         if not begins:
             return names
@@ -379,10 +380,10 @@ class _Dropping:
             needed = [s for s in safe if s.next_offset > first and s.base_offset < log.local_start]
             doubtful = [
                 s.next_offset for s in reversed(needed) if not self._is_sound(s)
-            ]  # the last files are freed first
+            ]  # the last files are kept from deletion first
             held_from = max([safe[0].base_offset, *doubtful])
         free = [name for name in names if name not in begins or begins[name] >= held_from]
-        if len(free) < len(names):  # until the remote tier is complete again
+        if len(free) < len(names):  # they stay until the remote tier is complete again
             self.next_ms = 0
         return free
 
@@ -395,7 +396,7 @@ class _Dropping:
         }
         newest = newest_id(log)
         if not below or newest is None or newest.end_offset < log.local_start:
-            return names  # otherwise retention has moved the start, before the topic had this policy
+            return names  # otherwise retention moved the start before the topic had this policy
         held = latest_snapshot(replica, log)
         if held is not None and held.snapshot_id.end_offset >= log.local_start:
             return names

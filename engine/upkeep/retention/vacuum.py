@@ -1,17 +1,20 @@
 """Vacuum: deletes files that are no longer needed, in the remote tier and on the brokers.
 
-1. walk through the whole remote tier, once; then read the metadata 2. for each topic, read its table, and find the
-litter in its folder (``stratalog.tiering.remote_objects``); if only a lineage can decide, use the leader's lineage
-3. read the table once more: objects that it now lists stay; delete the rest in bulk 4. delete folders of deleted
-topics that are marked as deleted (``topics.delete_topic``) 5. delete temporary files, probes and unfinished
-uploads of every store that are a day old, and folders on brokers without an owner 6. clean the tables of snapshots
-(``stratalog.tiering.snapshot_table``): delete unused files, tables of topics that have disabled them, and tables
-of deleted topics 7. bring outdated Iceberg tables up to date, and expire their old snapshots 8. clean the logs of
-the tables: entries that a checkpoint replaces, and that are older than their retention
+1. walk through the whole remote tier, once; then read the metadata
+2. for each topic, read its table, and find the litter in its folder (``stratalog.tiering.remote_objects``); use
+   the leader's lineage if only a lineage can decide
+3. read the table once more; keep the objects that it now lists, and delete the rest in bulk
+4. delete the folders of deleted topics, if the folders are marked as deleted (``topics.delete_topic``)
+5. in every store, delete temporary files, probes and unfinished uploads that are a day old; on brokers, delete
+   folders without an owner
+6. clean the tables of snapshots (``stratalog.tiering.snapshot_table``): delete unused files, tables of topics that
+   have disabled them, and tables of deleted topics
+7. bring outdated Iceberg tables up to date, and expire their old snapshots
+8. clean the logs of the tables: delete entries that a checkpoint replaces and that are older than their retention
 
-A folder of an unknown topic that is not marked stays, and is reported: an operator kept the remote log of a topic,
-or the remote tier is shared. Times are those of the storage that holds the objects; if its clock and this
-machine's disagree, nothing is deleted there (``stratalog.partitions.agreed_time``).
+An unmarked folder of an unknown topic stays, and is reported: either an operator kept the remote log of a topic,
+or the remote tier is shared. Ages are measured with the clock of the storage that holds the objects. If this clock
+and the clock of this machine disagree, nothing is deleted in that storage (``stratalog.partitions.agreed_time``).
 """
 
 from __future__ import annotations
@@ -63,10 +66,10 @@ def vacuum(
     older_than_ms: int = DAY_MS,
     dry_run: bool = False,
 ) -> Report:
-    """Delete litter of these topics, or (None) everywhere. ``older_than_ms``: the minimum age of the uploads to
-    delete that were never committed.
+    """Delete the litter of these topics, or (None) everywhere. ``older_than_ms``: the minimum age of a never
+    committed upload to be deleted.
 
-    Raises: UnknownTopicOrPartitionError; everything that cannot be listed or deleted is a failure in the report.
+    Raises: UnknownTopicOrPartitionError; anything that cannot be listed or deleted is a failure in the report.
     """
     with execution.run("vacuum", dry_run=dry_run) as run:
         sends = Planned(storage)
@@ -79,7 +82,7 @@ def vacuum(
                 run.fail("remote tier", error)
         if topics is None:
             work.brokers()
-        if dry_run:  # deleting costs nothing, except that a table that is deleted as a whole is listed again first
+        if dry_run:  # deletes are free, but a table that is deleted as a whole is first listed again
             tables = sum(row["why"] in (SWITCHED_OFF, DELETED_TOPIC) for row in run.rows)
             sends.send(storage.remote, puts=tables)
             run.estimate = sends.estimate()
@@ -137,8 +140,8 @@ class _Vacuum:
     def _walk(
         self, remote: Store, names: Sequence[str] | None
     ) -> tuple[dict[str, list[StoredObject]], list[StoredObject]]:
-        """The objects by top folder, and those in no folder: everything, or the folders of these topics. Anything
-        other than a file is a failure."""
+        """The objects by top folder, and the objects in no folder; all objects, or those in the folders of these
+        topics. Anything other than a file is a failure."""
         if names is None:
             objects = remote.walk("")
         else:
@@ -218,7 +221,7 @@ class _Vacuum:
     def _deleted_topic(
         self, folder: str, name: str, topic_id: str, seen: Sequence[StoredObject], now_ms: int
     ) -> None:
-        """Step 4. If there is no table, a run after the deletion has left uploads."""
+        """Step 4. If there is no table, a tier run after the deletion has left uploads."""
         gone = TopicImage(name=name, topic_id=topic_id, key_schema=None, value_schema=None)
         table = self.storage.remote_table(gone)
         marked = table.is_marked_deleted()
@@ -286,8 +289,8 @@ def doomed_in(
     clean_before_ms: int,
     dry_run: bool,
 ) -> tuple[str, Sequence[StoredObject]] | None:
-    """The objects to delete in one table's folder, and the reason. Unless ``dry_run``, a table that is to be
-    deleted as a whole is already deleted here. None: the folder does not belong to a table, or was kept. A file
+    """The objects to delete in one table's folder, and the reason. Unless ``dry_run``, a table that must be
+    deleted as a whole is already deleted here. None if the folder does not belong to a table, or was kept. A file
     that was never listed is deleted if it was made before ``before_ms``; a log with entries from before
     ``clean_before_ms`` is cleaned.
 

@@ -5,6 +5,6 @@ partition      makes a snapshot on the leader of a partition
 spread         copies it to the other replicas, and deletes the snapshots that it replaces
 publish        the latest record of each key, as a Delta table
 metadata       the snapshot of the metadata log
-estimate       the requests that a dry run leaves out
+estimate       the requests that a dry run does not send
 read_snapshot  locates and verifies snapshots for readers; lists them; their metrics
 """

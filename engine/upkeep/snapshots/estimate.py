@@ -1,4 +1,4 @@
-"""The requests of a snapshot run that its dry run leaves out, as counted with stores in memory."""
+"""The requests that a snapshot run sends and its dry run does not, counted with stores in memory."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _NOT_READ = 4
 def send_snapshots(
     sends: Planned, image: ClusterImage, plans: Sequence[tuple[SnapshotWork, SnapshotPlan]]
 ) -> None:
-    """Add the listings of all replicas; where a snapshot is due, the snapshot and its copies; and one commit of
-    the log starts. A snapshot has at most the size of the log that it replaces. The tables of snapshots in the
-    remote tier are not counted.
+    """Add the listings of all replicas, each due snapshot with its copies, and one commit of the log starts. A
+    snapshot has at most the size of the log that it replaces. The tables of snapshots in the remote tier are not
+    counted.
     """
     if not plans:
         return
@@ -40,7 +40,8 @@ def send_snapshots(
 
 def _send_snapshot(sends: Planned, image: ClusterImage, work: SnapshotWork, planned: SnapshotPlan) -> None:
     """Add the requests of one snapshot. The leader's files are read, and the snapshot is written and read back.
-    Followers fetch it in chunks. Each chunk is read, written and read again, and then so is the whole snapshot.
+    Followers fetch it in chunks. Each chunk is read, written and read again; then the whole snapshot is read,
+    written and read again.
     """
     size, topic = planned.log_bytes, image.topics[work.replicas.view.topic_id]
     reads = planned.log_files * (columns_of(topic) - _NOT_READ)

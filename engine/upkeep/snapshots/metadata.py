@@ -1,7 +1,8 @@
-"""Keeps the metadata log short by snapshots: by the same policy, with the same metrics as other logs.
+"""Keeps the metadata log short with snapshots, with the same policy and the same metrics as for other logs.
 
-``stratalog.engine.quorum.upkeep`` does the work on the voters. This module decides when, and reports the result:
-as one row after the rows of the topics, or (``stratalog.engine.admin.quorum``) as one row per voter.
+``stratalog.engine.quorum.upkeep`` does the work on the voters. This module decides when a snapshot is due, and
+reports the result, either as one row after the rows of the topics, or (for ``stratalog.engine.admin.quorum``) as
+one row per voter.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class SnapshotRow(
     deleted: int | UnsetType = UNSET
     """The number of deleted snapshots."""
     expired: int | UnsetType = UNSET
-    """The number of records that delete expired state."""
+    """The number of appended records that delete expired state."""
     published: bool | UnsetType = UNSET
     why: str | UnsetType | None = UNSET
 

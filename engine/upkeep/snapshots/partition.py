@@ -1,5 +1,5 @@
-"""Snapshots of one partition: the content of the next snapshot, and making it on the leader (KIP-630, "Snapshot
-Format").
+"""Snapshots of one partition: determines the content of the next snapshot, and makes it on the leader (KIP-630,
+"Snapshot Format").
 
 A snapshot is made of the committed records below the last stable offset, up to a batch boundary, in the leader's
 folder; other replicas copy it. A task reads at most ``memory_bytes``, uncompressed; a larger partition of a user's
@@ -53,7 +53,7 @@ class SnapshotWork(PartitionWork):
     """The physical schema of the topic."""
     policy: SnapshotPolicy
     by_hand: bool
-    """Make a snapshot of all new records, whatever the policy."""
+    """Whether to make a snapshot of all new records, whatever the policy."""
     delete_retention_ms: int
     lag_time_max_ms: int
     delete_delay_ms: int
@@ -68,7 +68,7 @@ class SnapshotWork(PartitionWork):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlan:
-    """The plan of a partition's next snapshot, from one look at the leader."""
+    """The plan for a partition's next snapshot, from one listing of the leader."""
 
     latest: SnapshotId
     """The partition's latest usable snapshot; ``EMPTY`` without one."""
@@ -80,7 +80,7 @@ class SnapshotPlan:
     log_files: int
     """The number of files of that part of the log."""
     since_ms: int
-    """The time at which the latest snapshot was made; without one, the time at which the log began."""
+    """The time when the latest snapshot was made; without a snapshot, the time when the log began."""
     wait: str | None
     """The reason why no snapshot is made now."""
     large: bool = False
@@ -91,12 +91,12 @@ class SnapshotPlan:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSnapshot:
-    """A snapshot that was made, or that already existed when it was to get its name."""
+    """A snapshot that was made, or that already existed under its name."""
 
     snapshot_id: SnapshotId
     records: int
     new: bool
-    """Whether this call has made it."""
+    """Whether this call has made the snapshot."""
     ms: float
     """GenSnapshotLatencyMs."""
 
@@ -195,8 +195,8 @@ def open_writer(work: SnapshotWork, leader: Replica, log: ReplicaLog, snapshot_i
 
 
 def freeze(work: SnapshotWork, writer: SnapshotWriter, snapshot_id: SnapshotId) -> bool:
-    """List the leader once more, as the records that were read must still be its history; then give the snapshot
-    its name. Returns whether this call did.
+    """List the leader once more, because the records that were read must still be the leader's history; then give
+    the snapshot its name. Returns whether this call named it.
 
     Raises: FencedLeaderEpochError, SourceChangedError.
     """
@@ -232,7 +232,7 @@ def reason_not_to(
 
 
 def plan_of(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[SnapshotPlan, Snapshot | None]:
-    """The plan for the leader's log as it was listed, as far as names show, and its latest usable snapshot.
+    """The plan for the leader's log as it was listed, based on names alone, and the latest usable snapshot.
 
     Raises: LogGapError when the log starts after that snapshot.
     """
@@ -402,7 +402,7 @@ def committed_batches(
 
 
 def committed_links(leader: Replica, log: ReplicaLog, start: int, end: int) -> Iterator[tuple[Link, bool]]:
-    """The files of the log with committed records in ``[start, end)``, and whether each may also hold other
+    """The files of the log with committed records in ``[start, end)``, and whether each file may also hold other
     records.
     """
     transactions = transactions_of(log, leader.footer, start)

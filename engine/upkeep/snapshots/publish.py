@@ -1,12 +1,13 @@
-"""The latest record of each key as an open Delta table, for topics with ``remote.snapshot.table.enable``
+"""Publishes the latest record of each key as an open Delta table, for topics with ``remote.snapshot.table.enable``
 (``stratalog.tiering.snapshot_table``).
 
 1. open the table of each topic; find listed files that are missing or have another size
-2. tasks: if the leader has another snapshot than the table, write its records into the remote tier
+2. tasks: if the leader's snapshot differs from the table's, write the records of the leader's snapshot to the
+   remote tier
 3. one commit per topic; replaced files are deleted after ``file.delete.delay.ms``
 
-A file that was written but not committed is litter, which ``vacuum`` deletes. A later run does the rest: a
-comparison of the table with the leader is enough to show what is missing.
+A file that was written but not committed is litter, which ``vacuum`` deletes. After a crash, a later run does the
+rest: it compares the table with the leader to find what is missing.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ class LocateWork(PartitionWork):
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """The latest intact snapshot of a partition, on its leader; or on a follower, if the leader has no snapshot
-    that replaces the records below its log start.
+    """The latest intact snapshot of a partition, from its leader; or from a follower, if the leader has no
+    snapshot that replaces the records below its log start.
     """
 
     partition: int

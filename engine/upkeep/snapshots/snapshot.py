@@ -1,21 +1,21 @@
-"""Snapshot: keeps short the logs of topics with cleanup.policy=snapshot (internal topics and users' topics) and of
-the metadata (KIP-630).
+"""Snapshot: shortens the logs of topics with cleanup.policy=snapshot (internal topics and users' topics), and the
+metadata log (KIP-630).
 
 0. probe the roots
-1. delete expired groups and transactional ids, and abort overdue transactions, by an append to their partition
+1. append records that delete expired groups and transactional ids, and that abort overdue transactions
 2. tasks: make the next snapshot of a partition on its leader, if the policy requires one
 3. Spark, if available, makes the snapshots of partitions that are larger than a task's memory
-4. tasks: copy the latest snapshot to live followers, and compute how far the log start may grow
+4. tasks: copy the latest snapshot to live followers, and compute how far the log start may advance
 5. one commit for all log starts (``retain`` moves local starts)
 6. tasks: delete the snapshots below the log start, never the latest one
 7. write the latest records of each key to the tables of topics that publish them (``publish``)
-8. the metadata log, which includes the commits of the steps before (``metadata``)
+8. make a snapshot of the metadata log, which includes the commits of the previous steps (``metadata``)
 
-If a partition's leader has been replaced meanwhile, the work is repeated under the new leader, up to ``VIEWS``
-times (KIP-630, "Response Handling", "Errors": the follower discovers again, and continues).
+If a partition's leader is replaced meanwhile, the work is repeated under the new leader, up to ``VIEWS`` times
+(KIP-630, "Response Handling", "Errors": the follower discovers the leader again, and continues).
 
-Every file is created exclusively under a name that describes it, and every number only grows. So two concurrent
-runs at worst do the same work twice.
+Every file is created exclusively, under a name that describes its content, and every number only grows. So at
+worst, two concurrent runs do the same work twice.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ from stratalog.partitions.runner import Done, Failed, Runner, SerialRunner
 from stratalog.snapshots.snapshot_id import EMPTY
 
 MEMORY_BYTES = 256 * 1024 * 1024
-"""The maximum uncompressed size of a partition that a task reads; larger partitions are left to Spark."""
+"""The maximum uncompressed size of a partition for a task. Larger partitions are left to Spark."""
 
 VIEWS = 3
 """The number of views under which a partition is tried in one run."""
@@ -126,12 +126,13 @@ def snapshot(
     memory_bytes: int = MEMORY_BYTES,
     dry_run: bool = False,
 ) -> Report:
-    """Make snapshots of the topics; None: of all with cleanup.policy=snapshot (only the partitions in ``only``, if
-    given) and of the metadata log, which is named ``__cluster_metadata``. ``by_hand``: of all new records,
-    whatever the policy. Partitions larger than ``memory_bytes`` are left to ``reduce_large``.
+    """Make snapshots of the topics. None: of all topics with cleanup.policy=snapshot (only the partitions in
+    ``only``, if given), and of the metadata log, whose name is ``__cluster_metadata``. ``by_hand``: the snapshots
+    cover all new records, whatever the policy. Partitions larger than ``memory_bytes`` are left to
+    ``reduce_large``.
 
     Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic with another policy; errors of reading the
-        metadata. Everything else is a failure of its partition in the report.
+        metadata. Any other error is a failure of its partition in the report.
     """
     topics, with_metadata = without_metadata(topics)
     with execution.run("snapshot", dry_run=dry_run) as run:
@@ -169,7 +170,7 @@ def snapshot(
 
 
 def _is_settled(state: _State) -> bool:
-    """Whether a snapshot replaces all of the partition on every replica that needs it. Then time alone makes no
+    """Whether every replica that needs a snapshot has one that replaces the whole log. Then time alone makes no
     snapshot due.
     """
     planned, spread, cleaned = state.planned, state.spread, state.cleaned

@@ -31,7 +31,7 @@ from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId
 from stratalog.snapshots.start_offset import FrozenSnapshot, leader_start_offset, to_delete
 
 LEADER_CHANGED = (FencedLeaderEpochError, UnknownLeaderEpochError)
-"""Answers to a fetch when the leader is not the one that the follower assumes."""
+"""The errors of a fetch if the leader is not the one that the follower assumes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class Spread:
 
 
 def spread_snapshot(work: SnapshotWork) -> Spread:
-    """The task. A failed follower does not stop the others, and the log start waits for it as for a slow one. (It
-    does not wait for fenced followers, which fetch the snapshot first when they return.)
+    """The task. A failed follower does not stop the others. The log start waits for failed and slow followers, but
+    not for fenced ones, because these first fetch the snapshot when they return.
 
     Raises: see ``leader_log``; the errors of ``LEADER_CHANGED`` while followers fetch: fetched chunks stay.
     """
@@ -71,7 +71,7 @@ def _spread_once(work: SnapshotWork) -> Spread:
             follower = work.replicas.replica(broker)
             end, size_bytes = while_it_changes(lambda: _bring(work, follower, wanted))  # noqa: B023 - called at once
         except LEADER_CHANGED:
-            raise  # under this view no other follower would get anything either
+            raise  # under this view no other follower could fetch either
         except StratalogError as error:
             failed.append((broker, error))
             end, size_bytes = 0, 0
@@ -106,8 +106,8 @@ def _bring(work: SnapshotWork, follower: Replica, wanted: SnapshotId | None) -> 
 
 
 def _log_start(work: SnapshotWork, leader: Replica, log: ReplicaLog, fetched: list[int]) -> int:
-    """The greatest allowed log start: only the end of an intact snapshot, as no other copy of the records below it
-    remains.
+    """The greatest allowed log start. It must be the end of an intact snapshot, because no other copy of the
+    records below it remains.
     """
     candidates = dict(checkpoints_of(log, log.high_watermark))
     start = work.replicas.view.log_start_offset
@@ -144,7 +144,7 @@ class Cleaned:
 
 def clean_snapshots(work: SnapshotWork) -> Cleaned:
     """The task: on every replica delete snapshots that are below the log start and below the latest snapshot, if
-    that one is intact and a later one is ``file.delete.delay.ms`` old. The latest snapshot is never deleted.
+    the latest one is intact and a later one is ``file.delete.delay.ms`` old. The latest snapshot is never deleted.
     """
     deleted = deleted_bytes = 0
     failed: list[tuple[int, StratalogError]] = []
@@ -190,10 +190,10 @@ def _litter(work: SnapshotWork, replica: Replica) -> list[StoredObject]:
     successor = latest_snapshot(replica, log)
     if successor is None or successor.snapshot_id != newest_id(log):  # the later one is damaged
         repair_snapshot(work.replicas, replica, log)
-        return []  # its copy is old enough at the next run at the earliest
+        return []  # its copy can be old enough only in a later run
     if successor is None or successor.snapshot_id.end_offset < log_start:
         return []
-    # Look at all later snapshots, not only the latest: if every run makes one, the latest is always young.
+    # Check all later snapshots, not only the latest: if every run makes one, the latest is always young.
     settled = max((one for one, stored in held.items() if stored.modified_ms <= delay_over_ms), default=EMPTY)
     spared = {held[one].name for one in held if one >= min(settled, successor.snapshot_id)}
     return [stored for stored in doomed if stored.name not in spared] if settled > EMPTY else []

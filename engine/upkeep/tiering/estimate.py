@@ -1,4 +1,4 @@
-"""The requests of a tier run that its dry run leaves out, as counted with stores in memory."""
+"""The requests that a tier run sends and its dry run does not. The numbers were counted with stores in memory."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def send_uploads(sends: Planned, image: ClusterImage, parts: Sequence[PartitionT
 
 
 def _send_upload(sends: Planned, remote: Store, of: TopicTiering, leader: Store, run: Run) -> None:
-    """Add the requests of one upload: before and after it a lookup of the object, and afterwards a read of its
-    footer.
+    """Add the requests of one upload: the object is looked up before and after the upload, and its footer is read
+    after it.
     """
     size = run.size_bytes
     sends.send(remote, gets=3, moved_bytes=size + min(size, TAIL_BYTES))
-    if run.is_segment:  # the footer, the bytes, and whether it is still the same object
+    if run.is_segment:  # the footer, the bytes, and a check that it is still the same object
         puts, gets = copies(size)
         sends.send(remote, puts=puts)
         sends.send(leader, gets=2 + gets, moved_bytes=size + min(size, TAIL_BYTES))
-    else:  # each file, and the log once more
+    else:  # each file, and another listing of the log
         reads = sum(reads_to_rewrite(of.topic, link.file.object.size_bytes) for link in run.links)
         sends.send(remote, puts=uploads(size))
         sends.send(leader, puts=1, gets=1 + reads, moved_bytes=size)

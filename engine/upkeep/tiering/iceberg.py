@@ -1,6 +1,6 @@
 """The Iceberg tables of topics with ``remote.iceberg.table``, which follow their remote logs
 (``stratalog.tiering.iceberg_table``). Every change of a remote log updates them; ``vacuum`` updates the tables of
-all topics, in case an earlier run died before it could.
+all topics, in case an earlier run died before it updated them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from stratalog.partitions.records import schema_of
 def follow(
     metadata: MetadataClient, storage: Storage, topic: TopicImage, config: TopicConfig, run: OperationRun
 ) -> bool:
-    """Update the Iceberg table of a topic, if it has one, to its remote log; returns whether it was outdated. An
-    error is a failure of the table, and stops nothing else."""
+    """Update the Iceberg table of a topic, if the topic has one, to match the remote log. Returns whether the
+    table was outdated. An error is a failure of the table, and stops nothing else."""
     name = config.remote_iceberg_table
     if not name or run.dry_run:
         return False

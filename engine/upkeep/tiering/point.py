@@ -1,10 +1,12 @@
-"""Restore points: descriptions of the cluster in the remote tier, from which alone it can be restored.
+"""Restore points: descriptions of the cluster in the remote tier. The cluster can be restored from the remote tier
+alone.
 
 A description is written before a tier run commits anything, so every table belongs to a described topic. If
-nothing has changed since the last one, that costs one listing. Descriptions are created exclusively under
-``<metadata offset>.<digest>`` and never changed: drivers that see the metadata at one offset write the same bytes,
-and the greatest offset counts, so a late driver's description has no effect. They are not part of the tables: one
-object describes all topics at one offset, including topics without tiered records.
+nothing has changed since the last description, this costs one listing. Descriptions are created exclusively under
+``<metadata offset>.<digest>``, and are never changed. Drivers that see the metadata at the same offset write the
+same bytes. The description with the greatest offset is used, so a late driver's description has no effect.
+Descriptions are not part of the tables: one object describes all topics at one offset, including topics without
+tiered records.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ KEPT = 3
 def describe_first(
     metadata: MetadataClient, storage: Storage, image: ClusterImage, *, dry_run: bool = False
 ) -> list[Failure]:
-    """Before anything is committed to a table, write the cluster's description if it has changed. If that fails,
-    it is a failure, but tiering continues. A dry run only checks that this process has the key."""
+    """Before anything is committed to a table, write the cluster's description if it has changed. If writing
+    fails, the report has a failure, but tiering continues. A dry run only checks that this process has the key."""
     remote = storage.remote_store("restore points are kept in the remote tier")
     try:
         if metadata.lacks_key:
@@ -63,11 +65,11 @@ def write_description(
     key: ClusterKey | None = None,
     committed: Callable[[], int] | None = None,
 ) -> bool:
-    """Write a description as of a metadata offset, signed with ``key``, unless the latest description is as new,
-    or equal. ``committed`` reads the current end of the metadata; by default that is ``offset``.
+    """Write the description at a metadata offset, signed with ``key``, unless the latest description is as new, or
+    equal. ``committed`` reads the current end of the metadata; by default that is ``offset``.
 
-    Raises: CorruptionError if a later description is of metadata that was never committed, UnsignedError if a
-    later one lacks the key's tag. In both cases the new description is written.
+    Raises: CorruptionError if a later description describes metadata that was never committed, UnsignedError if a
+    later description lacks the key's tag. In both cases the new description is written.
     """
     cluster_id = description.cluster_id
     present, strange = _listed(remote, cluster_id), None
@@ -104,8 +106,8 @@ def _check_ours(
         what = remote.uri_of(paths.description_path(cluster_id, *latest))
         raise CorruptionError(
             f"{what} has metadata offset {latest[0]}, but the metadata ends at {committed}: the metadata was "
-            "restored to an older state, or stratalog did not write this file. Delete it; otherwise a restore "
-            "uses it as the latest"
+            "restored to an older state, or stratalog did not write this file. Delete this file; otherwise a "
+            "restore uses it as the latest description of the cluster"
         )
 
 
@@ -114,7 +116,7 @@ def _signed(description: ClusterDescription, offset: int, key: ClusterKey | None
 
 
 def read_description(remote: Store, cluster_id: str, key: ClusterKey | None = None) -> ClusterDescription:
-    """The latest description of a cluster. With ``key``, that cluster's key, it must be signed.
+    """The latest description of a cluster. With ``key``, the cluster's key, the description must be signed.
 
     Raises: InvalidCallError for a cluster without a description, naming the clusters that have one;
         CorruptionError when it is damaged, UnsignedError; StorageError kinds.
@@ -149,7 +151,7 @@ def _read(
 
 
 def _listed(remote: Store, cluster_id: str) -> list[tuple[int, str]]:
-    """Offset and digest of each description, in order."""
+    """The offset and digest of each description, in ascending order."""
     folder = paths.descriptions_path(cluster_id)
     names = (paths.name_in(folder, stored.name) for stored in remote.list(folder))
     return sorted(parsed for name in names if (parsed := paths.parse_description(name)) is not None)

@@ -1,4 +1,5 @@
-"""Reads several topics from the remote tier at once, without waiting for each of them.
+"""Reads several topics from the remote tier at the same time. If the remote tier is down, does not wait for each
+topic.
 
 While the remote tier is down, each request takes a full deadline with all its retries. Topics are requested in
 waves; if a whole wave fails with transient errors, the rest is not requested. So a run over thousands of topics
@@ -22,7 +23,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 WAVE = 16
-"""The number of items to read at once."""
+"""The number of items to read at the same time."""
 
 
 def ask_remote(storage: Storage, ask: Callable[[T], R], items: Iterable[T]) -> Iterator[Outcome[T, R]]:

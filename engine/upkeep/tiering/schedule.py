@@ -35,8 +35,8 @@ def save_schedule(
     leader_epochs: Mapping[TopicIdPartition, int],
     changes: Mapping[TopicIdPartition, Entry],
 ) -> str | None:
-    """Write the list of exactly these partitions, with ``changes`` applied to the current list, which is ``kept``
-    unless another driver has written since. Returns the reason for a failure, None on success.
+    """Write the list of exactly these partitions: the current list with ``changes`` applied. The current list is
+    ``kept``, unless another driver has written since. Returns the reason for a failure, None on success.
     """
 
     def changed(line: bytes) -> bytes:

@@ -80,7 +80,7 @@ class TopicTiering:
 
     def make_ready(self, metadata: MetadataClient) -> None:
         """Make sure, once per run with uploads, that the table accepts this topic's segments. Uses the current
-        schema, as it may have grown since the run began, and uploads may have the wider schema.
+        schema, because the schema may have grown since the run began, and uploads may have the wider schema.
 
         Raises: see ``DeltaTopicTable.ensure``.
         """
@@ -103,7 +103,7 @@ class TierRow(PartitionRow, frozen=True, kw_only=True):
     backlog_bytes: int | None
     """Bytes that are due, but not in the remote tier."""
     backlog_ms: int
-    """The age of the oldest of these bytes."""
+    """The age of the oldest of the bytes that are due."""
     attempts: int
     """The number of failed runs in a row."""
     failing_ms: int
@@ -130,12 +130,13 @@ class PartitionTiering:
     excused: bool = False
     """Whether ``error`` is reported with its topic."""
     uploaded: dict[int, Uploaded] = field(default_factory=dict)
-    """Uploads that wait for the segments before them, by first offset."""
+    """Completed uploads that wait for the uploads before them, by first offset."""
     next_offset: int = 0
-    """The end of the uploads handed over to be committed."""
+    """The end offset of the uploads that were handed over to be committed."""
     committed: list[Uploaded] = field(default_factory=list)
     made: int = 0
-    """The number of these uploads that this run has committed; another run may have committed some first."""
+    """The number of these uploads that this run has committed. Another run may have committed some of them before.
+    """
 
     def __str__(self) -> str:
         return str(self.replicas)
@@ -156,7 +157,7 @@ class PartitionTiering:
 
     @property
     def backlog(self) -> list[Run]:
-        """The due runs that are not committed."""
+        """The due runs of records that are not committed."""
         if self.planned is None:
             return []
         done = {uploaded.segment.base_offset for uploaded in self.committed}
@@ -178,7 +179,7 @@ class PartitionTiering:
         self.waiting, self.in_flight, self.uploaded = deque(), 0, {}
 
     def hand_over(self) -> None:
-        """Hand over to the topic all uploads that follow the previously handed over ones without a gap."""
+        """Hand over to the topic all uploads that follow the previously handed-over uploads without a gap."""
         while (upload := self.uploaded.pop(self.next_offset, None)) is not None:
             self.next_offset = upload.segment.next_offset
             self.of.pending.append((self, upload))
@@ -230,8 +231,8 @@ class PartitionTiering:
 
 
 def histories(metadata: MetadataClient, of: TopicTiering, parts: Iterable[PartitionTiering]) -> Histories:
-    """The history that a commit of these partitions of a topic follows, and a function that finds the current
-    leaders; no histories if the topic was deleted, or is no longer tiered.
+    """The histories that a commit of these partitions of a topic must follow, and a function that finds the
+    current leaders. No histories if the topic was deleted, or is no longer tiered.
     """
     topic_id = of.topic.topic_id
 

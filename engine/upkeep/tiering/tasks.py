@@ -49,7 +49,7 @@ class PlanWork(PartitionWork):
     policy: MergePolicy
     lag: CopyLag
     expires_ms: int
-    """How long brokers keep records that the remote tier keeps longer; -1: just as long."""
+    """How long brokers keep records; -1: as long as the remote tier does."""
     clock: Clock
     rule: Rule | None = None
     """The rule of removal that uploads below its bound must follow."""
@@ -70,15 +70,15 @@ class PlannedUploads:
     """Whether the remote log ends in segments of another history, which an unclean election has abandoned."""
     seen: str = ""
     quiet_until_ms: int = 0
-    """This field and the next: see ``Entry``."""
+    """For this field and the next, see ``Entry``."""
     why: str | None = None
     """The reason why nothing is due."""
 
 
 def plan_partition(work: PlanWork) -> PlannedUploads:
     """Plan one partition. If the partition looks the same as when nothing was due, planning costs one listing,
-    without a check of the root. Then nothing is done, so it does not matter if the root is an older copy with
-    exactly the same files.
+    without a check of the root. Skipping the check is safe because nothing is done, even if the root is an older
+    copy with exactly the same files.
 
     Raises: see ``leader_log``, ``check_reaches_remote``, ``check_agreed`` and ``earliest_pending_upload``.
     """
@@ -155,7 +155,7 @@ def plan_partition(work: PlanWork) -> PlannedUploads:
 
 
 def _unerased(log: ReplicaLog, erasures: Sequence[Erasure]) -> frozenset[DataName]:
-    """The files that may have records which an erasure names."""
+    """The files that may have records that an erasure names."""
     if not any(one.offsets for one in erasures):
         return frozenset()
     return frozenset(link.name for link, _ in to_erase(log, erasures))

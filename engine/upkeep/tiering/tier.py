@@ -1,12 +1,15 @@
 """Tier: copies sealed segments to the remote table (steps 2 and 3 of the task of KIP-405's Remote Log Manager).
 
-1. read the list of due partitions 2. read the table of each of their topics, once 3. tasks: plan the due uploads
-of each partition, in order 4. tasks: upload them in turns, and commit them as they complete, per topic and batch
-(``uploads``). If a leader's bytes differ from those that were written, it resigns, and steps 3 and 4 are repeated
-with its successor 5. update the list: when each partition is due next, its failures, and since when it has failed
+1. read the list of due partitions
+2. read the table of each of their topics, once
+3. tasks: plan the due uploads of each partition, in order
+4. tasks: upload them in turns, and commit them as they complete, per topic and batch (``uploads``). If the bytes
+   of a leader differ from those that were written, the leader resigns, and steps 3 and 4 are repeated with its
+   successor
+5. update the list: the time when each partition is due next, its failures, and the time of its first failure
 
-Copy, then commit; deletion follows the commit. A crash leaves files that the next run reuses. (``retain`` does
-step 1 of KIP-405's task, which deletes.)
+Segments are copied, then committed; only then are local files deleted. A crash leaves copies that the next run
+reuses. (``retain`` does step 1 of KIP-405's task, the deletion.)
 
 While the remote tier is down, every partition fails and is retried at growing intervals, and its backlog counts
 from the last known end in the list. Nothing else waits for the remote tier.
@@ -58,11 +61,11 @@ def tier(
     """Tier the due segments of the topics (None: all tiered topics; only the partitions in ``only``, if given);
     with ``due``, only partitions that are due. ``totals["next_ms"]`` is the number of milliseconds until the next
     partition is due, None if the list is empty. A note names each requested topic that is not copied. When
-    ``over`` returns True, only the first upload begins; unfinished partitions are due at once, and count in
+    ``over`` returns True, only the first upload begins; unfinished partitions are due immediately, and count in
     ``totals["cut_off"]``.
 
-    Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of its
-        partition in the report.
+    Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Any other error is a failure of its
+    partition in the report.
     """
     with execution.run("tier", dry_run=dry_run) as run:
         sends = Planned(storage)
@@ -106,7 +109,7 @@ def tier(
 
 
 def _tiered(image: ClusterImage, chosen: set[str], run: OperationRun) -> dict[str, TopicTiering]:
-    """Every tiered topic of the cluster, by its id: all of them are on the list."""
+    """Every tiered topic of the cluster, by its id. All tiered topics are on the list."""
     found: dict[str, TopicTiering] = {}
     for topic_id, topic in image.topics.items():
         try:
@@ -176,8 +179,8 @@ def _plan_work(clock: Clock, part: PartitionTiering, whole: bool, dry_run: bool)
 
 
 def _rule_of(log: RemoteLog, view: PartitionView) -> Rule | None:
-    """The rule that the remote log follows. If it follows none, because tiering began later, the last rule in the
-    metadata."""
+    """The rule that the remote log follows. If it follows no rule, because tiering began later: the last rule in
+    the metadata."""
     return log.rules.get(view.partition) or (view.rules[-1].rule if view.rules else None)
 
 
@@ -264,8 +267,8 @@ class _TierRun:
         self.run.failures += uploads.failures
 
     def _upload_from_others(self) -> None:
-        """Leaders that were found damaged meanwhile resign; the remaining uploads come from their successors.
-        Without a successor the partition has failed."""
+        """Leaders that were found damaged meanwhile resign, and the remaining uploads come from their successors.
+        A partition without a successor has failed."""
         self._excuse_outdated()
         failed = [(part.replicas.view, part.error) for part in self.parts if part.error is not None]
         under = under_others(self.metadata, self.storage, failed, self.run)
@@ -278,8 +281,8 @@ class _TierRun:
         self._upload(again)
 
     def _excuse_outdated(self) -> None:
-        """Files of a generation that a view does not know are no part of its log, so a log may seem damaged whose
-        files were rewritten and deleted since the run began. The next run copies it."""
+        """Files of a generation that a view does not know are not part of its log. So a log may seem damaged if
+        its files were rewritten and deleted since the run began. The next run copies such a log."""
         damaged = [part for part in self.parts if isinstance(part.error, CorruptionError) and not part.excused]
         image = self.metadata.image() if damaged else self.image
         for part in damaged:
@@ -309,7 +312,7 @@ class _TierRun:
                 )
 
     def follow(self, *, every: bool) -> None:
-        """Update the Iceberg tables of the remote logs that have changed, or of ``every`` one."""
+        """Update the Iceberg tables of the remote logs that have changed; with ``every``, of all remote logs."""
         changed = [
             part.of for part in self.parts if every or part.committed or (part.planned and part.planned.foreign)
         ]

@@ -1,10 +1,11 @@
 """The uploads of a tier run, and the commits that add them to the remote log.
 
-1. Lanes take uploads in turns: one segment of each partition, the longest overdue first, then the next one.
+1. Lanes take uploads in turns: one segment of each partition, the longest overdue partition first, then the next
+   segment of each.
 2. An upload waits until the segments before it are uploaded; then its topic can commit it.
 3. A committer commits completed uploads, one topic at a time, while other uploads continue. The commit reads the
-present leaders, and leaves out segments of a leader that was deposed meanwhile, and those that were copied before
-a compaction or an erasure.
+   current leaders. It leaves out segments of a leader that was deposed meanwhile, and segments that were copied
+   before a compaction or an erasure.
 
 After a failure in a partition, no further upload of that partition begins. When a budget is used up, only the
 first upload begins. If an upload hangs, its lane waits until the deadline, while the other lanes continue.
@@ -75,7 +76,7 @@ class Uploads:
         self._over = over
         self._begun_any = False
         self.failures: list[Failure] = []
-        """Failures that concern more than one partition; the partitions have the others."""
+        """Failures that concern more than one partition. The partitions have all other failures."""
 
     def run(self) -> None:
         """Upload and commit everything, as far as possible."""
@@ -194,7 +195,7 @@ class Uploads:
             self._failed(topic, batch, error)
 
     def _put(self, topic: TopicTiering, batch: Batch) -> None:
-        """Commit one version of the table. Remote segments below a log start leave it in the same version, so the
+        """Commit one version of the table. The same version removes the remote segments below a log start, so the
         new uploads need not follow them. Copies from a former leader are left out; the next run finds them."""
         assert topic.table is not None
         assert topic.remote is not None

@@ -1,4 +1,4 @@
-"""Finds damage of partitions: of their replicas, and of their remote logs.
+"""Finds damage in the replicas and remote logs of partitions.
 
 1. tasks, one per partition: list all replicas, check names, sizes, contiguity, footers (``structure``,
 ``registers``, ``snapshots``); then compare with the remote tables, which are read after the leaders were listed
@@ -39,7 +39,7 @@ from stratalog.partitions.store import Store
 from stratalog.tiering.remote_file import remote_file
 
 _ROUNDS = 5
-"""How often to check a partition whose view or findings keep changing."""
+"""The maximum number of checks of a partition whose view or findings keep changing."""
 
 
 @dataclass(slots=True)
@@ -49,14 +49,16 @@ class Audited:
     work: StructureWork
     looked: PartitionStructure | None = None
     remote: RemotePartition | None = None
-    """Its segments in the remote table; None if the topic is not tiered, or its segments are unknown."""
+    """The partition's segments in the remote table; None if the topic is not tiered, or the segments are unknown.
+    """
     remote_unread: bool = False
     """Whether the remote table could not be read."""
     cold: tuple[HeldFile, ...] = ()
     """The objects of the remote tier whose footers match the table."""
     findings: list[Finding] = field(default_factory=list)
     good: list[Copy] = field(default_factory=list)
-    """With ``deep``: the intact files of logs and of the remote tier. Every byte was read, and equals its copies.
+    """With ``deep``: the intact files of logs and of the remote tier. Every byte was read, and equals the byte in
+    every copy.
     """
     spare: list[Copy] = field(default_factory=list)
     """With ``deep``: the intact files of replicas that no log uses. Every byte was read."""
@@ -88,8 +90,8 @@ def audit(
     """Check the partitions of the topics (only those in ``only``, if given); results by topic and partition. A
     topic whose remote table cannot be read is a failure.
 
-    Findings under an outdated view mean nothing (a member that has left the ISR may well be behind). Such a
-    partition is checked again, or left out if its topic has been deleted.
+    Findings under an outdated view mean nothing, because a member that has left the ISR may be behind. A partition
+    with an outdated view is checked again, or left out if its topic has been deleted.
     """
     audits: dict[TopicIdPartition, Audited] = {}
     for _ in range(_ROUNDS):
@@ -321,7 +323,7 @@ def _read(execution: Execution, audits: Mapping[TopicIdPartition, Audited]) -> N
             if copy.place is not None:
                 where = str(each.replicas.replica(copy.place))
             each.findings.append(Finding(where, error, copy.place, damage))
-            # The odd copy must not be used as a source. Nor must any other file of that name, until it is known
+            # The odd copy must not be a source, nor may any other file of that name be one until it is known
             # which copy is right.
             each.good = [one for one in each.good if one != copy and (agreed or one.held.name != held.name)]
     _compare_records(execution, audits, compared)

@@ -1,4 +1,5 @@
-"""Reads every byte of a partition's files, in groups of bounded size, so that all cores read one large replica.
+"""Reads every byte of a partition's files, in groups of bounded size, so that all cores share the work on one
+large replica.
 
 A group is a separate piece of work; damage is reported with its offsets. A file that a merge or retention has
 deleted meanwhile is not a finding, as long as the log still holds its records.
@@ -44,7 +45,7 @@ class ReadWork:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes to read."""
+        """The number of bytes to read."""
         return sum(held.size_bytes for held in self.files)
 
     @property
@@ -149,7 +150,7 @@ def _finding(work: ReadWork, bad: BadRange, damage: Damage | None) -> Finding:
 
 
 def _read(work: ReadWork, held: HeldFile) -> tuple[DataFile, CheckedSegment | None]:
-    """The file as it was read, and the result of the check; None if it was deleted legitimately meanwhile.
+    """The file as it was read, and the result of the check; None if the file was legitimately deleted meanwhile.
 
     Raises: CorruptSegmentError; LogGapError when the file is gone and so are its records;
     RemoteObjectMissingError.
@@ -169,8 +170,8 @@ def _read(work: ReadWork, held: HeldFile) -> tuple[DataFile, CheckedSegment | No
 
 
 def _present(work: ReadWork, held: HeldFile) -> DataFile | None:
-    """The file that now has that name. None if the file was deleted and is not needed, because it belongs to a
-    history that the replica has left meanwhile, or the log no longer needs it.
+    """The file that now has that name. None if the file was deleted and is not needed, because the log no longer
+    needs it, or because it belongs to a history that the replica has meanwhile left.
 
     Raises: LogGapError; errors of listing the replica.
     """

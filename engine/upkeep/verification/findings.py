@@ -1,4 +1,4 @@
-"""The findings of a partition: as errors for people, and as damage for a heal; and the files that are known to be
+"""The findings of a partition, as errors for people and as damage for ``heal``; and the files that are known to be
 good."""
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class Finding:
 
     @property
     def signature(self) -> tuple[str, str]:
-        """Place and message; the same finding has the same ones in every check."""
+        """The place and message, which are the same for the same finding in every check."""
         return self.where, str(self.error)
 
     @property
     def of_remote(self) -> bool:
-        """Whether it is damage of the remote tier."""
+        """Whether the problem is damage of the remote tier."""
         return self.broker_id is None and self.damage is not None
 
 
@@ -77,9 +77,9 @@ def offsets(start: int, end: int) -> str:
 
 
 def odd_copies(copies: Iterable[Copy], leader: Place) -> Iterator[tuple[Copy, bool, CorruptSegmentError]]:
-    """Copies of one name that differ from the others, though each is intact by itself; and whether a majority of
-    the others agrees on the right content. Without such a majority the right content is unknown, and the copies
-    that differ from the leader's are returned.
+    """Copies of one name that differ from the others, although each copy is intact by itself; and whether a
+    majority of the others agrees on the right content. Without such a majority the right content is unknown, and
+    the copies that differ from the leader's are returned.
 
     The object of the remote tier is never outvoted: its own checksums hold, and all replicas may have been
     restored from an older copy. If the replicas agree on other content, the right content is also unknown.

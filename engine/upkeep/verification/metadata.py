@@ -1,8 +1,8 @@
-"""The metadata log on its voters: the content of each voter, and with ``deep`` every byte of it.
+"""Checks the metadata log on its voters: the content of each voter, and with ``deep`` every byte.
 
 Only a contradiction within a voter is a finding. A voter that is behind is not a finding, because a majority is
-enough. Neither is a voter whose broker is fenced, or that was wiped and waits to be replaced: ``stratalog quorum``
-shows those.
+enough. A voter whose broker is fenced, or that was wiped and waits to be replaced, is not a finding either:
+``stratalog quorum`` shows these voters.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class VerifyRow(PartitionRow, frozen=True, kw_only=True):
 
 
 def verify_metadata(metadata: MetadataClient, *, deep: bool) -> tuple[VerifyRow, list[Failure]]:
-    """The row of the metadata log, and its failures.
+    """The row and the failures of the metadata log.
 
     Raises: NoMajorityError and other RetriableError kinds; CorruptionError kinds when the log cannot be read at
     all.
@@ -84,7 +84,7 @@ def _check(log: MetadataLog, deep: bool) -> tuple[VerifyRow, list[Failure]]:
 
 
 def _wrong(log: MetadataLog, listing: VoterListing, state: LogState, deep: bool) -> Iterator[StratalogError]:
-    """The errors of one voter, listed after ``state`` was found."""
+    """The errors of one voter, which was listed after ``state`` was found."""
     voter = listing.voter
     live = sorted(
         name

@@ -1,6 +1,7 @@
 """The registers of a replica: its joined epochs, high watermarks and local start.
 
-Their names contain nearly everything; their content is compared here. A damaged register is not reconstructed.
+Nearly all of their data is in their names; this module checks their content. A damaged register is not
+reconstructed.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ _HUMAN = "; its right content is unknown: restore it from a backup"
 def check_registers(
     replica: Replica, objects: Sequence[StoredObject], leader: Replica | None, committed: int
 ) -> list[Finding]:
-    """Read every register of a replica, whose folder was listed as ``objects``; epochs are compared with the
-    leader's of the same name. Registers above the ``committed`` epoch are foreign. An unreadable register is not
-    used by any log if a later one replaces it.
+    """Read every register of a replica, whose folder was listed as ``objects``. Epochs are compared with the
+    leader's registers of the same name. Registers above the ``committed`` epoch are foreign. An unreadable
+    register does not matter to any log if a later one replaces it.
     """
     found: list[Finding] = []
     folder = replica.folder

@@ -1,4 +1,4 @@
-"""The remote part of a partition: compares the table with its objects, and both with the leader's log."""
+"""Checks the remote part of a partition: compares the table with its objects, and both with the leader's log."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RemotePartition:
     """The generation of the last rule of removal that it records."""
 
     def lists(self, object_name: str) -> bool:
-        """Whether the table lists an object, by its name in the store."""
+        """Whether the table lists the object with this name in the store."""
         return any(paths.join(self.folder, segment.path) == object_name for segment in self.segments)
 
 
@@ -90,7 +90,7 @@ def _check_rules(where: str, remote: RemotePartition, leader: ReplicaLog, findin
             overlaps = segment.base_offset < link.end and link.start < segment.next_offset
             if overlaps and segment.generation < link.name.generation:
                 error = CorruptionError(
-                    f"{where}: {segment.path} follows rule of removal {segment.generation}, but the leader's "
+                    f"{where}: {segment.path} follows removal rule {segment.generation}, but the leader's "
                     f"{link.name} rule {link.name.generation}: the remote tier was restored from an older copy. "
                     "Bring back the newer one; otherwise compact removes the records again, but keys whose "
                     "tombstones are removed may be back"
@@ -135,7 +135,9 @@ def _check(where: str, replicas: PartitionReplicas, remote: RemotePartition, seg
 
 
 def _check_statistics(where: str, segment: RemoteSegment, found: Segment) -> None:
-    """Check that the table's bounds exclude no record; readers would skip it. Raises: CorruptionError."""
+    """Check that the table's bounds exclude no record, because readers would skip an excluded record. Raises:
+    CorruptionError.
+    """
     footer = found.footer
     if footer.max_timestamp_offset is None:
         return

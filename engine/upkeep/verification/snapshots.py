@@ -1,5 +1,5 @@
-"""The snapshots of a partition's replicas: checks that they replace the records that left the log, and with
-``deep`` every byte.
+"""Checks the snapshots of a partition's replicas: they must replace the records that were deleted from the log.
+With ``deep``, checks every byte.
 
 A damaged snapshot is not damage of the log. Readers skip it; heal replaces it with an intact copy from another
 replica, or ``stratalog snapshot`` makes a new one.

@@ -1,12 +1,14 @@
-"""The replicas of a partition, by listings and footers: names, sizes, contiguity, registers. No records are read.
+"""Checks the replicas of a partition from listings and footers: names, sizes, contiguity, registers. No records
+are read.
 
 Every replica is listed, followers before their leader; a follower that has not joined its leader's epoch is
-checked as if it had. Every file of a log has its end in its footer, which reveals gaps that a listing cannot show.
+checked as if it had. The footer of every file of a log has the end of the file, which reveals gaps that a listing
+cannot show.
 
-The order of the listings determines what two replicas must have in common: a leader holds everything that a
-follower was seen to have before, and a follower everything that was known to be committed before. So if a replica
-had to be listed twice, the check begins again; and a member that seems to be short is listed again after its
-leader.
+The order of the listings determines what two replicas must have in common. A leader holds everything that a
+follower was earlier seen to have, and a follower holds everything that was earlier known to be committed. So if a
+replica had to be listed twice, the check begins again. A member that seems to lack records is listed again after
+its leader.
 """
 
 from __future__ import annotations
@@ -48,9 +50,9 @@ class StructureWork(PartitionWork):
     """The work: check all replicas of one partition."""
 
     deep: bool
-    """Also read the registers, and leave differences between copies to the check of all bytes."""
+    """Whether to read the registers too, and to leave differences between copies to the check of all bytes."""
     snapshots: bool
-    """cleanup.policy=snapshot: snapshots replace the records that left the log."""
+    """Whether snapshots replace the records deleted from the log (cleanup.policy=snapshot)."""
     listed: Mapping[int, Sequence[StoredObject]] = field(default_factory=dict, repr=False)
     """The objects of brokers whose folders were just walked. Walks are not snapshots, and have no order, so
     findings must be confirmed without them.
@@ -64,16 +66,16 @@ class ReplicaStructure:
     broker_id: int
     lineage: Lineage
     epochs: frozenset[int]
-    """The epochs whose registers it has; the greatest is ``joined_epoch``."""
+    """The epochs whose registers the replica has; the greatest is ``joined_epoch``."""
     joined_epoch: int
     local_start: int
     high_watermark: int
     end: int
-    """The end of its last file, with or without gaps."""
+    """The end of the last file, whether or not the log has gaps."""
     live: tuple[HeldFile, ...]
-    """The files of its log with reliable footers, including those after a gap."""
+    """The files of the log with reliable footers, including files after a gap."""
     spare: tuple[HeldFile, ...]
-    """Its other data files: of other histories, or hidden by merged segments."""
+    """The other data files: of other histories, or hidden by merged segments."""
     bad: tuple[BadFile, ...]
 
 
@@ -151,7 +153,7 @@ def _partition_structure(work: StructureWork) -> PartitionStructure:
     view = work.replicas.view
     findings: list[Finding] = []
     seen: dict[int, _SeenReplica] = {}
-    # The leader, listed last, is behind none of its followers.
+    # The leader is listed last, so it must not be behind any follower.
     for broker in sorted(view.replicas, key=lambda broker: broker == view.leader):
         if view.brokers[broker].fenced:
             continue
@@ -356,7 +358,7 @@ def _find_short(
                 must_reach, why = leader.high_watermark, "it is in sync, and the leader's high watermark is"
             if found.lineage != leader.lineage and found.joined_epoch == leader.joined_epoch:
                 error = CorruptionError(f"{replica} has another lineage than its leader: {found.lineage}")
-                # A member of the ISR may be the one that is right, so its register stays.
+                # The register of a member of the ISR may be the right one, so it stays.
                 damage = None if broker in replicas.view.isr else BadEpoch(found.joined_epoch)
                 findings.append(Finding(str(replica), error, broker, damage))
         if _has_not_begun(look, log) and must_reach <= replicas.view.log_start_offset:
@@ -377,8 +379,8 @@ def _known_of(
 ) -> Iterator[tuple[int, str]]:
     """The offsets that the leader's log must have reached, as other replicas prove, with the reason. Once both
     have joined the view's epoch, everything that a follower holds came from the leader. Before that, a follower
-    may have more from the previous leader, which was never acknowledged; then a member of the ISR proves only what
-    it knows to be committed.
+    may have extra records from the previous leader that were never acknowledged. So a member of the ISR then
+    proves only the records that it knows to be committed.
     """
     for other in looks:
         log = seen[other.broker_id].log
