@@ -1,4 +1,4 @@
-"""The remote part of a compaction: remote segments follow a rule of removal before the leader does
+"""The remote part of a compaction: remote segments follow a removal rule before the leader does
 (``stratalog.tiering.removal``).
 
     1. tasks: rewrite the segments of each partition that lose a record, in ascending order
