@@ -7,15 +7,15 @@ import pytest
 from stratalog.partitions.errors import CorruptSegmentError, SourceChangedError
 from stratalog.partitions.segment_footer import check_tail
 from stratalog.partitions.store.memory import MemoryStore
-from tests.unit.segments import BASE, records, write_segment
-from tests.unit.test_segment_damage import damaged, flips, intact, regions
+from tests.unit.segments import BASE, in_memory, records, write_segment
+from tests.unit.test_segment_damage import flips, intact, regions
 
 
 @pytest.mark.parametrize("region", ["page index", "footer", "footer length", "trailing magic"])
 def test_a_flipped_bit_in_the_tail_is_found_by_a_look_at_the_tail(region: str) -> None:
     data, _ = intact()
     for flipped in flips(region, data):
-        store, file = damaged(flipped)
+        store, file = in_memory(flipped)
         with pytest.raises(CorruptSegmentError, match=r"00000000000000000100\.0000000001\.parquet"):
             check_tail(store, file.object)
 
@@ -37,7 +37,7 @@ def test_a_good_tail_passes_and_no_page_is_read(groups: int) -> None:
 
 def test_a_file_that_is_cut_or_gone() -> None:
     data, _ = intact()
-    store, file = damaged(data[:-200])
+    store, file = in_memory(data[:-200])
     with pytest.raises(CorruptSegmentError, match="truncated"):
         check_tail(store, file.object)
     store.delete([file.object.name])
