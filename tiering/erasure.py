@@ -59,7 +59,7 @@ The order of steps
        table's log is deleted: entries, checkpoints, checksums. Their statistics contain minima and maxima of
        erased records. The checkpoint lists removed objects by path, without statistics.
        The history of an Iceberg table goes next (``iceberg_history``).
-    7. The metadata forget the offsets.
+    7. The offsets are removed from the metadata.
     A crash between any two steps leaves the log intact. The next run continues: the table shows the remaining
     segments, a walk the remaining objects, and the table's log the remaining entries.
 

@@ -20,7 +20,7 @@ The order of steps, after the Delta table has recorded the erasure
     6. The listed lists and manifests that no snapshot names any more are deleted.
     7. All files are listed again, twice. From the first of these listings, each older metadata file is deleted if
        it names a manifest list that the second listing lacks. (A writer writes the list first.)
-    8. The metadata of the cluster forget the offsets (step 7 of ``erasure``).
+    8. The offsets are removed from the metadata of the cluster (step 7 of ``erasure``).
     Without anything to delete, nothing is committed. A crash between any two steps leaves a table that all readers
     can read: the next run begins at step 1, and its listing has the files that are left. Two runs at once race for
     the commits of steps 4 and 5, and the loser begins again. Each deletes only what was listed before its own

@@ -267,7 +267,7 @@ def _append_to_leader(
             end, seen = look_at_end(replicas, end, clock, copies, read)
         attempt.begun = True
         if attempt.placed is not None and attempt.placed[0] in seen and attempt.placed[1] <= end.log_end:
-            # Other tasks of a mirror may have appended behind it by now, and the log knows only its last append.
+            # Other tasks of a mirror may have appended behind it by now; ``end`` shows only the log's last append.
             next_offset = attempt.placed[1]
             return Appended(
                 producer.base_offset,
@@ -371,9 +371,8 @@ def old_append(replicas: PartitionReplicas, producer: ProducerAppend) -> Earlier
     """The append of this epoch and sequence, older than the producer's last five; None if no file has its offsets.
 
     The footer of each data file has the last five appends of each producer. Sequences grow with offsets, so a
-    binary search over the files finds the append: one listing, and a few footers per step. Files lose this
-    information when more than five appends are merged, by retention, and when a replica is rebuilt from the remote
-    log.
+    binary search over the files finds the append: one listing, and a few footers per step. This information is
+    lost when more than five appends are merged, by retention, and when a replica is rebuilt from the remote log.
 
     Raises: see ``Replica.log`` and ``Replica.producers_at``.
     """
