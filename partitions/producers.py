@@ -200,7 +200,7 @@ def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> 
             raise OutOfOrderSequenceNumberError(
                 f"{what}: sequence {append.sequence} of producer {append.producer_id!r} comes "
                 "too late: other partitions already have later sequences, and this partition "
-                "never had records of it"
+                "never had records of this sequence"
             )
         return None
     for past in last.lately:

@@ -213,7 +213,8 @@ class TopicTable:
         if found.get(CLUSTER_ID) != self.cluster_id:
             raise InconsistentClusterIdError(
                 f"the table {self.uri} belongs to cluster {found.get(CLUSTER_ID)!r}, not to {self.cluster_id!r}: "
-                "correct the remote tier in the cluster file, unless that cluster was restored from this one"
+                f"correct the remote tier in the cluster file, unless cluster {found.get(CLUSTER_ID)!r} was "
+                f"restored from cluster {self.cluster_id!r}"
             )
         if found.get(TOPIC_ID) != self.topic_id:
             raise CorruptionError(

@@ -71,8 +71,9 @@ def lost_log(replicas: PartitionReplicas) -> LogLostError:
     else:
         otherwise = (
             "Records were removed from the log by compaction or an erasure, so it cannot begin again, and recover "
-            "refuses it: bring back the storage of a broker that was in its ISR, then run replicate. If all of it "
-            "is lost, delete the topic and create it again; a mirror then copies it from its source"
+            "refuses it: bring back the storage of a broker that was in its ISR, then run replicate. If "
+            "the storage of all these brokers is lost, delete the topic and create it again; a mirror then copies "
+            "the topic from its source"
         )
     return LogLostError(
         f"{view}: it had records, the high watermark reached {view.written_to} or more, but {leader} has no "
