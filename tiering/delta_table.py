@@ -288,8 +288,9 @@ def hand_over(topic: TopicTable, former: str, to: str, options: StoreOptions, cl
     Idempotent.
 
     Only the cluster in the table's properties may commit. The property changes by an ordinary commit, which
-    decides between two clusters: earlier commits of the former one are in the table that the restored one reads,
-    and its later commits lose the race, read the table again, and find another owner (``DeltaTopicTable``).
+    decides between two clusters. The former cluster's earlier commits are in the table that the restored cluster
+    reads. The former cluster's later commits lose the race, read the table again, and find another owner
+    (``DeltaTopicTable``).
 
     Raises: InconsistentClusterIdError when a third cluster owns the table; StorageError; OutcomeUnknownError;
         CorruptionError, see ``check_log``.

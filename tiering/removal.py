@@ -11,8 +11,8 @@ A rewritten segment
 The rule of a partition
     The property ``stratalog.rules`` of the table has, for each partition, the last rule that its remote log
     follows (``RemoteLog.rules``). A segment that begins below the bound follows that rule, whatever generation its
-    name has: a segment that loses no record is not rewritten. A segment above the bound follows the rule in its
-    name. A segment that crosses the bound is rewritten like the others, but keeps all records above the bound.
+    name has: a segment without a record to remove is not rewritten. A segment above the bound follows the rule in
+    its name. A segment that crosses the bound is rewritten like the others, but keeps all records above the bound.
 
 The order of steps
     1. The metadata commit the rule. Every member of the ISR and the table must follow the previous rule. The bound

@@ -38,7 +38,7 @@ from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.unwritable import UnwritableStorageError
 
 _ROUNDS = 200
-"""The number of times that the ISRs may change during an acknowledgement. Waits for a member do not count, because
+"""The number of times that the ISRs may change during an acknowledgement. Waits for a member are not counted:
 they have their own limit.
 """
 _BACKOFF = Backoff(first_s=0.1, longest_s=5.0, least=1.0)
@@ -222,7 +222,7 @@ def _shrink(
 
 
 def _is_certain(broker: int, error: StratalogError) -> bool:
-    """Whether waiting for a follower is pointless: its storage has answered, and will not take the append."""
+    """Whether it is pointless to wait for a follower, because its storage has already refused the append."""
     if isinstance(error, UnwritableStorageError):
         return error.broker_id in (None, broker)
     return isinstance(error, CorruptionError)

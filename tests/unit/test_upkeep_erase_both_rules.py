@@ -128,9 +128,7 @@ def test_an_erasure_waits_for_the_remote_part_of_a_compaction(
             live.cluster.compact("t")
     assert live.cluster.image.views("t")[0].compacted_to == live.log(1).local_start == 6
     report = live.erase(KEY)
-    assert "its remote log has not carried out its last compaction: run `stratalog compact`" in str(
-        report.failures
-    )
+    assert "the last compaction is not yet done in its remote log: run `stratalog compact`" in str(report.failures)
     assert not live.cluster.image.views("t")[0].erasures
     live.cluster.compact("t").raise_for_failures()
     assert live.erase(KEY).whole
@@ -151,7 +149,7 @@ def test_a_compaction_waits_for_the_remote_part_of_an_erasure(
         with pytest.raises(KeyboardInterrupt):
             live.erase(KEY)
     assert rows_of(live.cluster.compact("t"), "why") == [
-        ("an erasure is not carried out: run `stratalog erase` again, without keys",)
+        ("an erasure is unfinished: run `stratalog erase` again, without keys",)
     ]
     assert not live.cluster.image.views("t")[0].rules
     assert live.erase().ok
@@ -203,7 +201,7 @@ def test_a_rewrite_applies_both_kinds(tmp_path: Path) -> None:
     later = replace(leader, generation=2)
     log = later.log()
     transactions = transactions_of(log, later.footer)
-    with pytest.raises(RetriableError, match="has not carried out the last compaction, which comes first"):
+    with pytest.raises(RetriableError, match="the last compaction has not been applied to"):
         erase_from(later, log, transactions, [named], replace(erase_options, compacted=rule))
     options = RemovingOptions(segment_bytes=1, compression="none", memory_bytes=1 << 20, erasures=[named])
     carry_out(later, log, transactions, rule, options)

@@ -59,8 +59,7 @@ class RemoteCopy:
 def not_compacted_remotely(what: str) -> RetriableError:
     """The error for an erasure that must wait for the remote part of a compaction."""
     return RetriableError(
-        f"{what}: its remote log has not carried out its last compaction: run `stratalog compact`, then erase "
-        "again"
+        f"{what}: the last compaction is not yet done in its remote log: run `stratalog compact`, then erase again"
     )
 
 
@@ -338,10 +337,11 @@ def may_hold(
     keys: RecordFinder | None,
     looked_to: int | None = None,
 ) -> bool:
-    """Whether a data file may hold a record that the erasures of the view name, or a wanted one; a damaged one
-    may. A wanted record from ``looked_to`` on does not count: it was appended after the search, and the erasures
-    do not name it. A file that compaction replaced before an erasure may hold records of its keys that the erasure
-    did not have to name."""
+    """Whether a data file may hold a wanted record, or one that the view's erasures name. For a damaged file the
+    answer is yes. A wanted record from ``looked_to`` on is ignored: it was appended after the search, and the
+    erasures do not name it. A file that compaction replaced before an erasure may hold records of the erased keys
+    that the erasure did not have to name.
+    """
     name, erasures, rule = file.name, view.erasures, view.compaction
     replaced = rule is not None and name.generation < rule.generation and name.base_offset < rule.bound
     if replaced and rule and any(one.offsets and one.generation > rule.generation for one in erasures):
