@@ -28,10 +28,11 @@ Beside compaction
     both have the same records there.
 
     A rewrite applies both kinds, whichever made it necessary. An erasure finds segments that follow the last
-    compaction, and keeps what that left: a segment that compaction did not have to rewrite too. A compaction reads
-    gaps as gaps. It removes what an earlier erasure names also from a file that heal took from a replica that was
-    away, and an erasure leaves a file alone that has not followed the compaction before it: ``compact`` comes
-    first. A late commit of either finds the replaced segments gone, or its generation recorded.
+    compaction, and keeps what that left: a segment that compaction did not have to rewrite too. A compaction
+    reads gaps as gaps. It reads what an earlier erasure names as gaps too, also in a file that heal took from a
+    replica that was away (!): an erased record leaves that file, and supersedes no other record. An erasure
+    leaves a file alone that has not followed the compaction before it: ``compact`` comes first. A late commit
+    of either finds the replaced segments gone, or its generation recorded.
 
     If the metadata have both, and the table records neither, as tiering began later, it records both in one
     version.

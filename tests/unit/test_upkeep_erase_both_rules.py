@@ -20,6 +20,8 @@ from stratalog.partitions.removing import RemovingOptions, carry_out
 from stratalog.partitions.segment import read_batches
 from stratalog.partitions.transactions import transactions_of
 from stratalog.tiering.delta_table import DeltaTopicTable
+from stratalog.tiering.remote_file import remote_file
+from stratalog.tiering.removing import carry_out_remotely
 from tests.ports import ports_of
 from tests.unit.cluster_harness import report_of, rows_of
 from tests.unit.compact_remote_harness import check_latest, lake
@@ -214,6 +216,47 @@ def test_a_rewrite_applies_both_kinds(tmp_path: Path) -> None:
         if row["control"] is None
     }
     assert held == {4: OTHER, 5: KEY}, "offset 5 is above the bound"
+
+
+@pytest.mark.parametrize(("erased", "left"), [(4, {2, 5}), (5, {3, 4})])
+def test_an_erased_record_supersedes_no_other(tmp_path: Path, erased: int, left: set[int]) -> None:
+    """A rewrite reads a file that has not lost the erased record yet, such as one from a replica that was away."""
+    live = Erasable(tmp_path, cleanup_policy="delete")
+    leader = ports_of(live.cluster).storage.replicas(live.cluster.image.views("t")[0]).leader
+    later = replace(leader, generation=2)
+    log = later.log()
+    named = Erasure(1, ((erased, erased + 1),))
+    options = RemovingOptions(segment_bytes=1, compression="none", memory_bytes=1 << 20, erasures=[named])
+    carry_out(later, log, transactions_of(log, later.footer), Rule(2, 6, 0), options)
+    chain = later.log(fresh=True).chain
+    assert {row["offset"] for link in chain for row in _records(later, link) if row["control"] is None} == left
+
+
+@pytest.mark.parametrize(("erased", "left"), [(2, {0, 4, 5, 6}), (4, {1, 2, 5, 6}), (5, {2, 3, 4, 6})])
+def test_an_erased_record_supersedes_no_other_in_the_remote_log(
+    tmp_path: Path, erased: int, left: set[int]
+) -> None:
+    live = Both(tmp_path)
+    ports = ports_of(live.driver())
+    topic = live.driver().image.topic("t")
+    table, segments = ports.storage.remote_table(topic), live.remote_log().of_partition(0)
+    leader = replace(ports.storage.replicas(live.driver().image.views("t")[0]).leader, generation=2)
+    log = leader.log()
+    named = Erasure(1, ((erased, erased + 1),))
+    options = RemovingOptions(segment_bytes=1, compression="none", memory_bytes=1 << 20, erasures=[named])
+    transactions = transactions_of(log, leader.footer)
+    done = carry_out_remotely(
+        leader, log, transactions, Rule(2, 6, 0), table.remote, table.folder, segments, options
+    )
+    gone = {path for each in done.replaced for path in [former.path for former in each.former]}
+    now = [each.upload.segment for each in done.replaced] + [one for one in segments if one.path not in gone]
+    rows = [
+        row
+        for one in now
+        for part in read_batches(table.remote, remote_file(table.folder, one), one.base_offset, one.next_offset)
+        for row in part.to_pylist()
+    ]
+    assert {row["offset"] for row in rows if row["control"] is None} == left
 
 
 def _records(replica: Any, link: Any) -> list[dict[str, Any]]:
