@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from stratalog.engine.upkeep.erasing import erase as erasing
 from stratalog.engine.upkeep.replication.compact_remote import RemoteTables
+from stratalog.engine.upkeep.tiering.tier import tier
 from stratalog.engine.upkeep.tiering.uploads import Uploads
 from stratalog.partitions.erasing import erase_from
 from stratalog.partitions.erasure import Erasure
@@ -26,7 +28,7 @@ from tests.ports import ports_of
 from tests.unit.cluster_harness import report_of, rows_of
 from tests.unit.compact_remote_harness import check_latest, lake
 from tests.unit.erase_harness import KEPT, KEY, OTHER, SECRET, Erasable, traces
-from tests.unit.restore_harness import Heir
+from tests.unit.restore_harness import Heir, restored
 from tests.unit.test_upkeep_compact import Row
 from tests.unit.test_upkeep_erase_remote import BOTH, LOCAL, Tiered
 
@@ -304,6 +306,35 @@ def test_a_topic_with_erased_records_becomes_tiered(tmp_path: Path, policy: str)
     if policy == "compact":
         live.cluster.compact("t").raise_for_failures()
         assert live.driver().verify(deep=True).ok
+
+
+@pytest.mark.parametrize("recorded_by", ["erase", "compact"])
+def test_a_restored_partition_compacts_tiers_and_erases_whatever_was_not_tiered(
+    tmp_path: Path, recorded_by: str
+) -> None:
+    """The table records the rule with the bound of the lost brokers, far above the first segment that it gets."""
+    live = Erasable(tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio="0")
+    for value in ("1", "2", "3", "4"):
+        live.put((OTHER, value))
+    live.cluster.compact("t").raise_for_failures()
+    if recorded_by == "erase":
+        assert live.erase(KEY).whole
+    tiering(live)
+    ports = ports_of(live.driver())
+    tier(ports.metadata, ports.storage, ports.execution, ["t"], over=lambda: True)  # one file, then it is killed
+    if recorded_by == "compact":
+        report_of(lambda: live.driver().compact("t"))
+    table = ports.storage.remote_table(live.cluster.image.topic("t")).load()
+    end = table.end(0) or 0
+    assert 0 < end < table.rules[0].bound
+    heir = restored(live).cluster
+    for value in (b"1", b"2", b"3"):
+        heir.produce("t", pa.table({"key": [ALSO.encode()], "value": [value]}))
+    for _ in range(2):
+        heir.compact("t").raise_for_failures()
+        heir.tier("t").raise_for_failures()
+    assert (ports_of(heir).storage.remote_table(heir.image.topic("t")).load().end(0) or 0) > end
+    assert heir.erase("t", [ALSO], check=False).ok
 
 
 def test_an_unfinished_erasure_holds_back_the_first_uploads(
