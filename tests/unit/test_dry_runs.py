@@ -66,6 +66,14 @@ def away(broker: int) -> Condition:
     return lambda world: world.refusing(f"memory://b{broker}", BrokerUnreachableError("it is away"))
 
 
+def leader_away(world: World) -> None:
+    """Broker 2, after it was elected."""
+    for topic in ("t", "u"):
+        world.cluster.elect(topic, leader=2, partitions=[0])
+    world.cluster.replicate()
+    away(2)(world)
+
+
 def wiped(broker: int) -> Condition:
     return lambda world: world.wipe(broker)
 
@@ -125,6 +133,12 @@ def move(cluster: Cluster, dry_run: bool) -> Report:
     return cluster.reassign({("t", 0): [1, 4], ("u", 0): [1, 2, 4]}, dry_run=dry_run)
 
 
+def reassigning(**replicas: list[int]) -> Run:
+    """New replicas for the partition of each topic."""
+    plan = {(topic, 0): brokers for topic, brokers in replicas.items()}
+    return lambda cluster, dry_run: cluster.reassign(plan, dry_run=dry_run)
+
+
 def shrink(cluster: Cluster, dry_run: bool) -> Report:
     return cluster.reassign({("t", 0): [2], ("u", 0): [1]}, dry_run=dry_run)
 
@@ -163,6 +177,11 @@ CASES: dict[str, tuple[Run, Condition, bool]] = {
     "reassign, the new broker unsigned": (move, formatted(4), False),
     "reassign, the new broker in another rack": (move, another_rack(4), True),
     "reassign, a former replica away": (move, away(2), True),
+    **{
+        f"reassign {replicas}, {who} away": (reassigning(**replicas), condition, True)
+        for who, condition in (("a leader", leader_away), ("a follower", away(2)))
+        for replicas in ({"t": [1, 4]}, {"t": [1, 3, 4]}, {"t": [1, 3]}, {"u": [1, 4]}, {"u": [1, 3]})
+    },
     "reassign, the last replica away": (shrink, away(2), False),
     "reassign, the last replica damaged": (shrink, damaged(2), False),
     "reassign, another replica damaged": (shrink, damaged(1), True),
