@@ -171,6 +171,8 @@ CASES: dict[str, tuple[Run, Condition, bool]] = {
     "bootstrap, more replicas without credentials": (add, denied(4), False),
     "bootstrap, more replicas on an unsigned root": (add, formatted(4), False),
     "bootstrap, instead of one that is away": (take_over, away(2), True),
+    "bootstrap, instead of a leader that is away": (take_over, leader_away, True),
+    "bootstrap, more replicas, a leader away": (add, leader_away, True),
     "reassign": (move, nothing, True),
     "reassign, without credentials for the new broker": (move, denied(4), False),
     "reassign, the new broker away": (move, away(4), False),
@@ -217,11 +219,23 @@ def test_a_dry_run_succeeds_if_and_only_if_the_run_does(case: str, tmp_path: Pat
     assert planned == succeeds(lambda: run(world.driver(), False)) == expected
 
 
-def test_a_plan_says_which_brokers_the_run_fences_first(tmp_path: Path) -> None:
+@pytest.mark.parametrize("run", [replicate, add, take_over, move, heal])
+def test_a_plan_says_which_brokers_the_run_fences_first(run: Run, tmp_path: Path) -> None:
     world = World(tmp_path, None)
     away(2)(world)
-    (note,) = world.driver().replicate(dry_run=True).notes
-    assert note == "a run begins with: broker 2 is fenced: BROKER_NOT_AVAILABLE: it is away"
+    notes = run(world.driver(), True).notes
+    assert "a run begins with: broker 2 is fenced: BROKER_NOT_AVAILABLE: it is away" in notes
+
+
+@pytest.mark.parametrize("run", [add, take_over])
+def test_a_plan_counts_the_copies_from_the_leader_that_the_run_elects(run: Run, tmp_path: Path) -> None:
+    world = World(tmp_path, None)
+    leader_away(world)
+    planned, done = (run(world.driver(), dry_run).rows for dry_run in (True, False))
+    assert [(row["leader"], row["files"], row["bytes"]) for row in planned] == [
+        (row["leader"], row["copied_files"], row["copied_bytes"]) for row in done
+    ]
+    assert all(row["leader"] == 1 and row["files"] == 3 for row in planned)
 
 
 def root_of(world: World) -> Store:

@@ -129,8 +129,7 @@ def reassign(
             for (topic, partition), replicas in plan.items()
         }
         if not force:
-            probed = image
-            read_image = (lambda: probed) if dry_run else metadata.image
+            read_image = (lambda: image) if dry_run else metadata.image
             _check_cover(read_image, storage, execution, planned, run)
             if dry_run:
                 sends.send_look(image)
