@@ -28,9 +28,10 @@ Beside compaction
     both have the same records there.
     A rewrite applies both kinds, whichever made it necessary. An erasure finds segments that follow the last
     compaction, and keeps what that left: a segment that compaction did not have to rewrite too. A compaction reads
-    gaps as gaps. It also reads the records that an earlier erasure names as gaps, even in a file that heal took from
-    a replica that was away (!): such a record is removed, and supersedes no other record. An erasure skips a file to which the compaction before it has not been applied: ``compact`` comes first.
-    A late commit of either finds the replaced segments gone, or its generation recorded.
+    gaps as gaps. It also reads the records that an earlier erasure names as gaps, even in a file that heal took
+    from a replica that was away (!): such a record is removed, and supersedes no other record. An erasure skips a
+    file to which the compaction before it has not been applied: ``compact`` comes first. A late commit of either
+    finds the replaced segments gone, or its generation recorded.
 
     If the metadata have both, and the table records neither, because tiering began later, both are recorded in
     one version.
