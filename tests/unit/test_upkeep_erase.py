@@ -239,7 +239,7 @@ def test_a_run_without_keys_says_what_it_did_not_look_for(tmp_path: Path, monkey
     live = Erasable(tmp_path)
     stop_at(live, monkeypatch, "find_records")
     report = live.erase()
-    assert "give them again to find these" in str(report.notes)
+    assert "give them again to find those" in str(report.notes)
     assert live.everywhere() == dict(enumerate(ROWS))
     assert live.erase(KEY).whole
 
