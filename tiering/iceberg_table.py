@@ -171,7 +171,7 @@ class IcebergTable:
 
     def delete_history(self, remote: DeltaTopicReader, schema: pa.Schema) -> IcebergHistory:
         """Steps 3 to 7 of ``iceberg_history``: delete all snapshots and files of the table that may have values
-        of segments which the Delta table no longer lists. Called when it has followed the Delta table.
+        of segments which the Delta table no longer lists. Called when ``follow`` has updated the Iceberg table.
 
         Raises: see ``follow``; InvalidCallError if the catalog's file system cannot list files.
         """

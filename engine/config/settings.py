@@ -135,7 +135,7 @@ def check_iceberg_kept(before: TopicConfig, after: TopicConfig, what: str, *, un
     if unfinished and named and after.remote_iceberg_table != named:
         raise InvalidConfigError(
             f"{what}: remote.iceberg.table cannot change, because an erasure of its records is not finished, and "
-            f"{named} may have values of them: run `stratalog erase` until it is whole"
+            f"{named} may still contain their values: run `stratalog erase` until the erasure is finished"
         )
 
 
