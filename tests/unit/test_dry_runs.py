@@ -74,6 +74,11 @@ def leader_away(world: World) -> None:
     away(2)(world)
 
 
+def former_replica(world: World) -> None:
+    """Broker 3 keeps the files of a replica until vacuum deletes them."""
+    world.cluster.reassign({("t", 0): [1, 2]})
+
+
 def wiped(broker: int) -> Condition:
     return lambda world: world.wipe(broker)
 
@@ -113,6 +118,11 @@ def keyless(world: World) -> None:
     world.cluster_key = lambda: None
 
 
+def misled_and_keyless(world: World) -> None:
+    world.cluster.elect("t", leader=2, partitions=[0])
+    keyless(world)
+
+
 def replicate(cluster: Cluster, dry_run: bool) -> Report:
     return cluster.replicate(dry_run=dry_run)
 
@@ -141,6 +151,18 @@ def reassigning(**replicas: list[int]) -> Run:
 
 def shrink(cluster: Cluster, dry_run: bool) -> Report:
     return cluster.reassign({("t", 0): [2], ("u", 0): [1]}, dry_run=dry_run)
+
+
+def erase(cluster: Cluster, dry_run: bool) -> Report:
+    return cluster.erase(["t", "u"], where="value IS NOT NULL", now=True, dry_run=dry_run)
+
+
+def maintain(cluster: Cluster, dry_run: bool) -> Report:
+    return cluster.maintain(dry_run=dry_run)
+
+
+def maintain_only(step: str) -> Run:
+    return lambda cluster, dry_run: cluster.maintain(only=step, dry_run=dry_run)
 
 
 def heal(cluster: Cluster, dry_run: bool) -> Report:
@@ -191,9 +213,24 @@ CASES: dict[str, tuple[Run, Condition, bool]] = {
     "heal, a broker away": (heal, away(2), True),
     "heal, without credentials for a broker": (heal, denied(2), True),
     "heal, a broker unsigned": (heal, formatted(2), True),
+    "erase": (erase, nothing, True),
+    "erase, a follower away": (erase, away(2), False),
+    "erase, without credentials for a follower": (erase, denied(2), False),
+    "erase, a broker without replicas away": (erase, away(4), False),
+    "erase, a follower wiped": (erase, wiped(2), False),
+    "erase, a former replica": (erase, former_replica, False),
+    "maintain": (maintain, nothing, True),
+    "maintain, a follower away": (maintain, away(2), False),
+    "maintain, a leader away": (maintain, leader_away, False),
+    "maintain, without credentials for a broker": (maintain, denied(4), False),
+    "maintain, without the key, an election": (maintain_only("elect"), misled_and_keyless, False),
+    "maintain, without the key, no tiering": (maintain_only("merge"), keyless, True),
     "compact, a broker away": (compact, away(2), True),
     "compact, a changed rack": (compact, another_rack(2), True),
-    **{f"{run.__name__}, without the key": (run, keyless, False) for run in (add, take_over, move, shrink, tier)},
+    **{
+        f"{run.__name__}, without the key": (run, keyless, False)
+        for run in (add, take_over, move, shrink, tier, erase, maintain)
+    },
 }
 """By case: the run, the condition of the cluster, and whether the run succeeds."""
 
@@ -211,7 +248,7 @@ def succeeds(run: Callable[[], Report]) -> bool:
 @pytest.mark.parametrize("case", CASES)
 def test_a_dry_run_succeeds_if_and_only_if_the_run_does(case: str, tmp_path: Path) -> None:
     run, condition, expected = CASES[case]
-    world = World(tmp_path, KEY if condition is keyless or "unsigned" in case else None)
+    world = World(tmp_path, KEY if "without the key" in case or "unsigned" in case else None)
     condition(world)
     before = world.driver().image
     planned = succeeds(lambda: run(world.driver(), True))

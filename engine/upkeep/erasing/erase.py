@@ -157,22 +157,24 @@ class _Erasing:
     # ------------------------------------------------------------------------------------ steps
 
     def plan(self, sends: Planned) -> None:
-        """Count the work of a run, from the replicas that can be read."""
+        """Count the work of a run, from the replicas that can be read, and find what the run cannot erase.
+
+        Raises: ClusterKeyError if the run could not commit the erasure.
+        """
         for work, planned in self._each(plan_partition, self._parts):
             part = self._parts[work.replicas.view.key]
-            part.offsets, part.files, part.deleted = [*planned.offsets], planned.files, planned.deleted
-            part.remote_files = planned.remote_files
-            part.read_bytes = planned.bytes + planned.remote_bytes
-            part.written_bytes = planned.bytes * len(part.view.replicas) + planned.remote_bytes
+            part.plan(planned)
             if part.view.topic_id in self._remote.tables:
                 puts, gets = 3 * planned.remote_files + _TABLE_COMMITS, 2 * planned.remote_files
                 sends.send(self._storage.remote, puts=puts, gets=gets)
             for broker in part.view.replicas:
                 sends.send(self._storage.stores.get(broker), puts=3 * planned.files, gets=planned.files)
             if planned.offsets:
+                self._metadata.check_may_commit()
                 sends.send_commit(self._image)
             if self._now or work.delay_ms == 0:
                 part.deleted += planned.remote_files
+        self.look_everywhere()
         self.clean_remotely()
 
     def carry_on(self) -> None:
@@ -242,12 +244,7 @@ class _Erasing:
                 part.left += part.cleaned.not_erased
             elif not part.failed:
                 self._fail(key, UnknownTopicOrPartitionError(f"{part}: the topic was deleted meanwhile"))
-            if part.above:
-                why = (
-                    f"{part.above:,} wanted records are at or above the last stable offset {part.looked_to}: "
-                    "erase again when their transactions have ended, and the high watermark has passed them"
-                )
-                part.left.append(NotErased(f"broker {part.view.leader}", why))
+            part.leave_above()
 
     def look_everywhere(self) -> None:
         """Step 5."""
@@ -300,8 +297,8 @@ class _Erasing:
         for key, one in cleaned.items():
             part = self._parts[key]
             part.deleted += one.deleted
+            part.left += [left for left in one.left if not (self._run.dry_run and left.waits)]
             if not self._run.dry_run:
-                part.left += one.left
                 part.remote = one.certified(self._remote.figures.get(key))
 
     def forget(self) -> None:

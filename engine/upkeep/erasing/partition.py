@@ -11,7 +11,7 @@ from stratalog.engine.upkeep.erasing.certificate import (
     ErasedRemote,
     NotErased,
 )
-from stratalog.engine.upkeep.erasing.tasks import CleanedReplicas, offsets_of
+from stratalog.engine.upkeep.erasing.tasks import CleanedReplicas, PlannedErasing, offsets_of
 from stratalog.partitions.erasure import OffsetRange
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.wanted_where import RecordFinder
@@ -81,6 +81,25 @@ class ErasingPartition:
         self.written_bytes += figures.written_bytes
         self.remote_files += figures.files
         figures.read_bytes = figures.written_bytes = figures.files = 0
+
+    def leave_above(self) -> None:
+        """Records above the last stable offset are not erased."""
+        if self.above:
+            why = (
+                f"{self.above:,} wanted records are at or above the last stable offset {self.looked_to}: "
+                "erase again when their transactions have ended, and the high watermark has passed them"
+            )
+            self.left.append(NotErased(f"broker {self.view.leader}", why))
+
+    def plan(self, planned: PlannedErasing) -> None:
+        """Take the figures of a dry run, and what the run cannot erase."""
+        self.offsets, self.files, self.deleted = [*planned.offsets], planned.files, planned.deleted
+        self.remote_files = planned.remote_files
+        self.read_bytes = planned.bytes + planned.remote_bytes
+        self.written_bytes = planned.bytes * len(self.view.replicas) + planned.remote_bytes
+        self.above, self.looked_to = planned.above, planned.looked_to
+        self.left += planned.not_erased
+        self.leave_above()
 
     def certified(self) -> ErasedPartition:
         """The partition in the certificate."""

@@ -136,7 +136,8 @@ class _CleaningTopic:
         log, removed = table.load_with_removed(delay_ms)
         if delay_ms == 0:
             removed = replace(removed, due=removed.ever)
-        self._check_listed(log)
+        if not self.erasing.run.dry_run:
+            self._check_listed(log)
         time_ms = agreed_ms(self.clock, table.remote)
         listed = {segment.path for segment in log.all_segments()}
         doomed: list[str] = []

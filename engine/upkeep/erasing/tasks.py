@@ -119,10 +119,7 @@ def _find(work: EraseWork) -> FoundRecords:
     replicas, keys = work.replicas, work.keys
     assert keys is not None
     leader = replicas.leader
-    if work.dry_run:
-        log = look_at_leader(replicas)
-    else:
-        log = with_known_watermark(replicas, leader_log(replicas))
+    log = with_known_watermark(replicas, look_at_leader(replicas) if work.dry_run else leader_log(replicas))
     if behind := not_compacted(replicas):
         raise RetriableError(
             f"{replicas}: the replicas on brokers {behind} have not carried out its last compaction: run "
@@ -288,7 +285,7 @@ class _Cleaning:
         log = replica.log(fresh=True)
         check_whole(replica, log)
         now_ms = agreed_ms(work.clock, replica.store)
-        if not is_erased(log, erasures):
+        if not work.dry_run and not is_erased(log, erasures):  # a run carries out the erasures before it cleans
             why = "its log still has erased records: run `stratalog replicate`, then erase again"
             left.append(NotErased(f"broker {broker}", why))
         doomed: dict[str, Discarded] = {}
@@ -398,6 +395,11 @@ class PlannedErasing:
     remote_files: int = 0
     """The remote segments to rewrite."""
     remote_bytes: int = 0
+    above: int = 0
+    looked_to: int = 0
+    """See ``FoundRecords``."""
+    not_erased: tuple[NotErased, ...] = ()
+    """Files and brokers that the run cannot erase, as far as this is known before it."""
 
 
 def plan_partition(work: EraseWork) -> PlannedErasing:
@@ -406,8 +408,9 @@ def plan_partition(work: EraseWork) -> PlannedErasing:
     Raises: see ``find_records`` and ``clean``.
     """
     replicas, erasures = work.replicas, work.replicas.view.erasures
-    found = () if work.keys is None else find_records(work).offsets
-    deleted = clean(work).deleted
+    records = FoundRecords() if work.keys is None else find_records(work)
+    found, cleaned = records.offsets, clean(work)
+    deleted = cleaned.deleted
     for broker in replicas.view.replicas if work.now or work.delay_ms == 0 else ():
         with suppress(StratalogError):  # the files of a replica that is away stay
             deleted += len(_to_replace(replicas.replica(broker).log(), erasures, found))
@@ -422,6 +425,9 @@ def plan_partition(work: EraseWork) -> PlannedErasing:
         deleted,
         len(doomed),
         sum(segment.size_bytes for segment in doomed),
+        records.above,
+        records.looked_to,
+        tuple(one for one in cleaned.not_erased if not one.waits),
     )
 
 

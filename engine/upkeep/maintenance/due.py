@@ -125,7 +125,15 @@ class DueWork:
         """The number of topics with a partition that may need another leader, or whose preferred leader depends on
         the replicas' files.
         """
-        return sum(map(self._is_elected, self._topics))
+        return sum(self._by_files(of) or self._is_misled(of) for of in self._topics.values())
+
+    def needs_key(self, step: str) -> bool:
+        """Whether a step that runs now certainly writes signed data: an election, or the cluster's description in
+        the remote tier. Other steps may turn out to change nothing.
+        """
+        if step == "elect":
+            return any(not self._by_files(of) and self._is_misled(of) for of in self._topics.values())
+        return step == "tier" and self.any_copies_to_remote
 
     def to_scrub(self) -> list[TopicIdPartition]:
         """The partitions whose bytes are due to be read; partitions with known damage come first. All partitions
@@ -169,12 +177,17 @@ class DueWork:
             case _:
                 return -self.looks[key].files
 
-    def _is_elected(self, topic_id: str) -> bool:
-        of, brokers = self._topics[topic_id], self._image.brokers
-        if of.config is None or (
-            of.config.remote_storage_enable and of.config.leader_election_short_local_log_last_enable
-        ):
-            return True
+    @staticmethod
+    def _by_files(of: _Topic) -> bool:
+        """Whether the preferred leader depends on the replicas' files, or is unknown."""
+        config = of.config
+        return config is None or (
+            config.remote_storage_enable and config.leader_election_short_local_log_last_enable
+        )
+
+    def _is_misled(self, of: _Topic) -> bool:
+        """Whether a partition is not led by its preferred replica, although that could lead."""
+        brokers = self._image.brokers
         return any(
             one.leader != one.replicas[0] and one.replicas[0] in one.isr and not brokers[one.replicas[0]].fenced
             for one in of.partitions

@@ -40,7 +40,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
-from stratalog.engine.brokers.probe import probe_brokers
+from stratalog.engine.brokers.probe import plan_probe, probe_brokers
 from stratalog.engine.config.cluster_config import ClusterConfig
 from stratalog.engine.driver.execution import Execution, execution_on, measured
 from stratalog.engine.driver.figures import has_changed
@@ -70,6 +70,7 @@ from stratalog.engine.upkeep.tiering.point import describe_first
 from stratalog.engine.upkeep.tiering.tier import tier
 from stratalog.partitions.errors import (
     BrokerUnreachableError,
+    ClusterKeyError,
     InvalidCallError,
     PreferredLeaderNotAvailableError,
     SourceChangedError,
@@ -128,7 +129,8 @@ def maintain(
     outcome, its ``items``, its cost, and the seconds until it is due again; and the failures and notes of all
     steps.
 
-    ``dry_run`` writes nothing. It reads only enough to show which steps are due, and for how many partitions.
+    ``dry_run`` writes nothing. It reads only enough to show which steps are due, and for how many partitions. Its
+    failures are brokers that are out of service, and steps that certainly need a key that this process lacks.
 
     Raises: InvalidCallError for an unknown step; errors of reading the metadata.
     """
@@ -185,11 +187,13 @@ class _Maintenance:
         self._run = run
         self._spending = Spending(storage, execution.clock, budget)
         self._image: ClusterImage = metadata.image()
-        if not run.dry_run:
+        if run.dry_run:
+            self._image = plan_probe(metadata, storage, run, self._image)
+        else:
             probed = probe_brokers(metadata, storage, self._image)
             self._image = probed.image
             run.notes += [f"replicate: {note}" for note in probed.notes]
-            run.failures += _out_of_service(self._image)
+        run.failures += _out_of_service(self._image)
         self._config: ClusterConfig = cluster_config_of(self._image)
         self._kept = KeptTimes(storage, self._image)
         self._due = DueWork(storage, execution.clock, self._image, self._kept, now)
@@ -244,6 +248,11 @@ class _Maintenance:
     def _planned(self, name: str, now_ms: int) -> StepRow:
         """The row of a dry run."""
         items = self._items(name)
+        try:
+            if self._due.needs_key(name):
+                self._metadata.check_may_commit()
+        except ClusterKeyError as error:
+            self._run.fail(name, error)
         if items != 0:
             return StepRow(step=name, outcome="due", items=items, due_in_s=0.0)
         settled = (one.until_ms[name] for one in self._kept.present.settled.values() if name in one.until_ms)
