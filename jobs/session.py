@@ -136,8 +136,8 @@ def _own_defaults() -> dict[str, str]:
     if with_delta():
         return settings
     _LOG.warning(
-        "Delta has no build for Spark %s: this session does not read Delta tables; reads, appends and streams of "
-        "stratalog work",
+        "Delta has no build for Spark %s: this session does not read Delta tables; stratalog's reads, appends and "
+        "streams do work",
         pyspark.__version__,
     )
     return {key: value for key, value in settings.items() if "delta" not in f"{key} {value}".lower()}

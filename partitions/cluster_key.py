@@ -2,7 +2,7 @@
 
 Storage does not hold the key, so write access to a root is not enough to sign. A tag is the hexadecimal
 HMAC-SHA-256 of the cluster's id, the kind and the name of the object, and the SHA-256 of its bytes: an object that
-is copied to another name, or to another cluster with the same key, does not count as signed there. An object
+is copied to another name, or to another cluster with the same key, is not treated as signed there. An object
 restored under its own name *is* signed: no tag can show that storage presents an earlier state of itself.
 
 The object itself contains the tag, so that one write or read suffices: in the footer of a data file
@@ -71,8 +71,8 @@ class ClusterKey:
         wrong = "its signature is wrong" if tag else "it is not signed"
         raise UnsignedError(
             f"{what}: {wrong}: it was written or changed without the key of cluster "
-            f"{self.cluster_id!r}; it is ignored and left unchanged (to sign a cluster that had no key, or "
-            "another key, run stratalog quorum sign)"
+            f"{self.cluster_id!r}; it is ignored and left unchanged (to sign a cluster that had no key or a "
+            "different key, run stratalog quorum sign)"
         )
 
     def _tag(self, secret: bytes, kind: str, name: str, digest: bytes) -> str:

@@ -82,7 +82,7 @@ def cleanable(
 ) -> Cleanable:
     """The part of a log that may be compacted. The log's last rule, up to offset ``compacted_to``, has been
     applied. ``now_ms`` is a time on which clocks agree. ``cold`` are the remote files that begin below the local
-    start, in order. Files that end above ``until`` do not count.
+    start, in order. Files that end above ``until`` are left out.
     """
     start = dirty_from(log, compacted_to)
     clean = sum(link.file.object.size_bytes for link in log.over(log.local_start, start))

@@ -2,9 +2,9 @@
 
 It shows whether two attempts of an append have the same records: in any order, in any batches and slices, from any
 process, version or machine, and whether or not the topic's types have since grown. So the digest is computed from
-values, not from the bytes of Arrow's buffers: a null adds nothing (nor does a field that is null), all NaN are
-equal, and so are both zeros; a map is a set of entries. The columns that the log adds (partition, offset) do not
-count, nor do timestamps that the append itself assigns.
+values, not from the bytes of Arrow's buffers: nulls, including null fields, add nothing; all NaNs are equal, and
+0.0 equals -0.0; a map is a set of entries. The digest leaves out the columns that the log adds (partition,
+offset), and timestamps that the append itself assigns.
 
 The digest detects mistakes, not attacks: it is possible to construct two sets of records with the same digest. A
 value replaced by another one of the same length goes unnoticed with a probability of 2^-32; a change of at most
@@ -45,7 +45,7 @@ class RecordsDigest:
     """Computes the number and the digest of records."""
 
     def __init__(self, schema: pa.Schema, *, timestamps: bool) -> None:
-        """``schema`` is the topic's; ``timestamps`` says whether the timestamps of the records count."""
+        """``schema`` is the topic's; ``timestamps``: whether the digest includes the timestamps of the records."""
         columns = [name for name in RECORD_COLUMNS if timestamps or name != "timestamp"]
         self._fields = [(schema.field(name), RECORD_COLUMNS.index(name)) for name in columns]
         self.count = 0
@@ -171,7 +171,9 @@ def _of_maps(array: pa.Array) -> _U64:
 
 
 def _of_bytes(array: pa.Array) -> _U64:
-    """CRC-32 and length of each value; for short, repeated values once per distinct value."""
+    """The CRC-32 and length of each value. If values are short and repeat, they are computed once per distinct
+    value.
+    """
     bounds = _bounds(array)
     lengths = np.diff(bounds)
     if len(array) > 1 and int(bounds[-1] - bounds[0]) <= _SHORT_BYTES * len(array):

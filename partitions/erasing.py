@@ -57,7 +57,8 @@ def erase_from(
     """Carry out ``erasures``, all erasures of the partition, on the replica with this log and these transactions.
 
     Raises: RetriableError if a file extends above the last stable offset, because a newly elected leader may not
-        know it yet, or has not carried out the last compaction, such as one from a replica that was away (heal);
+        know it yet, or if the last compaction has not been applied to a file, such as one from a replica that was
+        away (heal);
         SourceChangedError if files left the log meanwhile; CorruptSegmentError; StorageError when the folder
         cannot be written.
     """
@@ -72,7 +73,7 @@ def erase_from(
     for link, _ in found:
         if link.name.generation < compacted.generation and link.end <= compacted.bound:
             raise RetriableError(
-                f"{replica}: {link.name} has not carried out the last compaction, which comes first: run "
+                f"{replica}: the last compaction has not been applied to {link.name}, and must come first: run "
                 "`stratalog compact`, and erase again"
             )
     done = ErasedFrom()

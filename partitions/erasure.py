@@ -31,7 +31,7 @@ The order of steps
     1. The offsets are found, and committed under the partition epoch: every member of the ISR, and every replica
        being added, has carried out the earlier rules.
     2. The leader rewrites its files in ascending order, and the ISR copies them. An unreachable member is removed
-       from the ISR, so it cannot lead before a sync. This step counts only if the partition epoch is still the
+       from the ISR, so it cannot lead before a sync. This step is valid only if the partition epoch is still the
        same. Later elections then choose among members without the records, and no replica joins without syncing
        from one of them.
     3. Replaced files are deleted, after ``file.delete.delay.ms`` and after all bytes of the segments that replace
@@ -133,7 +133,7 @@ def to_erase(log: ReplicaLog, erasures: Sequence[Erasure]) -> list[tuple[Link, i
 
 def is_erased(log: ReplicaLog, erasures: Sequence[Erasure]) -> bool:
     """Whether a replica's log contains none of the records that the erasures name. Erasures whose offsets are
-    forgotten do not count.
+    forgotten are ignored.
     """
     needed = [one for one in erasures if one.offsets]
     return not needed or not any(_named(link, needed) for link in log.chain)

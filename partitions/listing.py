@@ -232,8 +232,8 @@ def resolve(listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFil
 def chain_of(live: Iterable[DataFile], position: int, end_of_append: Callable[[DataFile], int]) -> list[Link]:
     """The chain that live files form from a position at which a file of the log starts or continues.
 
-    Where generations overlap, the greatest counts, however far the others reach: a late merge of files that a rule
-    has rewritten does not bring back a removed record.
+    Where files of several generations overlap, those of the greatest generation apply, even if others extend
+    farther. So a late merge of files that a rule has already rewritten does not bring back a removed record.
     """
     live = list(live)
     plain = [file for file in live if not file.name.generation]
@@ -419,7 +419,7 @@ def _high_watermark(listing: Listing, lineage: Lineage, local_start: int, log_en
 
 def claimed_high_watermark_of(listing: Listing, lineage: Lineage) -> int:
     """The offset up to which the high-watermark files of a folder say that a history was committed; 0 if there are
-    no such files. Late files do not count: their records may also have been written after the listing.
+    no such files. Late files are ignored: their records may also have been written after the listing.
     """
     known = {entry.epoch for entry in lineage}
     claims = (name for name in listing.watermarks if name.epoch in known and name not in listing.late)

@@ -193,14 +193,14 @@ def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> 
     if last is not None and append.epoch < last.epoch:
         raise InvalidProducerEpochError(
             f"{what}: producer {append.producer_id!r} has epoch {last.epoch}, but this append has "
-            f"{append.epoch}: a newer instance of the producer has taken over; stop this one"
+            f"{append.epoch}: a newer instance of the producer has taken over; stop this instance"
         )
     if last is None or append.epoch > last.epoch or append.sequence > last.sequence:
         if append.late:
             raise OutOfOrderSequenceNumberError(
                 f"{what}: sequence {append.sequence} of producer {append.producer_id!r} comes "
                 "too late: other partitions already have later sequences, and this partition "
-                "never had records of it"
+                "never had records of this sequence"
             )
         return None
     for past in last.lately:

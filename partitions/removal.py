@@ -21,8 +21,8 @@ A rewritten file
     in a mirror. The footer keeps the base and next offset, the lineage, the producer state, the markers that end
     earlier transactions, and the time of the first append. It also has the rule, and the number of gaps.
 
-The file that counts
-    At each offset, the file of the greatest generation counts; among several, the one with the greatest end
+The file that applies
+    At each offset, the file of the greatest generation applies; among several, the one with the greatest end
     (``listing.chain_of``). Merged files have generation 0, and merges skip rewritten segments. So a late merge, or
     a late copy of a replaced file, does not bring back a removed record, whatever its range. A replaced file is
     hidden, like a merged one, and is deleted after ``file.delete.delay.ms``.

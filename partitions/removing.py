@@ -13,15 +13,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from stratalog.partitions.columns import booleans, constant, valid_of
+from stratalog.partitions.columns import booleans, constant, integers_of, valid_of
 from stratalog.partitions.erasing import marks
 from stratalog.partitions.erasure import Erasure
 from stratalog.partitions.errors import RetriableError
 from stratalog.partitions.growth import fitted, widest
 from stratalog.partitions.listing import Link, ReplicaLog
 from stratalog.partitions.merge import Run, with_outcomes
-from stratalog.partitions.records import ABORTED
+from stratalog.partitions.records import ABORTED, GAP
 from stratalog.partitions.removal import Rule, to_rewrite
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.rewrite import Removal, remove_from_run
@@ -76,8 +77,9 @@ def carry_out(
         return Removed()
     done = Removed()
     with Superseded(log.local_start, rule, options.memory_bytes, options.folder) as found:
-        found.find(_keys(replica, log, transactions, rule))
-        removal = Removal(rule, removed_by(rule, options.erasures, found.removed))
+        erased = erased_before(rule, options.erasures)
+        found.find(_keys(replica, log, transactions, rule, erased))
+        removal = Removal(rule, removed_by(erased, found.removed))
         for run in runs[: options.most]:
             run = with_outcomes(run, transactions)
             made = remove_from_run(
@@ -94,13 +96,17 @@ def carry_out(
     return done
 
 
+def erased_before(rule: Rule, erasures: Iterable[Erasure]) -> list[Erasure]:
+    """Those of the erasures of a partition that every file that follows ``rule`` follows too."""
+    return [one for one in erasures if one.generation < rule.generation]
+
+
 def removed_by(
-    rule: Rule, erasures: Iterable[Erasure], by_rule: Callable[[int, int], npt.NDArray[np.bool_]]
+    erased: Sequence[Erasure], by_rule: Callable[[int, int], npt.NDArray[np.bool_]]
 ) -> Callable[[int, int], npt.NDArray[np.bool_]]:
-    """Whether each record of a range leaves a file that follows ``rule``: by the rule itself, or by an erasure
-    before it."""
-    earlier = [one for one in erasures if one.generation < rule.generation]
-    return lambda start, end: by_rule(start, end) | marks(earlier, start, end)
+    """Whether each record of a range leaves a file that follows a rule: by the rule itself, or by ``erased``, the
+    erasures before it."""
+    return lambda start, end: by_rule(start, end) | marks(erased, start, end)
 
 
 def runs_of(links: tuple[Link, ...], segment_bytes: int) -> list[Run]:
@@ -130,21 +136,26 @@ def check_stable(rule: Rule, transactions: LogTransactions, what: str) -> None:
 
 
 def _keys(
-    replica: Replica, log: ReplicaLog, transactions: LogTransactions, rule: Rule
+    replica: Replica, log: ReplicaLog, transactions: LogTransactions, rule: Rule, erased: Sequence[Erasure]
 ) -> Iterator[pa.RecordBatch]:
     """The keys of all records below the bound, in the form that ``Superseded.find`` accepts."""
     links = log.over(log.local_start, rule.bound)
     key = key_field((replica.segment(link.file).schema for link in links), str(replica))
-    return keys_of_log(replica, links, transactions, rule, key)
+    return keys_of_log(replica, links, transactions, rule, erased, key)
 
 
 def keys_of_log(
-    replica: Replica, links: Iterable[Link], transactions: LogTransactions, rule: Rule, key: pa.Schema
+    replica: Replica,
+    links: Iterable[Link],
+    transactions: LogTransactions,
+    rule: Rule,
+    erased: Sequence[Erasure],
+    key: pa.Schema,
 ) -> Iterator[pa.RecordBatch]:
     """``keys_of`` links of the replica's log, whose transactions these are."""
     for link in links:
         aborted = transactions.fates.get(link.name) is Fate.ABORTED
-        yield from keys_of(replica.store, link, rule, key, str(replica), aborted=aborted)
+        yield from keys_of(replica.store, link, rule, erased, key, str(replica), aborted=aborted)
 
 
 def key_field(schemas: Iterable[pa.Schema], what: str) -> pa.Schema:
@@ -153,11 +164,19 @@ def key_field(schemas: Iterable[pa.Schema], what: str) -> pa.Schema:
 
 
 def keys_of(
-    store: Store, link: Link, rule: Rule, key: pa.Schema, what: str, *, aborted: bool = False
+    store: Store,
+    link: Link,
+    rule: Rule,
+    erased: Sequence[Erasure],
+    key: pa.Schema,
+    what: str,
+    *,
+    aborted: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The keys of the records of a link below the bound, in the form that ``Superseded.find`` accepts. Values are
-    read only if a tombstone may be removed. ``key``: see ``key_field``; ``aborted``: the file's transaction was
-    aborted.
+    read only if a tombstone may be removed. Records that ``erased``, the erasures before the rule, name are gaps:
+    the file may not have lost them yet, and an erased record supersedes no other (!). ``key``: see ``key_field``;
+    ``aborted``: the file's transaction was aborted.
 
     Raises: CorruptSegmentError; SourceChangedError.
     """
@@ -168,6 +187,7 @@ def keys_of(
         control = batch.column("control")
         if aborted:
             control = constant(ABORTED, control.type, rows)
+        control = _with_gaps(control, integers_of(batch.column("offset")), erased)
         tombstone = booleans(~valid_of(batch.column("value"))) if has_values else pa.repeat(False, rows)
         yield pa.RecordBatch.from_arrays(
             [
@@ -178,3 +198,12 @@ def keys_of(
             ],
             names=["offset", "key", "control", "tombstone"],
         )
+
+
+def _with_gaps(control: pa.Array, offsets: npt.NDArray[np.int64], erased: Sequence[Erasure]) -> pa.Array:
+    """The column ``control`` of the records at these ascending offsets, with a gap for each that is erased."""
+    if not len(offsets):
+        return control
+    start = int(offsets[0])
+    gone = marks(erased, start, int(offsets[-1]) + 1)[offsets - start]
+    return pc.if_else(booleans(gone), pa.scalar(GAP, control.type), control) if gone.any() else control

@@ -130,8 +130,8 @@ def local_start_for(log: ReplicaLog, wanted: int) -> int:
 
 
 KEPT_EPOCHS = 17
-"""The number of leader epoch registers to keep: the last one, which counts, and earlier ones that show whether it
-is foreign.
+"""The number of leader epoch registers to keep: the last one, which is in effect, and earlier ones, which show
+whether the last one is foreign.
 """
 
 

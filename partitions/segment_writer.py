@@ -62,7 +62,9 @@ _PAGES = {"max_rows_per_page": PAGE_ROWS} if int(pa.__version__.split(".")[0]) >
 more."""
 
 _BUFFER_BYTES = 64 * 1024
-"""Arrow writes a small file in 50 pieces. Each would be a call of Python, and in a thread a wait for its lock."""
+"""Arrow writes a small file in 50 pieces. Each piece would cost a call into Python, and in a thread also a wait
+for the GIL.
+"""
 _WRITE_BATCH_ROWS = 1024
 """The number of rows after which Arrow's writer checks whether a page is full."""
 

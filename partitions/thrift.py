@@ -3,7 +3,7 @@
 The caller defines the fields of a struct (``Field``), and the maximum length of its lists. A field of another
 kind, a repeated field, or a number outside its kind's range is a ValueError, because readers would disagree about
 its meaning. Unknown fields are skipped, as the protocol requires. Only requested fields are kept, nesting is
-limited to ``MOST_NESTED``, and a length only counts if the bytes exist.
+limited to ``MOST_NESTED``, and a length is only accepted if the bytes exist.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Uploads a run of the leader's log to the remote tier (KIP-405, RLM task, step 2).
 
 An upload runs in a task, and only creates a file: the driver commits the results in batches. A repeated,
-speculative or late upload is harmless, because names are exclusive and the table decides which objects count.
+speculative or late upload is harmless, because names are exclusive and only objects that the table lists are part
+of the log.
 
 Verification
     * During the copy: the store reads exactly the listed object; before the new object has a name, the bytes read

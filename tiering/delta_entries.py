@@ -171,7 +171,7 @@ def _depth(bare: bytes) -> int:
             codes = np.frombuffer(line[start : start + _AT_ONCE], np.uint8)
             opened, closed = (np.isin(codes, list(each)).astype(np.int64) for each in (_OPENING, _CLOSING))
             levels = level + np.cumsum(opened - closed)
-            levels -= np.minimum.accumulate(np.minimum(levels, 0))  # an unmatched closing bracket does not count
+            levels -= np.minimum.accumulate(np.minimum(levels, 0))  # ignore an unmatched closing bracket
             level = int(levels[-1])
             deepest = max(deepest, int(levels.max()))
     return deepest

@@ -98,9 +98,10 @@ class DeltaTopicReader(TopicTable):
         )
 
     def load_with_removed(self, delay_ms: int) -> tuple[RemoteLog, RemovedFiles]:
-        """The remote log, see ``load``, and the files removed from this version of the table; files removed at
-        least ``delay_ms`` ago, rounded up to whole hours, are due. The next checkpoint forgets removals older than
-        delta.deletedFileRetentionDuration: such files look as if they were never committed.
+        """Return the remote log (see ``load``), and the files removed from the table as of its newest version.
+        Files removed at least ``delay_ms`` ago, rounded up to whole hours, are due for deletion. The next
+        checkpoint omits removals older than delta.deletedFileRetentionDuration: such files look as if they were
+        never committed.
 
         Raises: see ``load``.
         """

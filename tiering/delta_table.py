@@ -44,7 +44,15 @@ from stratalog.tiering.listed_files import listed_files
 from stratalog.tiering.remote_change import CommittedBatch, Rebuilt, TableChange, decide, decide_rebuilt
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
-from stratalog.tiering.removal import RULES, Followed, Replaced, decide_followed, decide_removed, rules_json
+from stratalog.tiering.removal import (
+    RULES,
+    Followed,
+    Replaced,
+    adopted_rules,
+    decide_followed,
+    decide_removed,
+    rules_json,
+)
 from stratalog.tiering.topic_table import BACKOFF, CLUSTER_ID, COMMIT_ATTEMPTS, ONE_ATTEMPT, TopicTable
 
 T = TypeVar("T")
@@ -175,6 +183,12 @@ class DeltaTopicTable(DeltaTopicReader):
             return version
         raise StorageError(f"{self.uri}: other writers were faster {COMMIT_ATTEMPTS} times; try again")
 
+    def adopted(self, table: DeltaTable) -> dict[str, str]:
+        """The properties that this version of the table gets with another owner. Raises: see ``load``."""
+        if not table.metadata().configuration.get(RULES):
+            return {}
+        return {RULES: rules_json(adopted_rules(self._fold(table)))}
+
     def _commit(self, decision: Callable[[RemoteLog], TableChange | T]) -> tuple[T, frozenset[str]]:
         """Commit the decision on the newest version, until there is nothing left to do; returns the paths of the
         added files. Retries a commit without an answer, so that no other driver claims its version.
@@ -287,9 +301,12 @@ def hand_over(topic: TopicTable, former: str, to: str, options: StoreOptions, cl
     """Make cluster ``to`` the owner of the topic's table, if ``former`` was. Returns whether there is a table.
     Idempotent.
 
+    The removal rules that the table records then end with the remote log (``removal.adopted_rules``).
+
     Only the cluster in the table's properties may commit. The property changes by an ordinary commit, which
-    decides between two clusters: earlier commits of the former one are in the table that the restored one reads,
-    and its later commits lose the race, read the table again, and find another owner (``DeltaTopicTable``).
+    decides between two clusters. The former cluster's earlier commits are in the table that the restored cluster
+    reads. The former cluster's later commits lose the race, read the table again, and find another owner
+    (``DeltaTopicTable``).
 
     Raises: InconsistentClusterIdError when a third cluster owns the table; StorageError; OutcomeUnknownError;
         CorruptionError, see ``check_log``.
@@ -308,8 +325,9 @@ def hand_over(topic: TopicTable, former: str, to: str, options: StoreOptions, cl
                 f"the table {uri} belongs to cluster {found!r}, neither to {former!r} nor to {to!r}"
             )
         try:
+            adopted = topic.adopted(table) if isinstance(topic, DeltaTopicTable) else {}
             table.alter.set_table_properties(
-                {CLUSTER_ID: to},
+                {CLUSTER_ID: to, **adopted},
                 raise_if_not_exists=False,
                 commit_properties=CommitProperties(max_commit_retries=0),
             )

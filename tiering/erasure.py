@@ -26,23 +26,23 @@ Beside compaction
     recorded compaction if it begins below the bound, the recorded erasure at each offset, and the generation of
     its name. At offsets that no erasure names, a replica's file may have a greater generation than the segment:
     both have the same records there.
-
     A rewrite applies both kinds, whichever made it necessary. An erasure finds segments that follow the last
     compaction, and keeps what that left: a segment that compaction did not have to rewrite too. A compaction reads
-    gaps as gaps. It removes what an earlier erasure names also from a file that heal took from a replica that was
-    away, and an erasure leaves a file alone that has not followed the compaction before it: ``compact`` comes
-    first. A late commit of either finds the replaced segments gone, or its generation recorded.
+    gaps as gaps. It also reads the records that an earlier erasure names as gaps, even in a file that heal took
+    from a replica that was away (!): such a record is removed, and supersedes no other record. An erasure skips a
+    file to which the compaction before it has not been applied: ``compact`` comes first. A late commit of either
+    finds the replaced segments gone, or its generation recorded.
 
-    If the metadata have both, and the table records neither, as tiering began later, it records both in one
-    version.
+    If the metadata have both, and the table records neither, because tiering began later, both are recorded in
+    one version.
 
 Tiering that begins after an erasure
-    The leader's files have lost the records, or wait for that (``plan_uploads``). Before ``tier`` adds the first
-    segment of a partition to a table, the table records the partition's last rules of both kinds. An upload from
-    an earlier time of tiering was planned under an older view, and is not added.
+    The records are gone from the leader's files, or uploads wait until they are (``plan_uploads``). Before
+    ``tier`` adds the first segment of a partition to a table, the table records the partition's last rules of both
+    kinds. An upload from an earlier time of tiering was planned under an older view, and is not added.
 
-    A topic that was tiered before may have left its table, without segments, and objects. An erasure of such a
-    topic carries out steps 3, 5 and 6 on that table. It is refused while the table lists segments, or if objects
+    A topic that was tiered before may still have its table, without segments, and objects. An erasure of such a
+    topic performs steps 3, 5 and 6 on that table. It is refused while the table lists segments, or if objects
     are left without a table.
 
 The order of steps
@@ -60,7 +60,7 @@ The order of steps
        table's log is deleted: entries, checkpoints, checksums. Their statistics contain minima and maxima of
        erased records. The checkpoint lists removed objects by path, without statistics.
        The history of an Iceberg table goes next (``iceberg_history``).
-    7. The metadata forget the offsets.
+    7. The offsets are removed from the metadata.
     A crash between any two steps leaves the log intact. The next run continues: the table shows the remaining
     segments, a walk the remaining objects, and the table's log the remaining entries.
 
@@ -150,9 +150,11 @@ def to_erase_remotely(segments: Iterable[RemoteSegment], erasures: Sequence[Eras
 def decide_erased(
     log: RemoteLog, erasures: Mapping[int, Sequence[Erasure]], compacted: Mapping[int, Rule]
 ) -> TableChange | RemoteLog:
-    """Step 3: a change that records the last of the erasures of these partitions; the log if it has them, or if
-    each of the others must wait: a segment is listed that holds a named offset, or that does not follow the
-    partition's last compaction. ``compacted`` has that by partition, where there is one; it is recorded too."""
+    """Step 3: the change that records each partition's last erasure; or ``log``, if it already records them or all
+    others must wait. An erasure waits while a listed segment holds a named offset, or does not follow the
+    partition's last compaction. ``compacted`` has the last compaction of each partition that has one; it is
+    recorded too.
+    """
     new, rules = {}, {}
     for partition, each in erasures.items():
         segments, rule = log.of_partition(partition), compacted.get(partition)

@@ -1,9 +1,9 @@
 """Reads records from files that other writers have put into a table in place of the log's segments.
 
 Their origin is unknown, and their records may be in any order. So they are read within bounds, like segments: the
-footer, then one row group at a time, in the order of the first offset that each claims. Records wait while earlier
-ones may follow, up to the number that fits in memory for sorting. The end of the read proves that every offset is
-there once, independent of the files' own statistics.
+footer, then one row group at a time, in the order of the first offset that each states. Records are kept while
+earlier ones may follow, up to the number that fits in memory for sorting. The end of the read proves that every
+offset is there once, independent of the files' own statistics.
 """
 
 from __future__ import annotations

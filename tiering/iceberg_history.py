@@ -5,11 +5,12 @@ snapshot that removes a file lists it once more, as deleted. So a snapshot is *c
 manifests, also of a deleted file, names a segment that the Delta table lists.
 
 The order of steps, after the Delta table has recorded the erasure
-    1. The Iceberg table follows the Delta table: one snapshot without the replaced segments. If it is not clean,
-       as it lists them as deleted, a snapshot without changes follows, which has no entries of deleted files.
-       Readers use it from then on. This comes before the objects are deleted (step 5 of ``erasure``).
-    2. The rest begins when no object of older versions waits for its readers any more, and the history of the
-       Delta table is gone (step 6 of ``erasure``): after the same delay, or at once with ``--now``.
+    1. The Iceberg table follows the Delta table: one snapshot without the replaced segments. If this snapshot is
+       not clean, because it lists the segments as deleted, a snapshot without changes follows, which has no
+       entries of deleted files. Readers use the last snapshot from then on. This comes before the objects are
+       deleted (step 5 of ``erasure``).
+    2. Steps 3 to 8 begin when the objects of older versions and the history of the Delta table have been deleted
+       (step 6 of ``erasure``): after ``file.delete.delay.ms``, or immediately with ``--now``.
     3. All files of the table are listed. A list or manifest may be of a job that is about to commit it, if no
        snapshot names it, and no metadata file that was the present one has named it. It waits for
        ``file.delete.delay.ms`` from when it was written, rounded up to hours. With ``--now`` it does not wait. A
@@ -28,7 +29,7 @@ The order of steps, after the Delta table has recorded the erasure
        present metadata. (A writer writes the list first.) If one of these builds on the present metadata file, as
        its own log says, a job may be about to make it the present one. Then a snapshot without changes is
        committed, so that the job loses the race, and all begins again at step 3.
-    8. The metadata of the cluster forget the offsets (step 7 of ``erasure``).
+    8. The offsets are removed from the metadata of the cluster (step 7 of ``erasure``).
     Without anything to delete, nothing is committed. A crash between any two steps leaves a table that all readers
     can read: the next run begins at step 1, and its listing has the files that are left. Two runs at once race for
     the commits of steps 4 and 5, and the loser begins again. Each deletes only what was listed before its own
@@ -38,15 +39,20 @@ The order of steps, after the Delta table has recorded the erasure
     waited longer than step 3 says, and that commits them to another branch or in a second attempt, finds them
     deleted. The branch then cannot be read, and the report names it.
 
-    Clean snapshots keep their files. A reader that planned with one that is not clean fails when its files are
-    gone, as it does when their segments are. A catalog that does not answer delays only this history: the objects
-    are deleted nevertheless. Readers of the Iceberg table then fail until it has followed, as after retention.
+    Clean snapshots keep their files. A reader that uses a snapshot that is not clean fails once the snapshot's
+    files are deleted, just as it fails once the segments are deleted. A catalog that does not answer delays only
+    this history: the objects are deleted nevertheless. Until the Iceberg table is updated, its readers fail, as
+    they do after retention.
 
-The erasure is not finished while one of these is left, which the report names: a snapshot that a tag or another
-branch keeps; a list or manifest that waits (step 3); a manifest of another program with entries of deleted files
-beside others; files that are no lists, manifests or metadata; metadata of another table in the same folder, which
-may be in use. Then only files that a snapshot of this table has named are deleted. The table stays in the topic's
-configuration until the erasure is finished, so that it is not forgotten, and tiering stays enabled.
+The erasure is not finished while any of the following is left; the report names them:
+    * a snapshot that a tag or another branch keeps
+    * a list or manifest that waits (step 3)
+    * a manifest of another program with entries of deleted files beside others
+    * files that are not lists, manifests or metadata
+    * metadata of another table in the same folder, which may be in use: then only files that a snapshot of this
+      table has named are deleted
+    The table stays in the topic's configuration until the erasure is finished, so that it is not forgotten,
+    and tiering stays enabled.
 """
 
 from __future__ import annotations

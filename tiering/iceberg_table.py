@@ -173,8 +173,8 @@ class IcebergTable:
         self, remote: DeltaTopicReader, schema: pa.Schema, *, settled_ms: int | None
     ) -> IcebergHistory:
         """Steps 3 to 7 of ``iceberg_history``: delete all snapshots and files of the table that may have values
-        of segments which the Delta table no longer lists. Called when it has followed the Delta table. Lists and
-        manifests written after ``settled_ms`` wait for the jobs that may commit them; None: none waits.
+        of segments which the Delta table no longer lists. Called when ``follow`` has updated the Iceberg table.
+        Lists and manifests written after ``settled_ms`` wait for the jobs that may commit them; None: none waits.
 
         Raises: see ``follow``; InvalidCallError if the catalog's file system cannot list files.
         """

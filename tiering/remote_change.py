@@ -81,8 +81,8 @@ class TableChange:
         return bool(self.adds or self.removes or self.foreign or self.rules or self.erased)
 
     def info(self, topic: str) -> dict[str, str]:
-        """The commit info: for programs the topic, the operation and its offsets by partition (JSON, half-open
-        ranges); in ``userMetadata``, which ``DESCRIBE HISTORY`` shows, the same as text.
+        """The commit info. Programs read the topic, the operation and its offsets by partition (JSON, half-open
+        ranges). ``userMetadata``, which ``DESCRIBE HISTORY`` shows, has the same as text.
         """
         arrived, left = _ranges(upload.segment for upload in self.adds), _ranges(self.removes)
         if self.operation:

@@ -38,7 +38,7 @@ class RemovedFiles:
     """Paths of files that a table has removed."""
 
     ever: frozenset[str] = frozenset()
-    """All removals that the table remembers."""
+    """All removals that the table records."""
     due: frozenset[str] = frozenset()
     """The removed files that running readers no longer need."""
 

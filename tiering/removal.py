@@ -11,8 +11,8 @@ A rewritten segment
 The rule of a partition
     The property ``stratalog.rules`` of the table has, for each partition, the last rule that its remote log
     follows (``RemoteLog.rules``). A segment that begins below the bound follows that rule, whatever generation its
-    name has: a segment that loses no record is not rewritten. A segment above the bound follows the rule in its
-    name. A segment that crosses the bound is rewritten like the others, but keeps all records above the bound.
+    name has: a segment without a record to remove is not rewritten. A segment above the bound follows the rule in
+    its name. A segment that crosses the bound is rewritten like the others, but keeps all records above the bound.
 
 The order of steps
     1. The metadata commit the rule. Every member of the ISR and the table must follow the previous rule. The bound
@@ -51,8 +51,8 @@ Removed, or lost
     has such a file, ``compact`` makes one. Comparisons of records with a replica of another generation leave out
     gaps.
 
-    A cluster that is restored from the remote tier gets the rules of its tables. Its next rule has a greater
-    generation than every segment.
+    A cluster that is restored from the remote tier gets the rules of its tables, in the metadata and in the tables
+    up to the end of the remote log (``adopted_rules``). Its next rule has a greater generation than every segment.
 
 Invariants, in addition to C1 to C3
     C4  a record that a rule has removed from one tier does not come back to a reader of both: at each offset, the
@@ -168,13 +168,25 @@ def to_rewrite(segments: Iterable[RemoteSegment], rule: Rule) -> tuple[RemoteSeg
 
 
 def last_rule(log: RemoteLog, partition: int) -> Rule | None:
-    """The first rule of a partition in a cluster that knows only the partition's remote log: the recorded rule,
-    with the greatest generation of a segment or an erasure. None if no record was removed.
+    """The first rule of a partition in a cluster that knows only the partition's remote log: the recorded rule
+    (``adopted_rules``), with the greatest generation of a segment or an erasure. None if no record was removed.
     """
-    recorded = log.rules.get(partition)
+    recorded = adopted_rules(log).get(partition)
     generations = (segment.generation for segment in log.of_partition(partition))
     generation = max(generations, default=0)
     generation = max(generation, log.erased_to(partition))
     if recorded is None:
         return Rule(generation, 0) if generation else None
     return Rule(max(recorded.generation, generation), recorded.bound, recorded.tombstones_before)
+
+
+def adopted_rules(log: RemoteLog) -> dict[int, Rule]:
+    """The recorded rules, for a cluster that continues from the remote log: none extends above the end of its
+    partition. A rule may have been recorded before the first upload, with the bound of the lost brokers; the
+    offsets from the end on get other records, which it does not concern.
+    """
+    return {
+        partition: Rule(rule.generation, min(rule.bound, end), min(rule.tombstones_before, end))
+        for partition, rule in log.rules.items()
+        for end in [log.end(partition) or 0]
+    }

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stratalog.partitions import paths
+from stratalog.partitions.erasure import Erasure
 from stratalog.partitions.errors import CorruptSegmentError, LogGapError
 from stratalog.partitions.listing import Link, ReplicaLog
 from stratalog.partitions.merge import Run
@@ -24,6 +25,7 @@ from stratalog.partitions.removal import Rule
 from stratalog.partitions.removing import (
     RemovingOptions,
     check_stable,
+    erased_before,
     key_field,
     keys_of,
     keys_of_log,
@@ -108,14 +110,15 @@ def carry_out_remotely(
     check_stable(rule, transactions, str(leader))
     start = segments[0].base_offset
     with Superseded(start, rule, options.memory_bytes, options.folder) as found:
-        found.find(_keys(leader, log, transactions, rule, remote, folder, segments))
+        erased = erased_before(rule, options.erasures)
+        found.find(_keys(leader, log, transactions, rule, erased, remote, folder, segments))
 
         def by_rule(first: int, end: int) -> npt.NDArray[np.bool_]:
             """A boolean for each record: whether the rule removes it. Records above the bound are not removed."""
             until = max(first, min(end, rule.bound))
             return np.concatenate([found.removed(first, until), np.zeros(end - until, bool)])
 
-        removed = removed_by(rule, options.erasures, by_rule)
+        removed = removed_by(erased, by_rule)
 
         leave = [segment for segment in todo if removed(segment.base_offset, segment.next_offset).any()]
         done = rewrite_segments(leader, remote, folder, leave, Removal(rule, removed), options, spend)
@@ -192,6 +195,7 @@ def _keys(
     log: ReplicaLog,
     transactions: LogTransactions,
     rule: Rule,
+    erased: Sequence[Erasure],
     remote: Store,
     folder: str,
     segments: Sequence[RemoteSegment],
@@ -215,13 +219,15 @@ def _keys(
 
     def of_leader() -> Iterator[pa.RecordBatch]:
         with errors_of(leader):
-            yield from keys_of_log(leader, hot, transactions, rule, key)
+            yield from keys_of_log(leader, hot, transactions, rule, erased, key)
 
     links = (
         Link(segment.base_offset, min(segment.next_offset, until), remote_file(folder, segment))
         for segment in cold
     )
-    return chain(chain.from_iterable(keys_of(remote, link, rule, key, what) for link in links), of_leader())
+    return chain(
+        chain.from_iterable(keys_of(remote, link, rule, erased, key, what) for link in links), of_leader()
+    )
 
 
 def _runs(segments: Iterable[RemoteSegment], segment_bytes: int) -> list[list[RemoteSegment]]:

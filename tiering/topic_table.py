@@ -136,8 +136,8 @@ class TopicTable:
             if fields is None:
                 raise InvalidRecordError(
                     f"the table {self.uri} has the schema {table.schema().to_json()}, but the segments of "
-                    f"topic {self.topic} have {wanted.to_json()}: neither schema extends the other by nullable "
-                    "fields at its end or wider types"
+                    f"topic {self.topic} have {wanted.to_json()}: neither schema can be made from the other by "
+                    "adding nullable fields at the end, or by widening types"
                 )
             if not fields:
                 return
@@ -213,7 +213,8 @@ class TopicTable:
         if found.get(CLUSTER_ID) != self.cluster_id:
             raise InconsistentClusterIdError(
                 f"the table {self.uri} belongs to cluster {found.get(CLUSTER_ID)!r}, not to {self.cluster_id!r}: "
-                "correct the remote tier in the cluster file, unless that cluster was restored from this one"
+                f"correct the remote tier in the cluster file, unless cluster {found.get(CLUSTER_ID)!r} was "
+                f"restored from cluster {self.cluster_id!r}"
             )
         if found.get(TOPIC_ID) != self.topic_id:
             raise CorruptionError(

@@ -25,7 +25,7 @@ def _not_sent(record: SourceRecord) -> InvalidCallError:
     return InvalidCallError(
         f"the record at offset {record.offset} has the timestamp {record.timestamp_ms} ms: "
         f"{_NOT_SENT_MS[record.timestamp_ms or 0]}. The export stops before this record. Export the later "
-        "records with --name, --start and --new-offsets; or delete the records up to this one (stratalog "
+        "records with --name, --start and --new-offsets; or delete the records up to this record (stratalog "
         "delete_records)"
     )
 

@@ -4,8 +4,8 @@ The position of a record depends on the length of the previous one. So step ``k`
 *every* batch of a group, as one operation on arrays. Once only a few batches have records left, plain Python reads
 their remaining lengths, which is then faster.
 
-Keys and values are slices of the bytes that were read, or decompressed. One Arrow array over these bytes, without
-a copy, has all slices and the gaps between them, and ``take`` selects the columns from it.
+Keys and values are slices of the bytes that were read, or decompressed. A single Arrow array over these bytes,
+made without a copy, contains all slices and the gaps between them, and ``take`` selects the columns from it.
 """
 
 from __future__ import annotations

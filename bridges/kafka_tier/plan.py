@@ -1,9 +1,9 @@
 """Plans the segments to read for a range of a partition, and finds the unclear offsets. Pure.
 
-A segment counts if its upload has finished, neither its deletion nor that of its partition has begun, its messages
-do not contradict one another, and its leader epochs belong to the current history. Uploads may overlap, because a
-new leader uploads again. At each offset the plan takes the segment that extends farthest. Offsets that no segment
-covers are unclear, with a reason.
+A segment is used if its upload has finished, neither the segment's nor the partition's deletion has begun, its
+messages do not contradict one another, and its leader epochs belong to the current history. Uploads may overlap,
+because a new leader uploads again. At each offset the plan takes the segment that extends farthest. Offsets that
+no segment covers are unclear, with a reason.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TierPartition:
     pieces: tuple[SegmentRange, ...]
     unclear: tuple[Unclear, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """The reason why a segment, or a part of it, does not count, by its id."""
+    """The reason why a segment, or a part of it, is left out, by the segment's id."""
 
     def runs(self) -> list[tuple[SegmentRange, ...]]:
         """The pieces, grouped into runs without gaps."""

@@ -320,10 +320,10 @@ class _Markers:
                 f"says that the transaction committed at offset {batch.base_offset} was aborted"
             )
         if kind == _ABORT and (start != first if self.all_known else self._hides(start, first)):
-            has = "no transaction" if start is None else f"a transaction from {start}"
+            has = "no transaction" if start is None else f"a transaction that starts at {start}"
             raise self._contradicts(
-                f"has {has} for the abort at offset {batch.base_offset}, "
-                + (f"whose first record is at {first}" if first is not None else "which has no record")
+                f"lists {has} for the abort at offset {batch.base_offset}, but the aborted transaction "
+                + (f"has its first record at {first}" if first is not None else "has no record")
             )
 
     def _hides(self, start: int | None, first: int | None) -> bool:

@@ -121,7 +121,7 @@ class SegmentStates:
     segments: dict[str, RemoteLogSegment] = field(default_factory=dict)
     """The uploads by segment id."""
     contradictory: dict[str, str] = field(default_factory=dict)
-    """Contradictions in the messages of a segment, by its id; such a segment does not count."""
+    """Contradictions in the messages of a segment, by the segment's id. Such a segment is left out."""
     unknown: dict[str, SegmentUpdate] = field(default_factory=dict)
     """Updates of segments whose first message the topic no longer has."""
     deleted_partitions: set[tuple[str, int]] = field(default_factory=set)

@@ -157,8 +157,8 @@ def for_each_live_batch(
     known = range_options(given)
     if known.group is not None:
         raise InvalidCallError(
-            "group: the stream's offsets may be beyond the end of the mirrored log, where a group cannot commit; "
-            "its checkpoint has them"
+            "group is not supported: the stream's offsets may be beyond the end of the mirrored log, and a group "
+            "cannot commit such offsets; the stream's checkpoint stores them"
         )
     check_limits(known)
     look_live(ports.metadata, ports.storage, ports.clock, ports.memory, source, topic, values)

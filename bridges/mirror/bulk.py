@@ -186,7 +186,7 @@ def mirror_in_bulk(
     left_s: Callable[[], float | None],
 ) -> tuple[int, list[MirroredPartition]]:
     """Mirror the partitions by tasks, as long as at least ``least_offsets`` offsets are new. Returns the number of
-    tasks, and the partitions whose log ends must be read again before they continue. ``least_offsets`` None:
+    tasks, and the partitions that must read their log end again before they continue. ``least_offsets`` None:
     ``LEAST_OFFSETS`` if tasks are faster than threads of this process, otherwise never. ``left_s``: the remaining
     time of the run, if it is limited.
 

@@ -141,14 +141,14 @@ class MirroredPartition:
         self.position = max(log_end, self.bounds.log_start)
 
     def found_at(self, log_end: int, leader_epoch: int | None) -> None:
-        """Continue at the log end that a look has found. Offsets that this run does not know to have appended are
-        not in its counts, and a note names them.
+        """Continue at the log end that a look has found. Offsets that this run may not have appended are left out
+        of its counts and named in a note.
         """
         if log_end > self.log_end:
             why = "" if self.task_error is None else f" ({self.task_error})"
             self.notes.append(
                 f"{self}: offsets [{self.log_end}, {log_end}) are in the log, but not in the counts of this run: "
-                f"another mirror has appended them, or a task of this run whose result was lost{why}"
+                f"they were appended by another mirror, or by a task of this run whose result was lost{why}"
             )
         self.begin_at(log_end, leader_epoch)
 

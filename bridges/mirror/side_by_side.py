@@ -149,7 +149,7 @@ def mirror_side_by_side(
     left_s: Callable[[], float | None],
 ) -> tuple[int, list[MirroredPartition]]:
     """Mirror by tasks what the source has in parts, as long as these have ``least_offsets`` offsets or more (None:
-    ``LEAST_OFFSETS``). Returns the number of tasks, and the partitions whose log ends must be read again.
+    ``LEAST_OFFSETS``). Returns the number of tasks, and the partitions whose log end must be read again.
     ``left_s``: the remaining time of the run, if it is limited.
 
     Raises: errors of reading the metadata, and of planning the parts.

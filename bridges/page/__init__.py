@@ -1,4 +1,4 @@
-"""A page: the state of a cluster as HTML, as one file that needs nothing but itself, or served. From below:
+"""A page: the state of a cluster as HTML, either as one self-contained file or served. From below:
 
     tiers        which parts of one log are hot, cold, pending or expired
     activity     operations over time: amounts appended, copied and tiered, and backlogs

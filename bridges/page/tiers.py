@@ -29,12 +29,13 @@ class TieredLog:
     start: int
     """The log's first offset, in either tier."""
     local_start: int | None
-    """The end; None if no copy could be listed, also for the next two fields."""
+    """This and the next two fields are None if no copy could be listed."""
     high_watermark: int | None
     end: int | None
     remote_start: int | None
+    """None: no remote segment has records of the log."""
     remote_end: int | None
-    """None: nothing is tiered."""
+    """None: nothing is tiered, as far as is known."""
     spans: tuple[tuple[str, int, int], ...]
     """Tiers with their offsets ``[start, end)``, in order of offsets; none is empty."""
     sizes: dict[str, int] = field(default_factory=dict)

@@ -189,7 +189,7 @@ def _served(fetched: Fetched, offset: int, level: Isolation) -> ServedPartition:
     return ServedPartition(
         records=records,
         high_watermark=fetched.high_watermark,
-        # Before the end, a reader of committed records learns only that there may be more.
+        # Before the end, the response to a reader of committed records says only that there may be more.
         last_stable_offset=offset if at_end else fetched.high_watermark,
         log_start=fetched.log_start,
         count=fetched.records.num_rows,

@@ -26,7 +26,7 @@ from aiokafka.protocol.types import TaggedFields as Tags
 _FLEXIBLE = 6
 _WITH_TIMEOUT = 10
 _FIRST, LAST_LIST_OFFSETS = 4, 11
-"""Version 11 can request the earliest offset that waits for its upload (KIP-1023)."""
+"""Version 11 can request the earliest offset that is not yet uploaded (KIP-1023)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ driver, so that other drivers need not detect this again.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
@@ -110,16 +110,28 @@ def probe_first(
     """Call ``probe_brokers`` at the beginning of a run, and add its notes to the run. Returns the metadata. A dry
     run commits nothing, and returns the metadata as a run would have it."""
     if run.dry_run:
-        image = metadata.image() if image is None else image
-        decided = ApplyProbe(tuple(probe_roots(storage, image))).decide(image)
-        if decided.records:
-            metadata.check_may_commit()
-        image = decided.image_after(image)
-        notes = [f"a run begins with: {note}" for note in decided.answer.notes]
-        notes += _unmatched(storage.file, image)
-    else:
-        probed = probe_brokers(metadata, storage, image)
-        image, notes = probed.image, [*probed.notes]
+        return plan_probe(metadata, storage, run, metadata.image() if image is None else image)
+    probed = probe_brokers(metadata, storage, image)
+    run.notes += [note for note in probed.notes if note not in run.notes]
+    return probed.image
+
+
+def plan_probe(
+    metadata: MetadataClient, storage: Storage, run: OperationRun, image: ClusterImage, new: Collection[int] = ()
+) -> ClusterImage:
+    """``image`` as a run's probe would change it; the changes become notes of the run. ``new`` are brokers whose
+    roots the run formats before the probe, so they are not probed.
+
+    Raises: ClusterKeyError if the run could not commit the changes.
+    """
+    found = [*probe_roots(storage, image, image.brokers.keys() - set(new))]
+    found += [Found(broker, image.brokers[broker].broker_epoch, Same()) for broker in new]
+    decided = ApplyProbe(tuple(found)).decide(image)
+    if decided.records:
+        metadata.check_may_commit()
+    image = decided.image_after(image)
+    notes = [f"a run begins with: {note}" for note in decided.answer.notes]
+    notes += _unmatched(storage.file, image)
     run.notes += [note for note in notes if note not in run.notes]
     return image
 

@@ -1,11 +1,11 @@
 """The class ``Cluster``, for notebooks, jobs and tests.
 
 ``producer`` has the appends, ``client`` the reads, ``jobs`` the upkeep, ``erasing`` the erasure of records,
-``looks`` the reports on its state; ``with_bridges`` adds the methods of bridges; ``topics``, ``brokers``,
-``groups``, ``transactions``, ``quorum`` and ``catalog`` are groups of methods. ``arguments`` checks names and
-bounds. ``parts`` has the replaceable parts: clock, ids, storage, probes. ``recorded`` logs each operation and
-writes its event. For notebooks, ``overview`` renders a cluster in a cell, and ``notebook`` shows progress and
-short errors.
+``looks`` the reports on the cluster's state; ``with_bridges`` adds the methods of bridges; ``topics``,
+``brokers``, ``groups``, ``transactions``, ``quorum`` and ``catalog`` are groups of methods. ``arguments`` checks
+names and bounds. ``parts`` has the replaceable parts: clock, ids, storage, probes. ``recorded`` logs each
+operation and writes its event. For notebooks, ``overview`` renders a cluster in a cell, and ``notebook`` shows
+progress and short errors.
 
 One shape
     A call names the topic first, then the data, then options, and returns a report or raises. Required parameters
@@ -297,7 +297,7 @@ class Cluster(Client, Jobs, Erasing, Looks):
         self._ports.memory.behind_appends.wait(timeout_s)
 
     def using(self, spark: SparkSession, runner: str = SPARK) -> Self:
-        """The same cluster, with its work on the executors of ``spark``, and DataFrames in that session.
+        """Return the same cluster, with its work on the executors of ``spark``, and DataFrames in that session.
         ``runner``: see ``open``."""
         tasks = task_runner(spark, runner)
         return type(self)(self._ports.with_tasks(tasks, driver_only=runner == THREADS), spark)
@@ -308,7 +308,7 @@ class Cluster(Client, Jobs, Erasing, Looks):
         return self._ports.storage.file
 
     def measured(self) -> AbstractContextManager[Measure]:
-        """A context manager that measures the time and the storage requests of its block."""
+        """Measure the time and the storage requests of the block of a ``with`` statement."""
         return measured(self._ports.clock, self._ports.storage.counts)
 
     @property

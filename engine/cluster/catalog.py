@@ -57,9 +57,9 @@ class Catalog:
         create_table(self._ports.metadata, self._ports.storage, spark, name, topic, if_not_exists=if_not_exists)
 
     def delta_table(self, topic: str) -> DeltaTable:
-        """The Delta table of a topic as a ``DeltaTable`` of delta-spark (``pip install 'stratalog[delta]'``): its
-        history, its details, and a DataFrame of any of its versions. For errors see
-        ``stratalog.engine.spark.catalog.delta_table``.
+        """Return the Delta table of a topic as a ``DeltaTable`` of delta-spark (``pip install
+        'stratalog[delta]'``). It gives the table's history, its details, and a DataFrame of any of its versions.
+        For errors see ``stratalog.engine.spark.catalog.delta_table``.
         """
         spark = session(self._spark, "a Delta table")
         from stratalog.engine.spark.catalog import delta_table

@@ -58,9 +58,9 @@ class Client(Producer):
         fail_on_data_loss: bool = True,
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
     ) -> DataFrame:
-        """The records ``[start, end)`` of each partition as a Spark DataFrame, from both tiers. The call fixes the
-        offsets. They end at the high watermark. Columns: ``topic, partition, offset, timestamp, key, value,
-        headers``.
+        """Read the records ``[start, end)`` of each partition from both tiers into a Spark DataFrame. The call
+        fixes the offsets. They end at the high watermark. The columns are ``topic, partition, offset, timestamp,
+        key, value, headers``.
 
         Give one topic, several topics with the same declared types, a ``pattern`` of names, or a plan of
         ``plan_read``. ``start`` and ``end`` are offsets, offsets by partition (``{0: 100}``, for several topics
@@ -105,10 +105,10 @@ class Client(Producer):
     def for_each_batch(
         self, topic: TopicNames, function: Callable[[DataFrame, int], None], **options: object
     ) -> DataStreamWriter:
-        """A stream that calls ``function(frame, batch_id)`` with each batch as a native Spark scan. The frame has
-        the columns of ``read`` and exactly the batch's offsets; a batch that runs again has the same offsets. Use
-        it for large batches: rows of ``readStream.format("stratalog")`` pass through Python workers, at about half
-        the speed.
+        """Prepare a stream that calls ``function(frame, batch_id)`` with each batch as a native Spark scan. The
+        frame has the columns of ``read`` and exactly the batch's offsets; a batch that runs again has the same
+        offsets. Use it for large batches: rows of ``readStream.format("stratalog")`` pass through Python workers,
+        at about half the speed.
 
         ``topic`` is one topic, several topics of the same types, or None if an option names the topics.
         ``options`` are the options of the format, such as ``startingOffsets="earliest"``, except the options about
@@ -144,9 +144,9 @@ class Client(Producer):
         fail_on_data_loss: bool = True,
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
     ) -> ReadPlan:
-        """The file ranges that ``read`` would scan, in both tiers, in order; ``explain()`` gives a readable
-        summary. Every read of the plan returns the same rows, even after later appends, merges and tiering. A time
-        without a zone is in the session's time zone, or in UTC without a session.
+        """Plan a read: list the file ranges that ``read`` would scan, in both tiers, in order. ``explain()`` gives
+        a readable summary. Every read of the plan returns the same rows, even after later appends, merges and
+        tiering. A time without a zone is in the session's time zone, or in UTC without a session.
 
         Args:
             topic: one topic, or several with the same declared types: a,b
@@ -219,9 +219,10 @@ class Client(Producer):
         create_range_function(spark, name, self.read(plan), planned)
 
     def read_errors(self) -> AbstractContextManager[None]:
-        """A context manager that translates Spark's error about an unreadable file of the log into a stratalog
-        error: ``with cluster.read_errors(): frame.count()``. Spark may evaluate a DataFrame long after the read.
-        If a file was damaged in the meantime, the job fails with a JVM error that names only the file.
+        """Translate Spark's error about an unreadable file of the log into a stratalog error, in the block of a
+        ``with`` statement: ``with cluster.read_errors(): frame.count()``. Spark may evaluate a DataFrame long
+        after the read. If a file was damaged in the meantime, the job fails with a JVM error that names only the
+        file.
 
         Raises, from the block: CorruptSegmentError with topic, partition, offsets and remedy; SourceChangedError
             for a deleted file; StorageError if the file is intact.
@@ -247,11 +248,11 @@ class Client(Producer):
         return list_offsets(self._ports.metadata, self._ports.storage, self._ports.memory, topic, spec, isolation)
 
     def read_snapshot(self, topic: str, partitions: Sequence[int] | None = None) -> DataFrame:
-        """The latest snapshot of each partition of a topic with ``cleanup.policy=snapshot``, verified, as a Spark
-        DataFrame: ``topic, partition, end_offset, timestamp, key, value, headers``, the latest record of each key
-        below ``end_offset``. The snapshot, together with the log from ``end_offset`` on (``read(topic,
-        start={partition: end_offset})``), has the latest record of every key. ``snapshots`` lists the end offsets,
-        including those of empty snapshots.
+        """Read the latest snapshot of each partition of a topic with ``cleanup.policy=snapshot`` into a Spark
+        DataFrame, and verify it. Each row is the latest record of a key below ``end_offset``. The columns are
+        ``topic, partition, end_offset, timestamp, key, value, headers``. The snapshot, together with the log from
+        ``end_offset`` on (``read(topic, start={partition: end_offset})``), has the latest record of every key.
+        ``snapshots`` lists the end offsets, including those of empty snapshots.
         """
         spark = session(self._spark, "reading")
         from stratalog.engine.spark.read_frame import read_snapshot_frame
@@ -334,10 +335,10 @@ class Client(Producer):
         longest_poll_s: float = 5.0,
         metadata_max_age_s: float = 10.0,
     ) -> Tail:
-        """The records of a topic as Arrow tables, as they are appended: ``for table in cluster.tail("trips"):
-        ...``. ``start`` may also be the ``positions`` of an earlier tail. Commit ``tail.positions`` for a group,
-        and begin the next tail at ``Committed(group)``. ``stratalog.engine.reading.tail.TailOptions`` explains the
-        limits.
+        """Follow a topic: yield its records as Arrow tables when they are appended (``for table in
+        cluster.tail("trips"): ...``). ``start`` may also be the ``positions`` of an earlier tail. Commit
+        ``tail.positions`` for a group, and begin the next tail at ``Committed(group)``.
+        ``stratalog.engine.reading.tail.TailOptions`` explains the limits.
 
         Args:
             partitions: only these partitions (default: all)
@@ -377,8 +378,8 @@ class Client(Producer):
     def offset_for_leader_epoch(
         self, topic: str, partition: int, leader_epoch: int, *, current_leader_epoch: int | None = None
     ) -> EpochEndOffset | UnknownOffset:
-        """The end of a leader epoch, at most the high watermark (Kafka's OffsetsForLeaderEpoch). The leader must
-        be available.
+        """Return the end of a leader epoch, at most the high watermark (Kafka's OffsetsForLeaderEpoch). The leader
+        must be available.
 
         Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError; OffsetNotAvailableError while a new leader
             does not know the high watermark; FencedLeaderEpochError, UnknownLeaderEpochError if

@@ -66,9 +66,10 @@ class Groups:
     def committed(
         self, group: str, topics: TopicNames = None, *, require_stable: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The committed offsets of a consumer group, by topic and partition. Consumers that commit in transactions
-        set ``require_stable``, which raises UnstableOffsetCommitError while an open transaction has offsets of the
-        group."""
+        """Return the committed offsets of a consumer group, by topic and partition. Consumers that commit in
+        transactions set ``require_stable``: while an open transaction has offsets of the group, the call then
+        raises UnstableOffsetCommitError.
+        """
         return groups.committed(*self._ports.for_records, group, names(topics), require_stable=require_stable)
 
     def lag(self, group: str) -> Report:

@@ -46,7 +46,9 @@ class Looks:
         return histories.history(*self._ports.for_tasks, names(topics))
 
     def new_events(self) -> NewEvents:
-        """A function that returns the events of all drivers since its previous call, beginning now."""
+        """Return a function. Each call of it returns the events of all drivers since the previous call; the first
+        call returns those since now.
+        """
         return NewEvents(*self._ports.for_records)
 
     def snapshots(self, topics: TopicNames = None) -> Report:
@@ -54,6 +56,6 @@ class Looks:
         return list_snapshots(*self._ports.for_tasks, names(topics))
 
     def metrics(self) -> Report:
-        """The metrics of KIP-630: ``GenSnapshotLatencyMs``, ``LoadSnapshotLatencyMs`` (of this driver),
+        """Report the metrics of KIP-630: ``GenSnapshotLatencyMs``, ``LoadSnapshotLatencyMs`` (of this driver),
         ``SnapshotSizeBytes``, ``SnapshotLag`` (of every partition with snapshots, and of the metadata log)."""
         return metrics(*self._ports.all)

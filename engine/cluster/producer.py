@@ -62,7 +62,7 @@ class Producer:
         longer holds.
 
         The report counts bad records by partition and reason (``stratalog.engine.records.bad_records``), and
-        unknown fields, at any depth, by name. If ``value`` names a column, other columns do not count as fields.
+        unknown fields, at any depth, by name. If ``value`` names a column, other columns are not fields.
 
         Args:
             key: the column of the keys, or an expression
@@ -215,11 +215,11 @@ class Producer:
         order_by: Sequence[str] = (),
         checkpoint: str | None = None,
     ) -> StreamWriter:
-        """A sink for ``df.writeStream.foreachBatch``: appends every batch to ``topic`` exactly once, across
-        restarts and replays. ``producer`` names the stream in the log; the query's id, from its checkpoint, and
-        the batch id identify a batch. The other arguments are those of ``append``. If a Spark Connect session has
-        several queries, pass the query's ``checkpointLocation`` as ``checkpoint``; the writer reads the query's id
-        there.
+        """Return a sink for ``df.writeStream.foreachBatch``. It appends every batch to ``topic`` exactly once,
+        across restarts and replays. ``producer`` names the stream in the log; the query's id, from its checkpoint,
+        and the batch id identify a batch. The other arguments are those of ``append``. If a Spark Connect session
+        has several queries, pass the query's ``checkpointLocation`` as ``checkpoint``; the writer reads the
+        query's id there.
 
         A batch that is repeated with different rows ends the query (OUT_OF_ORDER_SEQUENCE_NUMBER), and its rows
         are not stored: the checkpoint is older than the log, or is a copy of another query's checkpoint. Restore
@@ -260,11 +260,11 @@ class Producer:
         bad_record_topic: str | None = None,
         on_unknown_field: OnUnknownField = "fail",
     ) -> DataFrame:
-        """``frame`` with the columns of the topic's records: ``partition, timestamp, key, value``, and ``headers``
-        if given, as ``append`` would make them, partitioned for ``writeStream.format("stratalog")``. A null
-        timestamp becomes the time of the append. Unlike with ``stream_writer``, stop a query that writes this
-        frame before you add partitions to the topic. ``on_bad_record`` and ``on_unknown_field`` are as in
-        ``append``; the writer applies them without further options. Dropped fields are logged.
+        """Convert ``frame`` to the topic's records, as ``append`` does, and partition them for
+        ``writeStream.format("stratalog")``. The columns are ``partition, timestamp, key, value``, and ``headers``
+        if given. A null timestamp becomes the time of the append. Unlike with ``stream_writer``, stop a query that
+        writes this frame before you add partitions to the topic. ``on_bad_record`` and ``on_unknown_field`` are as
+        in ``append``; the writer applies them without further options. Dropped fields are logged.
 
         Raises: UnknownTopicOrPartitionError, InvalidRecordError.
         """

@@ -277,7 +277,9 @@ class _ClusterFileReader:
         return f"cluster file {self._place}, {place}"
 
     def _refused(self, message: str, table: str = "") -> InvalidCallError:
-        """The error of msgspec with its place, as in "Expected `int`, got `str` - at `$.brokers[1].id`"."""
+        """msgspec's error message with the place of the error, as in "Expected `int`, got `str` - at
+        `$.brokers[1].id`".
+        """
         what, _, inside = message.replace("`", "").partition(" - at $")
         place = (table + inside).strip(".")
         if unknown := re.fullmatch(r"Object contains unknown field (.+)", what):

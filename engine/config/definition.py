@@ -57,15 +57,16 @@ PLAIN_NAME = Takes(
 )
 """Names of plain characters. Whether a name exists is checked where it is used."""
 ICEBERG_NAME = Takes(
-    "a catalog of pyiceberg's, a namespace and a table, as in lake.flights.trips, or nothing",
+    "the name of a pyiceberg catalog, a namespace and a table, such as lake.flights.trips, or an empty string",
     lambda value: re.fullmatch(r"(?=.{0,255}\Z)(?:[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+){2,})?", value) is not None,
 )
 SOURCE_TOPIC = Takes(
-    "the ids of a Kafka cluster and of a topic, as in 4L6g3nShT-eMCtK--X86sw/oX3uHkRbTS6eNWJkT0n5kw, or nothing",
+    "the ids of a Kafka cluster and of a topic, such as 4L6g3nShT-eMCtK--X86sw/oX3uHkRbTS6eNWJkT0n5kw, or an "
+    "empty string",
     lambda value: re.fullmatch(r"(?:[A-Za-z0-9_.-]{1,255}/[A-Za-z0-9_-]{22})?", value) is not None,
 )
 TOPIC_OF_CLUSTER = Takes(
-    "the id of a Kafka cluster and the name of a topic, as in 4L6g3nShT-eMCtK--X86sw/trips, or nothing",
+    "the id of a Kafka cluster and the name of a topic, such as 4L6g3nShT-eMCtK--X86sw/trips, or an empty string",
     lambda value: re.fullmatch(r"(?:[A-Za-z0-9_.-]{1,255}/[A-Za-z0-9._-]{1,249})?", value) is not None,
 )
 

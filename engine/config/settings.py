@@ -143,7 +143,7 @@ def check_iceberg_kept(before: TopicConfig, after: TopicConfig, what: str, *, un
         return
     raise InvalidConfigError(
         f"{what}: {change}, because an erasure of its records is not finished, and "
-        f"{named} may have values of them: run `stratalog erase` until it is whole"
+        f"{named} may still contain their values: run `stratalog erase` until the erasure is finished"
     )
 
 

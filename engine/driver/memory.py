@@ -50,7 +50,9 @@ class BegunSequences:
         self._begun[topic_id, who.producer_id] = who.epoch, who.sequence
 
     def is_next(self, topic_id: str, who: ProducerAppend) -> bool:
-        """Whether this driver has begun an earlier sequence of the producer in this epoch, but not this one."""
+        """Whether this driver has begun an earlier sequence of the producer in this epoch, but not yet this
+        sequence.
+        """
         epoch, sequence = self._begun.get((topic_id, who.producer_id), (-1, 0))
         return epoch == who.epoch and who.sequence > sequence
 

@@ -148,7 +148,7 @@ def _may_be_late(one: _Compacted, then_ms: int) -> bool:
 
 
 def _behind(one: _Compacted) -> Iterator[bool]:
-    """Whether the last rule has not been applied, for the remote log and for each listed member of the ISR."""
+    """For the remote log and each listed member of the ISR: whether it has yet to apply the last rule."""
     rule = one.seen.view.rules[-1].rule
     yield _remote_is_behind(one, rule)
     for broker in one.seen.view.isr:

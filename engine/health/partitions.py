@@ -92,7 +92,7 @@ def _offline(sight: Sight, isr: tuple[int, ...], views: list[PartitionView]) -> 
     else:
         what = (
             f"no member of the ISR ({_brokers(isr)}) answers, so the partition cannot be read or appended to. "
-            "Bring one back, then run the command; if all of them are lost permanently: elect --unclean"
+            "Bring a member back, then run the command; if all members are lost permanently: elect --unclean"
         )
         do = root_remedy(sight, isr[0])
     found = _of_views(Severity.ERROR, OFFLINE, views, what, do)

@@ -168,7 +168,7 @@ def _any_tiered(partitions: Iterable[SeenPartition]) -> bool:
 
 
 def _generations(image: ClusterImage) -> dict[str, int]:
-    """The generation of the last rule of removal, by replica folder, for partitions that have a rule."""
+    """The generation of the last removal rule, by replica folder, for partitions that have a rule."""
     return {
         replica_folder(view, image.brokers[broker_id]): view.generation
         for topic_id, rules in image.rules.items()

@@ -272,7 +272,7 @@ def transaction_findings(
             severity=Severity.ERROR if sight.now_ms - since_ms > sight.max_delay_ms else Severity.WARNING,
             kind="PartitionsWithLateTransactionsCount",
             subjects=(one.transactional_id,),
-            what="its transaction was abandoned, and read_committed readers wait for its end",
+            what="its transaction was abandoned, and read_committed readers are blocked until it ends",
             do=sight.commands("transactions", "finish"),
             since_ms=since_ms,
         )

@@ -135,8 +135,8 @@ def _causes(sight: Sight, covered: CoveredProblems) -> dict[str, frozenset[Cause
 
 
 def _away(sight: Sight, causes: Mapping[str, frozenset[Cause]], failed: ListedFailure) -> frozenset[Cause]:
-    """The unreachable causes of a failure, if any: the broker that the failure names, the brokers that cause a
-    missing leader, or the remote tier.
+    """The cause of a failure, if the cause is unreachable: the broker that the failure names, the brokers that
+    cause a missing leader, or the remote tier.
     """
     named = _BROKER.search(failed.item)
     if named is not None and int(named[1]) in sight.image.brokers and not sight.usable(int(named[1])):

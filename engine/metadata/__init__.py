@@ -48,8 +48,8 @@ Extensions of the protocol's text
       ISR, and its epoch is later than any in the remote log, even if the metadata was restored to an
       older state.
     * A partition records that it was written to (``written_to``), which distinguishes a lost log from a new one.
-      An election lets it begin again (``Election.lost``), in new folders, so that late writes to the old ones do
-      not count.
+      An election lets it begin again (``Election.lost``), in new folders, so that late writes to the old ones have
+      no effect.
     * ``AlterPartition`` refuses an ISR member that was not *being added* in the current partition epoch:
       so the two commits of an expansion are enforced here; proposers cannot skip the first.
     * A reassignment consists of its final replicas (``target``), and the replicas that exist only for it

@@ -230,7 +230,7 @@ class _Loading:
 
 def count_changes(before: ClusterImage, after: ClusterImage) -> tuple[int, int]:
     """The number of items (brokers, topics, partitions, configs) in the image ``before``, and the number of them
-    that differ in ``after`` or are gone. New items do not count (KIP-630, "When to Snapshot").
+    that differ in ``after`` or are gone. New items are left out (KIP-630, "When to Snapshot").
     """
     held = len(before.configs) + len(before.brokers)
     changed = sum(after.configs.get(key) != value for key, value in before.configs.items())

@@ -51,7 +51,7 @@ class Election:
     """With ``remote_epoch``: the end of the remote log. The bound of a removal rule must not be above it."""
     lost: bool = False
     """No replica has any of the known records. The leader stays, alone in the ISR; all replicas get new folders,
-    so that late writes to the old ones do not count; and the log begins again at the last known offset. Requires
+    so that late writes to the old ones have no effect; and the log begins again at the last known offset. Requires
     the partition epoch.
     """
 
@@ -119,8 +119,8 @@ def _check_not_compacted(image: ClusterImage, election: Election, what: str) -> 
     if any(one.offsets for one in image.erasures_of(key)):
         raise InvalidCallError(
             f"{what}: not every replica has applied an erasure yet, and an election that loses records could "
-            "bring the erased ones back: bring back a broker of its ISR, or reassign the replicas on unreachable "
-            "brokers, then run `stratalog erase` again without keys"
+            "make erased records return: bring back a broker that was in its ISR, or reassign the replicas on "
+            "unreachable brokers, then run `stratalog erase` again without keys"
         )
     rules = image.rules_of(key)
     if rules and (election.remote_epoch is None or rules[-1].rule.bound > election.remote_end):
@@ -159,7 +159,7 @@ def _begin_again(
         raise EligibleLeadersNotAvailableError(f"{what} has no leader that can begin its log again")
     if not present.written_to:
         raise ElectionNotNeededError(
-            f"{what}: the metadata shows no records of it, so its log does not begin again"
+            f"{what}: the metadata shows no records of the partition, so its log does not begin again"
         )
     return PartitionChangeRecord(
         topic_id=election.topic_id,

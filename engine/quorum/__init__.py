@@ -57,8 +57,8 @@ Drivers without the right to write
     error names the right and the path. A voter that refuses counts as unreachable.
 
 Differences from the text of the protocol
-    * A voter counts when its last file is the tail and it has *every* file of the log, not only the tail: one
-      comparison of names, and the next commit restores a file that was deleted by hand.
+    * A voter is counted for a log when its last file is the tail and it has *every* file of the log, not only the
+      tail: one comparison of names, and the next commit restores a file that was deleted by hand.
     * The high watermark is not stored: a linearizable read proves which records are committed, snapshots contain
       only such records, and observers are drivers, which read the same way.
     * The log start is not stored either. It is the start of a voter's files, and a voter needs those from the end
@@ -78,9 +78,9 @@ Signed files
 
 Limits
     A voter's root that was restored from an older copy keeps its directory id, and so its vote. Together with a
-    lagging voter it shows an old log to a driver that reaches only these two. The metadata knows the identity of
-    each broker's root (``BrokerImage.root``), but a vote does not depend on it: object stores have none; if all
-    roots move at the same time (a copied cluster, or the only voter), no majority would be left to read, or to
-    commit the new registration; and a file system that renumbers its files would stop all voters at the same time.
-    Remove such a voter and add it again (``stratalog quorum``) before others become unreachable.
+    lagging voter it shows an old log to a driver that reaches only these two. The metadata has the identity of
+    each broker's root (``BrokerImage.root``), but a vote does not depend on it: object stores have no such
+    identity; if all roots move at the same time (a copied cluster, or the only voter), no majority would be left
+    to read, or to commit the new registration; and a file system that renumbers its files would stop all voters at
+    the same time. Remove such a voter and add it again (``stratalog quorum``) before others become unreachable.
 """

@@ -112,7 +112,7 @@ def find_log(
     """The voters of an existing cluster, and their log. ``stores`` are the roots of all brokers, ``named`` the
     voters in the cluster file, ``whose`` the known owners of some roots. If these do not include the log's own
     voters, all brokers are listed. ``cached`` is an earlier log, used if it fits. ``as_logged`` ignores the voters
-    in the file. With ``key``, unsigned objects do not count.
+    in the file. With ``key``, unsigned objects are ignored.
 
     For any length of the log, the function reads from each voter of a majority its ``broker.json`` before (unless
     in ``whose``) and after a listing, then the latest snapshot (2 requests) and the last batch: 6 requests with

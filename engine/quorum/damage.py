@@ -2,9 +2,9 @@
 
 The root of one voter may contain anything: names of epochs that no driver claimed, folders with names of files,
 snapshots of other histories. Such a voter is left out *as a whole*, as if it were unreachable. So safety does not
-depend on which voters are found damaged: only a majority of undamaged voters counts, and any two such majorities
-share a voter whose files both have accepted. The repair needs an operator (``stratalog quorum``): delete the files
-that the error names, or replace the voter.
+depend on which voters are found damaged: only a majority of undamaged voters can show a log, and any two such
+majorities share a voter, and both have accepted its files. The repair needs an operator (``stratalog quorum``):
+delete the files that the error names, or replace the voter.
 
 Far ahead
     An honest epoch is one above those that its claimant saw, so a voter's epochs exceed the others' by the number
@@ -16,8 +16,8 @@ Far ahead
 
 Another history
     A snapshot contains committed records. No driver froze a snapshot that ends inside the log with another epoch
-    than the log's, or beyond the log with an earlier epoch. Such a snapshot would count in place of files that the
-    voter lacks, by its name alone.
+    than the log's, or beyond the log with an earlier epoch. The name of such a snapshot alone would make it count
+    in place of files that the voter lacks.
 """
 
 from __future__ import annotations

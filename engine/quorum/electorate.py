@@ -11,15 +11,16 @@ The electorate
       electorate.
     * *Two drivers of one epoch* have each claimed it on a majority of the electorate in force in the log that they
       continue (otherwise they start again). If the electorates are equal or adjacent, the majorities intersect,
-      and exclusive create decides. Otherwise a change of C was committed in an earlier epoch: a voter counted for
-      it that had no claim above it, and that the driver under C listed. If it listed the voter before the record
-      arrived, its claim was there first, and the voter did not count; if after, it saw the record.
-    * *A commit of a change* counts when a majority of each of the two electorates shows it.
+      and exclusive create decides. Otherwise a change of C was committed in an earlier epoch: a voter without a
+      claim above it was counted for it, and the driver under C listed that voter. If the driver listed the voter
+      before the record arrived, the driver's claim was there first, and the voter was not counted; if after, the
+      driver saw the record.
+    * *A commit of a change* is in effect when a majority of each of the two electorates shows it.
     * *A change on top of an uncommitted one* would make them differ by two. ``commit`` refuses a batch that
       changes the voters unless this driver has committed everything before it in this epoch (the flaw of Raft's
       single-server change as first published).
-    * *A new voter* has made no promise, and needs none: it counts only in majorities that include another voter of
-      the previous electorate.
+    * *A new voter* has made no promise, and needs none: it is counted only in majorities that include another
+      voter of the previous electorate.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Survey:
     away: frozenset[VoterId]
     """Voters that are unreachable or damaged."""
     damaged: frozenset[VoterId] = frozenset()
-    """The damaged voters among them: their files above the log do not count."""
+    """The damaged voters among them: their files above the log are ignored."""
 
     @property
     def epoch(self) -> int:
@@ -161,7 +162,7 @@ class Electorate:
                             error,
                         )
                     except DAMAGED:
-                        # The known voters may no longer be voters. Then their files do not count.
+                        # The known voters may no longer be voters. Then their files are ignored.
                         voters = self.voters if searched else self._searched(known)
                         if searched or set(voters) == before:
                             raise

@@ -76,7 +76,7 @@ def inspect(log: MetadataLog) -> QuorumFound:
 
 
 def _wrong(log: MetadataLog, listing: VoterListing, state: LogState) -> StratalogError | None:
-    """The reason why a voter that can be listed does not count; None if no reason is known."""
+    """The reason why a voter that can be listed is left out; None if no reason is known."""
     try:
         check_voter(listing, state)
         if listing.last is not None and position_of(listing.last) > state.position:

@@ -232,7 +232,7 @@ class MetadataLog:
                 self._refusals.add(look.voter, error)
                 after.append(look)
             except UNREACHABLE:
-                continue  # the voter does not count in this attempt
+                continue  # this attempt leaves the voter out
         return after
 
     def _yield_to_others(self, looks: Iterable[VoterLook]) -> None:

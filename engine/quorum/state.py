@@ -5,7 +5,7 @@ only made of committed records, so unlike a data file it never belongs to an aba
 content on every voter.
 
 To show a log, a voter needs the files from the end of its latest snapshot on. Older files may have been deleted
-there. If such files appear later, the snapshot covers them, and they do not count: if a zombie creates a deleted
+there. If such files appear later, the snapshot covers them, and they are ignored: if a zombie creates a deleted
 name again, that file is litter.
 """
 

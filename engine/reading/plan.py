@@ -104,8 +104,9 @@ def readable_pieces(
     high_watermark: int,
     near: NearPieces | None = None,
 ) -> list[FileSlice]:
-    """The pieces of both tiers over ``[log_start, high_watermark)``: from the near replica if it serves them,
-    otherwise from the leader (``local``), and below both from the remote tier.
+    """The pieces that cover ``[log_start, high_watermark)`` in both tiers. Local pieces come from the near replica
+    if it serves them, otherwise from the leader (``local``); offsets below the start of both come from the remote
+    tier.
 
     Raises: LogGapError when no source has a part of that range.
     """

@@ -7,7 +7,8 @@
    end. For a range of times, keep only files that may have such records, by the statistics of the remote table
    and the footers of local files; the scan filters the rest.
 
-If there seems to be a gap, or a file vanishes during the planning, everything is read again before that counts.
+If there seems to be a gap, or a file vanishes during the planning, everything is read again before an error is
+raised.
 
 Readers see records below the high watermark; committed readers those below the last stable offset.
 """

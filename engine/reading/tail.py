@@ -294,7 +294,7 @@ class Tail:
         raise error
 
     def _can_continue(self, partition: int, error: StratalogError) -> bool:
-        """Whether the next poll can continue in another way. An error caused by outdated metadata does not count.
+        """Whether the next poll can continue in another way. An error caused by outdated metadata is no obstacle.
 
         Raises: see ``_refresh``, ``look``.
         """

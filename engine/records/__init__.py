@@ -11,6 +11,7 @@ remote_end      reads the remote ends of a topic's logs before the first append
 rounds          retries each partition under its current leader until it is appended
 bad_records, bad_record_lane   finds records that the log cannot store, and appends them to the bad-record topic
 acknowledge     the second half of an append: acknowledges records, or reports that their outcome is unknown
+through_rules   acknowledges appends that tasks made, even if a removal rule is committed meanwhile
 answers         the rows of the report about partitions and attempts
 state_log       creates, reads and appends to the engine's own topics, including that of the events of operations
 groups          committed offsets of consumer groups, in ``__consumer_offsets``, and their lag

@@ -38,7 +38,7 @@ from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.unwritable import UnwritableStorageError
 
 _ROUNDS = 200
-"""The number of times that the ISRs may change during an acknowledgement. Waits for a member do not count, because
+"""The number of times that the ISRs may change during an acknowledgement. Waits for a member are not counted:
 they have their own limit.
 """
 _BACKOFF = Backoff(first_s=0.1, longest_s=5.0, least=1.0)
@@ -84,14 +84,10 @@ def acknowledge(
             probed = probe_brokers(metadata, storage)  # fence a lost broker now instead of waiting for it
             image = probed.image
             notes += [note for note in probed.notes if note not in notes]
-        moved = [p for p, s in states.items() if not _same_log(image, s.view)]
-        for partition in moved:
-            state = states.pop(partition)
-            state.error = (
-                StaleMetadataError("the leader or a removal rule changed before the append was acknowledged")
-                if state.view.topic_id in image.topics
-                else deleted(state.view)
-            )
+        moved = {p: s for p, s in states.items() if not _same_log(image, s.view)}
+        for partition, state in moved.items():
+            del states[partition]
+            state.error = _moved(image, state.view)
         again += moved
         done_with = {p: s for p, s in states.items() if not s.missed and is_current(image, s.view)}
         _record(storage, done_with, min_insync_replicas)
@@ -114,6 +110,14 @@ def acknowledge(
     for state in states.values():
         state.error = RetriableError("the ISR kept changing; run the append again with the same sequence")
     return again
+
+
+def _moved(image: ClusterImage, view: PartitionView) -> StratalogError:
+    if view.topic_id not in image.topics:
+        return deleted(view)
+    ruled = image.generation_of(view.key) != view.generation
+    what = "records were removed from the log by a new rule" if ruled else "the leader changed"
+    return StaleMetadataError(f"{what} before the append was acknowledged")
 
 
 def deleted(view: PartitionView) -> UnknownTopicOrPartitionError:
@@ -218,7 +222,7 @@ def _shrink(
 
 
 def _is_certain(broker: int, error: StratalogError) -> bool:
-    """Whether waiting for a follower is pointless: its storage has answered, and will not take the append."""
+    """Whether it is pointless to wait for a follower, because its storage has already refused the append."""
     if isinstance(error, UnwritableStorageError):
         return error.broker_id in (None, broker)
     return isinstance(error, CorruptionError)

@@ -49,7 +49,7 @@ from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.quorum.client import MetadataClient
-from stratalog.engine.records.acknowledge import PendingAppend, acknowledge
+from stratalog.engine.records.acknowledge import PendingAppend
 from stratalog.engine.records.answers import answer
 from stratalog.engine.records.bad_record_lane import (
     Lane,
@@ -62,6 +62,7 @@ from stratalog.engine.records.bad_records import BadRecordRule, with_places
 from stratalog.engine.records.earlier import EarlierTries, earlier_tries
 from stratalog.engine.records.rounds import PartitionTask, RunTasks, TaskResult, append_all
 from stratalog.engine.records.tables import plain_batch
+from stratalog.engine.records.through_rules import acknowledge_through_rules
 from stratalog.engine.records.unknown_fields import settled, unknown_in_batches, without_unknown
 from stratalog.engine.replicas.taking_writes import FailedCreates, unwritable_leaders
 from stratalog.engine.replication.append import Appended, NotAppended
@@ -464,8 +465,7 @@ def end_appends(
                 state.tried, state.ours = True, not outcome.duplicate
             else:
                 state.error, state.tried, state.ours = outcome.error, outcome.tried, outcome.ours
-        pending = {partition: state for partition, state in states.items() if state.error is None}
-        acknowledge(metadata, storage, clock, pending, config.min_insync_replicas, notes)
+        acknowledge_through_rules(metadata, storage, clock, states, who, config.min_insync_replicas, notes)
         unwritable = unwritable_leaders((state.view, state.error) for state in states.values())
         notes += FailedCreates(metadata, storage).resign(unwritable)[0].values()
     return answer(topic, who, states, measure, notes, named=True)

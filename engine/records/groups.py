@@ -319,7 +319,7 @@ def _check_member(group: str, state: GroupState | None, member_epoch: int) -> No
     if state is not None and is_stale(member_epoch, state.member_epoch):
         raise StaleMemberEpochError(
             f"group {group!r}: a member with epoch {state.member_epoch} has already committed, "
-            f"but this member has {member_epoch}: a newer member has taken over; stop this one"
+            f"but this member has {member_epoch}: a newer member has taken over; stop this member"
         )
 
 

@@ -133,8 +133,8 @@ def _check_others(storage: Storage, view: PartitionView, error: LogBehindRemoteE
             if log.joined_epoch > view.leader_epoch:
                 raise uncommitted_epoch(replica, log.joined_epoch, view.leader_epoch)
             raise RetriableError(
-                f"{view}: broker {broker}, a member of the ISR, has more than the remote log, but did not answer "
-                "earlier; run replicate again to make it the leader"
+                f"{view}: broker {broker}, a member of the ISR, has more records than the remote log, but did not "
+                "answer before; run replicate again to make it the leader"
             )
         if log.log_end > error.remote_end:
             raise CorruptionError(

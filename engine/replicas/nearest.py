@@ -263,7 +263,7 @@ def follower_log(replicas: PartitionReplicas, broker: int, leader: ReplicaLog) -
         log = replica.log()
         if log.joined_epoch > leader.joined_epoch:
             return None  # the listed leader no longer leads
-        if log.lineage != leader.lineage:  # its records beyond the common history do not count
+        if log.lineage != leader.lineage:  # its records beyond the common history are ignored
             log = resolve(log.listing, leader.lineage, replica.end_of_append)
         if not is_erased(log, replicas.view.erasures):
             return None  # it was unreachable when records were erased, and still has them

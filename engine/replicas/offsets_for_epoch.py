@@ -44,8 +44,8 @@ def end_for_consumers(
 
 
 def knows_high_watermark(log: ReplicaLog, current_leader_epoch: int) -> bool:
-    """Whether the leader with this log knows everything that was committed before its election: that is below the
-    start of its own epoch, which is its log end before the take-over (KIP-207).
+    """Whether the leader with this log knows everything that was committed before its election. All of that is
+    below the start of the leader's own epoch, which is where its log ended at the take-over (KIP-207).
     """
     latest = log.lineage.entries[-1] if log.lineage.entries else None
     taken_over = latest is not None and latest.epoch == current_leader_epoch

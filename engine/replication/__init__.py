@@ -10,7 +10,7 @@ afterwards (protocol, rule 2).
     later_rule        files of a later removal than the view knows
     log_end           the end of the leader's log between two appends of a driver
     remote_end        keeps the leader's log from ending below the remote log
-    lost_log          a leader that has none of the records that the metadata knows about
+    lost_log          a leader that has none of the records that the metadata shows
     sync              brings followers to the leader's log
     planned_sync      what a sync would copy, for a dry run
     append            writes records at the end of the leader's log, then to the ISR; finds old appends

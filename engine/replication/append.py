@@ -267,7 +267,7 @@ def _append_to_leader(
             end, seen = look_at_end(replicas, end, clock, copies, read)
         attempt.begun = True
         if attempt.placed is not None and attempt.placed[0] in seen and attempt.placed[1] <= end.log_end:
-            # Other tasks of a mirror may have appended behind it by now, and the log knows only its last append.
+            # Other tasks of a mirror may have appended behind it by now; ``end`` shows only the log's last append.
             next_offset = attempt.placed[1]
             return Appended(
                 producer.base_offset,
@@ -318,8 +318,8 @@ def _append_to_leader(
             attempt.file = None
             with suppress(Exception):
                 staged.abort()
-        # 4. List again, in steps 1 and 2 of the next round: the append counts only if the log holds it (a zombie
-        #    can re-create a name that retention or a merge has freed).
+        # 4. List again, in steps 1 and 2 of the next round: the append has succeeded only if the log holds it (a
+        #    zombie can re-create a name that retention or a merge has freed).
     raise RetriableError(
         f"{replicas}: other appends were faster {_ATTEMPTS} times; try again, or append less at a time"
     )
@@ -330,7 +330,8 @@ def _check_place(replicas: PartitionReplicas, producer: ProducerAppend, end: Log
     if producer.base_offset not in (None, end.log_end):
         raise OffsetOutOfRangeError(
             f"{replicas}: the log ends at {end.log_end}, but these records begin at {producer.base_offset}: "
-            "another mirror was faster, or the log has lost its end; read the log end again"
+            "another mirror has appended in the meantime, or the log has lost its last records; read the log end "
+            "again"
         )
 
 
@@ -370,9 +371,8 @@ def old_append(replicas: PartitionReplicas, producer: ProducerAppend) -> Earlier
     """The append of this epoch and sequence, older than the producer's last five; None if no file has its offsets.
 
     The footer of each data file has the last five appends of each producer. Sequences grow with offsets, so a
-    binary search over the files finds the append: one listing, and a few footers per step. Files lose this
-    information when more than five appends are merged, by retention, and when a replica is rebuilt from the remote
-    log.
+    binary search over the files finds the append: one listing, and a few footers per step. This information is
+    lost when more than five appends are merged, by retention, and when a replica is rebuilt from the remote log.
 
     Raises: see ``Replica.log`` and ``Replica.producers_at``.
     """

@@ -21,8 +21,8 @@ from stratalog.partitions.transactions import transactions_of
 
 @dataclass(frozen=True, slots=True)
 class ErasedOn:
-    """The erasures were carried out on the leader. Has the members of the ISR that were not reached, with their
-    errors.
+    """The result of erasures that were carried out on the leader: the members of the ISR that were not reached,
+    with their errors.
     """
 
     erased: ErasedFrom

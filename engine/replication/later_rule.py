@@ -30,10 +30,10 @@ def check_rules_known(
     replicas: PartitionReplicas, listing: Listing, start: int, replica: Replica | None = None
 ) -> None:
     """Check that ``replica`` (None: the leader), listed as ``listing``, has no file with records from offset
-    ``start`` on that was made by a removal that is later than the view knows. Such a file does not count in this
-    view. The file that it replaced may have been deleted, so that the replica would seem damaged; or a late append
-    may have taken the free name. Under this view, the log would contain that append, and seem complete. Files that
-    are known to be of no rule are left out.
+    ``start`` on that was made by a removal that is later than the view knows. Such a file is ignored in this view.
+    The file that it replaced may have been deleted, so that the replica would seem damaged; or a late append may
+    have taken the free name. Under this view, the log would contain that append, and seem complete. Files that are
+    known to be of no rule are left out.
 
     Raises: LaterRuleError.
     """

@@ -43,8 +43,8 @@ def begins_again_at(view: PartitionView) -> int:
 
 
 def may_begin_again(view: PartitionView) -> bool:
-    """Whether a lost log may begin again: after a removal of records, an election that loses records is refused
-    (``ElectLeaders``).
+    """Whether a lost log may begin again. It may not after a compaction, or during an erasure: the metadata then
+    refuse an election that loses records (``ElectLeaders``).
     """
     return not view.rules and not any(one.offsets for one in view.erasures)
 
@@ -71,8 +71,9 @@ def lost_log(replicas: PartitionReplicas) -> LogLostError:
     else:
         otherwise = (
             "Records were removed from the log by compaction or an erasure, so it cannot begin again, and recover "
-            "refuses it: bring back the storage of a broker that was in its ISR, then run replicate. If all of it "
-            "is lost, delete the topic and create it again; a mirror then copies it from its source"
+            "refuses it: bring back the storage of a broker that was in its ISR, then run replicate. If "
+            "the storage of all these brokers is lost, delete the topic and create it again; a mirror then copies "
+            "the topic from its source"
         )
     return LogLostError(
         f"{view}: it had records, the high watermark reached {view.written_to} or more, but {leader} has no "

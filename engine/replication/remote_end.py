@@ -98,7 +98,7 @@ class RemotePart:
 def check_reaches_remote(view: PartitionView, leader: Replica, log: ReplicaLog, tail: RemoteTail) -> None:
     """Check that the leader's ``log``, listed after ``tail`` was read, extends to the end of the remote log.
 
-    Segments of a history that an unclean election abandoned do not count; ``tier`` removes them.
+    Segments of a history that an unclean election abandoned are ignored; ``tier`` removes them.
 
     Raises: LogBehindRemoteError, DivergentRemoteError; see ``auxiliary_state``.
     """

@@ -53,8 +53,8 @@ def check_follows(replicas: PartitionReplicas, remote: int | None, needed: int) 
     """
     if replicas.view.tiered if remote is None else remote < needed:
         raise RetriableError(
-            f"{replicas}: its topic has become tiered, or got a later rule of removal, since this run began, and "
-            "its remote log must lose the records first: run the command again"
+            f"{replicas}: during this run its topic was tiered, or got a newer removal rule; the records must be "
+            "removed from its remote log first: run the command again"
         )
 
 

@@ -191,7 +191,7 @@ class OfferedSelectors:
 
 
 def _declared() -> Iterator[importlib.metadata.EntryPoint]:
-    """Selectors of installed packages. The working folder does not count, though its folders may look like
+    """Selectors of installed packages. The working folder is not searched, though its folders may look like
     packages.
     """
     here = set()

@@ -31,7 +31,7 @@ from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId
 
 def checkpoints_of(log: ReplicaLog, until: int | None = None) -> list[tuple[CheckpointName, StoredObject]]:
     """The snapshots of the history that the replica's log follows, by end offset; up to the end offset ``until``
-    if given. Snapshots of a history that an unclean election abandoned do not count.
+    if given. Snapshots of a history that an unclean election abandoned are left out.
     """
     return [
         (name, stored)

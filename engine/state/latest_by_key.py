@@ -99,7 +99,7 @@ def reduced(earlier: pa.Table, later: pa.Table) -> Reduced:
 
 
 def without_tombstones(table: pa.Table, until_us: int) -> pa.Table:
-    """The rows without tombstones whose timestamp is ``until_us`` or earlier (microseconds). The rows still
+    """Remove the tombstones with a timestamp of ``until_us`` (microseconds) or earlier. The remaining rows still
     describe the same map from key to value.
     """
     old = pc.less_equal(table.column("timestamp").cast(pa.int64()), until_us)

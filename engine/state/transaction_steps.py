@@ -217,8 +217,8 @@ def _of_producer(
         raise InvalidProducerIdMappingError(f"{what} {held}, not to {producer_id}: initialize the producer first")
     if present.producer_epoch != producer_epoch or present.state is State.PREPARE_EPOCH_FENCE:
         raise ProducerFencedError(
-            f"{what}: its producer has epoch {present.producer_epoch}, but this one has {producer_epoch}: a "
-            "newer producer has taken over, or the transaction exceeded its timeout; stop this one"
+            f"{what} has producer epoch {present.producer_epoch}, but this producer has epoch {producer_epoch}: a "
+            "newer producer has taken over, or the transaction exceeded its timeout; stop this producer"
         )
     return present
 

@@ -332,7 +332,7 @@ def _stored(key: str, info: Mapping[str, Any]) -> StoredObject:
     if version is None and made_s is None:
         raise UnsupportedStoreError(
             "the file system reports no ETag, generation or creation time, so two successive objects of one name "
-            "cannot be distinguished. Use another one"
+            "cannot be distinguished. Use another file system"
         )
     return StoredObject(
         key, size, int((made_s or 0) * 1000), f"{version or round((made_s or 0) * 1_000_000)}.{size:x}"

@@ -9,7 +9,7 @@ status.
 
 A scan is also unnecessary if the folder has not changed since the last one. The folder's *stamp* shows this: its
 own times, which the kernel updates for each name that is added or removed. The kernel's clock ticks at least every
-10 ms, and two changes within a tick leave the same stamp. So a stamp counts only if it was ``SETTLED_NS`` old
+10 ms, and two changes within a tick leave the same stamp. So a stamp is reliable only if it was ``SETTLED_NS`` old
 before the scan began, and is the same after it: then the scan began after that tick, and later changes get a later
 time. (Git treats its index in the same way: Documentation/technical/racy-git.) Such a scan is a snapshot, and
 needs no second one (``two_scans``).

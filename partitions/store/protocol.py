@@ -106,7 +106,7 @@ class StoreOptions:
     bytes_with_name: bool = field(default=False, compare=False)
     """Whether ``Store.stage_copy`` may let ``commit`` move the bytes, if that avoids moving them twice. Not for
     replicas: there the caller checks the log between reading the bytes and creating the name. Segments in the
-    remote tier count only after a commit to the table, which checks after both.
+    remote tier take effect only after a commit to the table, which checks after both.
     """
     resolved: bool = field(default=False, compare=False)
     """Whether ``endpoint_url``, ``region`` and ``account`` are final, with no further lookup."""

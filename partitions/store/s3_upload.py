@@ -8,9 +8,9 @@ succeed). There the upload is completed under a name in ``.staging``, and ``Copy
 which is atomic, gives the name.
 
 Every part and every ``PUT`` has its CRC-32, and the server refuses bytes that do not match. Parts that the server
-copies itself count only if it returns their CRC-32. So ``StagedCopy.crc32`` covers the server's bytes before they
-have a name. A server returns no checksum when it completes an upload or copies a staged object to its name:
-``verify_bytes`` reads the result.
+copies itself are accepted only if it returns their CRC-32. So ``StagedCopy.crc32`` covers the server's bytes
+before they have a name. A server returns no checksum when it completes an upload or copies a staged object to its
+name: ``verify_bytes`` reads the result.
 """
 
 from __future__ import annotations

@@ -89,9 +89,9 @@ def test_an_entry_of_the_offset_index_may_span_the_batches_of_an_append() -> Non
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda data: b"", "has no transaction for the abort"),
-        (lambda data: data[34:], "has no transaction for the abort"),
-        (lambda data: data[:17] + bytes([data[17] + 1]) + data[18:], "has a transaction from"),
+        (lambda data: b"", "lists no transaction for the abort"),
+        (lambda data: data[34:], "lists no transaction for the abort"),
+        (lambda data: data[:17] + bytes([data[17] + 1]) + data[18:], "lists a transaction that starts at"),
         (lambda data: data[:25] + bytes([data[25] ^ 1]) + data[26:], "transaction index"),
         (lambda data: data[:9] + bytes([data[9] ^ 1]) + data[10:], "transaction index"),
     ],
@@ -110,7 +110,9 @@ def test_a_transaction_index_that_lies_is_named(change: Any, message: str) -> No
 def test_a_transaction_index_that_lies_is_named_from_the_middle_of_a_segment(change: Any) -> None:
     """The open transactions are unknown there, but a record that the reader has seen belongs to one."""
     tier, segment = with_changed(IndexKind.TRANSACTION, 1, change), segment_of(opened(MAIN), "txn", 1)
-    with pytest.raises(CorruptionError, match="the abort at offset 511, whose first record is at"):
+    with pytest.raises(
+        CorruptionError, match="abort at offset 511, but the aborted transaction has its first record at"
+    ):
         got(tier, "txn", start=segment.start_offset + 70, end=700, isolation="read_committed")
 
 

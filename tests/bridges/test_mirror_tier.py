@@ -130,7 +130,7 @@ DAMAGE = {
     "log": ("log", lambda data: data[:20_000] + bytes([data[20_000] ^ 1]) + data[20_001:], "CORRUPT"),
     "gone": ("log", lambda _: None, "not in the storage"),
     "cut off": ("log", lambda data: data[:30_000], "bytes"),
-    "index": ("transaction", lambda data: b"", "has no transaction for the abort"),
+    "index": ("transaction", lambda data: b"", "lists no transaction for the abort"),
     "snapshot": ("producerSnapshot", lambda data: data[:-1] + b"\xff", ""),
 }
 

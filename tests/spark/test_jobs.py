@@ -445,8 +445,8 @@ BAD_CALLS = [
     (("read", "t", "--partitions", "7"), "UNKNOWN_TOPIC_OR_PARTITION"),
     (("bootstrap", "9"), "BROKER_ID_NOT_REGISTERED"),
     (("brokers", "add", "9"), "BROKER_ID_NOT_REGISTERED"),
-    (("verify", "--discarded", "--deep"), "do not go together"),
-    (("verify", "--discarded", "--deep"), "do not go together"),
+    (("verify", "--discarded", "--deep"), "cannot be used together"),
+    (("verify", "--discarded", "--deep"), "cannot be used together"),
     (("recover", "t", "--to", "nix"), "LOG_DIR_NOT_FOUND"),
     (("recover", "t", "--to", "gopher://nix"), "UNSUPPORTED_STORE"),
 ]

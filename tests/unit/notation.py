@@ -1,7 +1,7 @@
 """Listings in the shorthand of the protocol's scenarios, for tests of the pure modules.
 
 ``2.1`` is the append with base 2 under epoch 1, ``0-2.1`` the merged segment ``[0, 2)`` whose last record
-has epoch 1, ``0-2.1.3`` the same range rewritten by the third rule of removal, ``4.2.hw`` the high watermark 4
+has epoch 1, ``0-2.1.3`` the same range rewritten by the third removal rule, ``4.2.hw`` the high watermark 4
 under epoch 2, ``3.local`` and ``1.epoch`` the registers.
 """
 

@@ -90,7 +90,7 @@ def test_the_cluster_file_comes_from_the_call_the_environment_or_the_usual_place
     assert chosen("--cluster", "this.toml") == "this.toml"
 
 
-# --------------------------------------------------------------- options that do not go together
+# --------------------------------------------------------------- options that cannot be used together
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_the_cluster_file_comes_from_the_call_the_environment_or_the_usual_place
         ("--at 0 --place here", None),
         ("--heal", "--heal needs --deep"),
         ("--at 0", "--at needs --place or --any-place"),
-        ("--list --deep", "--list and --deep do not go together"),
-        ("--list --at 0 --any-place", "--list and --at do not go together"),
+        ("--list --deep", "--list and --deep cannot be used together"),
+        ("--list --at 0 --any-place", "--list and --at cannot be used together"),
     ],
 )
 def test_what_options_need_and_what_they_bar(argv: str, message: str | None) -> None:
@@ -122,7 +122,7 @@ def test_what_options_need_and_what_they_bar(argv: str, message: str | None) -> 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("verify --discarded --deep", "--discarded and --deep do not go together"),
+        ("verify --discarded --deep", "--discarded and --deep cannot be used together"),
     ],
 )
 def test_no_option_is_ignored_in_silence(argv: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

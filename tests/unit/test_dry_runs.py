@@ -66,6 +66,14 @@ def away(broker: int) -> Condition:
     return lambda world: world.refusing(f"memory://b{broker}", BrokerUnreachableError("it is away"))
 
 
+def leader_away(world: World) -> None:
+    """Broker 2, after it was elected."""
+    for topic in ("t", "u"):
+        world.cluster.elect(topic, leader=2, partitions=[0])
+    world.cluster.replicate()
+    away(2)(world)
+
+
 def wiped(broker: int) -> Condition:
     return lambda world: world.wipe(broker)
 
@@ -125,6 +133,12 @@ def move(cluster: Cluster, dry_run: bool) -> Report:
     return cluster.reassign({("t", 0): [1, 4], ("u", 0): [1, 2, 4]}, dry_run=dry_run)
 
 
+def reassigning(**replicas: list[int]) -> Run:
+    """New replicas for the partition of each topic."""
+    plan = {(topic, 0): brokers for topic, brokers in replicas.items()}
+    return lambda cluster, dry_run: cluster.reassign(plan, dry_run=dry_run)
+
+
 def shrink(cluster: Cluster, dry_run: bool) -> Report:
     return cluster.reassign({("t", 0): [2], ("u", 0): [1]}, dry_run=dry_run)
 
@@ -157,12 +171,19 @@ CASES: dict[str, tuple[Run, Condition, bool]] = {
     "bootstrap, more replicas without credentials": (add, denied(4), False),
     "bootstrap, more replicas on an unsigned root": (add, formatted(4), False),
     "bootstrap, instead of one that is away": (take_over, away(2), True),
+    "bootstrap, instead of a leader that is away": (take_over, leader_away, True),
+    "bootstrap, more replicas, a leader away": (add, leader_away, True),
     "reassign": (move, nothing, True),
     "reassign, without credentials for the new broker": (move, denied(4), False),
     "reassign, the new broker away": (move, away(4), False),
     "reassign, the new broker unsigned": (move, formatted(4), False),
     "reassign, the new broker in another rack": (move, another_rack(4), True),
     "reassign, a former replica away": (move, away(2), True),
+    **{
+        f"reassign {replicas}, {who} away": (reassigning(**replicas), condition, True)
+        for who, condition in (("a leader", leader_away), ("a follower", away(2)))
+        for replicas in ({"t": [1, 4]}, {"t": [1, 3, 4]}, {"t": [1, 3]}, {"u": [1, 4]}, {"u": [1, 3]})
+    },
     "reassign, the last replica away": (shrink, away(2), False),
     "reassign, the last replica damaged": (shrink, damaged(2), False),
     "reassign, another replica damaged": (shrink, damaged(1), True),
@@ -198,11 +219,23 @@ def test_a_dry_run_succeeds_if_and_only_if_the_run_does(case: str, tmp_path: Pat
     assert planned == succeeds(lambda: run(world.driver(), False)) == expected
 
 
-def test_a_plan_says_which_brokers_the_run_fences_first(tmp_path: Path) -> None:
+@pytest.mark.parametrize("run", [replicate, add, take_over, move, heal])
+def test_a_plan_says_which_brokers_the_run_fences_first(run: Run, tmp_path: Path) -> None:
     world = World(tmp_path, None)
     away(2)(world)
-    (note,) = world.driver().replicate(dry_run=True).notes
-    assert note == "a run begins with: broker 2 is fenced: BROKER_NOT_AVAILABLE: it is away"
+    notes = run(world.driver(), True).notes
+    assert "a run begins with: broker 2 is fenced: BROKER_NOT_AVAILABLE: it is away" in notes
+
+
+@pytest.mark.parametrize("run", [add, take_over])
+def test_a_plan_counts_the_copies_from_the_leader_that_the_run_elects(run: Run, tmp_path: Path) -> None:
+    world = World(tmp_path, None)
+    leader_away(world)
+    planned, done = (run(world.driver(), dry_run).rows for dry_run in (True, False))
+    assert [(row["leader"], row["files"], row["bytes"]) for row in planned] == [
+        (row["leader"], row["copied_files"], row["copied_bytes"]) for row in done
+    ]
+    assert all(row["leader"] == 1 and row["files"] == 3 for row in planned)
 
 
 def root_of(world: World) -> Store:

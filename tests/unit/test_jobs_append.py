@@ -28,8 +28,8 @@ STREAM = ("--stream", "--checkpoint", "c", "--producer", "p")
         (("--stream",), "--stream needs --checkpoint"),
         (("--stream", "--checkpoint", "c"), "--stream needs --producer"),
         (("--checkpoint", "c"), "--checkpoint needs --stream"),
-        ((*STREAM, "--sequence", "0"), "--stream and --sequence do not go together"),
-        ((*STREAM, "--dry-run"), "--stream and --dry-run do not go together"),
+        ((*STREAM, "--sequence", "0"), "--stream and --sequence cannot be used together"),
+        ((*STREAM, "--dry-run"), "--stream and --dry-run cannot be used together"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

@@ -65,11 +65,11 @@ def test_what_is_malformed_is_a_bad_call(argv: tuple[str, ...], capsys: pytest.C
     ("argv", "message"),
     [
         ((), "name the action: --plan, --status, --cancel, or a change such as"),
-        (("--plan", "p.json", "--drain", "1"), "--plan and --drain do not go together"),
-        (("--status", "--cancel"), "--status and --cancel do not go together"),
-        (("--plan", "p.json", "--topics", "t"), "--plan and --topics do not go together"),
-        (("--cancel", "--throttle", "1MB"), "--cancel and --throttle do not go together"),
-        (("--status", "--force"), "--status and --force do not go together"),
+        (("--plan", "p.json", "--drain", "1"), "--plan and --drain cannot be used together"),
+        (("--status", "--cancel"), "--status and --cancel cannot be used together"),
+        (("--plan", "p.json", "--topics", "t"), "--plan and --topics cannot be used together"),
+        (("--cancel", "--throttle", "1MB"), "--cancel and --throttle cannot be used together"),
+        (("--status", "--force"), "--status and --force cannot be used together"),
     ],
 )
 def test_options_that_contradict_each_other_are_a_bad_call(

@@ -96,8 +96,8 @@ def test_what_is_deleted_may_be_left_out_with_a_note(
         (("t", "--format", "csv"), "--format needs --output"),
         (("t", "--option", "a=b"), "--option needs --output"),
         (("t", "--mode", "error", "--count"), "--mode needs --output"),
-        (("t", "--count", "--dry-run"), "--count and --dry-run do not go together"),
-        (("t", "--count", "--explain"), "--count and --explain do not go together"),
+        (("t", "--count", "--dry-run"), "--count and --dry-run cannot be used together"),
+        (("t", "--count", "--explain"), "--count and --explain cannot be used together"),
     ],
 )
 def test_a_wrong_call_is_one_line(

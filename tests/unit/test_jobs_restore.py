@@ -54,7 +54,7 @@ def test_a_drill_and_a_restore_with_the_remote_on_s3(
         (("--from", "c"), "this cannot be undone, and there is no terminal to confirm it"),
         (("--from", "d", "--yes"), "has no restore point of cluster 'd'"),
         (("--from", "d", "--deep"), "--deep needs --drill"),
-        (("--drill", "--dry-run"), "--drill and --dry-run do not go together"),
+        (("--drill", "--dry-run"), "--drill and --dry-run cannot be used together"),
         (("--drill",), "has no restore point of cluster 'c'"),
     ],
 )

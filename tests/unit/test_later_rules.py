@@ -114,7 +114,7 @@ def test_replicas_follow_no_rule_that_the_run_has_not_carried_out_remotely(
     if not refused:
         check_follows(replicas, remote, needed)
         return
-    with pytest.raises(RetriableError, match="its remote log must lose the records first"):
+    with pytest.raises(RetriableError, match="the records must be removed from its remote log first"):
         check_follows(replicas, remote, needed)
 
 

@@ -287,7 +287,9 @@ def test_a_new_epoch_remembers_nothing_of_the_old_one() -> None:
 def test_an_append_that_is_over_gets_into_no_partition_that_lacks_it() -> None:
     """Other partitions have later sequences."""
     for state in ({}, appended([1]), appended([5], epoch=0)):
-        with pytest.raises(OutOfOrderSequenceNumberError, match="this partition never had records of it"):
+        with pytest.raises(
+            OutOfOrderSequenceNumberError, match="this partition never had records of this sequence"
+        ):
             earlier_attempt(state, named(7, late=True), "t-0")
     assert known(appended([7]), 7) == "at offsets"
 

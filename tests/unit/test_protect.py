@@ -49,7 +49,7 @@ DELETIONS: dict[str, Callable[[Cluster], object]] = {
     "no tiering any more": lambda driver: driver.topics.alter_configs(
         "t", {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
     ),
-    "a rule of removal": add_rule,
+    "a removal rule": add_rule,
     "sooner": lambda driver: driver.topics.protect("t", days=1),
     "sooner, by config": lambda driver: driver.topics.alter_configs("u", {"protect.until.ms": 1}),
     "no more": lambda driver: driver.topics.alter_configs("u", {"protect.until.ms": None}),

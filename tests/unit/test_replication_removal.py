@@ -1,4 +1,4 @@
-"""A rule of removal on one partition with three replicas (partitions.removal), one step at a time."""
+"""A removal rule on one partition with three replicas (partitions.removal), one step at a time."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_local_retention_is_at_most_the_total(unit: str, total: int, local: int,
     if fine:
         topic_config(configs, {})
     else:
-        with pytest.raises(InvalidConfigError, match=f"topic 't': local.retention.{unit} = {local} keeps more"):
+        with pytest.raises(InvalidConfigError, match=f"topic 't': local.retention.{unit} = {local} is above"):
             topic_config(configs, {}, "topic 't'")
 
 

@@ -190,6 +190,19 @@ def test_a_leader_that_changes_before_the_acknowledgement_ends_the_query(query: 
     assert query.visible()[0] == ["a"]
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_records_erased_before_the_acknowledgement_do_not_end_the_query(query: Query, times: int) -> None:
+    """The append is looked up in the log by its sequence, and acknowledged."""
+    query.commit(query.write(0, *(f"erased-{number}" for number in range(times))))
+    message = query.write(0, "a", batch=1)
+    for number in range(times):
+        query.live.cluster.erase("t", where=f"value = X'{f'erased-{number}'.encode().hex()}'").raise_for_failures()
+    query.commit(message, batch=1)
+    assert query.live.cluster.fetch("t", 0, 0).records.column("value").to_pylist() == [b"a"]
+    query.commit(query.write(0, "a", batch=1), batch=1)
+    assert query.stored() == [times + 1, 0]
+
+
 def test_rows_that_were_dealt_out_otherwise_are_refused(query: Query) -> None:
     with pytest.raises(OperationFailedError, match="without redistributing them"):
         query.commit(query.write(0, "a", partition=1))

@@ -221,7 +221,7 @@ def test_what_is_not_going_on_cannot_be_committed(state: State) -> None:
 
 @pytest.mark.parametrize("epoch", [0, 2])
 def test_producers_of_other_epochs_are_fenced(epoch: int) -> None:
-    with pytest.raises(ProducerFencedError, match="has epoch 1"):
+    with pytest.raises(ProducerFencedError, match="has producer epoch 1"):
         steps.add_partitions(transaction(epoch=1), "x", "p", epoch, [], NOW)
 
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from stratalog.partitions.clock import ManualClock
+from stratalog.partitions.erasure import Erasure
 from stratalog.partitions.errors import InconsistentClusterIdError, OutcomeUnknownError
 from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.removal import Rule
 from stratalog.partitions.store import Store, StoreOptions, open_store
 from stratalog.tiering.delta_table import DeltaTopicTable, hand_over
 from stratalog.tiering.divergence import Histories, Present
+from stratalog.tiering.remote_log import RemoteLog
+from stratalog.tiering.removal import adopted_rules, last_rule
 from tests.s3_server import S3Endpoint
 from tests.unit.harness import SCHEMA
 from tests.unit.tiering_harness import OURS, segment, table_in, uploaded
@@ -54,6 +60,38 @@ def test_handing_over_again_changes_nothing(place: tuple[Store, StoreOptions]) -
     version = table_in(remote, cluster_id="heir", options=options).load().version
     assert hand_over(mine, "c", "heir", options, CLOCK)
     assert table_in(remote, cluster_id="heir", options=options).load().version == version
+
+
+def test_the_heirs_rules_end_with_the_remote_log(place: tuple[Store, StoreOptions]) -> None:
+    """The former cluster may record a rule before it uploads the first segment."""
+    remote, options = place
+    mine = table_in(remote, options=options)
+    mine.ensure(SCHEMA)
+    mine.record_beginning({0: [Erasure(2, ())]}, {0: Rule(1, 25, 8)})
+    mine.commit([uploaded(replace(segment(0, 4), name=DataName(0, 4, 1, 1)))], histories=OURS)
+    assert mine.commit([uploaded(segment(4, 8))], histories=OURS).stale, "it does not follow the rule"
+    hand_over(mine, "c", "heir", options, CLOCK)
+    heirs = table_in(remote, cluster_id="heir", options=options)
+    assert heirs.load().rules == {0: Rule(1, 4, 4)}
+    later = replace(LATER, lineages={0: Lineage([(1, 0), (1001, 4)])}, erasures={0: 2})
+    assert heirs.commit([uploaded(segment(4, 10, epoch=1001))], histories=later).log.end(0) == 10
+
+
+@pytest.mark.parametrize(
+    ("recorded", "end", "adopted"),
+    [
+        (Rule(2, 25, 20), 8, Rule(2, 8, 8)),
+        (Rule(2, 25, 3), 8, Rule(2, 8, 3)),
+        (Rule(2, 25, 3), 0, Rule(2, 0, 0)),
+        (Rule(2, 8, 3), 8, Rule(2, 8, 3)),
+        (Rule(2, 4, 3), 8, Rule(2, 4, 3)),
+    ],
+)
+def test_a_restored_partition_adopts_no_rule_above_its_remote_log(recorded: Rule, end: int, adopted: Rule) -> None:
+    segments = [segment(0, end)] if end else []
+    log = RemoteLog.of("the table", 7, segments, rules={0: recorded}, erased={0: 3})
+    assert adopted_rules(log) == {0: adopted}
+    assert last_rule(log, 0) == Rule(3, adopted.bound, adopted.tombstones_before)
 
 
 def test_a_third_clusters_table_is_left_alone(place: tuple[Store, StoreOptions]) -> None:

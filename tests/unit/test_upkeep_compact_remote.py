@@ -259,7 +259,7 @@ def test_an_upload_that_a_rule_overtakes_is_named_and_not_committed(
         patch.setattr(DeltaTopicTable, "commit", late)
         report = live.cluster.tier(check=False)
     assert codes(report) == {SourceChangedError.code: 1}
-    assert "compaction or an erasure has removed records of" in str(report.failures)
+    assert "compaction or an erasure has removed records from" in str(report.failures)
     assert not live.remote_log().of_partition(0)
 
 

@@ -309,7 +309,7 @@ def test_a_wrong_call_of_the_job_changes_nothing(disks: LiveCluster, capsys: pyt
         (["t"], "no partitions were given"),
         (["t", "--before", "0=1"], "write offsets by partition as 0:1000,1:latest"),
         (["t", "--before", "0:1,0:2"], "given twice"),
-        (["--before", "0:1", "--offset-json-file", str(garbage)], "do not go together"),
+        (["--before", "0:1", "--offset-json-file", str(garbage)], "cannot be used together"),
         (["--offset-json-file", str(disks.folder / "none.json")], "cannot be read"),
         (["--offset-json-file", str(garbage)], "is not in the format of"),
         (["--offset-json-file", offsets_file(disks, ("t", 0, 1), version=2)], "has version 2"),

@@ -134,7 +134,7 @@ def test_a_dry_run_counts_what_a_run_then_does(
             {"remote_iceberg_table": "c.n.t"},
             {},
             PolicyViolationError,
-            "topic 't': it is not tiered, and may have left records in the Iceberg table c.n.t",
+            "topic 't': it is not tiered, but the Iceberg table c.n.t may still contain its records",
         ),
         ({"cleanup_policy": "snapshot"}, {}, PolicyViolationError, "cleanup.policy=snapshot"),
         ({"cleanup_policy": "compact"}, {"before": "2030-01-01"}, PolicyViolationError, "it is compacted"),
@@ -239,7 +239,7 @@ def test_a_run_without_keys_says_what_it_did_not_look_for(tmp_path: Path, monkey
     live = Erasable(tmp_path)
     stop_at(live, monkeypatch, "find_records")
     report = live.erase()
-    assert "give them again to find these" in str(report.notes)
+    assert "give the keys or the condition again" in str(report.notes)
     assert live.everywhere() == dict(enumerate(ROWS))
     assert live.erase(KEY).whole
 

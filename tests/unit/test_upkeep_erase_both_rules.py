@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from stratalog.engine.upkeep.erasing import erase as erasing
 from stratalog.engine.upkeep.replication.compact_remote import RemoteTables
+from stratalog.engine.upkeep.tiering.tier import tier
 from stratalog.engine.upkeep.tiering.uploads import Uploads
 from stratalog.partitions.erasing import erase_from
 from stratalog.partitions.erasure import Erasure
@@ -20,11 +22,13 @@ from stratalog.partitions.removing import RemovingOptions, carry_out
 from stratalog.partitions.segment import read_batches
 from stratalog.partitions.transactions import transactions_of
 from stratalog.tiering.delta_table import DeltaTopicTable
+from stratalog.tiering.remote_file import remote_file
+from stratalog.tiering.removing import carry_out_remotely
 from tests.ports import ports_of
 from tests.unit.cluster_harness import report_of, rows_of
 from tests.unit.compact_remote_harness import check_latest, lake
 from tests.unit.erase_harness import KEPT, KEY, OTHER, SECRET, Erasable, traces
-from tests.unit.restore_harness import Heir
+from tests.unit.restore_harness import Heir, restored
 from tests.unit.test_upkeep_compact import Row
 from tests.unit.test_upkeep_erase_remote import BOTH, LOCAL, Tiered
 
@@ -128,9 +132,7 @@ def test_an_erasure_waits_for_the_remote_part_of_a_compaction(
             live.cluster.compact("t")
     assert live.cluster.image.views("t")[0].compacted_to == live.log(1).local_start == 6
     report = live.erase(KEY)
-    assert "its remote log has not carried out its last compaction: run `stratalog compact`" in str(
-        report.failures
-    )
+    assert "the last compaction is not yet done in its remote log: run `stratalog compact`" in str(report.failures)
     assert not live.cluster.image.views("t")[0].erasures
     live.cluster.compact("t").raise_for_failures()
     assert live.erase(KEY).whole
@@ -151,7 +153,7 @@ def test_a_compaction_waits_for_the_remote_part_of_an_erasure(
         with pytest.raises(KeyboardInterrupt):
             live.erase(KEY)
     assert rows_of(live.cluster.compact("t"), "why") == [
-        ("an erasure is not carried out: run `stratalog erase` again, without keys",)
+        ("an erasure is unfinished: run `stratalog erase` again, without keys",)
     ]
     assert not live.cluster.image.views("t")[0].rules
     assert live.erase().ok
@@ -203,7 +205,7 @@ def test_a_rewrite_applies_both_kinds(tmp_path: Path) -> None:
     later = replace(leader, generation=2)
     log = later.log()
     transactions = transactions_of(log, later.footer)
-    with pytest.raises(RetriableError, match="has not carried out the last compaction, which comes first"):
+    with pytest.raises(RetriableError, match="the last compaction has not been applied to"):
         erase_from(later, log, transactions, [named], replace(erase_options, compacted=rule))
     options = RemovingOptions(segment_bytes=1, compression="none", memory_bytes=1 << 20, erasures=[named])
     carry_out(later, log, transactions, rule, options)
@@ -214,6 +216,47 @@ def test_a_rewrite_applies_both_kinds(tmp_path: Path) -> None:
         if row["control"] is None
     }
     assert held == {4: OTHER, 5: KEY}, "offset 5 is above the bound"
+
+
+@pytest.mark.parametrize(("erased", "left"), [(4, {2, 5}), (5, {3, 4})])
+def test_an_erased_record_supersedes_no_other(tmp_path: Path, erased: int, left: set[int]) -> None:
+    """A rewrite reads a file that has not lost the erased record yet, such as one from a replica that was away."""
+    live = Erasable(tmp_path, cleanup_policy="delete")
+    leader = ports_of(live.cluster).storage.replicas(live.cluster.image.views("t")[0]).leader
+    later = replace(leader, generation=2)
+    log = later.log()
+    named = Erasure(1, ((erased, erased + 1),))
+    options = RemovingOptions(segment_bytes=1, compression="none", memory_bytes=1 << 20, erasures=[named])
+    carry_out(later, log, transactions_of(log, later.footer), Rule(2, 6, 0), options)
+    chain = later.log(fresh=True).chain
+    assert {row["offset"] for link in chain for row in _records(later, link) if row["control"] is None} == left
+
+
+@pytest.mark.parametrize(("erased", "left"), [(2, {0, 4, 5, 6}), (4, {1, 2, 5, 6}), (5, {2, 3, 4, 6})])
+def test_an_erased_record_supersedes_no_other_in_the_remote_log(
+    tmp_path: Path, erased: int, left: set[int]
+) -> None:
+    live = Both(tmp_path)
+    ports = ports_of(live.driver())
+    topic = live.driver().image.topic("t")
+    table, segments = ports.storage.remote_table(topic), live.remote_log().of_partition(0)
+    leader = replace(ports.storage.replicas(live.driver().image.views("t")[0]).leader, generation=2)
+    log = leader.log()
+    named = Erasure(1, ((erased, erased + 1),))
+    options = RemovingOptions(segment_bytes=1, compression="none", memory_bytes=1 << 20, erasures=[named])
+    transactions = transactions_of(log, leader.footer)
+    done = carry_out_remotely(
+        leader, log, transactions, Rule(2, 6, 0), table.remote, table.folder, segments, options
+    )
+    gone = {path for each in done.replaced for path in [former.path for former in each.former]}
+    now = [each.upload.segment for each in done.replaced] + [one for one in segments if one.path not in gone]
+    rows = [
+        row
+        for one in now
+        for part in read_batches(table.remote, remote_file(table.folder, one), one.base_offset, one.next_offset)
+        for row in part.to_pylist()
+    ]
+    assert {row["offset"] for row in rows if row["control"] is None} == left
 
 
 def _records(replica: Any, link: Any) -> list[dict[str, Any]]:
@@ -261,6 +304,35 @@ def test_a_topic_with_erased_records_becomes_tiered(tmp_path: Path, policy: str)
     if policy == "compact":
         live.cluster.compact("t").raise_for_failures()
         assert live.driver().verify(deep=True).ok
+
+
+@pytest.mark.parametrize("recorded_by", ["erase", "compact"])
+def test_a_restored_partition_compacts_tiers_and_erases_whatever_was_not_tiered(
+    tmp_path: Path, recorded_by: str
+) -> None:
+    """The table records the rule with the bound of the lost brokers, far above the first segment that it gets."""
+    live = Erasable(tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio="0")
+    for value in ("1", "2", "3", "4"):
+        live.put((OTHER, value))
+    live.cluster.compact("t").raise_for_failures()
+    if recorded_by == "erase":
+        assert live.erase(KEY).whole
+    tiering(live)
+    ports = ports_of(live.driver())
+    tier(ports.metadata, ports.storage, ports.execution, ["t"], over=lambda: True)  # one file, then it is killed
+    if recorded_by == "compact":
+        report_of(lambda: live.driver().compact("t"))
+    table = ports.storage.remote_table(live.cluster.image.topic("t")).load()
+    end = table.end(0) or 0
+    assert 0 < end < table.rules[0].bound
+    heir = restored(live).cluster
+    for value in (b"1", b"2", b"3"):
+        heir.produce("t", pa.table({"key": [ALSO.encode()], "value": [value]}))
+    for _ in range(2):
+        heir.compact("t").raise_for_failures()
+        heir.tier("t").raise_for_failures()
+    assert (ports_of(heir).storage.remote_table(heir.image.topic("t")).load().end(0) or 0) > end
+    assert heir.erase("t", [ALSO], check=False).ok
 
 
 def test_an_unfinished_erasure_holds_back_the_first_uploads(

@@ -101,7 +101,7 @@ def test_a_description_of_metadata_that_nobody_committed_is_named_and_stops_nobo
         failure = the_failure(live.cluster.tier(check=False))
         assert failure.startswith("restore point: CORRUPT_MESSAGE")
         assert forged.name in failure
-        assert "stratalog did not write this file. Delete it" in failure
+        assert "stratalog did not write this file. Delete this file" in failure
     assert forged.read_bytes() == data, "it is evidence, and left alone"
     forged.unlink()
     assert restored(live).cluster.image.topic("t").configs["segment.bytes"] == "7"

@@ -138,7 +138,7 @@ def test_a_whole_file_that_differs_from_the_two_others_is_the_odd_one(live: Live
     failure = the_failure(live.cluster.verify(deep=True))
     assert failure.startswith("t-0 on broker 3: CORRUPT_SEGMENT")
     assert "offsets [1, 2): " in failure
-    assert "differ from those of its copies (broker 1, broker 2, broker 3)" in failure
+    assert "differs from that of its copies (broker 1, broker 2, broker 3)" in failure
 
 
 def test_one_name_with_two_sizes_is_found_without_reading_the_records(live: LiveCluster) -> None:

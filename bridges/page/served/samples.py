@@ -87,8 +87,9 @@ class Samples:
 
 
 def figures_of(content: Mapping[str, Any]) -> list[Figure]:
-    """The figures of a page's content: of the cluster, its brokers, its groups, then of its topics, the largest
-    first."""
+    """The figures of a page: those of the cluster, the brokers and the groups, then those of the topics, largest
+    first.
+    """
     topics: Sequence[Mapping[str, Any]] = content["topics"]
     remote = [one["remote_bytes"] for one in topics if one["remote_bytes"] is not None]
     figures = content["figures"]

@@ -23,7 +23,7 @@ from stratalog.partitions.root import read_broker_file
 from stratalog.partitions.store import Store, StoredObject
 
 _LOOKS, _PAUSE_S = 6, 1.0
-"""The number of listings of staged objects, and the pause between them. A living writer is done within seconds."""
+"""The number of listings of staged objects, and the pause between them. A live writer finishes within seconds."""
 
 
 @dataclass(frozen=True, slots=True)

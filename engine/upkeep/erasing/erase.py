@@ -14,8 +14,8 @@
 If a run ends early, the next run does the rest. Partition epochs keep two concurrent runs consistent.
 
 An upload or a merge that began before the erasure, and ends after it, may bring a file with erased records back.
-Such a file is not part of the log, because files of a greater generation are, and it is deleted like every
-replaced file. Step 5 finds unfinished uploads, but no single PUT in progress: ``verify --erased`` does later.
+Such a file is ignored, because files of a greater generation take precedence; it is deleted like every replaced
+file. Step 5 finds unfinished uploads, but not a single PUT in flight: ``verify --erased`` finds its object later.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def erase(
         run.notes.append(f"certificate: sha256 {certificate.sha256}")
         if not wanted.any:
             run.notes.append(
-                "no keys and no condition were given, so this run did not search for records that earlier runs "
-                "missed; give them again to find those, and for a certificate that names them"
+                "without keys or a condition, this run did not search for records that earlier runs missed; to "
+                "find them, and to get a certificate that names the keys, give the keys or the condition again"
             )
         run.totals["whole"] = certificate.whole
     return report_with(run.report(), certificate)
@@ -476,7 +476,7 @@ class _Erasing:
             self._parts[key].take(figures)
 
     def _is_behind(self, key: TopicIdPartition) -> bool:
-        """Whether another run has committed an erasure since this one has carried out those before."""
+        """Whether another run has committed an erasure after this run carried out the earlier ones."""
         view = self._parts[key].view
         return any(one.offsets and one.generation > self._carried_out.get(key, 0) for one in view.erasures)
 

@@ -8,9 +8,9 @@ from stratalog.partitions.store import Store
 
 
 def left_of_tiering(storage: Storage, remote: Store, topic: TopicImage) -> str | None:
-    """The reason why no record can be erased from a topic that is not tiered; None if the remote tier has no
-    object of it, or its table, without segments, says what the objects are: they are cleaned as those of a tiered
-    topic.
+    """The reason why no record can be erased from a topic that is not tiered. None if the remote tier has no
+    object of the topic, or if the topic's table has no segments but identifies the objects; these are then cleaned
+    like those of a tiered topic.
 
     Raises: errors of the store and of the table.
     """

@@ -84,13 +84,13 @@ def _refusals(
         yield "it is protected (protect.until.ms), so no record can be erased from it"
     if config.remote_iceberg_table and not config.remote_storage_enable:
         yield (
-            f"it is not tiered, and may have left records in the Iceberg table {config.remote_iceberg_table} "
-            "(remote.iceberg.table): drop that table with its files, and set the config to an empty text first"
+            f"it is not tiered, but the Iceberg table {config.remote_iceberg_table} may still contain its "
+            "records: first drop that table and its files, and set remote.iceberg.table to an empty string"
         )
     if config.remote_storage_enable and config.compacts and config.remote_iceberg_table and wanted.any:
         yield (
-            f"it is tiered, compacted, and has the Iceberg table {config.remote_iceberg_table} "
-            "(remote.iceberg.table): drop that table with its files, and set the config to an empty text first"
+            f"it is tiered, compacted, and has the Iceberg table {config.remote_iceberg_table}: first drop that "
+            "table and its files, and set remote.iceberg.table to an empty string"
         )
     if config.snapshots:
         yield (

@@ -59,8 +59,7 @@ class RemoteCopy:
 def not_compacted_remotely(what: str) -> RetriableError:
     """The error for an erasure that must wait for the remote part of a compaction."""
     return RetriableError(
-        f"{what}: its remote log has not carried out its last compaction: run `stratalog compact`, then erase "
-        "again"
+        f"{what}: the last compaction is not yet done in its remote log: run `stratalog compact`, then erase again"
     )
 
 
@@ -322,9 +321,8 @@ class _Cleaning:
         self.left += left
 
     def _holds(self, replica: Replica, file: DataFile) -> bool:
-        work = self._work
-        keys = None if file.name in self._names else work.keys
-        return may_hold(replica.store, file, work.replicas.view, keys)
+        work, searched = self._work, file.name in self._names
+        return may_hold(replica.store, file, work.replicas.view, work.keys, searched=searched)
 
     @staticmethod
     def _left(broker: int, file: DataFile, why: str, *, waits: bool = False) -> NotErased:
@@ -337,29 +335,53 @@ def may_hold(
     view: PartitionView,
     keys: RecordFinder | None,
     looked_to: int | None = None,
+    *,
+    searched: bool = False,
 ) -> bool:
-    """Whether a data file may hold a record that the erasures of the view name, or a wanted one; a damaged one
-    may. A wanted record from ``looked_to`` on does not count: it was appended after the search, and the erasures
-    do not name it. A file that compaction replaced before an erasure may hold records of its keys that the erasure
-    did not have to name."""
-    name, erasures, rule = file.name, view.erasures, view.compaction
-    replaced = rule is not None and name.generation < rule.generation and name.base_offset < rule.bound
-    if replaced and rule and any(one.offsets and one.generation > rule.generation for one in erasures):
+    """Whether a data file may hold a wanted record, or one that the view's erasures name. For a damaged file the
+    answer is yes. A wanted record from ``looked_to`` on is ignored: it was appended after the search, and the
+    erasures do not name it. ``searched``: the file was searched, and wanted records are ignored.
+
+    The erasures did not have to name records that the log had lost before: those in files that a compaction had
+    replaced. Without keys, such records may be the wanted ones of an earlier run.
+    """
+    name = file.name
+    if any(_is_before(view, one, name) for one in view.erasures):
         return True
     try:
         end = end_of_file(store, file)
         if any(
-            one.generation > name.generation and within(one.offsets, name.base_offset, end) for one in erasures
+            one.generation > name.generation and within(one.offsets, name.base_offset, end)
+            for one in view.erasures
         ):
             return True
-        if keys is None:
+        if searched:
             return False
+        if keys is None:
+            return _has_left_the_log(view, name)
         end = end if looked_to is None else min(end, looked_to)
         if name.base_offset >= end:
             return False
         return next(keys.offsets_in(store, file, name.base_offset, end), None) is not None
     except CorruptSegmentError:
         return True
+
+
+def _is_before(view: PartitionView, erasure: Erasure, name: DataName) -> bool:
+    """Whether a compaction may have replaced the file before ``erasure``, whose offsets are still needed. The
+    metadata may have forgotten that compaction; its bound is at most that of the next one, because bounds only
+    grow."""
+    if view.compaction is None or not erasure.offsets:
+        return False
+    later = (one.rule.bound for one in view.rules if one.rule.generation > erasure.generation)
+    return name.generation < erasure.generation and name.base_offset < next(later, view.compaction.bound)
+
+
+def _has_left_the_log(view: PartitionView, name: DataName) -> bool:
+    """Whether the log may have lost records of the file: to a compaction, or because its start has moved."""
+    rule = view.compaction
+    replaced = rule is not None and name.generation < rule.generation and name.base_offset < rule.bound
+    return replaced or name.base_offset < view.log_start_offset
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,9 +262,9 @@ class _CopySources(GoodFiles):
         return [copy for copy in found if copy.place != broker], holes
 
     def _may(self, copy: Copy, name: DataName | None, in_place: bool) -> bool:
-        """Whether a copy may be used. The last member of an ISR gets only the file that it had, or committed
-        records. Records are committed if they come from the remote tier, or are below the high watermark of the
-        replica with the copy.
+        """Whether a copy may be used. The last member of an ISR gets only the identical file or committed records.
+        Records are committed if they come from the remote tier, or are below the high watermark of the replica
+        with the copy.
         """
         if not in_place or name is None or copy.place is None or copy.held.name == name:
             return True

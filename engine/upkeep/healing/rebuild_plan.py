@@ -229,9 +229,10 @@ class _ObjectSources(GoodFiles):
 
 
 def _follows(held: HeldFile, remote: RemotePartition, erasures: Sequence[Erasure]) -> bool:
-    """Whether a file has only records that may be in the remote tier: no record that the recorded rule removed
-    from the remote segments at the same offsets, and no record that an erasure names. Once the metadata have
-    forgotten the offsets of an erasure, no replica has a file with erased records."""
+    """Whether all records of a file may be kept: the recorded rule has removed none of them from the remote
+    segments at these offsets, and no erasure names one. Once the metadata no longer have the offsets of an
+    erasure, no replica has a file with erased records.
+    """
     over = (s for s in remote.segments if s.base_offset < held.end and held.start < s.next_offset)
     least = min(remote.compacted, max((segment.generation for segment in over), default=0))
     return held.name.generation >= least and not names_erased(held, erasures)

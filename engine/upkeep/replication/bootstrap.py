@@ -17,7 +17,7 @@ from dataclasses import replace
 import msgspec
 
 from stratalog.engine.brokers.bring_up import format_roots, plan_registration, register_brokers
-from stratalog.engine.brokers.probe import entry
+from stratalog.engine.brokers.probe import entry, plan_probe
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.planned import Planned
@@ -29,7 +29,7 @@ from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
 from stratalog.engine.metadata.reassignment_plan import ReplicaChange, plan_change
 from stratalog.engine.quorum.client import MetadataClient
-from stratalog.engine.upkeep.replication.planned import ReplicatePlanRow, plan_copies, send_probe
+from stratalog.engine.upkeep.replication.planned import ReplicatePlanRow, plan_copies
 from stratalog.engine.upkeep.replication.replicate import ReplicateRow, plan, replicate
 from stratalog.engine.upkeep.tiering.remote_logs import load_remotes
 from stratalog.partitions.backoff import Backoff
@@ -134,7 +134,8 @@ def _plan(
     trust_copy: bool,
     run: OperationRun,
 ) -> list[ReplicatePlanRow]:
-    """The rows and the estimate of a dry run, as if the brokers were registered and had their new replicas."""
+    """The rows and the estimate of a dry run, as if the brokers were registered and had their new replicas,
+    and the other brokers were probed."""
     sends = Planned(storage)
     before = metadata.image()
     image, new, failures = plan_registration(sends, before, brokers, trust_copy=trust_copy)
@@ -150,7 +151,9 @@ def _plan(
         decision = command.decide(image)
         run.refuse(decision.answer, names)
         image = decision.image_after(image)
-    send_probe(sends, image)
+    image = plan_probe(metadata, storage, run, image, new)
+    for broker in new:
+        sends.send(storage.stores[broker], gets=1)
     works = plan(storage, execution, image, topics, None, brokers, run)
     rows = plan_copies(sends, execution, image, works, run, new)
     run.estimate = sends.estimate()

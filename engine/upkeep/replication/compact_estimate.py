@@ -21,7 +21,7 @@ _COMMITS_OF_TABLE = 4
 
 @dataclass(frozen=True, slots=True)
 class PlannedRemoval:
-    """The work of a rule of removal on one partition."""
+    """The work of a removal rule on one partition."""
 
     sizes: tuple[int, ...]
     """The bytes of the files that each new segment replaces."""

@@ -1,7 +1,7 @@
-"""The remote part of a compaction: remote segments follow a rule of removal before the leader does
+"""The remote part of a compaction: remote segments follow a removal rule before the leader does
 (``stratalog.tiering.removal``).
 
-    1. tasks: rewrite the segments of each partition that lose a record, in ascending order
+    1. tasks: rewrite the segments of each partition that have a record to remove, in ascending order
     2. one version of each topic's table replaces these segments; then the next part of each partition follows
     3. when a partition is done, the table records the rule, and the leader may then apply it
 """

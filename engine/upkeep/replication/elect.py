@@ -98,8 +98,8 @@ def elect(
     With ``leader.election.short.local.log.last.enable`` the preferred leader is the first replica without a short
     local log (``short_local_logs``).
 
-    ``partitions`` selects these partitions of every named topic. Without ``partitions``, ``leader`` applies to all
-    partitions with a replica on that broker.
+    ``partitions`` applies to every named topic. Without it, ``leader`` applies to all partitions that have a
+    replica on that broker.
 
     Raises: UnknownTopicOrPartitionError, UnknownBrokerError, InvalidCallError; a partition without a candidate is
         a failure in the report.

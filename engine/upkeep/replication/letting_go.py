@@ -118,7 +118,7 @@ def check_joins(
         stay = [broker for broker in replicas.view.target if broker in replicas.view.isr]
         return None if work is None else replace(work, replicas=replicas, staying=(*brokers, *stay))
 
-    for outcome in check_covers(metadata, execution, completing, plan):
+    for outcome in check_covers(metadata.image, execution, completing, plan):
         match outcome:
             case Done(key, damaged):
                 yield from ((key, error) for error in damaged)
@@ -127,18 +127,18 @@ def check_joins(
 
 
 def check_covers(
-    metadata: MetadataClient,
+    read_image: Callable[[], ClusterImage],
     execution: Execution,
     keys: Iterable[TopicIdPartition],
     plan: Callable[[TopicIdPartition, ClusterImage], CoverWork | None],
 ) -> Iterator[Outcome[TopicIdPartition, tuple[CorruptionError, ...]]]:
     """Run ``check_cover`` for these partitions, by ``plan``; skip those for which it is None. A missing remote
     object may have expired since the table was read, so the check is repeated with a new table. The object counts
-    as missing if the new table still lists it.
+    as missing if the new table still lists it. ``read_image`` returns the metadata for each attempt.
     """
     left = [*keys]
     for look in range(_LOOKS):
-        image = metadata.image()
+        image = read_image()
         works: list[CoverWork] = []
         for key in left:
             try:

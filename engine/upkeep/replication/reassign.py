@@ -16,7 +16,7 @@ obeys the throttle, even after this run has ended. The throttle is removed when 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -129,7 +129,10 @@ def reassign(
             for (topic, partition), replicas in plan.items()
         }
         if not force:
-            _check_cover(metadata, storage, execution, planned, run)
+            read_image = (lambda: image) if dry_run else metadata.image
+            _check_cover(read_image, storage, execution, planned, run)
+            if dry_run:
+                sends.send_look(image)
         targets = {key: one.replicas for key, one in planned.items() if not one.refused}
         if dry_run:
             after = image
@@ -183,19 +186,19 @@ def cancel(
 
 
 def _check_cover(
-    metadata: MetadataClient,
+    read_image: Callable[[], ClusterImage],
     storage: Storage,
     execution: Execution,
     planned: dict[TopicIdPartition, _Planned],
     run: OperationRun,
 ) -> None:
-    """Step 1. A partition without an intact remaining replica is refused."""
+    """Step 1. A partition without an intact remaining replica is refused. ``read_image``: see ``check_covers``."""
 
     def plan(key: TopicIdPartition, image: ClusterImage) -> CoverWork | None:
         topic, one = image.topics.get(key[0]), planned[key]
         return None if topic is None else plan_cover(storage, image, topic, key[1], one.replicas, run)
 
-    for outcome in check_covers(metadata, execution, planned, plan):
+    for outcome in check_covers(read_image, execution, planned, plan):
         one = planned[outcome.item]
         match outcome:
             case Done(_, damaged):

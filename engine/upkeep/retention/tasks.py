@@ -200,9 +200,9 @@ def _check_gap(work: RetainWork, log: ReplicaLog, remote: tuple[RemoteSegment, .
     if log_start < log.local_start and (begins > log_start or ends < log.local_start):
         held = f"[{begins}, {ends})" if remote else "nothing"
         raise LogGapError(
-            f"{work}: the leader has deleted the tiered offsets [{log_start}, {log.local_start}), but the "
-            f"remote log holds {held} of its history: check that the right remote tier is mounted. Nothing is "
-            "deleted until then"
+            f"{work}: the leader has deleted the tiered offsets [{log_start}, {log.local_start}), but of the "
+            f"leader's history the remote log holds {held}: check that the right remote tier is mounted. Nothing "
+            "is deleted until then"
         )
 
 

@@ -52,7 +52,7 @@ class PlanWork(PartitionWork):
     """How long brokers keep records; -1: as long as the remote tier does."""
     clock: Clock
     rule: Rule | None = None
-    """The rule of removal that uploads below its bound must follow."""
+    """The removal rule that uploads below its bound must follow."""
     dry_run: bool = False
     """Plan without taking over the leader's epoch."""
 

@@ -214,9 +214,9 @@ class Uploads:
             for part, upload in batch:
                 if upload.segment.path in stale:
                     part.error = part.error or SourceChangedError(
-                        f"{part}: compaction or an erasure has removed records of {upload.segment.name}, or of "
-                        "others of the partition, since it was copied: the upload was not committed, and the next "
-                        "run copies the rest"
+                        f"{part}: compaction or an erasure has removed records from {upload.segment.name} or "
+                        "another segment of the partition since the copy: the upload was not committed, and the "
+                        "next run copies the rest"
                     )
                 elif upload.segment.path not in fenced:
                     part.committed.append(upload)

@@ -108,7 +108,7 @@ def odd_copies(copies: Iterable[Copy], leader: Place) -> Iterator[tuple[Copy, bo
                     agreed,
                     CorruptSegmentError(
                         f"{copy.store.uri_of(held.file.object.name)}: {offsets(held.start, held.end)}: its "
-                        f"{held.size_bytes} bytes differ from those of its copies ({', '.join(those)})"
+                        f"content ({held.size_bytes} bytes) differs from that of its copies ({', '.join(those)})"
                         + ("" if agreed else _REMOTE_DIFFERS if remote_differs else _NO_MAJORITY)
                     ),
                 )

@@ -37,9 +37,9 @@ class RemotePartition:
     rewrite: str = ""
     """A description of files with which other programs have replaced segments, if any."""
     generation: int = 0
-    """The generation of the last rule of removal or erasure that the table records."""
+    """The generation of the last removal rule or erasure that the table records."""
     compacted: int = 0
-    """The generation of the last rule of removal that it records."""
+    """The generation of the last removal rule that the table records."""
 
     def lists(self, object_name: str) -> bool:
         """Whether the table lists the object with this name in the store."""
@@ -84,7 +84,7 @@ def check_remote(work: RemoteWork) -> tuple[tuple[HeldFile, ...], list[Finding]]
 
 
 def _check_rules(where: str, remote: RemotePartition, leader: ReplicaLog, findings: list[Finding]) -> None:
-    """Check that the remote log follows the rules of removal that the leader's files follow."""
+    """Check that the remote log follows the removal rules that the leader's files follow."""
     for link in leader.chain:
         for segment in remote.segments if link.name.generation > remote.generation else ():
             overlaps = segment.base_offset < link.end and link.start < segment.next_offset
