@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
-from pyarrow.fs import FileSelector, FileType
+from pyarrow.fs import FileSelector, FileSystem, FileType
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile
 
 from stratalog.partitions.errors import CorruptionError, InvalidCallError
@@ -24,6 +24,7 @@ from stratalog.partitions.printable import printable
 from stratalog.tiering.iceberg_avro import unpacked_bytes
 
 if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
     from pyiceberg.table import Table
 
 MOST_BYTES: Final = 64 * 1024 * 1024
@@ -98,6 +99,11 @@ class TableFiles(FileIO):
         Raises: InvalidCallError if the catalog's file system cannot list files.
         """
         return {comparable(each): each for each in _walk(self._inner, self._location)}
+
+    def modified_ms(self, location: str) -> int | None:
+        """When a file was last written, by the clock of its storage; None if that does not say. Raises:
+        FileNotFoundError; InvalidCallError as ``walk``."""
+        return _modified_ms(self._inner, location)
 
     def _read(self, location: str, found: InputFile) -> InputFile:
         data = self._bytes_of(location, found)
@@ -178,27 +184,48 @@ def _names(table: Table) -> Iterator[str]:
 
 def _walk(inner: FileIO, location: str) -> Iterator[str]:
     """The addresses of the files below ``location``."""
-    uri = urlsplit(location)
+    system, top = _system_of(inner, location)
+    if isinstance(system, FileSystem):
+        files = system.get_file_info(FileSelector(top, recursive=True))
+        found = [each.path for each in files if each.type != FileType.Directory]
+    else:
+        found = system.find(location)
+    for path in found:
+        yield location + path[path.index(top) + len(top) :]
+
+
+def _modified_ms(inner: FileIO, location: str) -> int | None:
+    system, path = _system_of(inner, location)
+    if isinstance(system, FileSystem):
+        info = system.get_file_info(path)
+        if info.type == FileType.NotFound:
+            raise FileNotFoundError(location)
+        return None if info.mtime_ns is None else info.mtime_ns // 1_000_000
+    try:
+        return int(system.modified(location).timestamp() * 1000)
+    except (NotImplementedError, KeyError, AttributeError):  # adlfs, gcsfs: without a time in the answer
+        return None
+
+
+def _system_of(inner: FileIO, location: str) -> tuple[FileSystem | AbstractFileSystem, str]:
+    """The file system that opens an address, and the path there. Raises: InvalidCallError."""
     if type(inner).__name__ == "PyArrowFileIO":
         from pyiceberg.io.pyarrow import PyArrowFileIO
 
         assert isinstance(inner, PyArrowFileIO)
-        scheme, netloc, top = PyArrowFileIO.parse_location(location, inner.properties)
-        files = inner.fs_by_scheme(scheme, netloc).get_file_info(FileSelector(top, recursive=True))
-        found = [each.path for each in files if each.type != FileType.Directory]
-    elif type(inner).__name__ == "FsspecFileIO":
+        scheme, netloc, path = PyArrowFileIO.parse_location(location, inner.properties)
+        return inner.fs_by_scheme(scheme, netloc), path
+    if type(inner).__name__ == "FsspecFileIO":
         from pyiceberg.io.fsspec import FsspecFileIO
 
         assert isinstance(inner, FsspecFileIO)
+        uri = urlsplit(location)
         system = inner.get_fs(uri.scheme or "file", uri.hostname if uri.scheme in _AZURE else None)
-        top, found = system._strip_protocol(location), system.find(location)
-    else:
-        raise InvalidCallError(
-            f"the catalog opens {printable(location)[:200]} with {type(inner).__name__}, which cannot list files: "
-            "set its py-io-impl to pyiceberg.io.pyarrow.PyArrowFileIO"
-        )
-    for path in found:
-        yield location + path[path.index(top) + len(top) :]
+        return system, system._strip_protocol(location)
+    raise InvalidCallError(
+        f"the catalog opens {printable(location)[:200]} with {type(inner).__name__}, which cannot list files: "
+        "set its py-io-impl to pyiceberg.io.pyarrow.PyArrowFileIO"
+    )
 
 
 def _gunzipped(data: bytes) -> bytes:

@@ -11,20 +11,33 @@ The order of steps, after the Delta table has recorded the erasure
        deleted (step 5 of ``erasure``).
     2. Steps 3 to 8 begin when the objects of older versions and the history of the Delta table have been deleted
        (step 6 of ``erasure``): after ``file.delete.delay.ms``, or immediately with ``--now``.
-    3. All files of the table are listed.
-    4. If the present snapshot is not clean, or no snapshot names some list or manifest, a snapshot without changes
-       is committed after this listing (!). Each commit names the snapshot that it builds on. So a job that has
-       written one of the listed files, and has not committed it yet, loses the race, and no snapshot will ever
-       name that file. A job that builds on the present snapshot, which is clean, carries over no other manifests.
+    3. All files of the table are listed. A list or manifest may be of a job that is about to commit it, if no
+       snapshot names it, and no metadata file that was the present one has named it. It waits for
+       ``file.delete.delay.ms`` from when it was written, rounded up to hours. With ``--now`` it does not wait. A
+       file that waits is left.
+    4. If the present snapshot is not clean, or no snapshot names some other listed list or manifest, a snapshot
+       without changes is committed after this listing (!). A commit to the main branch names the snapshot that it
+       builds on. So such a job that has written one of the listed files, and has not committed it yet, loses the
+       race, and no snapshot will ever name that file. A job that builds on the present snapshot, which is clean,
+       carries over no other manifests. A commit to another branch does not lose this race.
     5. One commit removes the snapshots that are not clean from the table's metadata.
-    6. The listed lists and manifests that no snapshot names any more are deleted.
-    7. All files are listed again, twice. From the first of these listings, each older metadata file is deleted if
-       it names a manifest list that the second listing lacks. (A writer writes the list first.)
+    6. The table is read again. If its snapshots are others than step 5 has left, all begins again at step 3. The
+       listed lists and manifests that no snapshot names any more, and that do not wait, are deleted.
+    7. All files are listed again, twice, and the table is read again. If its metadata have changed, all begins
+       again at step 3, which finds a snapshot whose files step 6 has deleted. Each other metadata file of the
+       first of these listings is deleted that names a list which is neither in the second one nor named by the
+       present metadata. (A writer writes the list first.) If one of these builds on the present metadata file, as
+       its own log says, a job may be about to make it the present one. Then a snapshot without changes is
+       committed, so that the job loses the race, and all begins again at step 3.
     8. The offsets are removed from the metadata of the cluster (step 7 of ``erasure``).
     Without anything to delete, nothing is committed. A crash between any two steps leaves a table that all readers
     can read: the next run begins at step 1, and its listing has the files that are left. Two runs at once race for
     the commits of steps 4 and 5, and the loser begins again. Each deletes only what was listed before its own
-    commit of step 4.
+    commit of step 4. The present metadata file is never deleted.
+
+    So the table's metadata can be read, also if others commit meanwhile. But a job whose lists or manifests have
+    waited longer than step 3 says, and that commits them to another branch or in a second attempt, finds them
+    deleted. The branch then cannot be read, and the report names it.
 
     Clean snapshots keep their files. A reader that uses a snapshot that is not clean fails once the snapshot's
     files are deleted, just as it fails once the segments are deleted. A catalog that does not answer delays only
@@ -33,11 +46,13 @@ The order of steps, after the Delta table has recorded the erasure
 
 The erasure is not finished while any of the following is left; the report names them:
     * a snapshot that a tag or another branch keeps
+    * a list or manifest that waits (step 3)
     * a manifest of another program with entries of deleted files beside others
     * files that are not lists, manifests or metadata
     * metadata of another table in the same folder, which may be in use: then only files that a snapshot of this
       table has named are deleted
-    The table stays in the topic's configuration until the erasure is finished, so that it is not forgotten.
+    The table stays in the topic's configuration until the erasure is finished, so that it is not forgotten,
+    and tiering stays enabled.
 """
 
 from __future__ import annotations
@@ -64,8 +79,13 @@ class _NamedList(msgspec.Struct):
     manifest_list: str = msgspec.field(name="manifest-list", default="")
 
 
+class _Former(msgspec.Struct):
+    metadata_file: str = msgspec.field(name="metadata-file", default="")
+
+
 class _Named(msgspec.Struct):
     table_uuid: str = msgspec.field(name="table-uuid", default="")
+    metadata_log: tuple[_Former, ...] = msgspec.field(name="metadata-log", default=())
     snapshots: tuple[_NamedList, ...] = ()
 
 
@@ -82,6 +102,8 @@ class IcebergHistory:
     sequence_number: int
     """The least sequence number of the snapshots that are left; 0 without one."""
     left: tuple[Left, ...]
+    waiting: tuple[str, ...]
+    """The lists and manifests that are left because they are too new (step 3)."""
     overtaken: bool
     """Whether the present snapshot is not clean: the Delta table has changed meanwhile, or another program has
     changed the snapshot's manifests."""
@@ -159,6 +181,22 @@ def unnamed(table: Table, files: Iterable[str], named: Collection[str]) -> list[
     return sorted(file for file in files if _is_own(table, file) and file.endswith(_AVRO) and file not in named)
 
 
+def in_flight(
+    table: Table, own: TableFiles, files: Mapping[str, str], metadata: MetadataFiles, settled_ms: int | None
+) -> list[str]:
+    """The lists and manifests of a walk that a job may be about to commit, as no metadata have named them yet, and
+    they were not written until ``settled_ms``. With None: none. Raises: see ``TableFiles.modified_ms``."""
+    if settled_ms is None:
+        return []
+    found = []
+    for name in unnamed(table, files, named_by(table) | metadata.named):
+        with suppress(FileNotFoundError):
+            modified_ms = own.modified_ms(files[name])
+            if modified_ms is None or modified_ms > settled_ms:
+                found.append(name)
+    return found
+
+
 def unknown_files(table: Table, files: Iterable[str]) -> list[Left]:
     """The files that are neither lists, manifests nor metadata in the folder of the present metadata."""
     why = "it is no file of the table's metadata, so nobody knows what it has: remove it by hand"
@@ -181,14 +219,16 @@ class MetadataFiles:
     not deleted here."""
     of_others: bool = False
     """Whether there are any of another table."""
+    pending: set[str] = field(default_factory=set)
+    """Those that a job may be about to make the present one: they build on it."""
 
     @classmethod
     def read(cls, table: Table, own: TableFiles, files: Mapping[str, str]) -> MetadataFiles:
         """Read all. Raises: CorruptionError for one that is too large."""
-        found = cls()
+        found, present_name = cls(), comparable(table.metadata_location)
+        former = {comparable(one.metadata_file) for one in table.metadata.metadata_log}
         for name, address in sorted(files.items()):
-            present = name == comparable(table.metadata_location)
-            if present or not _is_own(table, name) or not name.endswith(_METADATA):
+            if name == present_name or not _is_own(table, name) or not name.endswith(_METADATA):
                 continue
             try:
                 metadata = parse_json(own.read_metadata(address), _Named)
@@ -202,9 +242,18 @@ class MetadataFiles:
                 found.left.append((name, "it is of another table in this folder: if that was dropped, remove it"))
             else:
                 found.lists[name] = tuple(comparable(one.manifest_list) for one in metadata.snapshots)
+                builds_on = [comparable(one.metadata_file) for one in metadata.metadata_log[-1:]]
+                if builds_on == [present_name] and name not in former:
+                    found.pending.add(name)
         return found
 
-    def outdated(self, later: Collection[str]) -> list[str]:
-        """Those that name a list which is not there. ``later`` is a later walk: a list is written before the
-        metadata that name it."""
-        return [name for name, lists in self.lists.items() if not set(lists) <= set(later)]
+    @property
+    def named(self) -> set[str]:
+        """The lists that all name, except those that are ``pending``."""
+        return {one for name, lists in self.lists.items() if name not in self.pending for one in lists}
+
+    def outdated(self, table: Table, later: Collection[str]) -> list[str]:
+        """Those that name a list which is not there, and which the table does not name. ``later`` is a later walk:
+        a list is written before the metadata that name it."""
+        there = set(later) | {comparable(snapshot.manifest_list) for snapshot in table.snapshots()}
+        return [name for name, lists in self.lists.items() if not set(lists) <= there]

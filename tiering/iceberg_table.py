@@ -169,20 +169,23 @@ class IcebergTable:
         if self._is_unclean(table, remote):
             _commit_unchanged(table)
 
-    def delete_history(self, remote: DeltaTopicReader, schema: pa.Schema) -> IcebergHistory:
+    def delete_history(
+        self, remote: DeltaTopicReader, schema: pa.Schema, *, settled_ms: int | None
+    ) -> IcebergHistory:
         """Steps 3 to 7 of ``iceberg_history``: delete all snapshots and files of the table that may have values
         of segments which the Delta table no longer lists. Called when ``follow`` has updated the Iceberg table.
+        Lists and manifests written after ``settled_ms`` wait for the jobs that may commit them; None: none waits.
 
         Raises: see ``follow``; InvalidCallError if the catalog's file system cannot list files.
         """
         for _ in range(_OVERTAKEN_ATTEMPTS):
             self.follow(remote, schema)
-            found = self._retried("erase the history of", lambda: self._erased(remote, schema))
+            found = self._retried("erase the history of", lambda: self._erased(remote, schema, settled_ms))
             if not found.overtaken:
                 break
         return found
 
-    def _erased(self, remote: DeltaTopicReader, schema: pa.Schema) -> IcebergHistory:
+    def _erased(self, remote: DeltaTopicReader, schema: pa.Schema, settled_ms: int | None) -> IcebergHistory:
         """One attempt."""
         from pyiceberg.exceptions import CommitFailedException
 
@@ -190,27 +193,39 @@ class IcebergTable:
 
         table, own = self._open(schema)
         before = own.walk()
-        if history.MetadataFiles.read(table, own, before).of_others:
+        metadata = history.MetadataFiles.read(table, own, before)
+        if metadata.of_others:
             before = {name: before[name] for name in before.keys() & history.named_by(table)}
+        waiting = history.in_flight(table, own, before, metadata, settled_ms)
+        before = {name: address for name, address in before.items() if name not in waiting}
         if self._is_unclean(table, remote) or history.unnamed(table, before, history.named_by(table)):
             _commit_unchanged(table)
             table, own = self._open(schema)
         unclean = history.unclean_snapshots(table, self._listed(remote), table.snapshots())
-        refs = sorted(table.refs().items(), key=lambda named: named[0] == MAIN)
-        kept = {ref.snapshot_id: name for name, ref in refs}  # also by tags; main counts before them
+        kept, every = _kept(table), {snapshot.snapshot_id for snapshot in table.snapshots()}
         if gone := sorted(unclean - kept.keys()):
             try:
                 table.maintenance.expire_snapshots().by_ids(gone).commit()
             except ValueError as error:  # applied to newer metadata, which another run has removed them from
                 raise CommitFailedException(str(error)) from error
-            table, own = self._open(schema)
+        table, own = self._open(schema)
+        present = {snapshot.snapshot_id for snapshot in table.snapshots()}
+        if present != every.difference(gone) or _kept(table) != kept:
+            raise CommitFailedException("another job has committed")
         doomed = history.unnamed(table, before, history.named_by(table))
         for name in doomed:
             with suppress(FileNotFoundError):  # another run has deleted it
                 own.delete(before[name])
         after = own.walk()
-        metadata = history.MetadataFiles.read(table, own, after)
-        outdated = metadata.outdated(own.walk())
+        metadata, later = history.MetadataFiles.read(table, own, after), own.walk()
+        location = table.metadata_location
+        table, own = self._open(schema)
+        if table.metadata_location != location:
+            raise CommitFailedException("another job has committed, and may have named what was deleted")
+        outdated = metadata.outdated(table, later)
+        if metadata.pending.intersection(outdated):
+            _commit_unchanged(table)
+            raise CommitFailedException("another job is about to commit, and has lost the race now")
         for name in outdated:
             with suppress(FileNotFoundError):
                 own.delete(after[name])
@@ -218,8 +233,13 @@ class IcebergTable:
         for snapshot_id in sorted(unclean & kept.keys()):
             left.append((f"snapshot {snapshot_id}", _why_kept(kept[snapshot_id])))
         overtaken = any(kept[snapshot_id] == MAIN for snapshot_id in unclean & kept.keys())
-        least = history.least_number(table)
-        return history.IcebergHistory(len(doomed) + len(outdated), least, tuple(left), overtaken)
+        return history.IcebergHistory(
+            files=len(doomed) + len(outdated),
+            sequence_number=history.least_number(table),
+            left=tuple(left),
+            waiting=tuple(each for each in waiting if each in later),
+            overtaken=overtaken,
+        )
 
     def _is_unclean(self, table: Table, remote: DeltaTopicReader) -> bool:
         """Whether the present snapshot names files that the Delta table does not list now."""
@@ -384,6 +404,12 @@ def _ours(snapshot: Snapshot) -> dict[str, str]:
     """The properties of a snapshot that say what it lists."""
     found = {} if snapshot.summary is None else snapshot.summary.additional_properties
     return {name: found[name] for name in (TOPIC, TOPIC_ID, VERSION, OFFSETS) if name in found}
+
+
+def _kept(table: Table) -> dict[int, str]:
+    """The snapshots that branches and tags keep, each with the name of one; main counts before others."""
+    refs = sorted(table.refs().items(), key=lambda named: (named[0] == MAIN, named[0]))
+    return {ref.snapshot_id: name for name, ref in refs}
 
 
 def _why_kept(ref: str) -> str:

@@ -127,16 +127,24 @@ def check_removed(config: TopicConfig, what: str, *, compacted: bool, erased: bo
 
 
 def check_iceberg_kept(before: TopicConfig, after: TopicConfig, what: str, *, unfinished: bool) -> None:
-    """Check new configs of a topic whose erasure may be ``unfinished``: its Iceberg table has to stay known.
+    """Check new configs of a topic whose erasure may be ``unfinished``: its Iceberg table has to stay known, and
+    tiering enabled, as the erasure of a topic that is not tiered leaves the table alone.
 
     Raises: InvalidConfigError.
     """
     named = before.remote_iceberg_table
-    if unfinished and named and after.remote_iceberg_table != named:
-        raise InvalidConfigError(
-            f"{what}: remote.iceberg.table cannot change, because an erasure of its records is not finished, and "
-            f"{named} may still contain their values: run `stratalog erase` until the erasure is finished"
-        )
+    if not (unfinished and named and before.remote_storage_enable):
+        return
+    if after.remote_iceberg_table != named:
+        change = "remote.iceberg.table cannot change"
+    elif not after.remote_storage_enable:
+        change = "remote.storage.enable cannot be switched off"
+    else:
+        return
+    raise InvalidConfigError(
+        f"{what}: {change}, because an erasure of its records is not finished, and "
+        f"{named} may still contain their values: run `stratalog erase` until the erasure is finished"
+    )
 
 
 def configs_in_force(topic: Mapping[str, str], cluster: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:

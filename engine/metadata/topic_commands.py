@@ -362,11 +362,12 @@ class AlterConfigs:
                     topic.name in INTERNAL_TOPICS,
                     topic_id in image.rules,
                     topic_id in image.erasures,
+                    _erases(image, topic_id),
                     topic.key_schema,
                 ): topic
                 for topic_id, topic in image.topics.items()
             }
-            for (_, internal, compacted, erased, key_schema), topic in kinds.items():
+            for (_, internal, compacted, erased, unfinished, key_schema), topic in kinds.items():
                 whose = f"{what}: topic {topic.name!r}"
                 before_and_after = (
                     topic_config(topic.configs, image.configs, whose),
@@ -376,6 +377,7 @@ class AlterConfigs:
                 if before_and_after[1].keys_required:
                     check_key(key_schema, before_and_after[1].cleanup_policy, whose)
                 check_removed(before_and_after[1], whose, compacted=compacted, erased=erased)
+                check_iceberg_kept(*before_and_after, whose, unfinished=unfinished)
                 if not internal:  # the engine has its own way of partitioning the records of internal topics
                     check_partitioner(*before_and_after, whose)
         else:

@@ -10,7 +10,7 @@ import pytest
 
 from stratalog.engine.upkeep.erasing.certificate import read_certificate
 from stratalog.engine.upkeep.erasing.iceberg import IcebergTwin
-from stratalog.partitions.errors import CorruptionError, InvalidConfigError
+from stratalog.partitions.errors import CorruptionError, InvalidConfigError, PolicyViolationError
 from stratalog.tiering import iceberg_table
 from stratalog.tiering.iceberg_table import IcebergTable
 from tests.unit.cluster_harness import report_of, rows_of
@@ -35,6 +35,11 @@ pytestmark = [
 ]
 
 NAME = "lake.flights.trips"
+UNTIERED = {
+    "remote.storage.enable": "false",
+    "remote.log.delete.on.disable": "true",
+    "local.retention.bytes": "-2",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -372,7 +377,33 @@ def test_the_table_stays_configured_until_the_erasure_is_whole(tmp_path: Path) -
     for name in ("", "lake.flights.other"):
         with pytest.raises(InvalidConfigError, match="an erasure of its records is not finished"):
             live.cluster.topics.alter_configs("t", {"remote.iceberg.table": name})
+    with pytest.raises(
+        InvalidConfigError, match="switched off, because an erasure of its records is not finished"
+    ):
+        live.cluster.topics.alter_configs("t", UNTIERED)
     assert live.erase(now=True).whole
+    live.cluster.topics.alter_configs("t", UNTIERED)
+    live.cluster.topics.alter_configs("t", {"remote.iceberg.table": ""})
+
+
+def test_defaults_of_the_cluster_keep_the_table_configured_too(tmp_path: Path) -> None:
+    live = Listed(tmp_path, file_delete_delay_ms="60000")
+    live.cluster.topics.alter_configs(None, {"remote.iceberg.table": NAME})
+    live.cluster.topics.alter_configs("t", {"remote.iceberg.table": None})
+    live.erase(KEY)
+    with pytest.raises(InvalidConfigError, match="an erasure of its records is not finished"):
+        live.cluster.topics.alter_configs(None, {"remote.iceberg.table": None})
+    assert live.erase(now=True).whole
+    live.cluster.topics.alter_configs(None, {"remote.iceberg.table": None})
+
+
+def test_a_topic_that_is_not_tiered_may_change_its_table_before_an_erasure(tmp_path: Path) -> None:
+    live = Listed(tmp_path)
+    live.erase(KEY)
+    live.cluster.topics.alter_configs("t", UNTIERED)
+    live.cluster.retain("t").raise_for_failures()
+    with pytest.raises(PolicyViolationError, match="to an empty string"):
+        live.erase(OTHER)
     live.cluster.topics.alter_configs("t", {"remote.iceberg.table": ""})
 
 

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from stratalog.tiering.delta_table import DeltaTopicTable
 
 
+_WAITS = (
+    "no snapshot names it, and a job may be about to commit it: erase again when file.delete.delay.ms has passed, "
+    "rounded up to hours; or immediately with now (a job: --now), if no program writes to the table"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ErasedTwin:
     """The Iceberg table after a run."""
@@ -48,8 +54,8 @@ class IcebergTwin:
         except StratalogError as error:
             self.error = error
 
-    def delete_history(self, *, due: bool) -> ErasedTwin:
-        """Steps 3 to 7, if they are ``due``."""
+    def delete_history(self, *, due: bool, settled_ms: int | None) -> ErasedTwin:
+        """Steps 3 to 7, if they are ``due``. ``settled_ms``: see ``IcebergTable.delete_history``."""
         here = ErasedIceberg(self.name, None)
         if not due and self.error is None:
             why = (
@@ -59,11 +65,13 @@ class IcebergTwin:
         try:
             if self.error is not None:
                 raise self.error
-            found = self.storage.iceberg_table(self.topic, self.name).delete_history(self.remote, self._schema)
+            table = self.storage.iceberg_table(self.topic, self.name)
+            found = table.delete_history(self.remote, self._schema, settled_ms=settled_ms)
         except StratalogError as error:
             why = f"its history cannot be deleted: {error.code}: {error}; erase again when its catalog answers"
             return ErasedTwin(here, (NotErased(self.where, why),))
         left = tuple(NotErased(f"{self.where}: {what}", why) for what, why in found.left)
+        left += tuple(NotErased(f"{self.where}: {file}", _WAITS, waits=True) for file in found.waiting)
         erased = here if left else ErasedIceberg(self.name, found.sequence_number)
         notes = (f"{self.topic.name}: {found.files} files of {self.where} were deleted",) if found.files else ()
         return ErasedTwin(erased, left, notes)

@@ -31,6 +31,7 @@ from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_objects import RemoteObject, RemovedFiles
 
 _WHERE = "remote tier"
+_HOUR_MS = 3_600_000
 
 
 @dataclass(slots=True)
@@ -169,7 +170,7 @@ class _CleaningTopic:
             table.remote.delete(doomed)
         self._forget_history(objects.log_entries)
         if twin is not None:
-            self._forget_iceberg(twin)
+            self._forget_iceberg(twin, None if delay_ms == 0 else _settled_ms(time_ms, delay_ms))
 
     def _may_hold(self, part: ErasingPartition, found: RemoteObject) -> bool:
         table = self.erasing.tables[self.topic_id]
@@ -221,9 +222,10 @@ class _CleaningTopic:
         name = topic_config_of(self.image, topic).remote_iceberg_table
         return IcebergTwin(self.erasing.storage, topic, name, self.erasing.tables[self.topic_id]) if name else None
 
-    def _forget_iceberg(self, twin: IcebergTwin) -> None:
+    def _forget_iceberg(self, twin: IcebergTwin, settled_ms: int | None) -> None:
         """Delete the history of the Iceberg table, when that of the Delta table is gone."""
-        found = twin.delete_history(due=all(one.version is not None for one in self.cleaned.values()))
+        due = all(one.version is not None for one in self.cleaned.values())
+        found = twin.delete_history(due=due, settled_ms=settled_ms)
         for left in found.left:
             for each in self.cleaned.values():
                 waits = left.waits and all(one.waits for one in each.left)
@@ -231,6 +233,11 @@ class _CleaningTopic:
         for each in self.cleaned.values():
             each.iceberg = found.erased
         self.notes += found.notes
+
+
+def _settled_ms(time_ms: int | None, delay_ms: int) -> int:
+    """The time before which a file was written that no job is about to commit. 0 if the time is unknown."""
+    return 0 if time_ms is None else time_ms + -delay_ms // _HOUR_MS * _HOUR_MS
 
 
 def _waiting(stored: StoredObject) -> NotErased:
