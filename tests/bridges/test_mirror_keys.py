@@ -84,5 +84,5 @@ def test_a_mirror_may_be_given_another_partitioner_as_long_as_nobody_else_append
     )
     live.cluster.topics.alter_configs("t", {"partitioner": SPARK_HASH})
     with_ports(end_mirror, ports_of(live.cluster))(["t"]).raise_for_failures()
-    with pytest.raises(InvalidConfigError, match="cannot become murmur2"):
+    with pytest.raises(InvalidConfigError, match="cannot change from spark_hash to murmur2"):
         live.cluster.topics.alter_configs("t", {"partitioner": MURMUR2})

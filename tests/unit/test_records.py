@@ -122,7 +122,7 @@ def test_a_name_that_a_file_would_not_keep_is_refused(name: str) -> None:
 def test_two_fields_of_one_column_of_parquet_are_refused() -> None:
     """Their statistics would be ambiguous: those of floating point are left out, and others' would be, too."""
     value = pa.struct([("a.b", pa.float64()), ("a", pa.struct([("b", pa.string())]))])
-    with pytest.raises(InvalidCallError, match=r"the column 'value.a.b' of Parquet"):
+    with pytest.raises(InvalidCallError, match=r"the same Parquet column 'value.a.b'"):
         leaf_types(schema_of(None, type_to_json(value)))
 
 

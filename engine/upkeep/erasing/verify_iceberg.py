@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import topic_config_of
@@ -18,7 +19,9 @@ from stratalog.partitions import paths
 from stratalog.partitions.erasure import within
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.identity import TopicIdPartition
-from stratalog.tiering.iceberg_history import IcebergContents
+
+if TYPE_CHECKING:
+    from stratalog.tiering.iceberg_history import IcebergContents  # it needs pyiceberg
 
 ERASED, NOT_ERASED, UNKNOWN = "erased", "not erased", "unknown"
 
