@@ -52,6 +52,11 @@ class Damage:
         return at
 
 
+def released_counts(of: object) -> bool:
+    """Whether a file that a log has released is a copy, if ``of`` were lost: only if nothing is to be lost."""
+    return of is None
+
+
 class Copies:
     """The good copies of a partition's records: on replicas, and in the remote tier."""
 
@@ -184,7 +189,7 @@ class Copies:
                 for name, (_, data) in world.roots[broker].folders.get(folder, {}).items():
                     parsed = parse_name(base_name(name))
                     is_data = isinstance(parsed, DataName) and (
-                        name in used or (of is None and self._follows(key, parsed))
+                        name in used or (released_counts(of) and self._follows(key, parsed))
                     )
                     if is_data and (broker, name) != of and not world.damage.is_bad(data):
                         yield self._agreeing(key, data)

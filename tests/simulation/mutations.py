@@ -258,7 +258,7 @@ MUTATIONS: Sequence[Mutation] = (
         "append 6: the partition epoch is read again",
         variants.all_of(
             variants.patched(stratalog.engine.records.acknowledge, "is_current", variants.true),
-            variants.patched(stratalog.engine.records.acknowledge, "_same_leader", variants.true),
+            variants.patched(stratalog.engine.records.acknowledge, "_same_log", variants.true),
         ),
     ),
     Mutation(

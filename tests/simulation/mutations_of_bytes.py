@@ -20,11 +20,12 @@ import stratalog.engine.upkeep.verification.audit
 import stratalog.engine.upkeep.verification.content
 import stratalog.engine.upkeep.verification.structure
 import stratalog.partitions.lineage
+import tests.simulation.damage
 from stratalog.partitions.retention import removable
 from tests.simulation import variants_of_bytes as variants
 from tests.simulation.configuration import Configuration, small
 from tests.simulation.mutation import Mutation
-from tests.simulation.variants import all_of, patched
+from tests.simulation.variants import all_of, patched, true
 
 
 def _flipping(configuration: Configuration) -> Configuration:
@@ -117,6 +118,7 @@ MUTATIONS_OF_BYTES: Sequence[Mutation] = (
         "shortened over what the remote tier stands for",
         _DROPPED,
         patched(stratalog.engine.upkeep.replication.keep_short, "superseded", removable),
+        patched(tests.simulation.damage, "released_counts", true),
         directed=_DROPPED_LOCALLY,
     ),
     _unread(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import stratalog.engine.replication.sync
 import stratalog.engine.upkeep.erasing.remote
 import stratalog.engine.upkeep.erasing.remote_clean
+import stratalog.engine.upkeep.replication.compact
 import stratalog.engine.upkeep.retention.vacuum
 import stratalog.engine.upkeep.tiering.tasks
 import stratalog.partitions.erasure
@@ -55,7 +56,10 @@ MUTATIONS_OF_REMOVAL: Sequence[Mutation] = (
     Mutation(
         "the leader follows a rule before the remote log",
         "only then the leader rewrites its own files, and followers copy them (tiering.removal)",
-        variants.patched(RemoteTables, "carry_out", removing.nothing_remote),
+        variants.all_of(
+            variants.patched(RemoteTables, "carry_out", removing.nothing_remote),
+            variants.patched(stratalog.engine.upkeep.replication.compact, "check_follows", lambda *_: None),
+        ),
         theme="compact tiered",
     ),
     Mutation(

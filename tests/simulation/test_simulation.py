@@ -128,7 +128,7 @@ def test_all_kinds_of_runs_have_their_turn() -> None:
         "unclean",
         "checks",
     }
-    assert min(themes.values()) >= 10
+    assert min(themes.values()) >= 8
     actions = Counter(o.action for c in configurations for slot in c.operations for o in slot)
     assert min(actions.values()) >= 2
     assert {c.shape.brokers for c in configurations} == {2, 3, 4, 5}

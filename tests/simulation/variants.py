@@ -40,7 +40,7 @@ from stratalog.engine.metadata.image import ClusterImage, PartitionImage, Partit
 from stratalog.engine.metadata.records import PartitionChangeRecord
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.in_sync import Progressed, adding, joined, propose
-from stratalog.engine.replication.append import Appended, _commit
+from stratalog.engine.replication.append import Appended, _commit, _encode
 from stratalog.engine.replication.append_file import AppendOptions, ReplayableBatches
 from stratalog.engine.replication.log_end import LogEnd, look_at_end
 from stratalog.engine.replication.partition import PartitionReplicas
@@ -134,7 +134,7 @@ def append_without_looking_again(
             return Appended(earlier.base_offset, earlier.next_offset, duplicate=True, bytes=0)
         name = DataName(end.log_end, None, replicas.epoch)
         staged = leader.store.stage_writer(leader.path(name))
-        tests.simulation.content.encode(staged, replicas, end, producer, source, options, clock)
+        _encode(staged, replicas, end, producer, source, options, clock)
         if _commit(staged, name, attempt):
             records = sum(batch.num_rows for batch in source)
             return Appended(end.log_end, end.log_end + records, duplicate=False, bytes=staged.size_bytes)
