@@ -6,11 +6,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from stratalog.tiering.delta_table import DeltaTopicTable
 from tests.unit.erase_harness import KEPT, KEY
 from tests.unit.test_upkeep_erase_iceberg import NAME, Listed, TableFiles, iceberg_history, lake, table
 
@@ -80,6 +82,18 @@ class LateJob:
         while self._thread.is_alive():
             self._goes.set()
             self._thread.join(0.05)
+
+
+def pass_the_delay(live: Listed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two hours pass, also for delta-rs, which uses the clock of the machine."""
+    live.clock.sleep(2 * HOUR_MS / 1000)
+    load = DeltaTopicTable.load_with_removed
+
+    def loaded(table: DeltaTopicTable, delay_ms: int) -> Any:
+        log, removed = load(table, delay_ms)
+        return log, replace(removed, due=removed.ever)
+
+    monkeypatch.setattr(DeltaTopicTable, "load_with_removed", loaded)
 
 
 def at_walk(
@@ -212,7 +226,7 @@ def test_metadata_that_others_write_while_a_list_is_missing_are_not_deleted(
     live = Listed(tmp_path, file_delete_delay_ms="60000")
     lose_the_list_of_a_tag()
     live.erase(KEY)
-    live.clock.sleep(2 * HOUR_MS / 1000)
+    pass_the_delay(live, monkeypatch)
     job = LateJob(live, "audit", monkeypatch)
     os.utime(job.list, (live.clock.now_ms() / 1000,) * 2)
     outdated = iceberg_history.MetadataFiles.outdated
@@ -232,7 +246,7 @@ def test_metadata_that_others_write_while_a_list_is_missing_are_not_deleted(
 def test_files_that_a_job_may_commit_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     live = Listed(tmp_path, file_delete_delay_ms="60000")
     assert not live.erase(KEY).whole
-    live.clock.sleep(2 * HOUR_MS / 1000)
+    pass_the_delay(live, monkeypatch)
     job = LateJob(live, "audit", monkeypatch)
     os.utime(job.list, (live.clock.now_ms() / 1000,) * 2)
     assert not live.erase().whole
@@ -258,7 +272,7 @@ def test_files_of_a_job_that_died_wait_no_longer_than_the_delay(
 ) -> None:
     live = Listed(tmp_path, file_delete_delay_ms="60000")
     assert not live.erase(KEY).whole
-    live.clock.sleep(2 * HOUR_MS / 1000)
+    pass_the_delay(live, monkeypatch)
     litter = next(live.warehouse.rglob("*-m0.avro"))
     copy = litter.with_name("litter-m0.avro")
     copy.write_bytes(litter.read_bytes())
