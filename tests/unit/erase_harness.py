@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from stratalog.engine.upkeep.erasing import erase as erasing
 from stratalog.engine.upkeep.erasing.report import ErasureReport
 from stratalog.partitions.store import Store
+from stratalog.tiering.delta_table import DeltaTopicTable
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.test_upkeep_compact import Compacted, Row
 
@@ -75,6 +77,17 @@ def traces(live: LiveCluster, *words: str) -> list[str]:
             if word.encode() in data or word in decoded or word in footer:
                 found.append(name)
     return found
+
+
+def pass_the_delay_of_delta(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the delay of removed objects pass for delta-rs, which uses the clock of the machine."""
+    load = DeltaTopicTable.load_with_removed
+
+    def loaded(table: DeltaTopicTable, delay_ms: int) -> Any:
+        log, removed = load(table, delay_ms)
+        return log, replace(removed, due=removed.ever)
+
+    monkeypatch.setattr(DeltaTopicTable, "load_with_removed", loaded)
 
 
 def stop_at(live: Erasable, monkeypatch: pytest.MonkeyPatch, step: str) -> None:

@@ -6,14 +6,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stratalog.tiering.delta_table import DeltaTopicTable
-from tests.unit.erase_harness import KEPT, KEY
+from tests.unit.erase_harness import KEPT, KEY, pass_the_delay_of_delta
 from tests.unit.test_upkeep_erase_iceberg import NAME, Listed, TableFiles, iceberg_history, lake, table
 
 SqlCatalog = pytest.importorskip("pyiceberg.catalog.sql").SqlCatalog
@@ -85,15 +83,8 @@ class LateJob:
 
 
 def pass_the_delay(live: Listed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two hours pass, also for delta-rs, which uses the clock of the machine."""
     live.clock.sleep(2 * HOUR_MS / 1000)
-    load = DeltaTopicTable.load_with_removed
-
-    def loaded(table: DeltaTopicTable, delay_ms: int) -> Any:
-        log, removed = load(table, delay_ms)
-        return log, replace(removed, due=removed.ever)
-
-    monkeypatch.setattr(DeltaTopicTable, "load_with_removed", loaded)
+    pass_the_delay_of_delta(monkeypatch)
 
 
 def at_walk(

@@ -11,7 +11,7 @@ from stratalog.engine.upkeep.erasing.tasks import may_hold
 from stratalog.partitions.erasure import Erasure
 from stratalog.partitions.removal import CommittedRule, Rule
 from tests.ports import ports_of
-from tests.unit.erase_harness import KEY, OTHER, SECRET, Erasable, traces
+from tests.unit.erase_harness import KEY, OTHER, SECRET, Erasable, pass_the_delay_of_delta, traces
 from tests.unit.test_upkeep_compact import Row
 from tests.unit.test_upkeep_erase_both_rules import Both
 
@@ -84,7 +84,9 @@ def test_a_run_without_keys_waits_for_files_that_compaction_replaced(tmp_path: P
     assert traces(live, KEY, SECRET) == []
 
 
-def test_objects_that_a_compaction_replaced_are_waited_for_too(tmp_path: Path) -> None:
+def test_objects_that_a_compaction_replaced_are_waited_for_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     live = Both(tmp_path, file_delete_delay_ms="60000")
     live.cluster.compact("t").raise_for_failures()
     assert not live.erase(KEY).whole
@@ -92,5 +94,6 @@ def test_objects_that_a_compaction_replaced_are_waited_for_too(tmp_path: Path) -
     live.cluster.compact("t").raise_for_failures()
     assert not live.erase().whole
     live.clock.sleep(7200)
+    pass_the_delay_of_delta(monkeypatch)
     assert live.erase().whole
     live.check_gone(KEY)
