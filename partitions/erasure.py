@@ -63,6 +63,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stratalog.partitions.numbers import Natural
+from stratalog.partitions.paths import DataName
 
 if TYPE_CHECKING:
     from stratalog.partitions.listing import Link, ReplicaLog
@@ -127,7 +128,7 @@ def to_erase(log: ReplicaLog, erasures: Sequence[Erasure]) -> list[tuple[Link, i
     """
     if not erasures:
         return []
-    found = ((link, max(_named(link, erasures), _cut_by(log, link))) for link in log.chain)
+    found = ((link, max(named(link.name, link.end, erasures), _cut_by(log, link))) for link in log.chain)
     return [(link, generation) for link, generation in found if generation]
 
 
@@ -136,15 +137,15 @@ def is_erased(log: ReplicaLog, erasures: Sequence[Erasure]) -> bool:
     forgotten are ignored.
     """
     needed = [one for one in erasures if one.offsets]
-    return not needed or not any(_named(link, needed) for link in log.chain)
+    return not needed or not any(named(link.name, link.end, needed) for link in log.chain)
 
 
-def _named(link: Link, erasures: Sequence[Erasure]) -> int:
-    """The generation of the last erasure that names an offset of the link's file and that the file does not
-    follow; 0 if none.
+def named(name: DataName, end: int, erasures: Sequence[Erasure]) -> int:
+    """The generation of the last erasure that names an offset of a file and that the file does not follow; 0 if
+    none. The file's records end at ``end``; erasures are in ascending order.
     """
-    start, end = link.name.base_offset, max(link.end, link.name.least_end)
-    later = (one for one in reversed(erasures) if one.generation > link.name.generation)
+    start, end = name.base_offset, max(end, name.least_end)
+    later = (one for one in reversed(erasures) if one.generation > name.generation)
     return next((one.generation for one in later if within(one.offsets, start, end)), 0)
 
 

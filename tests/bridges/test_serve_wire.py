@@ -241,12 +241,12 @@ COMMITS: dict[str, tuple[list[tuple[int, int, str]], list[int], dict[int, int]]]
 
 @pytest.mark.parametrize("case", COMMITS)
 def test_each_partition_of_a_commit_has_its_own_answer(live: LiveCluster, case: str) -> None:
-    asked, told, held = COMMITS[case]
+    asked, answered, held = COMMITS[case]
     places = [{"partition": number, "offset": offset, "metadata": text} for number, offset, text in asked]
     commit = {**REQUESTED[ApiKey.OFFSET_COMMIT], "topics": [{"topic": "t", "partitions": places}]}
     with served(live.cluster) as address, wire(address) as client:
         answer = client.ask(ApiKey.OFFSET_COMMIT, 3, **{**commit, "consumer_group": case.replace(" ", "-")[:20]})
-    assert [one["error_code"] for one in parts(answer)] == told
+    assert [one["error_code"] for one in parts(answer)] == answered
     found = live.cluster.groups.committed(case.replace(" ", "-")[:20])
     assert {number: one.offset for (_, number), one in found.items()} == held
 
@@ -255,12 +255,12 @@ def test_a_commit_keeps_its_leader_epoch(live: LiveCluster) -> None:
     """From the versions on that have one, as Kafka does; -1 is none."""
     commit = REQUESTED[ApiKey.OFFSET_COMMIT]
     with served(live.cluster) as address, wire(address) as client:
-        for version, held, told in ((6, 5, 5), (5, None, -1)):
+        for version, held, answered in ((6, 5, 5), (5, None, -1)):
             client.ask(ApiKey.OFFSET_COMMIT, version, **commit)
             assert live.cluster.groups.committed("g")["t", 0].leader_epoch == held
             for with_epoch in (False, True):
                 (one,) = parts(client.ask(ApiKey.OFFSET_FETCH, 4 + with_epoch, consumer_group="g", topics=None))
-                assert one.get("leader_epoch") == (told if with_epoch else None)
+                assert one.get("leader_epoch") == (answered if with_epoch else None)
 
 
 def test_a_fetch_waits_for_what_is_appended(live: LiveCluster) -> None:

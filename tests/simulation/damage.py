@@ -53,7 +53,7 @@ class Damage:
 
 
 def released_counts(of: object) -> bool:
-    """Whether a file that a log has released is a copy, if ``of`` were lost: only if nothing is to be lost."""
+    """Whether files that a log has released are copies. They are not if ``of`` may be lost: they go soon."""
     return of is None
 
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from stratalog.engine.replicas.repair import BadFile, HeldFile
-from stratalog.engine.upkeep.healing.sources import GoodFiles, Offsets, cover, names_erased
+from stratalog.engine.upkeep.healing.sources import GoodFiles, Offsets, cover
 from stratalog.engine.upkeep.verification.audit import Audited
 from stratalog.engine.upkeep.verification.findings import Finding, offsets
 from stratalog.engine.upkeep.verification.remote import RemotePartition
 from stratalog.partitions import paths
-from stratalog.partitions.erasure import Erasure
+from stratalog.partitions.erasure import Erasure, named
 from stratalog.partitions.errors import LogGapError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Link
@@ -235,7 +235,7 @@ def _follows(held: HeldFile, remote: RemotePartition, erasures: Sequence[Erasure
     """
     over = (s for s in remote.segments if s.base_offset < held.end and held.start < s.next_offset)
     least = min(remote.compacted, max((segment.generation for segment in over), default=0))
-    return held.name.generation >= least and not names_erased(held, erasures)
+    return held.name.generation >= least and not named(held.name, held.end, erasures)
 
 
 def _of_one_rule(links: Iterable[Link]) -> tuple[Link, ...]:

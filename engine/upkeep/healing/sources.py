@@ -6,12 +6,12 @@ that a merge has replaced, or that is below the log start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from stratalog.engine.replicas.repair import Copy, HeldFile, Place
 from stratalog.engine.upkeep.verification.audit import Audited
-from stratalog.partitions.erasure import Erasure, within
+from stratalog.partitions.erasure import named
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import is_live
 
@@ -28,7 +28,9 @@ class GoodFiles:
         def usable(copy: Copy) -> bool:
             """A replica outside the ISR may not have carried out an erasure: its records must not come back."""
             stale = copy.place is not None and copy.place not in view.isr and copy.place != leader
-            return is_live(copy.held.name, lineage, 0) and not (stale and names_erased(copy.held, view.erasures))
+            return is_live(copy.held.name, lineage, 0) and not (
+                stale and named(copy.held.name, copy.held.end, view.erasures)
+            )
 
         self.log = [copy for copy in each.good if usable(copy)]
         self.hidden = [copy for copy in each.spare if usable(copy)]
@@ -46,13 +48,6 @@ class GoodFiles:
         brokers = sorted((broker for broker in self._ranks if broker is not None), key=self.rank)
         copies = [*self.log, *self.hidden]
         return {broker: [copy.held for copy in copies if copy.place == broker] for broker in brokers}
-
-
-def names_erased(held: HeldFile, erasures: Sequence[Erasure]) -> bool:
-    """Whether an erasure that a file does not follow names one of its offsets."""
-    start, end = held.name.base_offset, max(held.end, held.name.least_end)
-    later = (one for one in erasures if one.generation > held.name.generation)
-    return any(within(one.offsets, start, end) for one in later)
 
 
 def cover(
