@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import stratalog.engine.replicas.nearest
+import stratalog.engine.replication.erasing
 import stratalog.engine.replication.sync
 import stratalog.engine.upkeep.erasing.remote
 import stratalog.engine.upkeep.erasing.remote_clean
+import stratalog.engine.upkeep.erasing.tasks
 import stratalog.engine.upkeep.replication.compact
 import stratalog.engine.upkeep.retention.vacuum
 import stratalog.engine.upkeep.tiering.tasks
-import stratalog.partitions.erasure
+import stratalog.partitions.erasing
 import stratalog.partitions.known_log
 import stratalog.partitions.listing
 import stratalog.tiering.delta_table
@@ -109,8 +112,23 @@ MUTATIONS_OF_REMOVAL: Sequence[Mutation] = (
         "only the part of a file in the log is erased",
         "the whole file counts, not only the part in the log (partitions.erasure)",
         variants.all_of(
-            variants.patched(stratalog.partitions.erasure, "_named", removing.named_in_the_log),
-            variants.patched(stratalog.partitions.erasure, "_cut_by", lambda log, link: 0),
+            *(
+                variants.patched(module, "to_erase", removing.to_erase_in_the_log)
+                for module in (
+                    stratalog.partitions.erasing,
+                    stratalog.engine.upkeep.erasing.tasks,
+                    stratalog.engine.upkeep.tiering.tasks,
+                )
+            ),
+            *(
+                variants.patched(module, "is_erased", removing.is_erased_in_the_log)
+                for module in (
+                    stratalog.engine.replicas.nearest,
+                    stratalog.engine.replication.erasing,
+                    stratalog.engine.upkeep.erasing.tasks,
+                    stratalog.engine.upkeep.replication.compact,
+                )
+            ),
         ),
         directed=LATE_MERGE_OF_ERASED,
         script=ERASED_LATE,

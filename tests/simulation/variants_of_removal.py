@@ -91,7 +91,17 @@ def litter_of_any_rule(
     return find_litter(objects, replace(log, rules=rules), removed, **others)
 
 
-def named_in_the_log(link: Link, erasures: Sequence[Erasure]) -> int:
-    """Of a file only the part in the log counts."""
+def to_erase_in_the_log(log: ReplicaLog, erasures: Sequence[Erasure]) -> list[tuple[Link, int]]:
+    """Only the part of a file that is in the log counts."""
+    found = ((link, _named_in_the_log(link, erasures)) for link in log.chain)
+    return [(link, generation) for link, generation in found if generation]
+
+
+def is_erased_in_the_log(log: ReplicaLog, erasures: Sequence[Erasure]) -> bool:
+    """Only the part of a file that is in the log counts."""
+    return not to_erase_in_the_log(log, [one for one in erasures if one.offsets])
+
+
+def _named_in_the_log(link: Link, erasures: Sequence[Erasure]) -> int:
     later = (one for one in reversed(erasures) if one.generation > link.name.generation)
     return next((one.generation for one in later if within(one.offsets, link.start, link.end)), 0)
