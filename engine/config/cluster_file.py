@@ -143,7 +143,7 @@ _TO_ADD: Mapping[tuple[str, str], str] = {
     ("brokers", "id"): ": add the broker's number, such as id = 1",
     ("brokers", "log_dir"): ': add the broker\'s folder or bucket, such as log_dir = "s3://bucket/broker-1"',
 }
-"""What to add, by table and missing key."""
+"""The remedy, by table and missing key."""
 
 
 def load_cluster_file(path: str | Path, credentials: Provider | str | None = None) -> ClusterFile:
