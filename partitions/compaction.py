@@ -1,7 +1,8 @@
 """When a log is compacted, and up to which offset: Kafka's conditions (KIP-58, KIP-354). Pure.
 
-The *clean* part of a log consists of the files that its last removal rule has rewritten, the *dirty* part of the
-sealed segments after them. The active tail, and everything above the last stable offset, stay unchanged.
+The *clean* part of a log consists of the files that its last removal rule has rewritten, and the *dirty* part
+consists of the sealed segments after those files. The active tail, and everything above the last stable offset,
+stay unchanged.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Cleanable:
     """The time (ms) of the first append of the dirty part; None without one."""
 
     next_ms: int = FOREVER_MS
-    """The time (ms) before which an unchanged log does not become due, if it is not due."""
+    """The time (ms) before which a log that is not due does not become due, if it does not change."""
 
     @property
     def dirty_ratio(self) -> float:

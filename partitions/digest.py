@@ -30,7 +30,7 @@ _SLICE_ROWS = 8192
 """The number of rows of a batch to hash at a time, so that intermediate arrays stay in the processor's caches."""
 _PRIME = np.uint64(2**61 - 1)
 _MOST_PLACES, _PLACES = 38, 9
-"""The largest scale of a DECIMAL, and the places by which one multiplication moves the point."""
+"""The largest scale of a DECIMAL, and the number of places by which one multiplication moves the decimal point."""
 _DAY_US = np.int64(86_400_000_000)
 _SHORT_BYTES = 32
 """Average length up to which a column's values are deduplicated before hashing."""
@@ -52,7 +52,7 @@ class RecordsDigest:
         self._sum = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add the records of a batch with record columns; missing columns count as null."""
+        """Add the records of a batch with record columns; missing columns are treated as null."""
         if batch.num_rows == 0:
             return
         self.count += batch.num_rows
@@ -187,7 +187,7 @@ def _of_bytes(array: pa.Array) -> _U64:
 
 
 def _of_decimals(array: pa.Array) -> _U64:
-    """Hashes of the numbers at the scale 38, modulo a prime: the scale of a DECIMAL may become larger."""
+    """Hashes of the numbers at scale 38, modulo a prime, because the scale of a DECIMAL may grow."""
     words = np.frombuffer(array.buffers()[1], np.uint64, 2 * len(array), 16 * array.offset).reshape(-1, 2)
     high = (words[:, 1].astype(np.int64) % np.int64(_PRIME)).astype(np.uint64)
     numbers = (_shifted(high, 3) + words[:, 0] % _PRIME) % _PRIME  # 2^64 is 2^3 modulo the prime

@@ -1,7 +1,7 @@
 """Tables and marked lines as HTML, for notebooks; escapes every text.
 
-Text has the color of the notebook's theme, light or dark; a mark has its own background. Without scripts or
-classes, it looks the same everywhere.
+Text has the color of the notebook's theme, light or dark; a mark has its own background. The HTML has no scripts
+or classes, so it looks the same everywhere.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def marked_line(kind: str, word: str, text: str) -> str:
 
 
 def head_line(text: str, kind: str = "", word: str = "") -> str:
-    """The line above a table, with a mark in front if it has a word."""
+    """The line above a table. It begins with a mark if ``word`` is given."""
     return marked_line(kind, word, text) if word else f'<p style="margin:.2em 0">{escaped(text)}</p>'
 
 

@@ -67,8 +67,8 @@ class Lineage:
         return self.entries[index - 1].epoch if index else None
 
     def end_of(self, epoch: int) -> int | None:
-        """The end offset of ``epoch``: the start of the first entry with a greater epoch, whether or not ``epoch``
-        is itself an entry; None if no greater epoch follows (it ends at the log end).
+        """The end offset of ``epoch``: the start of the first entry with a greater epoch. ``epoch`` itself need
+        not be an entry. None if no greater epoch follows: then ``epoch`` ends at the log end.
         """
         index = bisect_right(self.entries, epoch, key=lambda entry: entry.epoch)
         return self.entries[index].start_offset if index < len(self.entries) else None

@@ -84,8 +84,8 @@ def parse(
     folder: str, objects: Iterable[StoredObject], uri_of: Callable[[str], str] = str, *, generation: int = 0
 ) -> Listing:
     """The objects of a replica's folder, sorted by kind; ``folder`` is the path below the root, and ``uri_of``
-    gives the address for errors. ``generation`` is that of the partition's last removal rule (0: none): a file of
-    a later generation is foreign, because no rule has made it.
+    gives the address for errors. ``generation`` is the number of the partition's last removal rule (0: none). A
+    file of a later generation is foreign, because no rule has made it.
 
     Raises: CorruptionError if a name of the log is not a regular file: a reader by path, such as Spark, would
     follow it.
@@ -253,16 +253,17 @@ def chain_of(live: Iterable[DataFile], position: int, end_of_append: Callable[[D
 
 
 def _greatest_generations(rewritten: list[DataFile], position: int) -> Iterator[Link]:
-    """The parts of rewritten segments starting at a position, ascending, no two of which overlap. At each offset,
-    the segment of the greatest generation counts; among several, the one with the greatest end.
+    """The parts of rewritten segments from a position on, ascending and without overlaps. At each offset, the
+    segment of the greatest generation applies; among several such segments, the one with the greatest end.
     """
     rewritten.sort(key=lambda file: file.name.base_offset)
     reaching: list[tuple[int, int, int]] = []  # the generation and the end, both negated, and the file's number
     upcoming = 0
 
     def reach(until: int, generation: float) -> int:
-        """Take the segments that begin up to ``until``, before the first one of a greater generation. Returns the
-        offset at which that begins, or ``until``."""
+        """Take the segments that begin up to ``until``, but stop at the first segment of a greater generation.
+        Returns the offset at which that segment begins, or ``until``.
+        """
         nonlocal upcoming
         while upcoming < len(rewritten) and (name := rewritten[upcoming].name).base_offset <= until:
             if name.generation > generation:
@@ -347,7 +348,8 @@ def log_of_chain(
 
 
 # The end of an append is inferred from the next file, so a listing alone cannot show that a file in between is
-# lost: readers compare the end with the footer's (``segment.end_of_file``), and logs of one history are compared.
+# lost. So readers compare the inferred end with the end in the footer (``segment.end_of_file``), and logs of one
+# history are compared with each other.
 
 
 def missing_file(what: str, end: int, start: int) -> LogGapError:
@@ -370,8 +372,8 @@ def check_same_ends(what: str, log: ReplicaLog, leader: ReplicaLog) -> None:
 
 
 def check_boundaries(what: str, leader: ReplicaLog, log: ReplicaLog) -> None:
-    """Check that no file of a follower begins inside an append of the leader, which ``what`` names: otherwise the
-    leader has lost the append that began at that offset.
+    """Check that no file of a follower begins inside an append of the leader: otherwise the leader has lost the
+    append that began at that offset. ``what`` names the leader.
 
     Raises: LogGapError.
     """

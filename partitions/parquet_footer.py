@@ -1,6 +1,6 @@
 """Parses the parts of a Parquet footer that a segment needs, within bounds, before Arrow sees it.
 
-For each byte of a malicious footer Arrow allocates some hundred bytes. It also crashes the process when Python
+For each byte of a malicious footer Arrow allocates some hundred bytes. Arrow also crashes the process when Python
 requests a column chunk with a wrong histogram of levels, so this product never requests column chunks from Arrow.
 The invariants of a segment's writer are checked here: column chunks are contiguous from the first byte after the
 magic to the page index, and match the schema; there is one page index, and no encryption, bloom filter, or chunk
@@ -27,7 +27,8 @@ segment with 30 columns has a footer of 100 kB.
 MOST_CHUNKS = 128 * 1024
 """The maximum number of column chunks: 500 row groups with 256 columns."""
 MOST_ROWS = 2 * 1024 * 1024
-"""The maximum number of rows of a row group. A record counts for more than 50 bytes, so 100 MB have fewer rows."""
+"""The maximum number of rows of a row group. A record is counted as more than 50 bytes, so 100 MB have fewer rows.
+"""
 MOST_GROUP_BYTES = 192 * 1024 * 1024
 """The maximum compressed size of a row group, and the maximum size of its records in memory: twice what
 ``segment_writer`` puts into one.
@@ -59,9 +60,9 @@ class Leaf:
     bits: int
     """Bits of a value in memory, including its null bit, without the content of variable-length values."""
     definition: int
-    """The number of nullable groups that contain it, including itself."""
+    """The number of nullable and repeated elements on the path from the root to the leaf, including the leaf."""
     repetition: int
-    """The number of lists that contain it."""
+    """The number of lists that contain the leaf."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """Computes the memory of a row group's records before decoding, from the headers of its pages.
 
-A few bytes of a page can encode any number of values: a dictionary repeats a long one, a run of levels counts
-nulls, a codec unpacks zeros. So each page header is read, within bounds, and what it claims is what Arrow would
-allocate. If a dictionary may be the cause, its values are measured, and finally the indices into it are read: this
-gives the column's exact size instead of a bound.
+A few bytes of a page can encode any number of values: indices repeat a long value of a dictionary, a run of levels
+counts nulls, a codec unpacks zeros. So each page header is read, within bounds: Arrow would allocate the memory
+that the header claims. If the bound is too large because of a dictionary, the dictionary's values are measured. If
+it is still too large, the indices are read, which gives the column's exact size instead of a bound.
 """
 
 from __future__ import annotations

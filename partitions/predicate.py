@@ -42,7 +42,7 @@ class Comparison(StrEnum):
 
     @property
     def negated(self) -> Comparison:
-        """The comparison that is true if this one is false, and unknown if this one is unknown."""
+        """The opposite comparison: true if this comparison is false, and unknown if this comparison is unknown."""
         return _NEGATED[self]
 
 

@@ -1,15 +1,15 @@
 """Producer state, which ensures that a retried, speculative or repeated append is stored once (KIP-98's
 idempotence).
 
-It is cumulative: per producer the epoch, the last sequence and the offsets of that sequence. The footer of every
-data file contains the state, or its changes (``producer_changes``). One sequence is one append to the partition;
-gaps are allowed, since a micro-batch may have no records for a partition. Pure.
+The state is cumulative: it has the epoch, the last sequence, and the offsets of that sequence for each producer.
+The footer of every data file contains the state, or its changes (``producer_changes``). One sequence is one append
+to the partition; gaps are allowed, since a micro-batch may have no records for a partition. Pure.
 
 For named producers the state contains more, because their appends may be repeated much later: a scheduler reruns a
 day, a stream continues from a checkpoint. Offsets and digests of the last five appends (as in Kafka) show whether
-it is the same append. Runs of sequences, which stay small for a long time, show whether an older sequence was
-appended at all. If it was, but its records can no longer be compared, the append is refused. An append that comes
-too late is also refused. The answer never claims more than is known.
+a repeated append has the same records. Runs of sequences, which stay small for a long time, show whether an older
+sequence was appended at all. If it was, but its records can no longer be compared, the append is refused. An
+append that comes too late is also refused. The answer never claims more than is known.
 
 For a transactional producer the state also contains the start of its open transaction. Each transaction has its
 own producer epoch (KIP-890): the decision to end it raises the epoch by one, and the marker has the raised epoch.
@@ -41,7 +41,9 @@ from stratalog.partitions.register import sealed, unsealed
 LAST_APPENDS = 5
 """The number of a producer's appends whose offsets and digests are remembered, as in Kafka."""
 MOST_RUNS = 128
-"""Numbers in ``ProducerEntry.runs``: five years of a daily append whose sequence is its date."""
+"""The maximum number of lengths in ``ProducerEntry.runs``: enough for five years of a daily append whose sequence
+is its date.
+"""
 
 Acks = Literal["all", "leader"]
 """The replicas that must have the records of an append before it is acknowledged."""
@@ -141,8 +143,8 @@ class ProducerAppend(msgspec.Struct, frozen=True):
 
 UNNAMED_EXPIRATION_MS = 24 * 60 * 60 * 1000
 """The state of producers that the engine has named expires after a day (Kafka's producer.id.expiration.ms), or
-earlier if the topic says so. Each process, even a short one, leaves such a producer behind. Only the caller of an
-append with an unknown outcome knows its name, and will retry soon.
+earlier if the topic says so. Each process, even a short-lived one, leaves such a producer behind. Only the caller
+of an append with an unknown outcome knows the producer's name, and will retry soon.
 """
 
 _UNNAMED = "unnamed-"
@@ -172,7 +174,7 @@ class EarlierAttempt(msgspec.Struct, frozen=True):
     """An earlier attempt of an append, which is or was in the log."""
 
     next_offset: int
-    """The end of its records; an upper bound if ``base_offset`` is None."""
+    """The end of the attempt's records; an upper bound if ``base_offset`` is None."""
     base_offset: int | None = None
     """The first offset; None if the attempt was too long ago for it to be known."""
     digest: bytes | None = None
@@ -227,15 +229,15 @@ def check_same_records(
     """Compare the records of an append, by number and digest, with those of its earlier attempt, as far as these
     are known.
 
-    Raises: ChangedReplayError for other records; DuplicateSequenceNumberError if the earlier ones are no longer
-        known.
+    Raises: ChangedReplayError for different records; DuplicateSequenceNumberError if the earlier records are no
+        longer known.
     """
     sequence = f"{what}: sequence {append.sequence} of producer {append.producer_id!r}"
     if earlier.base_offset is None:
         raise DuplicateSequenceNumberError(
-            f"{sequence} was appended too long ago to compare its records with these. These "
-            "records were not stored. If they are the same, you are done; give new records "
-            "a new sequence; on_changed_replay='accept' treats them as the same"
+            f"{sequence} was appended too long ago to compare its records with these. These records were not "
+            "stored. If they are the same, there is nothing to do; otherwise give them a new sequence. "
+            "on_changed_replay='accept' treats such records as the same"
         )
     known = earlier.next_offset - earlier.base_offset
     if records == known and digest == (earlier.digest or digest):
@@ -278,15 +280,15 @@ def after_append(
 
 def _longer(before: ProducerEntry, sequence: int) -> tuple[int, ...]:
     """The runs with one more sequence, which is greater than all earlier ones."""
-    runs = before.runs or (1, 0)  # an old entry knows only its last append
+    runs = before.runs or (1, 0)  # an old entry has only its last append
     missing = sequence - before.sequence - 1
     return ((1, missing, *runs) if missing else (runs[0] + 1, *runs[1:]))[:MOST_RUNS]
 
 
 def without_transactions(state: ProducerState) -> dict[str, ProducerEntry]:
     """The state at an offset below which all transactions are decided, with none open. An entry below the last
-    stable offset may still list an open transaction whose marker comes later; a log that continues from there
-    without the later files, such as a restored one, would never see that marker.
+    stable offset may still list an open transaction whose marker comes later. A log that continues from there
+    without the later files, such as a restored log, would never get that marker.
     """
     return {name: replace(entry, txn_first_offset=None) for name, entry in state.items()}
 

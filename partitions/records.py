@@ -4,7 +4,7 @@ A topic's ``key`` and ``value`` are binary, or typed when the topic declares a s
 columns and skips row groups inside the log. Declared schemas are stored as Spark's JSON text (the same text as in
 Delta tables), so the metadata needs neither Spark nor Arrow.
 
-Producers may choose any field names, except names that are empty, contain a NUL, differ from another one only in
+Producers may choose any field names, except names that are empty, contain a NUL, differ from another name only in
 case, or share a Parquet column with another field. Parquet and Delta's protocol do not restrict names. Without
 column mapping, Delta's Spark connector does restrict names when *it* writes: it forbids ``,;{}()=``, blanks and
 ends of lines. It reads all names.
@@ -229,8 +229,8 @@ def same_type(one: pa.DataType, other: pa.DataType) -> bool:
 
 
 def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A column as another type. Fields may become required: a null struct then has values in their place, which
-    no file stores. Arrow's own casts refuse such structs, and Arrow 19 does not cast a nullable field to a
+    """Convert a column to another type. Fields may become required. A null struct then has values in these fields,
+    which no file stores. Arrow's own casts refuse such structs, and Arrow 19 does not cast a nullable field to a
     required one.
 
     Raises: pyarrow.ArrowException, also for a null in a required field.
@@ -257,8 +257,8 @@ def _optional(kind: pa.DataType) -> pa.DataType:
 def _required(
     column: pa.Array, kind: pa.DataType, live: npt.NDArray[np.bool_], what: str = "", *, nullable: bool = True
 ) -> pa.Array:
-    """A column without an offset as a type that differs only in nullability. ``live``: the rows that have no null
-    around them.
+    """A column without an offset as a type that differs only in nullability. ``live`` marks the rows that are not
+    inside a null.
     """
     valid, *buffers = column.buffers()
     if column.null_count:

@@ -47,7 +47,7 @@ KNOWN_LOGS_BYTES = 64 * 1024 * 1024
 known_logs: BoundedCache[tuple[Store, str, int], KnownLog] = BoundedCache(KNOWN_LOGS_BYTES)
 """Logs, by the folder of the replica and the generation for which it is listed."""
 _DECODED = Room(REGISTER_BYTES)
-"""Memory for registers that are being decoded, which takes many times their size in bytes."""
+"""Memory for decoding registers, which takes many times their size."""
 
 
 _looks = itertools.count(1)
@@ -57,8 +57,8 @@ _PROCESS = random_id()
 
 @dataclass(frozen=True, slots=True)
 class LookMark:
-    """A moment between two listings of replicas by this process. In another process, no listing is later
-    than it.
+    """A moment between two listings of replicas by this process. In another process, no listing is later than the
+    mark.
     """
 
     process: tuple[int, str]
@@ -137,8 +137,8 @@ class Replica:
     Every listing is followed by one ``stat`` of the root's ``broker.json``. It detects a root that was wiped and
     formatted again, and a root that was restored from an older copy by ``cp``, ``rsync`` or object copies, whose
     history ends too early. It does not detect changes that leave that file alone: a volume or bucket rolled back
-    as a whole, or files removed in place (``rsync --delete``). The price is that a root that was moved to another
-    disk counts as another incarnation, unless it is registered as a trusted copy. In addition, a file system must
+    as a whole, or files removed in place (``rsync --delete``). One drawback: a root that was moved to another disk
+    is treated as another incarnation, unless it is registered as a trusted copy. In addition, a file system must
     show the same inodes on all machines and after a remount (NFS does, some FUSE file systems do not).
     """
 
@@ -173,8 +173,8 @@ class Replica:
         """The files of the replica. The root is checked afterwards, so the listing is that of the registered
         incarnation.
 
-        Files seen before may be taken as unchanged (``Store.list``). With ``fresh`` every file is queried again
-        (for storage checks).
+        Files of an earlier listing may be assumed to be unchanged (``Store.list``). With ``fresh`` every file is
+        queried again (for storage checks).
 
         Raises: StaleBrokerError when the root is another incarnation, by directory id or identity;
             BrokerUnreachableError without a ``broker.json``; ListingUnstableError; CorruptionError if a folder or

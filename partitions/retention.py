@@ -39,8 +39,8 @@ class LogFile:
         return self.max_timestamp if isinstance(self.max_timestamp, int) else self.max_timestamp()
 
     def latest_ms(self, now_ms: int) -> int:
-        """The time from which the age of the file counts: its largest timestamp, unless that is in the future. No
-        record can be that young, so in that case the time of writing counts.
+        """The time from which the age of the file is measured: its largest timestamp. If that is in the future, it
+        is the time of writing instead, because no record can be that young.
         """
         max_timestamp_ms = self.max_timestamp_ms
         return max_timestamp_ms if max_timestamp_ms <= now_ms else min(max_timestamp_ms, self.written_ms)
@@ -139,13 +139,13 @@ def removable(log: ReplicaLog, now_ms: int, delay_ms: int, leader_epoch: int | N
     """The names that a vacuum of this replica may delete now (V6, V10, V11 of the attack on the protocol), if the
     committed leader epoch of its partition is ``leader_epoch`` or later.
 
-    - files that left the log at least ``delay_ms`` ago (``discarded`` knows when): below the local start, hidden
+    - files that left the log at least ``delay_ms`` ago (``discarded`` has the time): below the local start, hidden
       by a merged segment, or of another history; of the last kind only files below the high watermark, because
       files above it may become live again;
-    - registers without meaning: local starts below one that is as old as the delay, so that a start that moves
-      more often does not keep files forever; leader epochs before the last ``KEPT_EPOCHS`` up to the committed
-      epoch, all of them as old as the delay. (A register above that epoch belongs to no leader, and does not
-      count.)
+    - registers that are no longer needed: local starts below a start that is at least as old as the delay, so that
+      a start that moves more often does not keep files forever; leader epochs before the last ``KEPT_EPOCHS`` up
+      to the committed epoch, if all of these are at least as old as the delay. (A register above the committed
+      epoch belongs to no leader, and is ignored.)
     """
     listing = log.listing
     lasting = _lasting_local_start(listing, now_ms - delay_ms)

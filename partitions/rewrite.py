@@ -8,7 +8,7 @@ the widest of them, not the topic's current schema. So the segment depends on th
 always merge into the same bytes. A transaction's outcome follows from its marker, which is already in the log.
 
 A segment has the combined producer part of its files: all producers, or those touched since an earlier offset
-(``producer_changes``). It has the complete state if the segment is much larger than the state, or is to leave the
+(``producer_changes``). It has the complete state if the segment is much larger than the state, or will leave the
 log.
 """
 
@@ -68,7 +68,7 @@ class Target(Protocol):
 
 def merge_run(replica: Replica, run: Run, *, compression: str) -> int | None:
     """Merge a run of the replica's log into one segment there. Returns the size of the new file in bytes, or None
-    if another driver has made it already.
+    if another driver has already made the segment.
 
     Raises: SourceChangedError when a file of the run left the log meanwhile; CorruptSegmentError, LogGapError.
     """
@@ -126,8 +126,8 @@ class Rewritten:
 
 def check_in_log(replica: Replica, run: Run, *, or_merged: bool = False) -> None:
     """List again: every file of the run must still be in the replica's log, as the object that was read (protocol
-    section 3 step 4). With ``or_merged``, a merge may meanwhile have hidden it: then it is live, and the log holds
-    the same records.
+    section 3 step 4). With ``or_merged``, a merge may meanwhile have hidden the file: then the file is still live,
+    and the log holds the same records.
 
     Raises: SourceChangedError.
     """
@@ -216,8 +216,9 @@ def stage_run(
 
 class _Files:
     """The files of a run. A small file is read by one request, with its footers: reading it by columns would take
-    a request for each column. Files of up to ``_HELD_BYTES`` in total are kept in memory after the first read, the
-    others are read again. Around a rewritten file, a merged file of an older generation has several links.
+    a request for each column. Files of up to ``_HELD_BYTES`` in total are kept in memory after the first read;
+    other files are read again. A merged file of an older generation has several links if a rewritten file covers
+    its middle.
     """
 
     segments: list[Segment]
@@ -333,7 +334,7 @@ def _with_gaps(batch: pa.RecordBatch, removed: npt.NDArray[np.bool_]) -> pa.Reco
     """The records, with a gap in place of each removed one."""
     if not removed.any():
         return batch
-    # Taking rows by null indices leaves nothing of a removed value, so the same rule always produces the same
+    # Taking rows by null indices keeps no byte of a removed value, so the same rule always produces the same
     # bytes.
     kept = numbers(0, len(removed)).buffers()[1]
     places = pa.Array.from_buffers(pa.int64(), len(removed), [booleans(~removed).buffers()[1], kept])

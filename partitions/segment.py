@@ -78,7 +78,7 @@ class Segment:
 
     @property
     def row_group_offsets(self) -> list[int]:
-        """The first offset of each row group, and the one after the last. Raises: see ``layout``."""
+        """The first offset of each row group, and the offset after the last row group. Raises: see ``layout``."""
         return list(accumulate((group.num_rows for group in self.row_groups), initial=self.footer.base_offset))
 
     @cached_property
@@ -120,8 +120,8 @@ def read_segment(store: Readable, file: DataFile, *, remembered: bool | None = N
     version, or the caller knows that the name is never reused (``remembered`` True); ``remembered`` False reads
     the current content.
 
-    Raises: CorruptSegmentError for a truncated or foreign file, a missing footer, or one that does not match the
-        file's name; SourceChangedError when the file is gone.
+    Raises: CorruptSegmentError for a truncated or foreign file, a missing footer, or a footer that does not match
+        the file's name; SourceChangedError when the file is gone.
     """
     stored = file.object
     if remembered is False or (remembered is None and not stored.version):

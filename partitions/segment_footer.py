@@ -3,10 +3,10 @@
 The footer has the data that listings lack: the end of an append, the producer state after the file, the lineage
 under which it was written, the largest timestamp. It is JSON under the key ``log.segment`` of Parquet's footer.
 
-Every byte has a checksum. Pages have Parquet's own, by which readers find damage. The log's checksums, under the
-key ``log.segment.crc``, cover the Parquet footer and all bytes before it: a copy decodes nothing, and compares the
-checksum of the copied bytes with ``file_crc32``, which is in the last bytes of the file. The page index has its
-own checksum, for readers that use it to skip pages and read little else (``check_tail``).
+Every byte has a checksum. Pages have Parquet's own checksums, by which readers find damage. The log's checksums,
+under the key ``log.segment.crc``, cover the Parquet footer and all bytes before it: a copy decodes nothing, and
+compares the checksum of the copied bytes with ``file_crc32``, which is in the last bytes of the file. The page
+index has its own checksum, for readers that use it to skip pages and read little else (``check_tail``).
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
     first_created_ms: Int64 | None = None
     """In a merged segment: the creation time of its first append; None: ``created_ms``."""
     producers_since: Natural | None = None
-    """At most ``base_offset``; None if ``producers`` is the complete state."""
+    """The offset since which ``producers`` has the changes; at most ``base_offset``. None if ``producers`` is the
+    complete state.
+    """
 
     rule: Rule | None = None
     """In a segment from which records were removed: the rule that it follows (``partitions.removal``)."""

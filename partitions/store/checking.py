@@ -1,5 +1,6 @@
 """Tests whether a storage keeps every rule that the replication protocol depends on, and describes each result. A
-kept rule is not proven, because each race runs only a few times. A broken rule is certain.
+test that passes does not prove its rule, because each race runs only a few times. A test that fails proves that
+the rule is broken.
 """
 
 from __future__ import annotations
@@ -90,12 +91,12 @@ class StoreCheck:
             "a listing shows all that was written": self._listed,
             "a deleted name is gone, and free again": self._free_again,
             "a bulk delete deletes": self._bulk_delete,
-            "a range is those bytes": self._ranges,
-            "a listed object is that object": self._same_object,
-            "a copy is those bytes": self._copies,
-            "its clock is ours": self._clocks,
+            "a range has exactly its bytes": self._ranges,
+            "a listed object is the one that is read": self._same_object,
+            "a copy has the same bytes": self._copies,
+            "its clock agrees with ours": self._clocks,
             "speed": self._speed,
-            "nothing is left": self._clean,
+            "the test leaves nothing": self._clean,
         }
         return [self._verdict(rule, tried) for rule, tried in (self._foreign_rules() | rules).items()]
 
@@ -276,7 +277,7 @@ class StoreCheck:
         except SourceChangedError:
             pass
         else:
-            raise BrokenRuleError(f"a read of the listed object returned another one ({found!r})")
+            raise BrokenRuleError(f"a read of the listed object returned another object ({found!r})")
         return "a read of a replaced object is refused"
 
     def _copies(self) -> str:

@@ -30,7 +30,9 @@ from stratalog.partitions.errors import InvalidCallError
 Provider = Callable[[str], Mapping[str, Any]]
 
 RENEWED_BEFORE_MS = 5 * 60 * 1000
-"""Credentials are renewed this long before they expire, or after half of their lifetime if they live less long."""
+"""Credentials are renewed this long before they expire, but not before half of their remaining lifetime has
+passed.
+"""
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _ONE_OF = {

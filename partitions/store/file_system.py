@@ -89,7 +89,7 @@ class FileSystemStore(ObjectStore):
                 ("pipe_file", (b"probe",)),
             ):  # the second one on an open connection
                 named = {"mode": "create"} if arguments else {}
-                with suppress(Exception):  # any error because the server does not answer
+                with suppress(Exception):  # an error is expected: the server does not answer
                     there.call(method, SILENCE_S, path, *arguments, **named)
             return came()
 

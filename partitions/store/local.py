@@ -176,7 +176,7 @@ class LocalStore:
     def list(
         self, prefix: str, after: str = "", known: Sequence[StoredObject] | None = None
     ) -> Sequence[StoredObject]:
-        """See ``Store.list``. Any failure to read folders counts as a missing root."""
+        """See ``Store.list``. Any failure to read folders is treated as a missing root."""
         folder = folder_prefix(prefix)
         if known is not None and not after:
             with suppress(FolderInLogError):  # the content of the folder is also listed

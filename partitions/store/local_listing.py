@@ -14,9 +14,9 @@ before the scan began, and is the same after it: then the scan began after that 
 time. (Git treats its index in the same way: Documentation/technical/racy-git.) Such a scan is a snapshot, and
 needs no second one (``two_scans``).
 
-Stamps count on file systems that only this kernel changes (``_LOCAL``); elsewhere each listing scans names twice.
-One gap remains: the clock is set back, and then a change happens at exactly the nanosecond of an earlier change. A
-listing older than ``LOOK_AGAIN_S`` is never reused.
+Stamps are used only on file systems that only this kernel changes (``_LOCAL``). On other file systems, each
+listing scans names twice. One gap remains: the clock is set back, and then a change happens at exactly the
+nanosecond of an earlier change. A listing older than ``LOOK_AGAIN_S`` is never reused.
 
 Until then a listing misses a file that was changed in place, which stratalog never does. A reader that opens the
 file detects the change by its version, and so does a listing from scratch.

@@ -71,7 +71,7 @@ _EXTRAS = {"s3": "s3fs", "abfss": "azure", "az": "azure", "gs": "gcs"}
 
 
 def missing_packages(needs: str, scheme: str, missing: ModuleNotFoundError) -> UnsupportedStoreError:
-    """The error of a client, ``needs``, if one of its packages is not installed."""
+    """The error for a client that needs a missing package; ``needs`` names the client."""
     return UnsupportedStoreError(
         f"{needs} needs packages that are not installed ({missing.name}): "
         f"pip install 'stratalog[{_EXTRAS[scheme]}]'"
@@ -293,7 +293,9 @@ class ObjectStore(ABC):
     def list(
         self, prefix: str, after: str = "", known: Sequence[StoredObject] | None = None
     ) -> Sequence[StoredObject]:
-        """See ``Store.list``. An unreachable server, or a missing or refusing bucket, counts as a missing root."""
+        """See ``Store.list``. An unreachable server, or a missing or refusing bucket, is treated as a missing
+        root.
+        """
 
         def agreed(once: _Once, where: str) -> _Pages:
             return stable_listing(once, where, _pages_together, lambda pages: pages[0] == 1)

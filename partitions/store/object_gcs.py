@@ -236,7 +236,7 @@ class GcsObjects(HttpObjects):
         return self.put_request(_part(upload, 0, index), data, data, exclusive=False)
 
     def gather(self, key: str, upload: str, parts: int) -> None:
-        """Compose the parts, 32 at a time, until 32 are left."""
+        """Compose the parts, 32 at a time, until at most 32 are left."""
         for level, count in enumerate(_levels(parts)[1:], start=1):
             for index in range(count):
                 first, last = index * MOST_COMPOSED, min((index + 1) * MOST_COMPOSED, _levels(parts)[level - 1])

@@ -40,7 +40,9 @@ class StoredObject:
     foreign: stratalog never reads, follows or deletes it, but the name is taken.
     """
     late: bool = False
-    """A high watermark that appeared during the listing, which may not show all records below it."""
+    """Whether this is a high watermark that appeared during the listing. The listing may then not show all records
+    below it.
+    """
 
 
 @dataclass(slots=True)
@@ -104,9 +106,10 @@ class StoreOptions:
     gcsfs, depending on the address.
     """
     bytes_with_name: bool = field(default=False, compare=False)
-    """Whether ``Store.stage_copy`` may let ``commit`` move the bytes, if that avoids moving them twice. Not for
-    replicas: there the caller checks the log between reading the bytes and creating the name. Segments in the
-    remote tier take effect only after a commit to the table, which checks after both.
+    """Whether ``Store.stage_copy`` may let ``commit`` move the bytes, if that avoids moving them twice. This is
+    not allowed for replicas, whose caller checks the log between reading the bytes and creating the name. It is
+    allowed for segments in the remote tier: they take effect only after a commit to the table, which checks the
+    log after both steps.
     """
     resolved: bool = field(default=False, compare=False)
     """Whether ``endpoint_url``, ``region`` and ``account`` are final, with no further lookup."""
@@ -279,7 +282,8 @@ class Store(Protocol):
 
     def staged(self) -> frozenset[str]:
         """Identities of all staged objects, of any age: bytes of writers, living or dead, that have no name yet.
-        Without those that the storage neither lists nor lets anyone read. Raises: StorageError, StoreTimeoutError.
+        Objects that the storage neither lists nor lets anyone read are not included. Raises: StorageError,
+        StoreTimeoutError.
         """
         ...
 

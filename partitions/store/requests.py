@@ -1,7 +1,7 @@
 """Requests to object storage: bounded retries, failures classified by their known effect, exclusive creates.
 
 Each kind of storage classifies its client's errors (``Requests.failure_of``); this module decides what follows.
-Every attempt has a deadline, and its caller counts it.
+Every attempt has a deadline, and the caller counts the attempts.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a failure: the store in
             )
             return StorageAuthorizationError(
                 f"{what}: {self}: the credentials do not allow it{unless}{hidden}: give their owner the right to "
-                f"{right} there ({wording.actions[right]}), or use others",
+                f"{right} there ({wording.actions[right]}), or use different credentials",
                 right,
                 path,
             )

@@ -8,7 +8,7 @@ profile. All clients get the result, and look up nothing themselves.
                       the address, account, AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT_NAME
     gs://             endpoint_url, STORAGE_EMULATOR_HOST, GOOGLE_CLOUD_UNIVERSE_DOMAIN
 
-The first source that is set counts. Executors get the driver's result with the options; each process finds its
+The first source that is set applies. Executors get the driver's result with the options; each process finds its
 credentials itself.
 """
 

@@ -44,9 +44,9 @@ _CONTROL_CHARACTERS = re.compile(r"[\0-\x1f\x7f]")
 T = TypeVar("T")
 
 MOST_NAMES = 1_000_000
-"""The limit of names in a log's folder, of a replica or a voter. Listing a fifth of it took 2.7 s of CPU and 130
-MB. No honest log reaches it: each append lists the folder first, so a log without merges and snapshots would have
-spent months on listings by then.
+"""The limit of names in a log's folder, of a replica or a voter. Listing a fifth of this number took 2.7 s of CPU
+and 130 MB. No honest log reaches the limit: each append lists the folder first, so a log without merges and
+snapshots would have spent months on listings by then.
 """
 CROWDED = (
     f"more than {MOST_NAMES:,} files, which no log has: remove foreign files, or replace this copy (reassign the "
@@ -226,8 +226,8 @@ def check_exclusive_create(store: Store, probe: str) -> None:
 
 
 def drop_probes(store: Store, probes: Sequence[str]) -> None:
-    """Delete the files of a store's test. If the caller may not delete, they remain for ``vacuum``, with a line in
-    the log: they are a few bytes.
+    """Delete the files of a store's test. If the caller may not delete, the files remain for ``vacuum``, and a
+    line is logged. The files have only a few bytes.
 
     Raises: StorageError.
     """

@@ -138,7 +138,7 @@ class Bucket:
                     raise StorageError(f"cannot delete {named} of s3://{self.name}")
                 raise StorageAuthorizationError(
                     f"cannot delete {named} of s3://{self.name}: the credentials do not allow it: give their "
-                    "owner the right to delete there (s3:DeleteObject), or use others",
+                    "owner the right to delete there (s3:DeleteObject), or use different credentials",
                     "delete",
                     f"s3://{self.name}/{refused_key}",
                 )
