@@ -39,10 +39,10 @@ In and out
     ``ReplicaLog``, ``SegmentFooter``) and plans (``merge``, ``retention``), which the layers above execute.
 
 Checksums
-    A file contains the checksum of its bytes (``segment_footer``, ``register``). A copy computes the checksum of
-    the bytes that it copied (``StagedCopy.crc32``), and the two are compared before the copy gets a name
-    (``segment_check``), so damage in storage does not spread. Checksums are CRC-32, as in gzip, computed by ISA-L
-    (``isal``) in a tenth of zlib's time: they add almost nothing to the cost of a copy.
+    A file contains the checksum of its bytes (``segment_footer``, ``register``). This checksum is compared with
+    the checksum of the copied bytes (``StagedCopy.crc32``) before a copy gets a name (``segment_check``), so
+    damage in storage does not spread. Checksums are CRC-32, as in gzip, computed by ISA-L (``isal``) in a tenth of
+    zlib's time: they add almost nothing to the cost of a copy.
 
 Bytes of unknown origin
     Any writer may have written the bytes, with correct checksums. Before Arrow decodes anything, a small reader in

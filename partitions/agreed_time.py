@@ -2,10 +2,10 @@
 
 Any notebook may be a driver, and nobody maintains its clock. A clock that is days ahead would expire fresh
 records, producers and groups. A clock that is days behind would date new work days back, and the next driver would
-expire that work. A storage has its own time (``Store.now_ms``). If the two differ by more than ``MOST_APART_MS``,
-one of them is wrong, and nothing is deleted by time.
+expire that work. A storage has its own time (``Store.now_ms``). If the driver's time and the storage's differ by
+more than ``MOST_APART_MS``, one of them is wrong, and nothing is deleted by time.
 
-A driver deletes by the earlier of the two times, and records the later one for other drivers. So whichever clock
+A driver deletes by the earlier of the two times, and records the later time for other drivers. So whichever clock
 is wrong, the only effect is that data is kept longer.
 """
 

@@ -2,8 +2,8 @@
 
 Any writer to a root may store gigabytes, or a thousand nested brackets, under a name of the log. So a file of a
 kind that is normally small is read by one request, which ends at the bound of the kind, however large the file is.
-Its JSON is decoded here and nowhere else, which the linter checks. Any problem with size or content is one error,
-which names the file.
+Its JSON is decoded here and nowhere else, which the linter checks. Any problem with size or content raises one
+kind of error, which names the file.
 
 The decoder respects the interpreter's recursion limit, which bounds nesting. Types that name their fields allow
 nesting only in fields that are ignored. Integers are bounded if their type says so

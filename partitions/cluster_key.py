@@ -27,7 +27,7 @@ _LAST_FIELD = re.compile(rb'(.*),"tag":"([0-9a-f]{64})"\}\Z', re.DOTALL)
 
 
 class ClusterKey:
-    """The secrets of one cluster. The first one signs; all of them verify, so that secrets can be rotated."""
+    """The secrets of one cluster. The first secret signs; all secrets verify, so that they can be rotated."""
 
     __slots__ = ("_secrets", "cluster_id", "trusting")
 

@@ -1,14 +1,14 @@
 """A digest of records that does not depend on their order: the sum of the rows' hashes modulo 2^64.
 
-It shows whether two attempts of an append have the same records: in any order, in any batches and slices, from any
-process, version or machine, and whether or not the topic's types have since grown. So the digest is computed from
-values, not from the bytes of Arrow's buffers: nulls, including null fields, add nothing; all NaNs are equal, and
-0.0 equals -0.0; a map is a set of entries. The digest leaves out the columns that the log adds (partition,
-offset), and timestamps that the append itself assigns.
+It shows whether two attempts of an append have the same records. It does not depend on the order of the records,
+on batches and slices, on the process, version or machine, or on whether the topic's types have since grown. So the
+digest is computed from values, not from the bytes of Arrow's buffers: nulls, including null fields, add nothing;
+all NaNs are equal, and 0.0 equals -0.0; a map is a set of entries. The digest leaves out the columns that the log
+adds (partition, offset), and timestamps that the append itself assigns.
 
 The digest detects mistakes, not attacks: it is possible to construct two sets of records with the same digest. A
-value replaced by another one of the same length goes unnoticed with a probability of 2^-32; a change of at most
-four consecutive bytes is always noticed.
+value that is replaced by another value of the same length goes unnoticed with a probability of 2^-32; a change of
+at most four consecutive bytes is always noticed.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class RecordsDigest:
 
 
 def row_hashes(records: pa.Table) -> _U64:
-    """A hash of each record, from all columns that a producer supplies: two files that hold the same records have
+    """A hash of each record, from all columns that a producer supplies. Two files that hold the same records have
     the same hashes, whatever their schemas, encodings and boundaries.
     """
     found = [np.zeros(0, np.uint64)]

@@ -67,7 +67,7 @@ class Discarded:
     """
 
     def deletable_ms(self, delay_ms: int) -> int | None:
-        """The time from which on retention may delete the file; None if unknown."""
+        """The time from which retention may delete the file; None if unknown."""
         return None if self.since_ms is None else self.since_ms + delay_ms
 
 
@@ -140,7 +140,7 @@ def _first_hidden_ms(log: ReplicaLog) -> dict[DataName, int]:
 def _hidden(
     log: ReplicaLog, starts: list[int], file: DataFile, first_hidden_ms: Mapping[DataName, int]
 ) -> Discarded:
-    """The files hidden by merged segments. ``starts`` are the start offsets of the chain."""
+    """A file that merged segments hide. ``starts`` are the start offsets of the chain."""
     name = file.name
     first = max(bisect_right(starts, name.base_offset) - 1, 0)
     covering = log.chain[first : bisect_left(starts, name.least_end)]

@@ -195,7 +195,7 @@ class IneligibleReplicaError(StaleMetadataError):
 
 
 class StaleBrokerError(StaleMetadataError):
-    """A broker's root is not the registered one (register it), or was registered again (read the metadata)."""
+    """A broker's root is not the registered root (register it), or was registered again (read the metadata)."""
 
     code = "STALE_BROKER_EPOCH"
 
@@ -267,8 +267,9 @@ class InvalidConfigError(InvalidCallError):
 
 
 class PolicyViolationError(InvalidCallError):
-    """A config of the topic forbids the call. ``cleanup.policy``: only snapshots move the start of such a log
-    (KIP-630); ``protect.until.ms``: its records cannot be deleted before that time."""
+    """A config of the topic forbids the call. With ``cleanup.policy=snapshot``, only snapshots move the start of
+    the log (KIP-630). Before ``protect.until.ms``, its records cannot be deleted.
+    """
 
     code = "POLICY_VIOLATION"
 

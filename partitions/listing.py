@@ -353,7 +353,7 @@ def log_of_chain(
 
 
 def missing_file(what: str, end: int, start: int) -> LogGapError:
-    """The error for an append ``what`` whose footer ends at ``end``, before the next file at ``start``."""
+    """The error for an append ``what`` that ends at ``end`` by its footer, before the next file at ``start``."""
     return LogGapError(
         f"{what} ends at offset {end}, but the next file starts at {start}: a file is missing between them; "
         "restore it from another replica"

@@ -140,10 +140,10 @@ def sealed_runs(
     oldest_ms: Callable[[Link], int] = made_ms,
 ) -> list[Run]:
     """The sealed runs at or above ``from_offset``, in order. ``from_offset`` is the end of the remote log; a link
-    that straddles it is cut there. ``transactions`` are those of the log from there on; None if it has none. An
-    active tail that ``has_expired`` completely is sealed, just as Kafka rolls it. ``oldest_ms`` gives the time of
-    a link's first append (``oldest_by``). Merges use the time of the file instead: otherwise an old tail would be
-    rewritten each time that a few appends join it.
+    that straddles it is cut there. ``transactions`` are the log's transactions from there on; None if the log has
+    none. An active tail that ``has_expired`` completely is sealed, just as Kafka rolls it. ``oldest_ms`` gives the
+    time of a link's first append (``oldest_by``). Merges use the time of the file instead: otherwise an old tail
+    would be rewritten each time that a few appends join it.
     """
     sealed, _ = _sealed(_mergeable(log, from_offset, transactions), policy, now_ms, has_expired, oldest_ms)
     return [with_outcomes(run, transactions) for run in sealed]

@@ -30,8 +30,8 @@ MOST_ROWS = 2 * 1024 * 1024
 """The maximum number of rows of a row group. A record is counted as more than 50 bytes, so 100 MB have fewer rows.
 """
 MOST_GROUP_BYTES = 192 * 1024 * 1024
-"""The maximum compressed size of a row group, and the maximum size of its records in memory: twice what
-``segment_writer`` puts into one.
+"""The maximum compressed size of a row group, and the maximum size of its records in memory: twice the size that
+``segment_writer`` puts into a row group.
 """
 NOT_OURS = "stratalog never writes such a file; run heal, or restore it from a backup"
 MOST_LEAVES = 16 * 1024

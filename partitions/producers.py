@@ -125,7 +125,7 @@ class ProducerAppend(msgspec.Struct, frozen=True):
     are repeated soon and with the same records, or never.
     """
     late: bool = False
-    """Whether other partitions have later sequences: then partitions without this sequence must not get it."""
+    """Whether other partitions have later sequences: then a partition that lacks this sequence must refuse it."""
     base_offset: int | None = None
     """The source offset of the first record, for a mirror. The append gets exactly this offset or fails, and keeps
     the timestamps and gaps (``records.GAP``) of the source. None: the log end, whatever it is.
@@ -183,7 +183,7 @@ class EarlierAttempt(msgspec.Struct, frozen=True):
 
 def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> EarlierAttempt | None:
     """The outcome of an earlier attempt of the same append; None for a new append. A marker has already been
-    written if the producer has the marker's epoch, or a later one.
+    written if the producer has the marker's epoch, or a later epoch.
 
     Raises: InvalidProducerEpochError if a newer instance has appended. If later sequences of the producer are in
         the log: OutOfOrderSequenceNumberError if this sequence never was, DuplicateSequenceNumberError if that is
@@ -257,7 +257,7 @@ def after_append(
     now_ms: int,
     digest: bytes | None = None,
 ) -> dict[str, ProducerEntry]:
-    """The state after ``append`` has received the offsets ``[base_offset, next_offset)``, for records of a
+    """The state after ``append`` has received the offsets ``[base_offset, next_offset)``, for records with this
     ``digest``.
     """
     last = state.get(append.producer_id)

@@ -30,18 +30,18 @@ The file that applies
     file is hidden, like a merged one, and is deleted after ``file.delete.delay.ms``.
 
 The order of steps
-    1. The rule is committed to the metadata, which number it. Every member of the ISR must have applied the
-       previous rule (``carried_out``). The logs do not need this condition: the result of a rule does not depend
-       on the files that it finds, so no log shows that a rule was skipped. Readers need the condition: on a member
-       that has not applied a rule, they still see the records that the rule's tombstones delete. So the delay of
-       the tombstones starts only when every member has applied the rule (``next_rule``).
+    1. The rule is committed to the metadata, and gets its number there. Every member of the ISR must have applied
+       the previous rule (``carried_out``). The logs do not need this condition: the result of a rule does not
+       depend on the files that it finds, so no log shows that a rule was skipped. Readers need the condition: on a
+       member that has not applied a rule, they still see the records that the rule's tombstones delete. So the
+       delay of the tombstones starts only when every member has applied the rule (``next_rule``).
     2. The leader rewrites its files in ascending order, each as a merge does: read, stage, list again, name.
     3. Followers copy the leader's files, in ascending order. A file of a greater generation replaces one of a
        lesser generation, and never the reverse.
-    4. Hidden files are deleted late, and only after all bytes of the files that hide them were read. A crash
-    between any two steps leaves the log intact: some of its files follow the rule, the others follow an earlier
-    rule. The next run continues. A newly elected leader can continue, too: it has all committed records, at some
-    generation, and the rule is in the metadata.
+    4. Hidden files are deleted after ``file.delete.delay.ms``, and only after all bytes of the files that hide
+    them were read. A crash between any two steps leaves the log intact: some of its files follow the rule, the
+    others follow an earlier rule. The next run continues. A newly elected leader can continue, too: it has all
+    committed records, at some generation, and the rule is in the metadata.
 
     Ascending order is a safety step (!): when a tombstone is removed, every earlier record of its key has already
     been removed. In descending order, a crash would leave the earlier record without the tombstone, and the next

@@ -1,4 +1,6 @@
-"""One replica on one root: lists it, then checks that the root is the registered one (protocol section 1)."""
+"""One replica on one root. A listing is followed by a check that the root is the registered root (protocol section
+1).
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ KNOWN_LOGS_BYTES = 64 * 1024 * 1024
 """Memory for cached logs: about 60,000 files. A larger log is listed from scratch each time."""
 
 known_logs: BoundedCache[tuple[Store, str, int], KnownLog] = BoundedCache(KNOWN_LOGS_BYTES)
-"""Logs, by the folder of the replica and the generation for which it is listed."""
+"""Logs, by the folder of the replica and the generation for which the folder is listed."""
 _DECODED = Room(REGISTER_BYTES)
 """Memory for decoding registers, which takes many times their size."""
 
@@ -87,7 +89,7 @@ def errors_of(replica: Replica) -> Iterator[None]:
 
 @contextmanager
 def writes_of(*replicas: Replica) -> Iterator[None]:
-    """A context that attributes refused writes to the broker of the replica whose root refused."""
+    """A context that attributes refused writes to the broker of the replica whose root refused them."""
     try:
         yield
     except UnwritableStorageError as error:
@@ -152,7 +154,7 @@ class Replica:
     root: str = ""
     """The registered identity of the root; empty if unknown: then ``broker.json`` is read."""
     incarnation_folder: str = ""
-    """The folder of this incarnation below the root; empty for the directory id."""
+    """The folder of this incarnation below the root; empty: the folder is named by the directory id."""
     generation: int = 0
     """The generation of the partition's last removal rule; 0: none. Files of a later generation are foreign."""
 

@@ -18,7 +18,7 @@ from stratalog.partitions.listing import Listing, ReplicaLog, litter, old_waterm
 
 UNLIMITED = -1
 UNKNOWN_MS = 2**63 // 1000 + 1
-"""The largest timestamp of a file if it is unknown: above any record's."""
+"""The value for an unknown largest timestamp of a file: above the timestamp of any record."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 This is the only step of the engine that decodes and re-encodes records. The name appears at once or not at all;
 the merged files stay until a later vacuum.
 
-The schemas of a run's files may have grown one from the other (``stratalog.partitions.growth``). The segment has
-the widest of them, not the topic's current schema. So the segment depends on the files alone, and the same files
+The schemas of a run's files may have grown from one another (``stratalog.partitions.growth``). The segment has the
+widest of them, not the topic's current schema. So the segment depends on the files alone, and the same files
 always merge into the same bytes. A transaction's outcome follows from its marker, which is already in the log.
 
 A segment has the combined producer part of its files: all producers, or those touched since an earlier offset

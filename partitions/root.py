@@ -27,7 +27,7 @@ _KIND = "broker"
 
 
 class BrokerFile(msgspec.Struct, frozen=True, kw_only=True):
-    """``broker.json``: whose root this is. A new directory id is a new incarnation of the root."""
+    """``broker.json``: the owner of a root. A new directory id is a new incarnation of the root."""
 
     cluster_id: str
     broker_id: Int64

@@ -167,7 +167,7 @@ class StoreCheck:
                 raise BrokenRuleError("the name does not have the bytes of the racer that created it")
             if not winners and UNKNOWN not in of_name:
                 raise BrokenRuleError(f"the storage answered all {count} that a free name was taken")
-        return f"{count} raced for each of {races} names, and one created it each time"
+        return f"{count} raced for each of {races} names, and exactly one created each name"
 
     def _how(self, name: str) -> str:
         """The reason why a foreign file system created an existing name."""
@@ -190,7 +190,7 @@ class StoreCheck:
                 f"{file_system} sent the same create request {times} times when it got no answer: a retry "
                 "could mistake its own object for someone else's. Switch its retries off"
             )
-        return f"{file_system} sent a create without an answer only once"
+        return f"{file_system} sent a create request only once when it got no answer"
 
     def _stays(self) -> str:
         name = self._name("taken")
@@ -204,7 +204,7 @@ class StoreCheck:
             raise BrokenRuleError("an existing name could be created again by an object of parts")
         if self._store.read(name) != b"first" or self._store.stat(name).version != before.version:
             raise BrokenRuleError("a refused create changed the existing object")
-        return "neither a small object nor one of parts replaced it"
+        return "neither a small object nor an object of parts replaced the existing object"
 
     def _listed(self) -> str:
         names: list[str] = []
@@ -220,7 +220,7 @@ class StoreCheck:
         behind = [each.name for each in self._other.list(f"{self._folder}/listed", after="001")]
         if behind != names[2:]:
             raise BrokenRuleError(f"a listing after a name showed {len(behind)} names instead of {len(names[2:])}")
-        return f"each of {rounds} was in the next listing of another driver"
+        return f"each of {rounds} new names was in the next listing of another driver"
 
     def _free_again(self) -> str:
         name = self._name("again")

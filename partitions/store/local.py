@@ -241,8 +241,8 @@ class LocalStore:
         return self._time.now_ms(self._ask_for_time)
 
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
-        """See ``Store.sweep_staging``. If a writer is still alive, it fails with StorageError. Anything but a file
-        is foreign, and remains.
+        """See ``Store.sweep_staging``. A writer that is still alive then fails with StorageError. Anything but a
+        file is foreign, and remains.
         """
         removed = 0
         with (

@@ -9,8 +9,8 @@ An error (``SpecialFileError``) names any object that is neither a file nor a fo
 Files are opened without waiting for a writer, and only regular files are read.
 
 Two gaps remain. Engines that read by path (Spark, delta-rs) follow a link that replaces a file after it was
-listed. And a folder of the same volume that is mounted below the root looks like any other; ``verify`` detects
-files shared by two replicas by their inodes.
+listed. And a folder of the same volume that is mounted below the root looks like any other folder; ``verify``
+detects files shared by two replicas by their inodes.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ status.
 A scan is also unnecessary if the folder has not changed since the last one. The folder's *stamp* shows this: its
 own times, which the kernel updates for each name that is added or removed. The kernel's clock ticks at least every
 10 ms, and two changes within a tick leave the same stamp. So a stamp is reliable only if it was ``SETTLED_NS`` old
-before the scan began, and is the same after it: then the scan began after that tick, and later changes get a later
-time. (Git treats its index in the same way: Documentation/technical/racy-git.) Such a scan is a snapshot, and
-needs no second one (``two_scans``).
+before the scan began, and is unchanged after the scan: then the scan began after that tick, and later changes get
+a later time. (Git treats its index in the same way: Documentation/technical/racy-git.) Such a scan is a snapshot,
+and needs no second one (``two_scans``).
 
 Stamps are used only on file systems that only this kernel changes (``_LOCAL``). On other file systems, each
 listing scans names twice. One gap remains: the clock is set back, and then a change happens at exactly the
@@ -91,7 +91,7 @@ class LocalListing(tuple[StoredObject, ...]):
 
     @classmethod
     def of(cls, scan: Scan, last: Sequence[StoredObject], asked_s: float, doubts: int) -> LocalListing:
-        """``last`` is an earlier listing, whose order is nearly that of this one."""
+        """``last`` is an earlier listing, whose order is nearly the same."""
         now = {id(file.object): file.object for file in scan.files.values()}
         ordered = [stored for stored in last if now.pop(id(stored), None) is not None]
         if now:

@@ -58,9 +58,10 @@ class Watches:
     def names_behind(
         self, folder: int, after: str, scan: Callable[[], set[str]], watchable: Callable[[], bool]
     ) -> set[str] | None:
-        """The names of a folder, given by its descriptor, that sort after ``after``: exactly those at a moment of
-        this call. ``scan`` returns all names of the folder; it is called once, and again for an earlier ``after``.
-        None: the folder is not ``watchable``, or the kernel cannot watch it now. Raises: errors of ``scan``.
+        """The names of a folder, given by its descriptor, that sort after ``after``: exactly the names at some
+        moment during this call. ``scan`` returns all names of the folder; it is called once, and again for an
+        earlier ``after``. None: the folder is not ``watchable``, or the kernel cannot watch it now. Raises: errors
+        of ``scan``.
         """
         with self._lock:
             number = self._number(folder, after, watchable)

@@ -87,7 +87,7 @@ def another_account(account: str, other: str) -> UnsupportedStoreError:
     """The error of a connection string whose account is not ``account``."""
     named = other if other.isalnum() else "another"  # the text may be a secret in the wrong place
     return UnsupportedStoreError(
-        f"the storage account is {account}, and that of {CONNECTION_STRING} {named}: remove one of them"
+        f"the storage account is {account}, but {CONNECTION_STRING} names {named}: remove one of them"
     )
 
 
