@@ -2,8 +2,8 @@
 
 Any writer to a root may store gigabytes, or a thousand nested brackets, under a name of the log. So a file of a
 kind that is normally small is read by one request, which ends at the bound of the kind, however large the file is.
-Its JSON is decoded here and nowhere else, which the linter checks. Any problem with size or content raises one
-kind of error, which names the file.
+The JSON of such files is decoded here and nowhere else, which the linter checks. Any problem with size or content
+raises one kind of error, which names the file.
 
 The decoder respects the interpreter's recursion limit, which bounds nesting. Types that name their fields allow
 nesting only in fields that are ignored. Integers are bounded if their type says so
@@ -99,5 +99,6 @@ def check_size(size_bytes: int, most_bytes: int, store: Store, name: str) -> Non
     """Check the size of an object. Raises: CorruptionError if it is larger than ``most_bytes``."""
     if size_bytes > most_bytes:
         raise CorruptionError(
-            f"{store.uri_of(name)} has more than {most_bytes} bytes: stratalog never writes a larger one"
+            f"{store.uri_of(name)} has more than {most_bytes} bytes: stratalog never writes a larger object of "
+            "this kind"
         )

@@ -20,8 +20,8 @@ _was_enabled = False
 @contextmanager
 def collector_paused() -> Iterator[None]:
     """A context in which the whole process collects no cycles; objects without references are freed as usual.
-    Several threads may pause collection at the same time. It resumes when the last pause ends, if it was on before
-    the first. Use it for short work that creates no cycles.
+    Several threads may pause collection at the same time. Collection resumes when the last pause ends, if it was
+    on before the first pause. Use it for short work that creates no cycles.
     """
     global _pausing, _was_enabled
     with _lock:

@@ -38,7 +38,7 @@ class Cleanable:
     clean_bytes: int
     dirty_bytes: int
     oldest_ms: int | None
-    """The time (ms) of the first append of the dirty part; None without one."""
+    """The time (ms) of the first append of the dirty part; None if there is no dirty part."""
 
     next_ms: int = FOREVER_MS
     """The time (ms) before which a log that is not due does not become due, if it does not change."""

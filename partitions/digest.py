@@ -1,10 +1,10 @@
 """A digest of records that does not depend on their order: the sum of the rows' hashes modulo 2^64.
 
-It shows whether two attempts of an append have the same records. It does not depend on the order of the records,
-on batches and slices, on the process, version or machine, or on whether the topic's types have since grown. So the
-digest is computed from values, not from the bytes of Arrow's buffers: nulls, including null fields, add nothing;
-all NaNs are equal, and 0.0 equals -0.0; a map is a set of entries. The digest leaves out the columns that the log
-adds (partition, offset), and timestamps that the append itself assigns.
+It shows whether two attempts of an append have the same records. Batches and slices, the process, the version and
+the machine make no difference, and neither does a growth of the topic's types between the attempts. So the digest
+is computed from values, not from the bytes of Arrow's buffers: nulls, including null fields, add nothing; all NaNs
+are equal, and 0.0 equals -0.0; a map is a set of entries. The digest leaves out the columns that the log adds
+(partition, offset), and timestamps that the append itself assigns.
 
 The digest detects mistakes, not attacks: it is possible to construct two sets of records with the same digest. A
 value that is replaced by another value of the same length goes unnoticed with a probability of 2^-32; a change of
@@ -139,7 +139,7 @@ def _hashes(array: pa.Array) -> _U64:
 
 
 def _bounds(array: pa.Array) -> npt.NDArray[np.int64]:
-    """The start of each value in the child array, and the end of the last one."""
+    """The start of each value in the child array, and the end of the last value."""
     offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, 4 * array.offset)
     return offsets.astype(np.int64)
 

@@ -183,7 +183,7 @@ class PositionOutOfRangeError(StaleMetadataError):
 
 
 class InvalidUpdateVersionError(StaleMetadataError):
-    """The caller's partition epoch is not the current one."""
+    """The caller's partition epoch is not the current epoch."""
 
     code = "INVALID_UPDATE_VERSION"
 
@@ -268,7 +268,7 @@ class InvalidConfigError(InvalidCallError):
 
 class PolicyViolationError(InvalidCallError):
     """A config of the topic forbids the call. With ``cleanup.policy=snapshot``, only snapshots move the start of
-    the log (KIP-630). Before ``protect.until.ms``, its records cannot be deleted.
+    the log (KIP-630). Before ``protect.until.ms``, records of the log cannot be deleted.
     """
 
     code = "POLICY_VIOLATION"

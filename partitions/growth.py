@@ -156,6 +156,7 @@ def fitted(records: Records, schema: pa.Schema, what: str) -> Records:
     """
     if not grew(pa.struct(list(records.schema)), pa.struct(list(schema))):
         raise StaleMetadataError(
-            f"{what} has the schema {records.schema}, but this run knows the topic with {schema}: try again"
+            f"{what} has the schema {records.schema}, but for this run the topic has the schema {schema}: try "
+            "again"
         )
     return records.cast(schema)

@@ -40,7 +40,7 @@ class KnownLog:
     """The objects of that listing."""
     listing: Listing
     log: ReplicaLog | None = None
-    """The log that was resolved last, from this listing or an earlier one."""
+    """The log that was resolved last, from this listing or an earlier listing."""
     looked: int = 0
     """The number of the listing of the folder; see ``replica.LookMark``."""
 

@@ -134,7 +134,7 @@ def parse(
 @dataclass(frozen=True, slots=True)
 class Link:
     """The part ``[start, end)`` of the log in one file. ``start`` is above the file's base offset if the file
-    overlaps the previous one, or the local log start. ``end`` is below the file's end if a file of a greater
+    overlaps the previous file, or the local log start. ``end`` is below the file's end if a file of a greater
     generation begins at ``end``.
     """
 
@@ -218,8 +218,9 @@ def is_live(name: DataName, lineage: Lineage, local_start: int) -> bool:
 def resolve(listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFile], int]) -> ReplicaLog:
     """The log of a listing for ``lineage``.
 
-    ``end_of_append`` reads the next offset of an append from its footer. It is called at most for the last file of
-    the chain: base offsets of one epoch are true boundaries, so every other append ends at the next base.
+    ``end_of_append`` reads the next offset of an append from its footer. ``end_of_append`` is called at most for
+    the last file of the chain: base offsets of one epoch are true boundaries, so every other append ends at the
+    next base.
     """
     local_start = listing.local_start
     live: list[DataFile] = []
@@ -386,7 +387,7 @@ def check_boundaries(what: str, leader: ReplicaLog, log: ReplicaLog) -> None:
         if link.start < own.start < link.end and not link.name.merged:
             raise LogGapError(
                 f"{what}: offset {own.start} is missing: {own.file.object.name} on a follower begins there; "
-                "restore it from that file"
+                "restore the append from that file"
             )
 
 

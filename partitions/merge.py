@@ -44,8 +44,8 @@ class MergePolicy:
     segment_ms: int
     min_files: int
     leaves_sealed: bool = False
-    """Whether sealed runs of at most ``FEW`` files are not merged, because ``tier`` uploads each as one segment,
-    which it writes straight from the files. A run with transactions is merged nevertheless, because otherwise its
+    """Whether sealed runs of at most ``FEW`` files are not merged, because ``tier`` uploads each run as one
+    segment, written directly from the files. A run with transactions is merged nevertheless, because otherwise its
     readers would have to find the markers.
     """
 

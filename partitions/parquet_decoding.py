@@ -2,8 +2,8 @@
 
 Arrow only sees input that was checked first: a footer of bounded size and counts (``parquet_footer``), and row
 groups whose records take a known amount of memory (``parquet_pages``). Arrow's description of a column chunk
-(``RowGroupMetaData.column``) is never requested, because a contradictory one crashes the process. A lack of memory
-or threads in Arrow is not treated as damage: only the read of this one file fails.
+(``RowGroupMetaData.column``) is never requested, because a contradictory description crashes the process. A lack
+of memory or threads in Arrow is not treated as damage: only the read of this one file fails.
 
 The calling thread decodes a file itself. A thread of Arrow might release Python bytes while the process exits,
 just after the read has returned. That would abort the process, because the thread cannot take the interpreter

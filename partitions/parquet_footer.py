@@ -103,7 +103,7 @@ class RowGroup:
     first: int
     end: int
     chunks: tuple[ColumnChunk, ...]
-    """One per leaf, in the file's order."""
+    """One chunk per leaf, in the file's order."""
 
     @property
     def num_rows(self) -> int:
@@ -157,7 +157,7 @@ def parse_layout(footer: bytes, records_end: int) -> Layout:
     """
     layout = _parse(footer)
     if tuple(dict.fromkeys(leaf.path[0] for leaf in layout.leaves)) != COLUMNS:
-        raise ValueError(f"its columns are not those of a segment: {', '.join(COLUMNS)}")
+        raise ValueError(f"its columns are not the columns of a segment: {', '.join(COLUMNS)}")
     if not layout.row_groups:
         raise ValueError("it has no records")
     at = len(MAGIC)

@@ -103,7 +103,7 @@ def check_row_group(
         for index, column in enumerate(found)
         if column.dictionary is not None and column.repeats
     }
-    # Try the cheapest bound first, and the more expensive ones only while it is too large.
+    # Try the cheapest bound first, and more expensive bounds only while the result is too large.
     for look in (_by_the_longest, _by_places):
         for index in sorted(repeated, key=lambda index: -repeated[index]):
             if unpacked <= most_bytes and fixed + sum(repeated.values()) > most_bytes >= fixed:

@@ -56,7 +56,7 @@ class ThreadProber:
     items.
 
     While all items answer quickly, one thread calls them all, because threads that take turns cost more CPU time
-    than the answers. The other threads start if the first one has not ended after ``QUICK_S``.
+    than the answers. The other threads start if the first thread has not ended after ``QUICK_S``.
     """
 
     def __init__(self, wait: Wait = until_all_have_answered) -> None:

@@ -36,7 +36,7 @@ file.
 _ENTRY_BYTES = 64
 
 Changes = Mapping[str, ProducerEntry | None]
-"""Entries of producers; None for a dropped one."""
+"""Entries of producers; None for a dropped producer."""
 
 
 class Level(NamedTuple):

@@ -8,8 +8,8 @@ to the partition; gaps are allowed, since a micro-batch may have no records for 
 For named producers the state contains more, because their appends may be repeated much later: a scheduler reruns a
 day, a stream continues from a checkpoint. Offsets and digests of the last five appends (as in Kafka) show whether
 a repeated append has the same records. Runs of sequences, which stay small for a long time, show whether an older
-sequence was appended at all. If it was, but its records can no longer be compared, the append is refused. An
-append that comes too late is also refused. The answer never claims more than is known.
+sequence was appended at all. If the sequence was appended, but its records can no longer be compared, the append
+is refused. An append that comes too late is also refused. The answer never claims more than is known.
 
 For a transactional producer the state also contains the start of its open transaction. Each transaction has its
 own producer epoch (KIP-890): the decision to end it raises the epoch by one, and the marker has the raised epoch.
@@ -71,8 +71,9 @@ class ProducerEntry(msgspec.Struct, frozen=True, array_like=True):
     next_offset: Int64
     appended_ms: Int64
     txn_first_offset: Int64 | None = None
-    """The start of its open transaction in this partition (Kafka's currentTxnFirstOffset); None if none is
-    open."""
+    """The start of the producer's open transaction in this partition (Kafka's currentTxnFirstOffset); None if none
+    is open.
+    """
     partition_count: Int64 | None = None
     """The partition count by which keys were assigned to partitions; None if the caller gave the partitions."""
     digest: bytes | None = None
@@ -214,7 +215,7 @@ def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> 
     if appended is None:
         raise DuplicateSequenceNumberError(
             f"{what}: producer {append.producer_id!r} has already appended sequence {last.sequence}, and it is "
-            f"unknown whether it appended sequence {append.sequence}, which is too old: search the log for its "
+            f"unknown whether it appended sequence {append.sequence}, which is too old: search the log for the "
             "records"
         )
     raise OutOfOrderSequenceNumberError(
@@ -279,7 +280,7 @@ def after_append(
 
 
 def _longer(before: ProducerEntry, sequence: int) -> tuple[int, ...]:
-    """The runs with one more sequence, which is greater than all earlier ones."""
+    """The runs with one more sequence, which is greater than all earlier sequences."""
     runs = before.runs or (1, 0)  # an old entry has only its last append
     missing = sequence - before.sequence - 1
     return ((1, missing, *runs) if missing else (runs[0] + 1, *runs[1:]))[:MOST_RUNS]

@@ -7,7 +7,7 @@ Delta tables), so the metadata needs neither Spark nor Arrow.
 Producers may choose any field names, except names that are empty, contain a NUL, differ from another name only in
 case, or share a Parquet column with another field. Parquet and Delta's protocol do not restrict names. Without
 column mapping, Delta's Spark connector does restrict names when *it* writes: it forbids ``,;{}()=``, blanks and
-ends of lines. It reads all names.
+ends of lines. The connector reads all names.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ def leaf_types(schema: pa.Schema) -> dict[str, pa.DataType]:
     """The leaf columns by their dotted Parquet paths, in file order.
 
     Raises: InvalidCallError if two leaves have the same path, such as ``a.b`` and a field ``b`` of ``a``: Parquet
-        settings of one would apply to the other.
+        settings of one leaf would apply to the other leaf.
     """
 
     def leaves(prefix: str, data_type: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:

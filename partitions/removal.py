@@ -21,13 +21,13 @@ A rewritten file
     record is a gap (``records.GAP``): every column except the partition and the offset is null. A gap takes a few
     bits. So offsets stay contiguous, positions in a file follow from offsets, and readers skip the gaps as they do
     in a mirror. The footer keeps the base and next offset, the lineage, the producer state, the markers that end
-    earlier transactions, and the time of the first append. It also has the rule, and the number of gaps.
+    earlier transactions, and the time of the first append. The footer also has the rule, and the number of gaps.
 
 The file that applies
     At each offset, the file of the greatest generation applies; among several, the one with the greatest end
     (``listing.chain_of``). Merged files have generation 0, and merges skip rewritten segments. So a late merge, or
     a late copy of a replaced file, does not bring back a removed record, whatever range the file has. A replaced
-    file is hidden, like a merged one, and is deleted after ``file.delete.delay.ms``.
+    file is hidden, like a merged file, and is deleted after ``file.delete.delay.ms``.
 
 The order of steps
     1. The rule is committed to the metadata, and gets its number there. Every member of the ISR must have applied
@@ -36,7 +36,7 @@ The order of steps
        member that has not applied a rule, they still see the records that the rule's tombstones delete. So the
        delay of the tombstones starts only when every member has applied the rule (``next_rule``).
     2. The leader rewrites its files in ascending order, each as a merge does: read, stage, list again, name.
-    3. Followers copy the leader's files, in ascending order. A file of a greater generation replaces one of a
+    3. Followers copy the leader's files, in ascending order. A file of a greater generation replaces a file of a
        lesser generation, and never the reverse.
     4. Hidden files are deleted after ``file.delete.delay.ms``, and only after all bytes of the files that hide
     them were read. A crash between any two steps leaves the log intact: some of its files follow the rule, the
@@ -90,7 +90,7 @@ class Rule(msgspec.Struct, frozen=True):
 
     generation: Natural
     bound: Natural
-    """Offsets below it are subject to the rule."""
+    """The rule applies to offsets below this bound."""
     tombstones_before: Natural = 0
     """At most ``bound``. Below this offset, the last record of a key is also removed if its value is null."""
 
@@ -115,7 +115,7 @@ def next_rule(
     """
     last = earlier[-1].rule if earlier else Rule(0, 0)
     if bound < last.bound:
-        raise ValueError(f"a rule up to offset {bound} cannot follow one up to {last.bound}")
+        raise ValueError(f"a rule up to offset {bound} cannot follow a rule up to {last.bound}")
     carried_out_ms = [*(one.committed_ms for one in earlier[1:]), now_ms]
     old = (
         one.rule.bound
@@ -127,8 +127,8 @@ def next_rule(
 
 def still_needed(earlier: Sequence[CommittedRule], rule: Rule) -> tuple[CommittedRule, ...]:
     """The earlier rules that a ``next_rule`` after ``rule`` needs: their tombstones are not removed yet, and each
-    records when the rule before it had been applied. At most ``MOST_KEPT`` rules, the oldest: without the others,
-    tombstones only stay longer.
+    commit time proves that the previous rule was applied. At most the oldest ``MOST_KEPT`` rules: without the
+    newer rules, tombstones only stay longer.
     """
     return tuple(one for one in earlier if one.rule.bound > rule.tombstones_before)[:MOST_KEPT]
 

@@ -39,7 +39,7 @@ from stratalog.partitions.unwritable import UnwritableStorageError
 
 _ATTEMPTS = 5
 LINEAGES_BYTES = 64 * 1024 * 1024
-"""Memory for cached lineages; one of ten elections takes 2 KB."""
+"""Memory for cached lineages; a lineage of ten elections takes 2 KB."""
 
 remembered_lineages: BoundedCache[tuple[Store, StoredObject], Lineage] = BoundedCache(LINEAGES_BYTES)
 """Lineages, cached by the listed object, so that a replaced register is read again."""
@@ -136,12 +136,13 @@ ANY_GENERATION = (1 << 63) - 1
 class Replica:
     """One incarnation of one replica: a folder under the root of a broker.
 
-    Every listing is followed by one ``stat`` of the root's ``broker.json``. It detects a root that was wiped and
-    formatted again, and a root that was restored from an older copy by ``cp``, ``rsync`` or object copies, whose
-    history ends too early. It does not detect changes that leave that file alone: a volume or bucket rolled back
-    as a whole, or files removed in place (``rsync --delete``). One drawback: a root that was moved to another disk
-    is treated as another incarnation, unless it is registered as a trusted copy. In addition, a file system must
-    show the same inodes on all machines and after a remount (NFS does, some FUSE file systems do not).
+    Every listing is followed by one ``stat`` of the root's ``broker.json``. This check detects a root that was
+    wiped and formatted again, and a root that was restored from an older copy by ``cp``, ``rsync`` or object
+    copies, whose history ends too early. The check does not detect changes that leave that file alone: a volume or
+    bucket rolled back as a whole, or files removed in place (``rsync --delete``). One drawback: a root that was
+    moved to another disk is treated as another incarnation, unless it is registered as a trusted copy. In
+    addition, a file system must show the same inodes on all machines and after a remount (NFS does, some FUSE file
+    systems do not).
     """
 
     broker_id: int
@@ -172,7 +173,7 @@ class Replica:
         return paths.join(self.folder, str(name))
 
     def list(self, *, fresh: bool = False) -> Listing:
-        """The files of the replica. The root is checked afterwards, so the listing is that of the registered
+        """The files of the replica. The root is checked afterwards, so the listing belongs to the registered
         incarnation.
 
         Files of an earlier listing may be assumed to be unchanged (``Store.list``). With ``fresh`` every file is
@@ -207,7 +208,7 @@ class Replica:
     @_own
     def list_behind(self, last: DataName) -> Listing:
         """The changes since a full listing: files whose names sort after ``last``, and all registers of epochs
-        above that of ``last``. The cost does not grow with the log. The root is not checked.
+        above the epoch of ``last``. The cost does not grow with the log. The root is not checked.
 
         Raises: see ``list``.
         """

@@ -39,8 +39,8 @@ class LogFile:
         return self.max_timestamp if isinstance(self.max_timestamp, int) else self.max_timestamp()
 
     def latest_ms(self, now_ms: int) -> int:
-        """The time from which the age of the file is measured: its largest timestamp. If that is in the future, it
-        is the time of writing instead, because no record can be that young.
+        """The time from which the age of the file is measured: its largest timestamp. If that timestamp is in the
+        future, the age is measured from the time of writing, because no record can be that young.
         """
         max_timestamp_ms = self.max_timestamp_ms
         return max_timestamp_ms if max_timestamp_ms <= now_ms else min(max_timestamp_ms, self.written_ms)
@@ -64,8 +64,8 @@ def retained_from(extents: Sequence[LogFile], limits: RetentionLimits, now_ms: i
 
     ``extents`` is the log in order. As in Kafka, whole files expire, oldest first, including the last: by time
     while the largest timestamp of the next file is too old; by size while at least ``retention_bytes`` would
-    remain without the next file. (In Kafka a timestamp in the future keeps its segment, and all later ones, until
-    then.)
+    remain without the next file. (In Kafka a timestamp in the future keeps its segment, and all later segments,
+    until then.)
     """
     keep_from: int | None = None
     remaining = sum(extent.size_bytes for extent in extents)

@@ -4,12 +4,13 @@ This is the only step of the engine that decodes and re-encodes records. The nam
 the merged files stay until a later vacuum.
 
 The schemas of a run's files may have grown from one another (``stratalog.partitions.growth``). The segment has the
-widest of them, not the topic's current schema. So the segment depends on the files alone, and the same files
-always merge into the same bytes. A transaction's outcome follows from its marker, which is already in the log.
-
-A segment has the combined producer part of its files: all producers, or those touched since an earlier offset
-(``producer_changes``). It has the complete state if the segment is much larger than the state, or will leave the
+widest of these schemas, not the topic's current schema. So the segment depends on the files alone, and the same
+files always merge into the same bytes. A transaction's outcome follows from its marker, which is already in the
 log.
+
+A segment has the combined producer part of its files: all producers, or the producers touched since an earlier
+offset (``producer_changes``). A segment has the complete state if it is much larger than the state, or will leave
+the log.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from stratalog.partitions.store.protocol import Readable, Staged, StagedWriter, 
 from stratalog.partitions.store.reader import HeldObject
 
 _HELD_BYTES = 32 * 1024 * 1024
-"""The memory for the small files of one run: 10,000 appends of a few records, or 32 of 1 MiB."""
+"""The memory for the small files of one run: 10,000 appends of a few records, or 32 appends of 1 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,8 @@ def stage_run(
 ) -> tuple[Staged, SegmentFooter]:
     """Write the records ``[run.start, run.end)`` as one segment, staged under ``name`` in ``target``. ``state``
     gives the producer state at the segment's end if the files do not have it. A segment that ``leaves`` its log
-    has the complete state. With a ``removal`` it follows that rule, otherwise the rule of its files, if any.
+    has the complete state. With a ``removal`` the segment follows the removal's rule, otherwise the rule of its
+    files, if any.
 
     Raises: CorruptSegmentError, SourceChangedError, LogGapError; errors of ``state``.
     """
@@ -331,7 +333,7 @@ def _write(
 
 
 def _with_gaps(batch: pa.RecordBatch, removed: npt.NDArray[np.bool_]) -> pa.RecordBatch:
-    """The records, with a gap in place of each removed one."""
+    """The records, with a gap in place of each removed record."""
     if not removed.any():
         return batch
     # Taking rows by null indices keeps no byte of a removed value, so the same rule always produces the same

@@ -20,8 +20,8 @@ R = TypeVar("R")
 QUICK_S = 0.001
 """Storage behind a network never answers within this time, and few disks make a file durable in it."""
 QUICK_RUNS = 10
-"""The number of runs in a row that must be quick. (A disk answers some calls that fast, but not those of ten runs
-in a row during appends.)
+"""The number of runs in a row that must be quick. (A disk answers some calls that fast, but not all calls of ten
+runs in a row during appends.)
 """
 
 
@@ -180,7 +180,7 @@ class _Run(Generic[T, R]):
         return outcome
 
     def end(self) -> None:
-        """Start no more items, and wait for those that have started."""
+        """Start no more items, and wait for the items that have started."""
         self._waiting.clear()
         # Wait only for helpers that have started: a helper in the queue may be behind runs that themselves wait
         # here.

@@ -35,7 +35,7 @@ from stratalog.partitions.store.protocol import Readable, StoredObject
 from stratalog.partitions.store.reader import read_range
 
 REMEMBERED_BYTES = 32 * 1024 * 1024
-"""Memory for cached footers: those of about 2,500 small appends, or of 50 segments of 1 GiB with 30 columns."""
+"""Memory for cached footers: about 2,500 small appends, or 50 segments of 1 GiB with 30 columns."""
 
 
 @dataclass(frozen=True)
@@ -248,8 +248,8 @@ def naming(stored: StoredObject) -> Iterator[None]:
 
 
 def check_held(data: bytes, column: str, most_bytes: int, what: str) -> None:
-    """Check that Arrow may decode a column of a data file in memory: the file is one of the log's, and the column
-    takes at most ``most_bytes``. (Checksums are not compared.)
+    """Check that Arrow may decode a column of a data file in memory: the file has the layout of a segment, and the
+    column takes at most ``most_bytes``. (Checksums are not compared.)
 
     Raises: CorruptSegmentError; ``what`` names the file.
     """

@@ -191,7 +191,7 @@ def _whole(segment: Segment, message: str) -> BadRange:
 
 
 def _joined(bad: list[BadRange]) -> tuple[BadRange, ...]:
-    """The ranges, with those that touch or overlap joined, each with its first error."""
+    """The ranges, in order. Ranges that touch or overlap are joined, and keep the first error."""
     joined: list[BadRange] = []
     for found in sorted(bad, key=lambda found: (found.start, -found.end)):
         if joined and found.start <= joined[-1].end:

@@ -1,7 +1,8 @@
 """The footer of a data file: the log's own part, and the checksums beside it.
 
 The footer has the data that listings lack: the end of an append, the producer state after the file, the lineage
-under which it was written, the largest timestamp. It is JSON under the key ``log.segment`` of Parquet's footer.
+under which it was written, the largest timestamp. The log's own part is JSON under the key ``log.segment`` of
+Parquet's footer.
 
 Every byte has a checksum. Pages have Parquet's own checksums, by which readers find damage. The log's checksums,
 under the key ``log.segment.crc``, cover the Parquet footer and all bytes before it: a copy decodes nothing, and
@@ -155,8 +156,8 @@ def checksum_at(footer: bytearray | memoryview) -> int:
 
 
 def value_at(footer: bytes | bytearray | memoryview, key: bytes) -> int:
-    """The position of a key's value in the Parquet footer; both have less than 128 bytes, and a string is its
-    length and its bytes. Raises: ValueError without the key.
+    """The position of a key's value in the Parquet footer. Key and value have less than 128 bytes each, and a
+    string is stored as its length and its bytes. Raises: ValueError without the key.
     """
     return bytes(footer).rindex(bytes([len(key)]) + key) + 1 + len(key) + 2
 

@@ -116,7 +116,7 @@ class SegmentWriter:
             use_dictionary=[path for path in leaves if path not in plain | ascending],
             dictionary_pagesize_limit=DICTIONARY_BYTES,
             column_encoding=dict.fromkeys(ascending, "DELTA_BINARY_PACKED"),
-            # Parquet's bounds omit NaN, but Spark orders it above all numbers: by the bounds it would skip such
+            # Parquet's bounds omit NaN, but Spark orders NaN above all numbers. With bounds, Spark would skip such
             # rows.
             write_statistics=[path for path, leaf in leaves.items() if not pa.types.is_floating(leaf)],
             write_page_index=True,

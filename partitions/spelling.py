@@ -19,7 +19,9 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
 
 
 def check_options(given: Iterable[str], known: Iterable[str]) -> None:
-    """Check that all options are known. Raises: InvalidCallError for an unknown option, naming the nearest one."""
+    """Check that all options are known. Raises: InvalidCallError for an unknown option, which names the nearest
+    option.
+    """
     names = list(dict.fromkeys(known))
     for option in given:
         if option not in names:

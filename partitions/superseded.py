@@ -2,8 +2,8 @@
 
 One pass over the keys and offsets below the rule's bound marks the offsets whose key has a later record. Keys are
 compared in full; their hashes only select the keys to compare with one another. A table of keys that exceeds the
-bound is reduced to the last offset of each key. If that is not enough, it is split by the hash into files in a
-folder, each of which is reduced separately, and split again if necessary.
+bound is reduced to the last offset of each key. If that is not enough, the table is split by the hash into files
+in a folder, each of which is reduced separately, and split again if necessary.
 
 The result is a byte for each offset, in a file that is mapped into memory.
 """

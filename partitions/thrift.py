@@ -21,7 +21,8 @@ _BITS = {BYTE: 8, I16: 16, I32: 32, I64: 64}
 
 
 def varint(data: bytes, at: int, most_bytes: int = 10) -> tuple[int, int]:
-    """The number that begins at a byte, and its end. Each byte, of at most ``most_bytes``, holds seven bits.
+    """The number that begins at a byte, and its end. Each byte holds seven bits; there are at most ``most_bytes``
+    bytes.
 
     Raises: ValueError for a longer number; IndexError if the data end within it.
     """

@@ -1,9 +1,9 @@
 """Transactions in a log: their outcomes, the last stable offset, and the records that readers get (KIP-98). Pure.
 
-An append in a transaction is its own file, and so is the marker that ends the transaction in a partition; their
-footers say so. The footer of the last file contains the start of each open transaction. A merged segment has no
-open transaction: its records contain their own outcome (``records``). So footers are read only if something
-transactional was appended since the last merge.
+An append in a transaction is its own file, and so is the marker that ends the transaction in a partition; the
+footers of both files say so. The footer of the last file contains the start of each open transaction. A merged
+segment has no open transaction: its records contain their own outcome (``records``). So footers are read only if
+something transactional was appended since the last merge.
 
     last stable offset    below this offset every transaction is decided, and its markers are committed: readers
                           of committed records stop there, and so do merges, the remote tier, and snapshots

@@ -1,8 +1,8 @@
 """Parses addresses of roots, files and servers, wherever they are given. Pure.
 
 An address may contain a secret by mistake: a login, a signature, a connection string. Each kind of address has a
-closed alphabet that excludes these; anything else is refused. An error never repeats a refused address. It names
-the place of the address, and its scheme if the scheme is known.
+closed alphabet that excludes these; anything else is refused. An error never repeats a refused address. The error
+names the place of the address, and the scheme if it is known.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Address:
 
     @property
     def is_folder(self) -> bool:
-        """Whether it is a path of this machine."""
+        """Whether this is the path of a folder on this machine."""
         return self.scheme == "file"
 
     @property

@@ -288,7 +288,7 @@ class StoreCheck:
         if staged.crc32 != isal_zlib.crc32(data):
             raise BrokenRuleError("the checksum reported for a copy does not match its bytes")
         if not staged.commit() or self._other.read(there) != data:
-            raise BrokenRuleError("a copy has other bytes than its source")
+            raise BrokenRuleError("the bytes of a copy differ from those of its source")
         return "the copy has the checksum that the server reported"
 
     def _clocks(self) -> str:

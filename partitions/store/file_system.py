@@ -2,7 +2,7 @@
 
 A name is created by ``pipe_file(mode="create")``. ``FileSystemStore.check`` and ``checking`` test whether a file
 system does this exclusively and sends the request once. fsspec has no conditional reads, no listing after a name,
-and no uploads that become visible later. So a read checks afterwards that the object is still the listed one, a
+and no uploads that become visible later. So a read checks afterwards that the object is still the listed object, a
 listing reads all names, and an object stays in memory until it gets its name.
 """
 

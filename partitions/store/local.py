@@ -356,7 +356,7 @@ class LocalStore:
             os.close(origin)
 
     def _check_same(self, now: os.stat_result, listed: StoredObject, path: str) -> None:
-        """Check that the open file is the listed one. Raises: SourceChangedError."""
+        """Check that the open file is the listed file. Raises: SourceChangedError."""
         version = version_of(now.st_ino, now.st_mtime_ns, now.st_size)
         if (version != listed.version) if listed.version else (now.st_size != listed.size_bytes):
             self._doubts += 1

@@ -66,8 +66,8 @@ def scan_folder(root: RootFolder, folder: str) -> Iterator[Entry]:
                 if foreign > most:
                     raise CrowdedFolderError(
                         os.path.join(root.path, name.rpartition("/")[0]),
-                        f"more than {most} foreign files: move them elsewhere, because the folder cannot be "
-                        "listed before",
+                        f"more than {most} foreign files: move them elsewhere; the folder cannot be listed until "
+                        "then",
                     )
             yield name, entry
     finally:
@@ -101,7 +101,8 @@ def _scan(root: RootFolder, descriptor: int, folder: str, device: int, depth: in
 
 
 def check_crowd(root: RootFolder, folder: str, names: int, foreign: int) -> None:
-    """Check the limits of a log's folder (with ``/`` at its end): the number of all names, and of foreign ones.
+    """Check the limits of a log's folder (with ``/`` at its end): the number of all names, and the number of
+    foreign names.
     Raises: CrowdedFolderError.
     """
     path = os.path.join(root.path, folder.rstrip("/"))
@@ -117,7 +118,7 @@ def names_of(entries: Iterator[Entry]) -> frozenset[str]:
 
 
 def in_order(entries: Iterator[Entry]) -> list[StoredObject]:
-    """The files with these names, by name, without those deleted meanwhile."""
+    """The files with these names, by name, without files that were deleted meanwhile."""
     found = []
     for name, entry in entries:
         with suppress(FileNotFoundError):

@@ -48,7 +48,9 @@ class _Watched:
 
 
 class Watches:
-    """The watched folders of a process. Threads may share it; a forked child starts without any."""
+    """The watched folders of a process. Threads may share this object; a forked child starts without watched
+    folders.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -124,7 +126,7 @@ class Watches:
         return set(watched.names)
 
     def _drain(self) -> None:
-        """Read all reports. If its queue is full the kernel drops some, and then the content of no folder is
+        """Read all reports. If its queue is full, the kernel drops reports, and then the content of no folder is
         known.
         """
         assert self._descriptor is not None

@@ -445,7 +445,7 @@ class ObjectStore(ABC):
         return join(self.prefix, check_name(name))
 
     def _list_once(self, folder: str, after: str) -> tuple[int, Sequence[StoredObject]]:
-        """One walk through the pages of a folder. Returns their number, and the objects by name."""
+        """One walk through the pages of a folder. Returns the number of pages, and the objects by name."""
         root = self.prefix and self.prefix + "/"
         most = MOST_NAMES if is_log_folder(folder.rstrip("/")) else None
         pages, listed = self._objects.list(root + folder, most, after and root + folder + after)

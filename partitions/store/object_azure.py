@@ -182,8 +182,8 @@ class AzureSession:
 
 
 def _settings(account: str, server: str, options: StoreOptions) -> dict[str, Any]:
-    """The arguments of adlfs. It looks up missing arguments in the environment, and prefers a connection string to
-    all others.
+    """The arguments of adlfs. adlfs looks up missing arguments in the environment, and prefers a connection string
+    to all others.
 
     Raises: NoCredentialsFoundError, as the provider does; UnsupportedStoreError.
     """

@@ -314,8 +314,8 @@ def _part(upload: str, level: int, index: int) -> str:
 
 
 def _levels(parts: int) -> list[int]:
-    """The number of objects: the parts, and on each level one per 32 of the level before; at most 32 on the
-    last.
+    """The number of objects on each level: first the parts, then one object per 32 objects of the previous level;
+    at most 32 on the last level.
     """
     levels = [parts]
     while levels[-1] > MOST_COMPOSED:

@@ -32,12 +32,12 @@ class StoredObject:
     name that is never reused and was not listed: a segment from a remote table.
     """
     born: str = field(default="", compare=False)
-    """The creation time of a file, if the file system reports it; only ``Store.stat`` sets it. It differs for a
-    copy with the same ``version`` (``cp -a`` of a file whose inode is free again).
+    """The creation time of a file, if the file system reports it; only ``Store.stat`` sets it. A copy with the
+    same ``version`` (``cp -a`` of a file whose inode is free again) has a different creation time.
     """
     special: str = ""
-    """The kind of the object, if it is not a file: ``a symbolic link``, ``a FIFO``, ``a mount point``. It is
-    foreign: stratalog never reads, follows or deletes it, but the name is taken.
+    """The kind of the object, if it is not a file: ``a symbolic link``, ``a FIFO``, ``a mount point``. Such an
+    object is foreign: stratalog never reads, follows or deletes it, but the name is taken.
     """
     late: bool = False
     """Whether this is a high watermark that appeared during the listing. The listing may then not show all records
@@ -148,7 +148,7 @@ class StagedCopy(Staged, Protocol):
     def crc32(self) -> int:
         """The CRC-32 of all bytes, computed from the buffers that were written or sent, or reported by a server
         that copied them itself. Before ``commit``, ``stratalog.partitions.segment_check`` compares it with the
-        expected one, so bytes that the source storage has damaged never get a name.
+        expected checksum, so bytes that the source storage has damaged never get a name.
         """
         ...
 
@@ -242,9 +242,9 @@ class Store(Protocol):
         are listed, at a cost that does not depend on the earlier ones.
 
         ``known`` is this store's previous listing of the same folder, ``()`` at first. With it, a store may assume
-        for up to a minute that an unchanged name is the same file, and reuse its status. It may then miss bytes
-        changed under a name, which no honest writer does, until they are read. If no name was added or removed,
-        the result may be ``known`` itself.
+        for up to a minute that an unchanged name is the same file, and reuse its status. Then the store may miss
+        that the bytes under a name have changed, until they are read. (No honest writer changes bytes.) If no name
+        was added or removed, the result may be ``known`` itself.
 
         Raises: BrokerUnreachableError if the root does not exist; StorageAuthorizationError if the caller may not
         list it; ListingUnstableError; CorruptionError if the folder is a link or another volume, or has too many
@@ -289,7 +289,7 @@ class Store(Protocol):
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete files in bulk; a missing name is not an error. Anything but a file remains. Raises: StorageError,
-        which names the files that could not be deleted; the others are deleted.
+        which names the files that could not be deleted; all other files are deleted.
         """
         ...
 

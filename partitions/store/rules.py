@@ -69,7 +69,7 @@ def check_name(name: str) -> str:
 
 
 def special_key(name: str) -> str:
-    """The kind of an object below the root whose key is not a valid name; empty for a valid one. S3's requests
+    """The kind of an object below the root whose key is not a valid name; empty for a valid key. S3's requests
     cannot express every control character.
     """
     if _FORBIDDEN_PARTS.isdisjoint(name.split("/")) and not _CONTROL_CHARACTERS.search(name):
@@ -159,7 +159,7 @@ def copy_in_pieces(
     Returns the CRC-32 of all bytes.
 
     Pieces come in any order and from several threads; at most ``TRANSFER_THREADS`` are in memory. Each read checks
-    that the object is still the listed one. Raises: SourceChangedError; errors of ``put``.
+    that the object is still the listed object. Raises: SourceChangedError; errors of ``put``.
     """
 
     passed = PiecewiseCrc32()
@@ -187,8 +187,8 @@ def copy_in_pieces(
 
 
 def run_pieces(actions: Sequence[Callable[[], None]]) -> None:
-    """Run all actions, some in parallel. After a failure no action starts; the first failure is raised once the
-    running ones have ended.
+    """Run all actions, some in parallel. After a failure no further action starts; the first failure is raised
+    once the running actions have ended.
     """
     if len(actions) <= 1:
         for action in actions:

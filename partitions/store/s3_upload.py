@@ -198,8 +198,8 @@ class StagedUpload:
     def copy_part(
         self, index: int, bucket: str, key: str, condition: dict[str, str], start: int, end: int
     ) -> bool:
-        """Have the server copy ``[start, end)`` of an object, under ``CopySourceIfMatch``. False if it returns no
-        checksum of its copy: the caller then uploads the part.
+        """Have the server copy ``[start, end)`` of an object, under ``CopySourceIfMatch``. False if the server
+        returns no checksum of its copy: the caller then uploads the part.
 
         Raises: SourceChangedError, StorageError.
         """
