@@ -8,9 +8,9 @@ Some earlier file holds all producers.
     rule      the state after the file is the state at *any* offset from ``since`` up to the file's end, updated by
               the touched entries. So no particular file must stay: a merged segment that covers the file
               that ended at ``since`` works, and so does the ``.local`` register of a log that starts later
-    levels    changes since a complete state (the first level), or since a file with changes of that level: the
-              state is in three files (four, if replicas merged separately), and a footer has some dozens of
-              producers
+    levels    the first level has the changes since a complete state, and the second level has the changes since a
+              file of the first level. So the state is in three files (four, if replicas merged separately), and a
+              footer has some dozens of producers
 
 Each footer has all open transactions. (Merged segments, the remote tier and snapshots have none open.) Segments in
 the remote tier, snapshots and ``.local`` registers leave their log, so they hold the complete state. Pure.
@@ -30,8 +30,8 @@ level.
 _SMALL = 32
 """Up to this number of producers, all are written."""
 _PART_OF_ALL = 16
-"""The complete state is written if this fraction of it was touched, or if it takes less than this fraction of the
-file.
+"""The complete state is written if more than 1/16 of its producers were touched, or if it takes at most 1/16 of
+the file.
 """
 _ENTRY_BYTES = 64
 

@@ -48,7 +48,7 @@ is its date.
 Acks = Literal["all", "leader"]
 """The replicas that must have the records of an append before it is acknowledged."""
 OnChangedReplay = Literal["refuse", "accept"]
-"""The policy for a sequence that is repeated with other records."""
+"""The policy for a sequence that is repeated with different records."""
 
 
 class PastAppend(msgspec.Struct, frozen=True, array_like=True):
@@ -244,7 +244,7 @@ def check_same_records(
     if records == known and digest == (earlier.digest or digest):
         return
     raise ChangedReplayError(
-        f"{sequence} was appended before with other records ({known} at offsets [{earlier.base_offset}, "
+        f"{sequence} was appended before with other records ({known} records at offsets [{earlier.base_offset}, "
         f"{earlier.next_offset}), now {records}{'' if records != known else ' different ones'}); the new records "
         "were not stored: give new records a new sequence"
     )

@@ -34,8 +34,8 @@ from stratalog.partitions.transactions import Fate, LogTransactions
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """The result of a removal: the numbers of segments made, of files that they replace, and of gaps in them; and
-    the bytes of the files (read) and of the segments (written).
+    """The segments that a removal made, the files that they replace, the gaps in the segments, and the bytes read
+    and written.
     """
 
     segments: int = 0
@@ -107,8 +107,8 @@ def erased_before(rule: Rule, erasures: Iterable[Erasure]) -> list[Erasure]:
 def removed_by(
     erased: Sequence[Erasure], by_rule: Callable[[int, int], npt.NDArray[np.bool_]]
 ) -> Callable[[int, int], npt.NDArray[np.bool_]]:
-    """For each record of a range, whether a file that follows a rule lacks it: the rule removes it, or ``erased``,
-    the erasures before the rule, name it.
+    """For each record of a range, whether a file that follows a rule lacks the record, because of the rule itself,
+    or because of ``erased``, the erasures before the rule.
     """
     return lambda start, end: by_rule(start, end) | marks(erased, start, end)
 

@@ -139,13 +139,14 @@ def removable(log: ReplicaLog, now_ms: int, delay_ms: int, leader_epoch: int | N
     """The names that a vacuum of this replica may delete now (V6, V10, V11 of the attack on the protocol), if the
     committed leader epoch of its partition is ``leader_epoch`` or later.
 
-    - files that left the log at least ``delay_ms`` ago (``discarded`` has the time): below the local start, hidden
-      by a merged segment, or of another history; of the last kind only files below the high watermark, because
-      files above it may become live again;
-    - registers that are no longer needed: local starts below a start that is at least as old as the delay, so that
-      a start that moves more often does not keep files forever; leader epochs before the last ``KEPT_EPOCHS`` up
-      to the committed epoch, if all of these are at least as old as the delay. (A register above the committed
-      epoch belongs to no leader, and is ignored.)
+    - Files that left the log at least ``delay_ms`` ago (``discarded`` has the time): files below the local start,
+      files hidden by a merged segment, and files of another history. A file of another history must be below the
+      high watermark, because a file above it may become live again.
+    - Registers of local starts below a start that is at least as old as the delay. So a start that moves more
+      often does not keep files forever.
+    - Superseded high watermarks (``litter``).
+    - Registers of leader epochs up to the committed epoch that are at least as old as the delay, except the last
+      ``KEPT_EPOCHS`` of these. (A register above the committed epoch belongs to no leader.)
     """
     listing = log.listing
     lasting = _lasting_local_start(listing, now_ms - delay_ms)

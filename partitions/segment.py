@@ -149,8 +149,8 @@ def segment_of(store: Readable, file: DataFile, held: Readable) -> Segment:
 def end_of_file(
     store: Readable, file: DataFile, footer_of: Callable[[DataFile], SegmentFooter] | None = None
 ) -> int:
-    """The offset after the last record of a data file: from its name, for an append from its footer
-    (``footer_of``, if another source provides it). Cached while the object is the same.
+    """The offset after the last record of a data file. It is in the name of a segment, and in the footer of an
+    append (``footer_of``, if another source provides the footer). Cached while the object is the same.
 
     Raises: see ``read_segment``.
     """

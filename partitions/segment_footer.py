@@ -194,8 +194,8 @@ def checksums_of(raw: bytes, what: str) -> Checksums:
 
 
 def file_crc32(end: bytes | memoryview, body_crc32: int) -> int:
-    """The CRC-32 of a whole file: of all bytes before the Parquet footer, as the footer states it, and of ``end``,
-    the footer and everything after it.
+    """The CRC-32 of a complete file, combined from two parts: the CRC-32 of all bytes before the Parquet footer,
+    which the footer states, and the CRC-32 of ``end``, the footer and everything after it.
     """
     return isal_zlib.crc32(end, body_crc32)
 

@@ -383,7 +383,7 @@ def _encoded(footer: SegmentFooter) -> bytes:
 
 class _CheckedTail(io.RawIOBase):
     """Passes bytes on to a sink and computes their checksum; bytes after ``hold`` (the page index and Parquet's
-    footer) wait for the checksums and the tag, which are inside the footer itself.
+    footer) are held back until the checksums and the tag are known, which are inside the footer itself.
     """
 
     def __init__(self, sink: BinaryIO, sign: Sign | None) -> None:

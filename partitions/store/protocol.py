@@ -236,10 +236,10 @@ class Store(Protocol):
         self, prefix: str, after: str = "", known: Sequence[StoredObject] | None = None
     ) -> Sequence[StoredObject]:
         """All objects whose name starts with the folder ``prefix`` (``""``: the whole root), sorted by name. If
-        one scan is not a snapshot, the listing combines two (``two_scans``): for a log, it shows all files that
-        existed when it began, without a gap, and omits files appended after the log's end meanwhile. Staged
-        objects are not listed. A missing folder is empty. With ``after``, a name in the folder, only later names
-        are listed, at a cost that does not depend on the earlier ones.
+        one scan is not a snapshot, the listing combines two scans (``two_scans``). For a log, the listing shows
+        all files that existed when it began, without a gap, and omits files that were appended at the log's end in
+        the meantime. Staged objects are not listed. A missing folder is empty. With ``after``, a name in the
+        folder, only later names are listed, at a cost that does not depend on the earlier ones.
 
         ``known`` is this store's previous listing of the same folder, ``()`` at first. With it, a store may assume
         for up to a minute that an unchanged name is the same file, and reuse its status. Then the store may miss
