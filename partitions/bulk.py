@@ -1,4 +1,4 @@
-"""Creation of very many objects that all stay alive.
+"""Speeds up the creation of very many objects that all stay alive.
 
 Python's cycle collector traverses the living objects again and again while their number grows. While no object can
 be garbage, the collector finds nothing, but takes a third of the running time. Without this module, a remote log

@@ -63,8 +63,8 @@ class Cleanable:
 
 
 def dirty_from(log: ReplicaLog, compacted_to: int) -> int:
-    """The first offset of the brokers' files that was never compacted. Files that an erasure has rewritten reach
-    above ``compacted_to``, the bound of the last compaction.
+    """The first offset of the brokers' files that was never compacted. Files that an erasure has rewritten may
+    extend above ``compacted_to``, the bound of the last compaction.
     """
     return max(min(log.removed_to, compacted_to), log.local_start)
 

@@ -9,7 +9,7 @@
     `-- OutcomeUnknownError       the call may have taken effect; read before you retry
 
 Each class has a ``code``, which is Kafka's name of the error if Kafka has one. A message names the thing (topic,
-partition, broker, file), says what is wrong, and what to do. It is one line of printable characters, whatever
+partition, broker, file), and says what is wrong and what to do. It is one line of printable characters, whatever
 characters its names contain, since it goes to terminals and logs.
 """
 

@@ -28,7 +28,8 @@ ADDED = "stratalog.added"
 def grown_schema(present: str, wanted: str, column: str) -> tuple[str, list[str]]:
     """The declared type after growing from ``present`` to ``wanted`` (both Spark's JSON text), and the dotted
     names of the fields of ``column`` that the change adds or widens, in order. If nothing changes: ``present`` and
-    no names. Keys are not widened, because the hash of a key, which selects its partition, depends on its type.
+    no names. Keys are not widened, because the hash of a key selects its partition, and depends on the type of the
+    key.
 
     Raises: InvalidCallError for a type that no topic can have, or a change of ``present`` that is not growth.
     """
@@ -103,7 +104,9 @@ def _type(node: Any) -> pa.DataType:
 
 
 def not_in_iceberg(present: str | None, wanted: str | None) -> list[str]:
-    """The dotted names of fields whose types become wider in a way that Iceberg lacks, each with both types."""
+    """The dotted names of fields whose types become wider in a way that Iceberg does not support, each with its
+    old and new type.
+    """
     if present is None or wanted is None:
         return []
     return list(_not_in_iceberg(parse_json(present), parse_json(wanted), "value"))

@@ -1,4 +1,4 @@
-"""Tables and marked lines as HTML, for notebooks; escapes every text.
+"""Tables and marked lines as HTML, for notebooks. Every text is escaped.
 
 Text has the color of the notebook's theme, light or dark; a mark has its own background. The HTML has no scripts
 or classes, so it looks the same everywhere.
@@ -57,8 +57,8 @@ def html_table(
     numbers: Iterable[str] = (),
     total: int | None = None,
 ) -> str:
-    """A table of texts. The columns in ``numbers`` are right-aligned. Rows after the first ``MOST_ROWS`` are left
-    out, and counted; ``total`` is the full number of rows, if ``rows`` are only the first.
+    """A table of texts. The columns in ``numbers`` are right-aligned. Rows after the first ``MOST_ROWS`` are
+    replaced by their number. If ``rows`` has only the first rows of a table, ``total`` is the number of all rows.
     """
     if not rows:
         return ""

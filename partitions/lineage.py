@@ -93,8 +93,8 @@ class Lineage:
 
     def truncated_from_start(self, log_start_offset: int) -> Lineage:
         """The lineage without the entries that are wholly below the log start; the entry that covers the log start
-        is kept unchanged. (Kafka's epoch cache moves its start to the log start.) The epochs of offsets below the
-        first entry are unknown.
+        is kept unchanged. (Kafka's epoch cache moves the start of that entry to the log start.) The epochs of
+        offsets below the first entry are unknown.
         """
         return Lineage(self.entries[max(bisect_right(self._starts, log_start_offset) - 1, 0) :])
 

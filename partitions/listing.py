@@ -348,13 +348,15 @@ def log_of_chain(
     )
 
 
-# The end of an append is inferred from the next file, so a listing alone cannot show that a file in between is
-# lost. So readers compare the inferred end with the end in the footer (``segment.end_of_file``), and logs of one
-# history are compared with each other.
+# The end of an append is inferred from the next file. A listing alone cannot show that a file in between is lost,
+# so readers compare the inferred end with the end in the footer (``segment.end_of_file``), and logs of one history
+# are compared with each other.
 
 
 def missing_file(what: str, end: int, start: int) -> LogGapError:
-    """The error for an append ``what`` that ends at ``end`` by its footer, before the next file at ``start``."""
+    """The error for an append ``what`` that ends at ``end`` according to its footer, before the next file at
+    ``start``.
+    """
     return LogGapError(
         f"{what} ends at offset {end}, but the next file starts at {start}: a file is missing between them; "
         "restore it from another replica"
@@ -421,8 +423,8 @@ def _high_watermark(listing: Listing, lineage: Lineage, local_start: int, log_en
 
 
 def claimed_high_watermark_of(listing: Listing, lineage: Lineage) -> int:
-    """The offset up to which the high-watermark files of a folder say that a history was committed; 0 if there are
-    no such files. Late files are ignored: their records may also have been written after the listing.
+    """The offset up to which a history was committed, according to the high-watermark files of a folder; 0 if
+    there are no such files. Late files are ignored: their records may also have been written after the listing.
     """
     known = {entry.epoch for entry in lineage}
     claims = (name for name in listing.watermarks if name.epoch in known and name not in listing.late)

@@ -2,9 +2,9 @@
 
 Each append is its own file, however small. Below the high watermark, neighboring files are merged:
 
-- *sealed* runs: together about ``segment.bytes``, or older than ``segment.ms``. A run becomes one segment, which
-  is never merged again, and which may move to the remote tier. A run that moves there soon is not merged first:
-  the upload writes the segment from the files, and retention deletes the files.
+- *sealed* runs of files that have about ``segment.bytes`` together, or are older than ``segment.ms``. A run
+  becomes one segment, which is never merged again, and which may move to the remote tier. A run that moves there
+  soon is not merged first: the upload writes the segment from the files, and retention deletes the files.
 - in the *active* tail, ``segment.merge.min.files`` neighbors, if the merged file belongs to a higher tier of sizes
   than each neighbor, and each neighbor has less than 1/64 of ``segment.bytes``. So a folder of small appends stays
   short, and every byte is rewritten only a logarithmic number of times.

@@ -29,7 +29,7 @@ Epoch = Annotated[int, Meta(ge=0, le=GREATEST_EPOCH)]
 
 def whole(given: object, what: str, least: int | None = None, greatest: int = GREATEST) -> int:
     """Convert ``given``, an integer of any type (such as numpy's), to an int in ``[least, greatest]`` (None: the
-    least 64-bit integer); ``what`` names it in the error.
+    least 64-bit integer); ``what`` names the integer in errors.
 
     Raises: InvalidCallError for any other value, including a bool or a float such as 2.0.
     """

@@ -201,7 +201,7 @@ def _parse(footer: bytes) -> Layout:
         RowGroup(first, first + rows, chunks) for first, (rows, chunks) in zip(ends, groups, strict=False)
     )
     if found.get(3) != ends[-1]:
-        raise ValueError(f"it has {found.get(3)} rows, but row groups with {ends[-1]}")
+        raise ValueError(f"it has {found.get(3)} rows, but its row groups have {ends[-1]}")
     for group in row_groups:
         _check_group(group, leaves)
     return Layout(leaves, row_groups)

@@ -31,7 +31,7 @@ from stratalog.partitions.parquet_footer import (
 from stratalog.partitions.thrift import BINARY, I32, I64, STRUCT, TRUE, CompactReader, Field, varint
 
 LEVELS_BYTES = 8
-"""Bytes per value in a list and per enclosing list: for the levels, and the end offset of the list."""
+"""Bytes for each value in a list, per enclosing list: for the levels, and for the end offset of the list."""
 
 _DATA, _DICTIONARY = 0, 2
 """Types of pages: only those of version 1, because segments have no others."""
@@ -45,7 +45,7 @@ _USUAL = re.compile(
 )
 """The header of nearly all pages: the fields of ``_HEADER`` in order, no statistics, small numbers."""
 _HEAD_BYTES = 5
-"""The maximum size of the head of a run of indices, which has 32 bits."""
+"""The maximum size of the head of a run of indices: a varint of 32 bits."""
 _AT_ONCE = 64 * 1024
 """The number of indices to unpack at a time; a multiple of eight."""
 
@@ -54,7 +54,7 @@ Read = Callable[[int, int], bytes]
 
 
 class _Page(NamedTuple):
-    """Bytes ``[start, end)`` of the file, after the header."""
+    """A page: its content is the bytes ``[start, end)`` of the file, after the header."""
 
     start: int
     end: int
@@ -118,7 +118,7 @@ def check_row_group(
 
 
 def _pages(leaf: Leaf, chunk: ColumnChunk, read: Read) -> _Column:
-    """The pages of a chunk. Raises: ValueError for pages that do not fill it exactly."""
+    """The pages of a chunk. Raises: ValueError for pages that do not fill the chunk exactly."""
     data = read(chunk.start, chunk.end)
     at, values = 0, 0
     most = 512 + chunk.values // 256  # a page has at least 256 values, or is large
@@ -177,7 +177,9 @@ def _zigzag(text: bytes) -> int:
 
 
 def _by_the_longest(column: _Column, read: Read) -> int:
-    """An upper bound of the bytes of dictionary-encoded values: as if all were as long as the longest."""
+    """An upper bound of the bytes of dictionary-encoded values: as if all values were as long as the longest
+    value.
+    """
     return column.repeats * int(_lengths(column, read).max(initial=0))
 
 

@@ -181,7 +181,7 @@ class ChunkName:
 
     @property
     def checkpoint(self) -> CheckpointName:
-        """The snapshot that this is a part of."""
+        """The snapshot to which these bytes belong."""
         return CheckpointName(self.end_offset, self.epoch)
 
     def __str__(self) -> str:

@@ -52,7 +52,7 @@ OnChangedReplay = Literal["refuse", "accept"]
 
 
 class PastAppend(msgspec.Struct, frozen=True, array_like=True):
-    """An append of a producer before its last one; see ``ProducerEntry``."""
+    """An append of a producer before its last append; see ``ProducerEntry``."""
 
     sequence: Int64
     base_offset: Int64
@@ -62,8 +62,9 @@ class PastAppend(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ProducerEntry(msgspec.Struct, frozen=True, array_like=True):
-    """The last append of one producer: epoch, sequence, offsets ``[base, next)``, time (wall clock); for a named
-    producer also its earlier appends."""
+    """The last append of one producer: its epoch, sequence, offsets ``[base, next)`` and time (wall clock). The
+    entry of a named producer also has the earlier appends.
+    """
 
     epoch: Int64
     sequence: Int64
@@ -122,8 +123,8 @@ class ProducerAppend(msgspec.Struct, frozen=True):
     partition_count: int | None = None
     """See ``ProducerEntry``; for a retry of the append when the topic has grown."""
     on_changed_replay: OnChangedReplay | None = None
-    """The policy for a repeated sequence of a named producer. None: the engine numbers the sequences itself; they
-    are repeated soon and with the same records, or never.
+    """The policy for a repeated sequence of a named producer. None: the engine numbers the sequences itself. It
+    repeats a sequence soon and with the same records, or never.
     """
     late: bool = False
     """Whether other partitions have later sequences: then a partition that lacks this sequence must refuse it."""
@@ -177,7 +178,7 @@ class EarlierAttempt(msgspec.Struct, frozen=True):
     next_offset: int
     """The end of the attempt's records; an upper bound if ``base_offset`` is None."""
     base_offset: int | None = None
-    """The first offset; None if the attempt was too long ago for it to be known."""
+    """The first offset; None if the attempt was so long ago that its offsets are no longer known."""
     digest: bytes | None = None
     """The digest of its records; None if unknown."""
 
@@ -187,8 +188,8 @@ def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> 
     written if the producer has the marker's epoch, or a later epoch.
 
     Raises: InvalidProducerEpochError if a newer instance has appended. If later sequences of the producer are in
-        the log: OutOfOrderSequenceNumberError if this sequence never was, DuplicateSequenceNumberError if that is
-        unknown.
+        the log: OutOfOrderSequenceNumberError if this sequence was never appended, DuplicateSequenceNumberError if
+        that is unknown.
     """
     last = state.get(append.producer_id)
     if append.control is not None and last is not None and append.epoch <= last.epoch:
@@ -287,9 +288,9 @@ def _longer(before: ProducerEntry, sequence: int) -> tuple[int, ...]:
 
 
 def without_transactions(state: ProducerState) -> dict[str, ProducerEntry]:
-    """The state at an offset below which all transactions are decided, with none open. An entry below the last
-    stable offset may still list an open transaction whose marker comes later. A log that continues from there
-    without the later files, such as a restored log, would never get that marker.
+    """The state, without open transactions, at an offset below which all transactions are decided. An entry below
+    the last stable offset may still list an open transaction whose marker comes later. A log that continues from
+    there without the later files, such as a restored log, would never get that marker.
     """
     return {name: replace(entry, txn_first_offset=None) for name, entry in state.items()}
 

@@ -39,8 +39,8 @@ _GIVEN_COLUMNS = frozenset((*RECORD_COLUMNS, "partition"))
 
 def columns_of_records(names: Collection[str], declared: Collection[str]) -> dict[str, str]:
     """A mapping of each name to itself, if rows have the columns of a record by name, as Kafka clients and Spark's
-    Kafka sink expect. Empty if the rows have no ``value``, or have another column, or if the declared fields of
-    the value (``declared``; none unless the value is a struct) include one of the names.
+    Kafka sink expect. Empty if the rows have no ``value``, or have any other column, or if the declared fields of
+    the value (``declared``; none unless the value is a struct) include the name of one of these columns.
     """
     given = set(names)
     if "value" not in given or not given <= _GIVEN_COLUMNS or not given.isdisjoint(declared):
@@ -202,8 +202,8 @@ def check_columns(
 
 
 def typed_nulls(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """The batch with the topic's types for columns that Arrow cannot type: record columns with only nulls, or only
-    empty lists and nulls.
+    """The batch with the topic's types for record columns whose types Arrow cannot infer: columns with only nulls,
+    or with only empty lists and nulls.
     """
     for index, field in enumerate(batch.schema):
         if field.name in RECORD_COLUMNS:
@@ -257,8 +257,8 @@ def _optional(kind: pa.DataType) -> pa.DataType:
 def _required(
     column: pa.Array, kind: pa.DataType, live: npt.NDArray[np.bool_], what: str = "", *, nullable: bool = True
 ) -> pa.Array:
-    """A column without an offset as a type that differs only in nullability. ``live`` marks the rows that are not
-    inside a null.
+    """Convert a column without an offset to a type that differs only in nullability. ``live`` marks the rows that
+    are not inside a null.
     """
     valid, *buffers = column.buffers()
     if column.null_count:

@@ -109,9 +109,9 @@ def next_rule(
     delete_retention_ms: int,
     generation: int | None = None,
 ) -> Rule:
-    """The rule that follows ``earlier``, the rules of the partition in order. ``generation`` is the number of the
-    new rule, because an erasure (``stratalog.partitions.erasure``) may have the last generation. Raises:
-    ValueError if ``bound`` is below the bound of an earlier rule.
+    """The rule that follows ``earlier``, the rules of the partition in order. ``generation`` is given if an
+    erasure (``stratalog.partitions.erasure``) has the last generation. Raises: ValueError if ``bound`` is below
+    the bound of an earlier rule.
     """
     last = earlier[-1].rule if earlier else Rule(0, 0)
     if bound < last.bound:

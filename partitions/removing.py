@@ -134,8 +134,8 @@ def check_stable(rule: Rule, transactions: LogTransactions, what: str) -> None:
     if rule.bound > transactions.last_stable_offset:
         raise RetriableError(
             f"{what}: {rule} extends above the last stable offset {transactions.last_stable_offset} known to "
-            "this replica; a newly elected leader may not know the current one yet: run `stratalog replicate`, "
-            "and compact again"
+            "this replica; a newly elected leader may not know the current offset yet: run `stratalog "
+            "replicate`, and compact again"
         )
 
 
@@ -163,7 +163,7 @@ def keys_of_log(
 
 
 def key_field(schemas: Iterable[pa.Schema], what: str) -> pa.Schema:
-    """The widest of the keys of these schemas, as a schema. Raises: see ``widest``."""
+    """A schema whose only column is the widest key of these schemas. Raises: see ``widest``."""
     return pa.schema([widest(schemas, what).field("key")])
 
 
@@ -205,7 +205,7 @@ def keys_of(
 
 
 def _with_gaps(control: pa.Array, offsets: npt.NDArray[np.int64], erased: Sequence[Erasure]) -> pa.Array:
-    """The column ``control`` of the records at these ascending offsets, with a gap for each that is erased."""
+    """The column ``control`` of the records at these ascending offsets, with a gap for each erased record."""
     if not len(offsets):
         return control
     start = int(offsets[0])

@@ -23,7 +23,7 @@ UNKNOWN_MS = 2**63 // 1000 + 1
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A file of a log as retention sees it, local or remote: offsets ``[start, end)``."""
+    """A local or remote file of a log, with the data that retention needs: offsets ``[start, end)``."""
 
     start: int
     end: int
@@ -111,7 +111,7 @@ def next_expiry_ms(extents: Sequence[LogFile], limits: RetentionLimits, now_ms: 
 
 def in_future(extents: Sequence[LogFile], keep_from: int, now_ms: int) -> LogFile | None:
     """The first file with a timestamp in the future. If timestamps have to be read, only the files up to the first
-    kept one, and the last file, are checked: the other files are checked when they are the next to expire.
+    kept file, and the last file, are checked: the other files are checked when they are the next to expire.
     """
     for extent in extents:
         cheap = isinstance(extent.max_timestamp, int) or extent.start <= keep_from or extent is extents[-1]

@@ -119,7 +119,9 @@ def remove_from_run(
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A segment from which records were removed: its gaps, and the bytes written (0: another driver made it)."""
+    """A segment from which records were removed: its gaps, and the bytes written (0: another driver has made the
+    segment).
+    """
 
     gaps: int
     size_bytes: int
@@ -246,7 +248,7 @@ class _Files:
         self.segments = [self._by_name[link.name] for link in run.links]
 
     def records(self, link: Link) -> Iterator[pa.RecordBatch]:
-        """The records of a link. Call it once for each link. Raises: see ``read_batches``."""
+        """The records of a link. Call this once for each link. Raises: see ``read_batches``."""
         self._left[link.name] -= 1
         held: Readable | None = self._held.get(link.name)
         if not self._left[link.name]:

@@ -49,7 +49,7 @@ class Segment:
     index_start: int
     """The end of the column chunks, where the page index begins."""
     crc32: int
-    """The CRC-32 of the file's bytes as written; a copy must have the same."""
+    """The CRC-32 of the file's bytes as written; a copy must have the same CRC-32."""
     what: str
     """The file's address, for messages."""
 
@@ -104,7 +104,7 @@ def forget() -> None:
 
 def forget_files(store: Readable, files: Iterable[DataFile]) -> None:
     """Clear the cached footers of files that this process is unlikely to read again. Otherwise a process that
-    appends for hours would fill the cache with them. Their ends stay cached.
+    appends for hours would fill the cache with them. The ends of the files stay cached.
     """
     for file in files:
         _remembered.take(_key(store, file.object))
@@ -269,8 +269,9 @@ def read_row_groups(
     columns: list[str] | None = None,
     wanted: Callable[[RowGroup], bool] = lambda _: True,
 ) -> Iterator[tuple[int, pa.Table]]:
-    """``(first offset, records)`` of the part of each row group with offsets ``[start, end)``, checksums verified.
-    Row groups without such offsets, or not in ``wanted``, are not read. Each column takes one ranged read.
+    """Yields ``(first offset, records)`` for each row group: the records with offsets ``[start, end)``, checksums
+    verified. Row groups without such offsets, or not in ``wanted``, are not read. Each column takes one ranged
+    read.
 
     Raises: CorruptSegmentError, SourceChangedError; StorageError if this process lacks memory.
     """

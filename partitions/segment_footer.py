@@ -50,7 +50,7 @@ class TransactionPart(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
-    """The log's description of a data file. Offsets ``[base_offset, next_offset)``; never empty."""
+    """The log's description of a data file with the offsets ``[base_offset, next_offset)``, at least one."""
 
     topic_id: str
     partition: Int64
@@ -59,7 +59,8 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
     lineage: tuple[tuple[Epoch, Natural], ...]
     producers: dict[str, ProducerEntry | None]
     """The producer state of the partition after this file; or only the producers touched since
-    ``producers_since``, with None for dropped ones (``producer_changes``)."""
+    ``producers_since``, with None for dropped producers (``producer_changes``).
+    """
     min_timestamp_us: Int64
     """The largest timestamp; 0 when no record has a timestamp."""
     max_timestamp_us: Int64
@@ -209,8 +210,8 @@ def check_tail(store: Readable, stored: StoredObject) -> None:
     """Compare the page index and Parquet footer with their checksums, by one ranged read of the file's end, or up
     to three if they are large.
 
-    For readers such as Spark that check pages but trust the rest: a wrong statistic would skip row groups, a wrong
-    name would make a column null.
+    Readers such as Spark check pages but trust the rest: a wrong statistic would make them skip row groups, and a
+    wrong name would make a column null.
 
     Raises: CorruptSegmentError; SourceChangedError when the file is gone, or was replaced; StorageError kinds.
     """

@@ -297,7 +297,7 @@ class SegmentWriter:
 def _regular(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The column in pieces that give the same pages as one piece. Arrow's writer ends pages only after a multiple
     of ``_WRITE_BATCH_ROWS`` rows of a piece. So pieces of bytes end there, and only rows around the ends of
-    batches are copied. In lists the writer counts elements instead, so these become one piece.
+    batches are copied. In lists the writer counts elements instead, so lists become one piece.
     """
     kind = column.type
     if column.num_chunks < 2:

@@ -10,7 +10,7 @@ from stratalog.partitions.errors import InvalidCallError
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """The end of a message about an unknown name: ``; did you mean 'trips'?``, or an empty text if no known name
-    has a similarity of ``cutoff``. A name that differs only in case is the nearest.
+    has a similarity of at least ``cutoff``. A name that differs only in case is the nearest.
     """
     names = list(known)
     same = [one for one in names if one.casefold() == name.casefold()]
@@ -19,8 +19,8 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
 
 
 def check_options(given: Iterable[str], known: Iterable[str]) -> None:
-    """Check that all options are known. Raises: InvalidCallError for an unknown option, which names the nearest
-    option.
+    """Check that all options are known. Raises: InvalidCallError, which names the unknown option and the nearest
+    known option.
     """
     names = list(dict.fromkeys(known))
     for option in given:

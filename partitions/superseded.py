@@ -132,7 +132,7 @@ class Superseded:
         return self._files
 
     def _latest(self, table: pa.Table) -> pa.Table:
-        """The rows with the last offset of each key; the others are marked."""
+        """The rows with the last offset of each key; all other rows are marked."""
         table = table.combine_chunks()
         keys = [_one_chunk(table.column(name)) for name in table.column_names if name != _OFFSET]
         offsets = integers_of(_one_chunk(table.column(_OFFSET)))

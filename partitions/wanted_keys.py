@@ -80,7 +80,7 @@ class WantedKeys:
         return held
 
     def _row_groups(self, segment: Segment) -> set[int]:
-        """The first rows of the row groups that may hold one of the keys, by their statistics."""
+        """The first rows of the row groups that, by their statistics, may hold one of the keys."""
         found = set()
         for index, group in enumerate(segment.row_groups):
             if self.may_hold(segment, index):
@@ -88,7 +88,7 @@ class WantedKeys:
         return found
 
     def may_hold(self, segment: Segment, index: int) -> bool:
-        """Whether a row group may hold one of the keys, by its statistics."""
+        """Whether a row group, by its statistics, may hold one of the keys."""
         metadata = segment.parquet.row_group(index)
         for number in range(metadata.num_columns):
             column = metadata.column(number)

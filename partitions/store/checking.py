@@ -30,7 +30,7 @@ RACES = 10
 ROUNDS = 10
 MANY = 200
 PART_BYTES = 1024
-"""Options for racers: large objects are multipart uploads, whose parts may be small here."""
+"""The size of the parts of large objects, which are multipart uploads."""
 LARGE_BYTES = 16 * 1024 * 1024
 MOST_SKEW_S = 60
 
@@ -157,17 +157,17 @@ class StoreCheck:
             errors = [outcome for outcome in of_name if outcome not in (CREATED, TAKEN, UNKNOWN)]
             if len(winners) > 1:
                 raise BrokenRuleError(
-                    f"{len(winners)} of {count} created the same name, according to the storage: "
+                    f"{len(winners)} of {count} racers created the same name, according to the storage: "
                     f"concurrent drivers would overwrite each other's records{self._how(name)}"
                 )
             if errors:
-                raise BrokenRuleError(f"{len(errors)} of {count} failed, the first with: {errors[0]}")
+                raise BrokenRuleError(f"{len(errors)} of {count} racers failed, the first with: {errors[0]}")
             found = self._other.read(name)
             if winners and found != racers[winners[0]].data():
                 raise BrokenRuleError("the name does not have the bytes of the racer that created it")
             if not winners and UNKNOWN not in of_name:
-                raise BrokenRuleError(f"the storage answered all {count} that a free name was taken")
-        return f"{count} raced for each of {races} names, and exactly one created each name"
+                raise BrokenRuleError(f"the storage told all {count} racers that a free name was taken")
+        return f"{count} racers tried to create each of {races} names, and exactly one created it"
 
     def _how(self, name: str) -> str:
         """The reason why a foreign file system created an existing name."""

@@ -82,10 +82,10 @@ class NamedProvider:
 
 @dataclass(frozen=True, slots=True)
 class GivenProvider:
-    """A function that the caller passed. It is pickled as Spark's functions are."""
+    """A function that the caller passed. The function is pickled like Spark's functions."""
 
     id: str
-    """The identity of the function: copies of the function on an executor are the same provider."""
+    """The identity of the function. Copies of the function on an executor have the same identity."""
     function: Provider = field(compare=False, repr=False)
 
     @property

@@ -61,7 +61,7 @@ class FileSystemStore(ObjectStore):
         return self._objects.file_system
 
     def check(self) -> None:
-        """See ``Store.check``; the error names a file system that overwrites."""
+        """See ``Store.check``; the error names a file system that overwrites existing names."""
         try:
             probe = probe_name(self._new_id())
             self.create(probe, b"first")

@@ -87,7 +87,9 @@ class LocalStore:
         self.counts = self._tally.counts
         self._time = StorageTime()
         self._doubts = 0
-        """The number of files found changed since their listing; earlier listings are then no longer reused."""
+        """The number of files that had changed after their listing. When it grows, earlier listings are no longer
+        reused.
+        """
 
     def __repr__(self) -> str:
         return f"LocalStore({self.root!r})"

@@ -74,9 +74,9 @@ class RootFolder:
             os.close(descriptor)
 
     def open_folder(self, name: str, flags: int = SEARCHED, *, make: bool = False) -> int:
-        """A descriptor of a folder, which the caller closes. ``make`` creates it and the missing folders above it,
-        except the root, so that each survives a power cut. Existing folders are also synced once, because their
-        creator may have crashed before its sync.
+        """A descriptor of a folder, which the caller closes. ``make`` creates the folder and the missing folders
+        above it, except the root, so that each survives a power cut. Existing folders are also synced once,
+        because their creator may have crashed before syncing them.
 
         Raises: FileNotFoundError; NotADirectoryError if a file has the name of a folder; SpecialFileError;
         OSError.

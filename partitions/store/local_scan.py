@@ -36,7 +36,8 @@ class CrowdedFolderError(OSError):
 Seen = tuple[str, int, int, int, str]
 """The status of a name: size, mtime in nanoseconds, inode, and the kind if it is not a file."""
 Entry = tuple[str, os.DirEntry[str]]
-"""An entry of a scan: its path from the root. It is not a folder, or it is a folder of another volume."""
+"""An entry of a scan, with its path from the root. The entry is not a folder, or it is a folder of another volume.
+"""
 
 Listed = TypeVar("Listed", bound=Sized)
 
@@ -113,7 +114,7 @@ def check_crowd(root: RootFolder, folder: str, names: int, foreign: int) -> None
 
 
 def names_of(entries: Iterator[Entry]) -> frozenset[str]:
-    """Only the names; the status of files is not read."""
+    """The names alone; the status of files is not read."""
     return frozenset(name for name, _ in entries)
 
 

@@ -26,7 +26,7 @@ MOST_FOLDERS = 256
 """The maximum number of folders that a process watches. The kernel allows 8,192 watches per user, or more."""
 _NONBLOCK, _CLOEXEC = os.O_NONBLOCK, getattr(os, "O_CLOEXEC", 0)
 _ADDED = 0x100 | 0x80
-"""``IN_CREATE``, also of a hard link, and ``IN_MOVED_TO``."""
+"""``IN_CREATE``, including that of a hard link, and ``IN_MOVED_TO``."""
 _REMOVED = 0x200 | 0x40
 """``IN_DELETE`` and ``IN_MOVED_FROM``."""
 _OVERFLOW = 0x4000
@@ -126,7 +126,7 @@ class Watches:
         return set(watched.names)
 
     def _drain(self) -> None:
-        """Read all reports. If its queue is full, the kernel drops reports, and then the content of no folder is
+        """Read all reports. If the queue is full, the kernel drops reports, and then the content of no folder is
         known.
         """
         assert self._descriptor is not None
@@ -159,7 +159,7 @@ class Watches:
             self._descriptor = None
 
     def forked(self) -> None:
-        """Run in a forked child: reports that it reads would be missing in the parent."""
+        """Run in a forked child, because reports that the child reads would be missing in the parent."""
         self._lock = threading.Lock()
         self._close()
 

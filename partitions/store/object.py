@@ -54,8 +54,8 @@ from stratalog.partitions.store.upload_writer import StagedParts, StagedWhole, U
 
 MOST_PARTS = 10_000
 INLINE_COPY_BYTES = 4 * 1024 * 1024
-"""Copies up to this size stay in memory until they get their name. This takes two requests, instead of three or
-more for an upload. The limit is small because callers stage many files before they commit them.
+"""Copies up to this size stay in memory until they get their name. Such a copy takes two requests, instead of
+three or more for an upload. The limit is small because callers stage many files before they commit them.
 """
 
 _DEFAULTS = StoreOptions()
@@ -331,7 +331,7 @@ class ObjectStore(ABC):
         return join(self.uri, name)
 
     def check(self) -> None:
-        """See ``Store.check``. Large objects get their names in a different way than small ones, so both are
+        """See ``Store.check``. Large objects get their names in a different way than small objects, so both are
         tested. This test cannot detect that a server lets two racers win: see ``StoreOptions``. The server must
         also refuse bytes that do not match their checksum.
         """
@@ -374,8 +374,8 @@ class ObjectStore(ABC):
 
     @property
     def file_system(self) -> str | None:
-        """The class of the foreign file system that it calls, for messages; None if stratalog builds the requests
-        and sends each once.
+        """The class of the foreign file system that this store calls, for messages; None if stratalog builds the
+        requests and sends each once.
         """
         return None
 

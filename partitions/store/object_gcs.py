@@ -167,7 +167,7 @@ def _not_renewed(error: google.auth.exceptions.GoogleAuthError) -> Exception:
 def _token(options: StoreOptions) -> Any:
     """The argument ``token`` of gcsfs.
 
-    Raises: NoCredentialsFoundError, as the provider does.
+    Raises: NoCredentialsFoundError (from the provider).
     """
     if options.credentials is None:
         return "google_default"

@@ -28,8 +28,8 @@ class StoredObject:
     size_bytes: int
     modified_ms: int
     version: str
-    """Distinguishes this object from any other that ever has the same name (ETag; inode and mtime). Empty for a
-    name that is never reused and was not listed: a segment from a remote table.
+    """Distinguishes this object from any other object that ever has the same name (ETag; inode and mtime). Empty
+    for a name that is never reused and was not listed: a segment from a remote table.
     """
     born: str = field(default="", compare=False)
     """The creation time of a file, if the file system reports it; only ``Store.stat`` sets it. A copy with the
@@ -97,8 +97,9 @@ class StoreOptions:
     retries: int = 5
     part_bytes: int = 16 * 1024 * 1024
     exclusive_multipart: bool | None = None
-    """Whether *completing a multipart upload* with ``If-None-Match: *`` is atomic on this endpoint. None:
-    on Amazon (no ``endpoint_url``) yes, elsewhere no; then a staged object is named by ``CopyObject``."""
+    """Whether *completing a multipart upload* with ``If-None-Match: *`` is atomic on this endpoint. None: yes on
+    Amazon (no ``endpoint_url``), no elsewhere. If it is not atomic, ``CopyObject`` gives a staged object its name.
+    """
     driver: str | None = None
     """``fsspec``: a file system of fsspec sends the requests; None: stratalog's own clients do."""
     file_system: str | None = None
@@ -258,7 +259,7 @@ class Store(Protocol):
 
     def walk(self, prefix: str) -> Sequence[StoredObject]:
         """Like ``list``, by a single scan: it shows names that existed throughout, and may show names that were
-        added or removed meanwhile. For folders too large or too busy for two listings to agree.
+        added or removed meanwhile. It is for folders that are too large or too busy for two listings to agree.
 
         Raises: BrokerUnreachableError, CorruptionError.
         """
@@ -266,8 +267,8 @@ class Store(Protocol):
 
     def now_ms(self) -> int | None:
         """The storage's time: the ``Date`` of its answers, or the time that a file system gives to a new file.
-        None if the storage does not report it, or does not answer. At most one request; none if the storage has
-        answered anything in the last minute.
+        None if the storage does not report it, or does not answer. Sends at most one request, and none if the
+        storage has answered anything in the last minute.
         """
         ...
 

@@ -227,12 +227,14 @@ class Requests(ABC):
                 raise StorageError(f"{what}: {failure.message}") from None
         attempts = f"{self.options.retries + 1} attempts"
         if once and ambiguous:
-            raise OutcomeUnknownError(f"{what}: {attempts}, at last: {failure.message}; read before you retry")
+            raise OutcomeUnknownError(
+                f"{what}: {attempts}, the last error: {failure.message}; read before you retry"
+            )
         if failure.timed_out and not once:
-            raise StoreTimeoutError(f"{what}: {attempts}, at last: {failure.message}")
+            raise StoreTimeoutError(f"{what}: {attempts}, the last error: {failure.message}")
         if not failure.sent:
-            raise EndpointUnreachableError(f"{what}: {attempts}, at last: {failure.message}")
-        raise StorageError(f"{what}: {attempts}, at last: {failure.message}")
+            raise EndpointUnreachableError(f"{what}: {attempts}, the last error: {failure.message}")
+        raise StorageError(f"{what}: {attempts}, the last error: {failure.message}")
 
 
 def name_exclusively(

@@ -4,13 +4,13 @@
     large     the bytes are uploaded in parts; the exclusive completion gives the name
 
 Some servers do not complete uploads exclusively under a race (SeaweedFS 4.48: two completions of one name may both
-succeed). There the upload is completed under a name in ``.staging``, and ``CopyObject`` with ``If-None-Match: *``,
-which is atomic, gives the name.
+succeed). On such servers the upload is completed under a name in ``.staging``, and ``CopyObject`` with
+``If-None-Match: *``, which is atomic, gives the name.
 
 Every part and every ``PUT`` has its CRC-32, and the server refuses bytes that do not match. Parts that the server
-copies itself are accepted only if it returns their CRC-32. So ``StagedCopy.crc32`` covers the server's bytes
-before they have a name. A server returns no checksum when it completes an upload or copies a staged object to its
-name: ``verify_bytes`` reads the result.
+copies itself are accepted only if the server returns their CRC-32. So ``StagedCopy.crc32`` covers the server's
+bytes before they have a name. A server returns no checksum when it completes an upload or copies a staged object
+to its name: ``verify_bytes`` reads the result.
 """
 
 from __future__ import annotations

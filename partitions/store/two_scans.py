@@ -28,17 +28,17 @@ the names of the first scan depend. The two scans need not be equal, and with a 
 - **A new high watermark** is taken, because it is true. If it is above all files of the first scan, it is
   ``late``: the whole listed log is committed, and the log may continue after the listing.
 
-So a listing has every file that existed throughout, and every record that existed when it began, in some file. It
-has no gap. The decisions based on a listing are therefore right:
+So a listing has every file that existed throughout, and every record that existed when it began, in some file. A
+listing has no gap. The decisions based on a listing are therefore right:
 
 - *The log end, for an append or a take-over*: the listing shows every record that was acknowledged before it
-  began. The exclusive create detects a later append, and the listing after it shows the new file, which existed
-  before it.
+  began. The exclusive create detects a later append, and the next listing shows the new file, because the file
+  existed before that listing.
 - *Sync and the high watermark*: followers are listed before their leader, so the leader's listing includes all
   their files. Without gaps, a follower has all records below its log end.
 - *Verify*: a gap in a listing is a gap in storage.
-- *Merge, retention, vacuum*: they depend on files that cover others, below the high watermark, which existed
-  throughout.
+- *Merge, retention, vacuum*: they depend on files that cover other files, below the high watermark. Such files
+  existed throughout.
 
 One case is missed: a file that is created after the first scan began, merged, and deleted before the second scan
 ends. Two equal listings would miss it, too. This requires a ``file.delete.delay.ms`` shorter than a listing.
@@ -106,7 +106,7 @@ def together(
 
 def _reached(names: Iterable[str]) -> dict[int, int]:
     """For each leader epoch in a scan of a log: the greatest offset below which no append can be created any more,
-    because the scan shows a later append or a high watermark; -1 if it shows only the register.
+    because the scan shows a later append or a high watermark; -1 if the scan shows only the register.
     """
     found: dict[int, int] = {}
     for name in names:

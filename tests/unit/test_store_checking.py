@@ -197,9 +197,9 @@ class NoDeletes(MemoryStore):
 @pytest.mark.parametrize(
     ("lying", "rule", "says"),
     [
-        (TwoWinners, "a name is created once", "2 of 16 created the same name"),
-        (TwoOfParts, "a large object is created once", "16 of 16 created the same name"),
-        (NobodyWins, "a name is created once", "the storage answered all 16 that a free name was taken"),
+        (TwoWinners, "a name is created once", "2 of 16 racers created the same name"),
+        (TwoOfParts, "a large object is created once", "16 of 16 racers created the same name"),
+        (NobodyWins, "a name is created once", "the storage told all 16 racers that a free name was taken"),
         (Replacing, "a taken name stays as it is", "a refused create changed"),
         (LateListing, "a listing shows all that was written", "another driver.s listing showed 0"),
         (IgnoringAfter, "a listing shows all that was written", "after a name"),
