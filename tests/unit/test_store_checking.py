@@ -224,8 +224,8 @@ def test_each_lie_is_found_and_named(lying: Callable[[], MemoryStore], rule: str
 @pytest.mark.parametrize(
     ("lying", "says"),
     [
-        (TwoWinners, "a name is created once: 2 of 6 created the same name"),
-        (TwoOfParts, "a large object is created once: 6 of 6 created the same name"),
+        (TwoWinners, "a name is created once: 2 of 6 racers created the same name"),
+        (TwoOfParts, "a large object is created once: 6 of 6 racers created the same name"),
         (LateListing, "a listing shows all that was written: "),
         (StaysTaken, "a deleted name is gone, and free again: a deleted name could not be created again"),
     ],
