@@ -163,7 +163,7 @@ class StaleMetadataError(StratalogError):
 
 
 class FencedLeaderEpochError(StaleMetadataError):
-    """The caller's leader epoch is older than the partition's."""
+    """The caller's leader epoch is older than the partition's leader epoch."""
 
     code = "FENCED_LEADER_EPOCH"
 

@@ -98,7 +98,7 @@ class ColumnChunk:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Rows ``[first, end)`` of the file; bytes ``[start, stop)``."""
+    """A row group: the rows ``[first, end)`` of the file, in the bytes ``[start, stop)``."""
 
     first: int
     end: int

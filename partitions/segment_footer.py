@@ -1,8 +1,8 @@
 """The footer of a data file: the log's own part, and the checksums beside it.
 
 The footer has the data that listings lack: the end of an append, the producer state after the file, the lineage
-under which it was written, the largest timestamp. The log's own part is JSON under the key ``log.segment`` of
-Parquet's footer.
+under which the file was written, and the largest timestamp. The log's own part is JSON under the key
+``log.segment`` of Parquet's footer.
 
 Every byte has a checksum. Pages have Parquet's own checksums, by which readers find damage. The log's checksums,
 under the key ``log.segment.crc``, cover the Parquet footer and all bytes before it: a copy decodes nothing, and

@@ -46,7 +46,7 @@ class Effort:
 
 THOROUGH = Effort(RACERS, RACES, ROUNDS)
 QUICK = Effort(racers=6, races=2, rounds=3)
-"""The rounds of a check: some seconds if a request takes 100 ms."""
+"""The rounds of a quick check, which takes some seconds if a request takes 100 ms."""
 
 
 LARGE_ONCE = "a large object is created once"
