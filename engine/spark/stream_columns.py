@@ -1,4 +1,4 @@
-"""The columns of a stream: selected by the option ``columns``, and the records of files in exactly these
+"""Selects the columns of a stream by the option ``columns``, and makes the records of files have exactly these
 columns.
 """
 
@@ -20,8 +20,9 @@ _BATCH_BYTES = 4 * 1024 * 1024
 
 
 def stream_schema(records: StructType, columns: Sequence[str] | None) -> StructType:
-    """The column ``topic`` and the columns of ``records``, or only the named columns; ``value.carrier`` keeps this
-    field of the struct ``value`` (a query names it ``value.carrier`` with or without the option).
+    """The column ``topic`` and the columns of ``records``, or only the named columns; ``value.carrier`` keeps only
+    the field ``carrier`` of the struct ``value``; a query refers to it as ``value.carrier`` with or without the
+    option.
 
     Raises: InvalidCallError for an unknown column, naming the nearest known one.
     """
@@ -93,7 +94,7 @@ def _pruned(struct: StructType, chosen: set[str], prefix: str) -> StructType:
 def parquet_columns(schema: StructType) -> list[str]:
     """The columns of a file to read for ``schema``: leaves of structs, by their dotted names."""
     struct = StructType([field for field in schema if field.name != TOPIC])
-    return list(_leaves(struct)) or ["offset"]  # reads at least the number of records
+    return list(_leaves(struct)) or ["offset"]  # even without columns, the number of records is needed
 
 
 def _leaves(struct: StructType, prefix: str = "") -> Iterator[str]:
