@@ -54,8 +54,8 @@ class BatchSinkOptions:
 
 
 def batch_sink_options(given: Mapping[str, str]) -> BatchSinkOptions:
-    """Read the options of a write. Read options are ignored, because a table or view has options for both reads
-    and writes. The topic of a table or view is its ``subscribe`` option.
+    """Parse the options of a write. Options of reads are ignored, because a table or view has options of both
+    kinds. The topic of a table or view is its ``subscribe`` option.
 
     Raises: InvalidCallError naming the option.
     """

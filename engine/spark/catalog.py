@@ -59,7 +59,7 @@ def create_table(
     there = _location(spark, quoted)
     if _place(there) != _place(uri):
         raise InvalidCallError(
-            f"{name} exists, but its location {there} is not the table of topic {topic!r}, {uri}"
+            f"{name} exists, but is not the table of topic {topic!r}: its location is {there}, not {uri}"
         )
 
 

@@ -1,7 +1,7 @@
 """Feeds the rows of a DataFrame to append tasks: a few rows from the driver, many by a shuffle.
 
-If all records are narrow, Spark limits batches only by the number of records, otherwise also by bytes
-(``narrow``).
+If all records are narrow, Spark limits batches by the number of records alone; otherwise it also limits them by
+bytes (``narrow``).
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def small_batches(
 
 
 def fetched(records: DataFrame, partitions: int, order_by: Sequence[str]) -> dict[int, list[pa.RecordBatch]]:
-    """Fetch all records by partition, however many, because the executors cannot reach the storage.
+    """Fetch all records by partition, however many, for executors that cannot reach the storage.
 
     Raises: see ``count_records``.
     """

@@ -46,7 +46,7 @@ class SparkRunner:
     """Runs functions over items on the executors of a session.
 
     A slice is one task; tasks only create files, so Spark may retry them or run them twice. A job has one task per
-    core, and the next job starts when it ends, so results arrive and are committed job by job.
+    core, and the next job starts after that job, so results arrive and are committed job by job.
     """
 
     def __init__(self, spark: SparkSession) -> None:

@@ -57,8 +57,8 @@ has all rows of partition n.
 """
 
 LEFT_OUT = "stratalog.bad_records"
-"""Key in the metadata of the column ``bad_records.ERRORS``: the topic for bad records; empty: bad records are left
-out.
+"""Key in the metadata of the column ``bad_records.ERRORS``: the topic for bad records, or an empty text to leave
+out bad records.
 """
 
 BATCH_ID = "streaming.sql.batchId"

@@ -1,12 +1,12 @@
 """The sinks of a stream: append its batches to a topic, each record once, across restarts and replays.
 
 Each record is appended exactly once because a batch is one atomic append to each partition, with the query's
-producer id, and the batch id as the sequence. Spark repeats an interrupted batch under the same id, with the same
-rows. Other rows under the same id are refused: the checkpoint is then older than the log, and rows that Spark has
-planned again would be mistaken for the rows in the log. A batch that was appended too long ago to be compared is
-also refused. The producer id contains the query's id from the checkpoint: a query with a new checkpoint counts its
-batches from 0 again, and must not be mistaken for the old query. The state of a producer expires
-``producer.id.expiration.ms`` after its last append, so a query must run again before that.
+producer id as the producer and the batch id as the sequence. Spark repeats an interrupted batch under the same id,
+with the same rows. Other rows under the same id are refused: the checkpoint is then older than the log, and rows
+that Spark has planned again would be mistaken for the rows in the log. A batch that was appended too long ago to
+be compared is also refused. The producer id contains the query's id from the checkpoint: a query with a new
+checkpoint counts its batches from 0 again, and must not be mistaken for the old query. The state of a producer
+expires ``producer.id.expiration.ms`` after its last append, so a query must run again before that.
 
 ``StreamWriter`` (``foreachBatch``) appends batches of any size from executors. So do ``StreamSink``
 (``writeStream.format``) and, for a single batch, ``BatchSink`` with rows from ``Cluster.records``: task n has all
@@ -162,7 +162,7 @@ class SinkOptions:
     credentials: str | None = None
     """The name of a provider; see ``load_cluster_file``."""
     cluster_key_file: str | None = None
-    """The key file of the cluster on the driver; None: the key is in its environment."""
+    """The key file of the cluster on the driver; None: the key is in the driver's environment."""
     bad_records: LeaveOut | None = None
     on_unknown_field: OnUnknownField = "fail"
 
@@ -338,7 +338,7 @@ class RecordSink:
         return TaskRows(query_id, sink.getvalue().to_pybytes() if writer is not None else b"")
 
     def _end(self, messages: Sequence[WriterCommitMessage | None], who: ProducerAppend) -> list[Report]:
-        """Append the rows that tasks have not appended, and acknowledge all.
+        """Append the rows that tasks have not appended, and acknowledge all rows.
 
         Raises: see ``append_frame``.
         """
@@ -447,7 +447,7 @@ class StreamSink(RecordSink, DataSourceStreamArrowWriter):
         return who
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Append the rows of the batch that tasks have not appended, and acknowledge all.
+        """Append the rows of the batch that tasks have not appended, and acknowledge all rows.
 
         Raises: see ``StreamWriter``.
         """
