@@ -3,7 +3,7 @@
 execution.run    measures a block, and yields the run, which collects the results of the block
 each, in_turns   run tasks, with progress; ``in_turns`` if a budget may end them. Failed tasks are failures of the
                  run
-commit           one command for many partitions. Refused ones are failures of the run
+commit           one command for many partitions. Refused requests are failures of the run
 add, fill        rows, of a ``Row`` class per operation whose fields are the columns
 settle           partitions that need no further run for now
 report           all of it, for the caller
@@ -63,7 +63,7 @@ class PartDone(Protocol):
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes, as progress shows them."""
+        """The number of bytes that progress shows."""
         ...
 
     def after(self, before: Self) -> Self:
@@ -244,7 +244,7 @@ class OperationRun:
         self.settled |= {view.key: at for view, at in until_ms if not {view.topic, str(view)} & failed}
 
     def absorb(self, report: Report, *, rows: bool = False) -> None:
-        """Add the failures and notes (and the ``rows``) of an operation that this one has called."""
+        """Add the failures and notes (and the ``rows``) of another operation that this operation has called."""
         self.rows += [dict(row) for row in report.rows] if rows else []
         self.failures += report.failures
         self.notes += [note for note in report.notes if note not in self.notes]

@@ -150,8 +150,8 @@ class Storage:
         return _total(self.elsewhere(), self.all_stores)
 
     def billed_counts(self) -> StoreCounts:
-        """The calls of all object stores so far. Requests from executors count only if all brokers are in object
-        stores, because executors read from brokers.
+        """The calls of all object stores so far. Requests from executors are included only if all brokers are in
+        object stores, because executors read from brokers.
         """
         elsewhere = self.elsewhere() if all(map(is_billed, self.stores.values())) else StoreCounts()
         return _total(elsewhere, filter(is_billed, self.all_stores))
