@@ -57,7 +57,7 @@ class Batch:
     records: tuple[MetadataRecord, ...]
     """The records in ``content``."""
     repeated: tuple[BatchRecords, ...] = ()
-    """Batches directly before it, ascending; the last one ends where this one begins."""
+    """The batches directly before this batch, ascending; the last of them ends where this batch begins."""
     signed: bool = False
     """Whether the file has a tag, which was verified before."""
 
@@ -80,7 +80,7 @@ def encode_batch(
     repeated: Sequence[BatchRecords] = (),
 ) -> bytes:
     """Encode the data file ``content.name``. ``lineage`` includes the epoch of the file. The file repeats those
-    batches of ``repeated`` that are in ``lineage``. It is signed with ``key`` if given.
+    batches of ``repeated`` that are in ``lineage``. With ``key``, the file is signed.
 
     Raises: InvalidCallError for a batch that is too large to be read again.
     """

@@ -1,7 +1,8 @@
 """Snapshots of the metadata log in the folders of its voters: written, read, copied (KIP-630, "Design").
 
-A snapshot contains a log that is known to be committed, up to its end, a batch boundary. So all snapshots of one
-offset have the same image, whichever driver makes them and when, and the first one that is frozen wins.
+A snapshot contains a log that is known to be committed. The end of the snapshot is a batch boundary. So all
+snapshots of one offset have the same image, whichever driver makes them and when, and the first snapshot that is
+frozen wins.
 """
 
 from __future__ import annotations
@@ -96,9 +97,10 @@ def _signature(voter: Voter) -> Check:
 def copy_checkpoint(cluster_id: str, source: VoterListing, name: CheckpointName, target: Voter) -> None:
     """Verify a snapshot that ``source`` lists, and copy it to ``target``.
 
-    A small snapshot is written from the verified bytes: a second read may return other bytes, and one corrupt
-    voter would corrupt another. A larger one is fetched in chunks (KIP-630, "Fetching Snapshots"), so that an
-    interrupted copy resumes; its parts are verified as one file before they get its name.
+    A small snapshot is written from the verified bytes: a second read might return other bytes, and then one
+    corrupt voter would corrupt another. A larger snapshot is fetched in chunks (KIP-630, "Fetching Snapshots"), so
+    that an interrupted copy resumes. The chunks are verified as one file before that file gets the snapshot's
+    name.
 
     Raises: see ``read_checkpoint``; OutcomeUnknownError.
     """

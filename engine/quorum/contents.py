@@ -52,7 +52,7 @@ class Contents:
         self._loading = loading
         self._batches: dict[DataName, Batch] = {}
         self._repeated: dict[DataName, BatchRecords] = {}
-        """Batches that were read from inside later ones. A batch has the same content everywhere (I6)."""
+        """Batches that were read from inside later batches. A batch has the same content everywhere (I6)."""
         self._loaded: dict[CheckpointName, LogState] = {}
 
     def forget(self) -> None:
@@ -79,7 +79,7 @@ class Contents:
         if known.end > 0 and _is_in_history(known, found) is False:
             raise CorruptionError(
                 f"the metadata log of cluster {self._cluster_id!r} lacks committed records: "
-                f"its history up to offset {known.end} differs from the one that was read"
+                f"its history up to offset {known.end} differs from the history that this driver read"
             )
         if hint.end > known.end:
             if _is_in_history(hint, found) and self._reaches(hint, found):
@@ -102,7 +102,7 @@ class Contents:
 
     def _found(self, last: DataName | CheckpointName, looks: Sequence[VoterLook], known_end: int) -> _GreatestLog:
         names = frozenset[DataName]().union(*(look.files for look in looks))
-        # All batches of an epoch have its lineage, and so does a snapshot that ends with it.
+        # All batches of an epoch have the epoch's lineage, and so does a snapshot that ends with the epoch.
         same = [name for name in names if name.epoch == last.epoch]
         if isinstance(last, DataName) or same:
             lineage = self.batch(max(same), looks).lineage
@@ -139,7 +139,7 @@ class Contents:
                 if failure is None:
                     failure = error
                 if start is not None:
-                    self._note(f"{error}; the snapshot before it and the log are used")
+                    self._note(f"{error}; the previous snapshot and the log after it are used")
         assert failure is not None
         raise failure
 
@@ -239,12 +239,12 @@ class Contents:
     # ----------------------------------------------------------------------------------- copies
 
     def bring_up(self, state: LogState, look: VoterLook, sources: Iterable[VoterLook]) -> None:
-        """Copy to a voter the parts of a log that it lacks, oldest first: files, and a snapshot if they are not
-        enough.
+        """Copy to a voter the parts of a log that it lacks, oldest first: files, and also a snapshot if the files
+        are not enough.
 
-        A new batch is not read back. It goes from memory, after its digest was checked, to a file that is durable
-        before it has its name; if the medium damages it later, a reader notices, and uses another voter's copy.
-        (Each copy of a snapshot is read back, because the log below it will be deleted.)
+        A new batch is not read back. Its digest is checked in memory, and its file is durable before it gets its
+        name. If the medium damages the file later, a reader notices, and uses another voter's copy. (Each copy of
+        a snapshot is read back, because the log below it will be deleted.)
 
         Raises: RetriableError, CorruptionError kinds; OutcomeUnknownError.
         """
