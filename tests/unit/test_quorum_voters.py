@@ -113,7 +113,7 @@ def test_voters_change_only_on_top_of_what_is_committed() -> None:
     four = registered(quorum, 4)
     log = quorum.log()
     image = log.claim()
-    with pytest.raises(InvalidCallError, match="only after another record was committed"):
+    with pytest.raises(InvalidCallError, match="only after another record has been committed"):
         log.commit([VotersRecord(cluster_id=CLUSTER, voters=(*image.voters, four))])
 
 
