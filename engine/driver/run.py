@@ -185,8 +185,8 @@ class OperationRun:
         hint: Callable[[Item], str] = lambda _: "",
     ) -> dict[TopicIdPartition, Item]:
         """Submit the command, which has one request per item. A dry run only asks for the answers. Without items
-        nothing is sent. Returns the items whose request was carried out. The other items become failures, with
-        ``hint`` appended to the message.
+        nothing is sent. Returns the items whose request succeeded. The other items become failures, with ``hint``
+        appended to the message.
 
         Raises: see ``MetadataClient.submit``.
         """

@@ -65,7 +65,7 @@ class Storage:
     copies: Runner = field(default_factory=lambda: ThreadRunner(COPY_THREADS))
     """Runs the copies within one task; pickled with the task."""
     prober: Prober = field(default_factory=ThreadProber)
-    """Asks roots whether they exist, without waiting for hanging ones."""
+    """Asks roots whether they exist, without waiting for hanging roots."""
     key: ClusterKey | None = None
     """The key that signs metadata and descriptions; None: they are not signed, or this process only reads."""
     elsewhere: Callable[[], StoreCounts] = StoreCounts

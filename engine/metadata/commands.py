@@ -37,7 +37,7 @@ class Decision(Generic[Answer]):
     answer: Answer
 
     def image_after(self, image: ClusterImage) -> ClusterImage:
-        """The image once the records are committed, from the image of the decision."""
+        """The image after the records are committed, given the image of the decision."""
         return apply(image, image.next_offset, self.records)
 
 

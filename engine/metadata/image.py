@@ -87,8 +87,8 @@ class PartitionImage(
     replicas: tuple[Int64, ...]
     """Distinct brokers in order of preference. During a reassignment: the original replicas, then ``joining``."""
     assignments: tuple[Int64, ...]
-    """By replica, the metadata offset of the record that placed the replica on its broker; part of its folder's
-    name.
+    """By replica, the metadata offset of the record that placed the replica on its broker. This offset is part of
+    the name of the replica's folder.
     """
     leader: Int64 | None
     """A member of the ISR, or None."""
@@ -282,7 +282,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterImage:
-    """The whole cluster at ``next_offset``."""
+    """The state of the cluster at ``next_offset``."""
 
     cluster_id: str = ""
     """Empty before the first record."""

@@ -122,7 +122,8 @@ def _too_large(count: int, size_bytes: int) -> InvalidCallError:
 
 
 def decode_batch(cluster_id: str, name: DataName, data: bytes, what: str) -> Batch:
-    """The batch of the data file ``name``, checksums verified; ``what`` names the file in errors.
+    """Return the batch of the data file ``name``, after its checksums are verified; ``what`` names the file in
+    errors.
 
     Raises: CorruptSegmentError for a truncated, damaged or foreign file; CorruptionError for a record of a
         later version; InconsistentClusterIdError for a batch of another cluster.

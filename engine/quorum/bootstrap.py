@@ -1,9 +1,9 @@
 """Creates the first batch of a metadata log, and finds the voters that it names.
 
 The cluster file names voters by broker; the log's latest ``VotersRecord`` names the *incarnation* of the root. A
-root that was wiped and formatted again is a broker, but not a voter. When a cluster is formatted, the roots of the
-voters come first, then ``bootstrap``, then the other roots. So a formatted root of a broker that is not a voter
-shows that there was a log.
+root that was wiped and formatted again belongs to a broker, but is not a voter. When a cluster is formatted, the
+roots of the voters come first, then ``bootstrap``, then the other roots. So a formatted root of a broker that is
+not a voter shows that there was a log.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def verify_checkpoint(cluster_id: str, voter: Voter, stored: StoredObject) -> Sn
 
 
 def _signature(voter: Voter) -> Check:
-    """Checks a snapshot's tag before any of it is decoded."""
+    """Checks a snapshot's tag before any part of the snapshot is decoded."""
     key = voter.key
     if key is None:
         return believed

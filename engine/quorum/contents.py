@@ -121,7 +121,7 @@ class Contents:
         return found.last.end_offset >= hint.end
 
     def _folded(self, found: _GreatestLog, known: LogState) -> LogState:
-        """The log, folded from the known one, or from the latest intact snapshot, whichever needs less reading."""
+        """The log, folded from the known log, or from the latest intact snapshot, whichever needs less reading."""
         later = {
             name
             for look in found.looks

@@ -68,8 +68,8 @@ def check_voter(look: VoterLook, state: LogState) -> None:
 
 
 def _check_history(look: VoterLook, state: LogState) -> None:
-    """Raises: CorruptionError when the voter has a snapshot of another history than ``state``, the greatest log of
-    a majority.
+    """Raises: CorruptionError when the voter has a snapshot whose history differs from that of ``state``, the
+    greatest log of a majority.
     """
     for name in look.checkpoints:
         if state.denies(name):

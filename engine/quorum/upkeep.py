@@ -159,8 +159,8 @@ def log_start_of(live: Sequence[VoterUpkeep], now_ms: int | None, lag_ms: int) -
 
 
 def doomed_on(listing: VoterListing, log_start: int) -> list[DataName | CheckpointName | ChunkName | ClaimName]:
-    """The names that may be deleted on a voter when the log starts at ``log_start``: every name below that offset
-    is final, in the log or not. Never includes the latest snapshot or the greatest claim. Pure.
+    """The names that may be deleted on a voter when the log starts at ``log_start``: whether a name below that
+    offset is in the log no longer changes. Never includes the latest snapshot or the greatest claim. Pure.
     """
     if log_start > listing.snapshot_end:
         return []

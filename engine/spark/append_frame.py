@@ -59,13 +59,13 @@ def append_frame(
     and a batch id) are appended once, however often this function is called. If the topic has got more partitions
     since the first try, rows without a given partition still go to the partition of the first try. Other rows
     under the same producer and sequence are refused, unless ``who`` accepts changed replays. A row without a
-    timestamp gets the time of the append; a replay may have a different time. ``order_by`` sorts the rows of a
-    partition by columns of the record (``timestamp``, ``key``, ``value.x``); otherwise their order is the
-    shuffle's. If a record is bad, the append is refused before anything is written. With ``bad_records``, bad
+    timestamp gets the time of the append; this time may differ in a replay. ``order_by`` sorts the rows of a
+    partition by columns of the record (``timestamp``, ``key``, ``value.x``); otherwise the shuffle determines
+    their order. If a record is bad, the append is refused before anything is written. With ``bad_records``, bad
     records are instead left out, counted in the report, and appended to the topic for bad records, if any
     (``bad_record_lane``). ``on_unknown_field``: see ``stratalog.engine.records.unknown_fields``. ``dry_run``
-    checks the records, and counts them by partition. ``probed`` is the metadata as just read, after a probe of the
-    roots.
+    checks the records, and counts them by partition. ``probed`` is the metadata that the caller has just read,
+    after a probe of the roots.
 
     Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidRecordError, InvalidCallError, and errors from
         reading the metadata or the log ends of a topic that has grown. All of these are raised before anything is

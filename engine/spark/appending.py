@@ -228,7 +228,9 @@ def _time(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
 
 
 def _without_void(given: DataType, wanted: DataType) -> DataType:
-    """The type, with ``void`` replaced by the declared type at any depth, as Spark's INSERT casts nulls."""
+    """The type, with ``void`` replaced by the declared type at any depth; Spark's INSERT casts nulls in the same
+    way.
+    """
     if isinstance(given, NullType):
         return nullable(wanted)
     if isinstance(given, StructType) and isinstance(wanted, StructType):

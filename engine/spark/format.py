@@ -49,7 +49,7 @@ class StratalogDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """The columns to read; for a new table, with its options."""
+        """The columns to read. For a new table, the columns also carry the table's options."""
         made = {
             name.removeprefix(_OF_TABLE): value
             for name, value in self.options.items()
@@ -72,7 +72,7 @@ class StratalogDataSource(DataSource):
         )
 
     def _with_table(self, schema: StructType) -> dict[str, str]:
-        """The options; if they name no cluster, combined with the options in the table's columns."""
+        """Return the options. If they name no cluster, combine them with the options in the table's columns."""
         given = dict(self.options.items())
         text = next((field.metadata[TABLE] for field in schema if TABLE in field.metadata), None)
         if text is None and not given:

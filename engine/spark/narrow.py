@@ -30,9 +30,9 @@ BATCH_RECORDS = 2048
 BATCH_BYTES = 16 * 1024 * 1024
 """Bytes per batch of records that are not narrow."""
 
-_WIDE = f"stratalog: a record has more than {NARROW_BYTES} bytes, so batches are bounded by bytes now"
+_WIDE = f"stratalog: a record has more than {NARROW_BYTES} bytes, so batches are now limited by bytes"
 _UNBOUNDED = 2**31 - 1
-"""The value that Spark reads as "no bound", so that it does not count bytes."""
+"""The value that means "no limit" to Spark, so that Spark does not count bytes."""
 _RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 
@@ -69,8 +69,8 @@ def width_of(column: Column, kind: DataType) -> Column | None:
 
 @contextmanager
 def bounded_by_records(spark: SparkSession) -> Iterator[None]:
-    """Batches of jobs that begin in the block end at ``BATCH_RECORDS`` alone. If the setting already has that
-    value, it belongs to the user or to another thread's append, and is left alone.
+    """Limit the batches of jobs that begin in the block by ``BATCH_RECORDS`` alone. If the setting already has
+    that value, the user or another thread's append has set it, and it stays unchanged.
 
     Raises: WideRecordError.
     """
@@ -85,7 +85,7 @@ def bounded_by_records(spark: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def bounded_by_bytes(spark: SparkSession) -> Iterator[None]:
-    """Batches of jobs that begin in the block end at ``BATCH_RECORDS`` and at ``BATCH_BYTES``, or at smaller
+    """Limit the batches of jobs that begin in the block by ``BATCH_RECORDS`` and ``BATCH_BYTES``, or by smaller
     values of the session.
     """
 

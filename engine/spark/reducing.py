@@ -141,8 +141,8 @@ def snapshot_rows(spark: SparkSession, uris: list[str], schema: StructType) -> D
 
 
 def _keys(spark: SparkSession, source: _Source, *, by_tasks: bool) -> DataFrame:
-    """The keys with their places, and whether they are from the log (1) or the latest snapshot (0); read by
-    Spark's reader, or by Python tasks.
+    """The keys with their places, and whether each key is from the log (1) or the latest snapshot (0). Spark's
+    reader or Python tasks read the keys.
     """
     work, log, leader = source.work, source.log, source.work.replicas.leader
     schema = record_schema(*(spark_type(type_to_json(work.schema.field(name).type)) for name in ("key", "value")))

@@ -201,7 +201,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
 
 class RecordSink:
     """Appends rows with the columns of records: ``partition``, ``value``, and optionally ``timestamp``, ``key``,
-    ``headers``, as ``Cluster.records`` makes them. Other rows go to the driver, which makes them records
+    ``headers``, as ``Cluster.records`` makes them. Other rows go to the driver, which turns them into records
     (``given_rows``).
     """
 
