@@ -45,9 +45,9 @@ class Fetching:
     def __init__(self) -> None:
         self.reader = RecordReader()
         self.remote_logs: BoundedCache[str, RemoteLog] = BoundedCache(_REMOTE_LOGS_BYTES)
-        """The cached remote logs by topic id, without the rewrites of other writers. Segments are only added at
-        the end of a remote log, and only removed below the log start. So a cached log is valid for every offset
-        whose object still exists, unless ``is_outdated``.
+        """The cached remote logs by topic id. They lack the later rewrites of other writers. Segments are only
+        added at the end of a remote log, and only removed below the log start. So a cached log is valid for every
+        offset whose object still exists, unless ``is_outdated``.
         """
         self.throttle: Throttle | None = None
         """The budget of remote reads; see ``stratalog.engine.driver.remote_quota``."""

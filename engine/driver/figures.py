@@ -63,7 +63,7 @@ def _has_worked(report: Report) -> bool:
 
 
 def figures(report: Report, image: ClusterImage) -> dict[str, int]:
-    """Totals by name; for each topic, its name, a slash, and the name of the figure."""
+    """The figures by name. A topic's figure is named by the topic's name, a slash, and the name of the figure."""
     found: Counter[str] = Counter()
     for part in report.parts:
         found.update(_work(part))

@@ -31,7 +31,7 @@ def folded(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def _one(own: Sequence[Row]) -> Row:
-    """One row for all the given rows: each column has their common value."""
+    """One row for all the given rows: each column has the common value of these rows."""
     if len(own) == 1:
         return own[0]
     columns = dict.fromkeys(name for row in own for name in row)

@@ -1,7 +1,7 @@
 """Estimates the requests of a run to object stores, for the report of its dry run.
 
-A run repeats the requests of its dry run, which are counted. ``Planned.send`` adds the requests that the dry run
-does not send. Requests to a folder cost nothing, so they are not counted.
+A run repeats the requests of its dry run, so the requests of the dry run are counted. ``Planned.send`` adds the
+requests that the dry run does not send. Requests to a folder cost nothing, so they are not counted.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ class Planned:
         return [stores[voter.broker_id] for voter in image.voters if voter.broker_id in stores]
 
     def estimate(self) -> Estimate | None:
-        """The requests of the dry run so far, plus those that it does not send; None without an object store."""
+        """The requests of the dry run so far, plus the requests that the dry run does not send; None without an
+        object store.
+        """
         if not any(map(is_billed, self.storage.all_stores)):
             return None
         return Estimate.of(self.storage.billed_counts() - self.before) + self.more

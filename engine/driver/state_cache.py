@@ -84,7 +84,7 @@ MakeAppends = Callable[[Sequence[OwnAppend]], None]
 
 
 class OwnProducer:
-    """The producer of the engine's own topics: one append at a time, of all waiting requests."""
+    """The producer of the engine's own topics. It makes one append at a time, for all waiting requests."""
 
     def __init__(self) -> None:
         self._appends: GroupCommit[OwnAppend] = GroupCommit(_MOST_APPENDS)

@@ -46,7 +46,7 @@ class Altered(_Answer):
 
 @dataclass(frozen=True, slots=True)
 class RefusedPartition(_Answer):
-    """The partition is unchanged; ``error`` has the reason, and its class implies the remedy."""
+    """The partition is unchanged; ``error`` has the reason, and the class of the error implies the remedy."""
 
     error: StratalogError
 
@@ -156,8 +156,8 @@ def _change(image: ClusterImage, present: PartitionImage, proposal: IsrProposal)
         raise InvalidCallError(f"{what}: its leader {present.leader} is not in the proposed ISR {isr}")
     if not set(isr) <= {*present.isr, *present.adding}:
         raise InvalidCallError(
-            f"{what}: {sorted(set(isr) - {*present.isr, *present.adding})} must be *added* by a commit of its "
-            "own before it joins the ISR"
+            f"{what}: brokers {sorted(set(isr) - {*present.isr, *present.adding})} must first be *added* by a "
+            "separate commit, before they join the ISR"
         )
     for member in (*proposal.isr, *proposal.adding):
         _check_eligible(image.brokers[member.broker_id], member, what)

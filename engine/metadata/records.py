@@ -61,7 +61,7 @@ class NoOpRecord(_TypedRecord, frozen=True):
 
 
 class RegisterBrokerRecord(_TypedRecord, frozen=True):
-    """A broker's root was found; the offset of this record is its broker epoch. Unfences the broker.
+    """A broker's root was found; the offset of this record is the broker's new epoch. Unfences the broker.
 
     ``root`` is the identity of the root's ``broker.json`` as an object; empty if unknown. ``trusted``: an operator
     vouches that the root is a faithful copy of the root registered with this directory id.

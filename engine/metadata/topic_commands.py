@@ -270,7 +270,7 @@ class DeleteTopic:
 @dataclass(frozen=True, slots=True)
 class AlterTopic:
     """Grow the declared schemas of a topic (``stratalog.partitions.growth``). Answer: the added and widened
-    fields, such as ``value.gate``; empty when the topic has them all.
+    fields, such as ``value.gate``; empty when the topic already has all of them.
     """
 
     name: str

@@ -41,8 +41,8 @@ T = TypeVar("T")
 
 MOST_BATCHES = 50
 """The number of batches after the latest snapshot at which a commit takes the next snapshot. A snapshot costs 15
-requests per voter, and 50 commits cost 150, so a snapshot adds a tenth to the cost of a commit. In CPU time a
-snapshot of 10,000 partitions equals 15 commits.
+requests per voter, and 50 commits cost 150, so a snapshot adds a tenth to the cost of a commit. A snapshot of
+10,000 partitions takes as much CPU time as 15 commits.
 """
 
 MOST_UNREPEATED = 4
@@ -155,7 +155,7 @@ class MetadataClient:
         return self._commits.waiting
 
     def _agreed_ms(self) -> int | None:
-        """The time for deletion by time, from this driver and the voters' storage."""
+        """The time for deletion by time, from the clocks of this driver and of the voters' storage."""
         return agreed_by_most(self._clock.now_ms(), [voter.store.now_ms() for voter in self._log.voters])
 
     def with_log(self, work: Callable[[MetadataLog], T]) -> T:

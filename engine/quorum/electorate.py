@@ -243,7 +243,7 @@ def proven_by(survey: Survey, contents: Contents, known: LogState, hint: LogStat
 
 
 def read_names_near(voter: Voter, epoch: int) -> VoterLook:
-    """List a voter, and check that it is not far ahead of ``epoch``, which is believed. Raises: see
+    """List a voter, and check that it is not far ahead of the believed epoch ``epoch``. Raises: see
     ``Voter.look``, and CorruptionError.
     """
     look = voter.look()

@@ -195,8 +195,8 @@ class MetadataLog:
             )
         if self.lacks_key:
             raise NoMajorityError(
-                f"{unproven}; this driver would need the key of cluster {self._cluster_id!r} "
-                "to write and find out: read again after another driver has written"
+                f"{unproven}; to find out, this driver would have to write with the key of cluster "
+                f"{self._cluster_id!r}, which it lacks: read again after another driver has written"
             )
         raise NoMajorityError(f"the metadata log's end could not be committed on {self._electorate}: try again")
 

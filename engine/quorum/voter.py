@@ -239,7 +239,8 @@ class Voter:
             return ""
 
     def create(self, name: DataName, data: bytes) -> None:
-        """Create a data file, or find that it exists: a name has the same bytes on every voter.
+        """Create a data file, or find that it exists with the same bytes: a name has the same bytes on every
+        voter.
 
         Raises: StorageError, OutcomeUnknownError.
         """
@@ -253,8 +254,8 @@ class Voter:
             raise SourceChangedError(f"{self}: {name} has been deleted since it was listed") from error
 
     def read(self, name: DataName) -> bytes:
-        """A data file. Raises: SourceChangedError when the file is gone; CorruptionError when it is too large for
-        a data file; StorageError.
+        """A data file. Raises: SourceChangedError when the file is gone; CorruptionError when the file is too
+        large for a data file; StorageError.
         """
         try:
             return read_bounded(self.store, self.path(name), BATCH_BYTES)

@@ -193,7 +193,7 @@ def _named(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
 def _typed(
     frame: DataFrame, column: ColumnOrName, wanted: DataType, what: str, path: str, rules: RowRules
 ) -> Column:
-    """The column with the declared type. Of the casts that may change a value, only text to bytes is implicit."""
+    """Return the column with the declared type. The only implicit cast to another type is from text to bytes."""
     expression = _named(frame, column, what)
     with _analysed(what):
         given = frame.select(expression.alias("c")).schema[0].dataType

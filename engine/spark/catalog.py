@@ -87,10 +87,10 @@ def create_view(
     table: str | None,
     credentials: str | None,
 ) -> None:
-    """Create a view ``name`` of a topic's committed records in both tiers, in Spark's own catalog, replacing an
-    existing one. ``table`` names the topic's Delta table in any catalog (None: ``<name>_table``); a missing table
-    is created. The table ``<name>_tail``, which is also replaced, is the topic in the format ``stratalog``;
-    ``credentials`` names a provider for that table.
+    """Create a view ``name`` of a topic's committed records in both tiers, in Spark's own catalog. An existing
+    view of that name is replaced. ``table`` names the topic's Delta table in any catalog (None: ``<name>_table``);
+    a missing table is created. The table ``<name>_tail``, which is also replaced, is the topic in the format
+    ``stratalog``; ``credentials`` names a provider for that table.
 
     The view has the properties ``stratalog.topic``, ``stratalog.topic_id``, ``stratalog.table``, and
     ``stratalog.table_end``: the first offset of each partition in the tail.
@@ -178,7 +178,7 @@ def _quoted(name: str) -> str:
     parts = name.split(".")
     if len(parts) > 3 or not all(re.fullmatch(r"[A-Za-z0-9_-]+", part) for part in parts):
         raise InvalidCallError(
-            f"{name!r} is not a name in a catalog: catalog.schema.name, each of letters, digits, _ and -"
+            f"{name!r} is not a name in a catalog: give catalog.schema.name; parts have letters, digits, _ and -"
         )
     return ".".join(map(identifier, parts))
 

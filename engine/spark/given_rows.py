@@ -66,7 +66,7 @@ def by_topic(rows: pa.Table, topic: str | None) -> Mapping[str, pa.Table]:
     """Split the rows by topic, without the column ``topic``. ``topic`` is the topic that the options name, if any;
     the value of that topic has no field ``topic``.
 
-    Raises: InvalidRecordError for a row without a topic, or with a topic other than that of the options.
+    Raises: InvalidRecordError for a row without a topic, or with a topic other than the topic of the options.
     """
     if TOPIC not in rows.column_names:
         assert topic is not None

@@ -90,7 +90,7 @@ class Ranges(InputPartition):
 
 
 class RangeStream(StreamReader):
-    """A query's source of ranges; its offsets are the same as those of ``StreamReader``."""
+    """A query's source of ranges, with the same offsets as ``StreamReader``."""
 
     def _slices(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         source, _ = self._open()

@@ -94,7 +94,7 @@ def _checked(
     if isinstance(name, paths.CheckpointName):
         return CorruptSegmentError(
             f"{what}: the snapshot of offsets [0, {name.end_offset}) cannot be read from {uri}: run heal, or "
-            "snapshot for a new one"
+            "make a new snapshot with snapshot"
         )
     try:
         bad = check_segment(store, DataFile(name, store.stat(path))).bad
