@@ -25,7 +25,7 @@ from stratalog.partitions.runner import Failed, Outcome, attempt
 from stratalog.tiering.remote_log import RemoteLog
 
 LOCAL_THREADS = 16
-"""Threads for local work; the fetches from one leader take at most half of them."""
+"""Threads for local work; the fetches from one leader take at most half of these threads."""
 REMOTE_THREADS = 10
 """Kafka's remote.log.reader.threads."""
 _REMOTE_LOGS_BYTES = 256 * 1024 * 1024

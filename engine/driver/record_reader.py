@@ -32,7 +32,7 @@ remote.log.index.file.cache.total.size.bytes.)
 """
 
 _File = tuple[str, str, int, str]
-"""Store, name, size, version: names in the remote tier have no version, because they are never reused."""
+"""Store, name, size, version: files in the remote tier have no version, because their names are never reused."""
 
 Pay = Callable[[int], None]
 """Called with the number of bytes before they are read from a store; may wait, or raise."""

@@ -1,6 +1,7 @@
 """The report of an operation: rows, failures, cost. People get a table, machines one JSON object.
 
-Names in a report may come from others: text for people escapes unprintable characters, JSON has them unchanged.
+Names in a report may come from other people, so text for people escapes unprintable characters; JSON has them
+unchanged.
 """
 
 from __future__ import annotations

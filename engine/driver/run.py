@@ -127,9 +127,9 @@ class OperationRun:
     def in_turns(
         self, task: Callable[[B], P], works: Sequence[B], over: Over | None, *, unit: str = "partitions"
     ) -> tuple[list[tuple[B, P]], list[Failed[B]]]:
-        """Run the tasks in rounds, a part of each per round, until ``over``. Returns the results, including those
-        of tasks that failed in a later round, and the failed tasks, which the caller may still add to the run's
-        failures. ``totals["cut_off"]`` counts unfinished tasks.
+        """Run the tasks in rounds, a part of each per round, until ``over``. Returns the results, including the
+        results of tasks that failed in a later round, and the failed tasks, which the caller may still add to the
+        run's failures. ``totals["cut_off"]`` counts unfinished tasks.
         """
         done: dict[TopicIdPartition, tuple[B, P]] = {}
         failed: list[Failed[B]] = []

@@ -32,8 +32,9 @@ class Election:
     topic_id: str
     partition: int
     leader: int | None = None
-    """The new leader. None selects the preferred replica, which is the first one; if the leader resigns, the first
-    member of the ISR that can lead; in an unclean election, the first unfenced replica."""
+    """The new leader. None selects the preferred replica, which is the first replica. If the leader resigns, None
+    selects the first member of the ISR that can lead; in an unclean election, the first unfenced replica.
+    """
     unclean: bool = False
     """Also elect from outside an ISR in which no member can lead: records that only the ISR had are lost."""
     resign: bool = False

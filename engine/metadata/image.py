@@ -275,7 +275,7 @@ class PartitionView:
 
     def has_min_isr(self, min_insync_replicas: int) -> bool:
         """Whether the ISR is large enough to acknowledge and commit records; for a partition with fewer replicas
-        than ``min.insync.replicas``, whether it contains all of them (KIP-966).
+        than ``min.insync.replicas``, whether the ISR contains all replicas (KIP-966).
         """
         return len(self.isr) >= min(min_insync_replicas, len(self.replicas))
 

@@ -125,7 +125,7 @@ class AlterPartition:
 
     Expanding by F takes two commands: the first *adds* F, the second makes it a member. A proposal that leaves no
     *joining* replica outside the ISR also completes the reassignment, in the same record: the replicas become the
-    target, and all others leave the ISR and stop leading. Such a proposal may be for the current ISR.
+    target, and all other replicas leave the ISR and stop leading. Such a proposal may be for the current ISR.
     """
 
     proposals: tuple[IsrProposal, ...]
@@ -258,7 +258,7 @@ class WantedRule:
     this time.
     """
     committed_ms: int
-    """The latest of the clocks' times. The ``delete.retention.ms`` of the previous rule counts from this time."""
+    """The latest of the clocks' times. The ``delete.retention.ms`` of the previous rule is counted from this time."""
     delete_retention_ms: int
     partition_epoch: int
     """The partition epoch of the view in which all members of the ISR, and all replicas being added, have applied

@@ -69,7 +69,7 @@ class Placer:
         return tuple(chosen)
 
     def count(self, replicas: Sequence[int], times: int = 1) -> None:
-        """Count a placed partition, its preferred leader first; ``times`` -1 removes it."""
+        """Count a placed partition, its preferred leader first; ``times`` -1 removes the partition."""
         self._rack_leaders[self._racks[replicas[0]]] += times
         self._leaders[replicas[0]] += times
         for broker_id in replicas:

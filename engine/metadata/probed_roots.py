@@ -159,7 +159,7 @@ def _what_another_is(broker: BrokerImage, registration: RegisterBroker) -> str:
 
 
 def _not_trustworthy(image: ClusterImage, found: Sequence[Found]) -> str | None:
-    """The reason why nothing may be committed on this probe; None if it may."""
+    """The reason why nothing may be committed on this probe; None if changes may be committed."""
     voters = {voter.broker_id for voter in image.voters}
     findings = {each.broker_id: each.finding for each in found}
     same = {broker for broker in voters if isinstance(findings.get(broker), Same)}

@@ -38,7 +38,7 @@ from stratalog.partitions.store.protocol import Store
 
 
 def bootstrap(cluster_id: str, log: MetadataLog, voters: Sequence[Voter], others: Mapping[int, Store]) -> None:
-    """Create the metadata log of a new cluster; do nothing when it already exists with these voters.
+    """Create the metadata log of a new cluster; do nothing when the log already exists with these voters.
 
     ``log`` is the log of ``voters``, whose roots are formatted; ``others`` are the roots of all other brokers.
 
@@ -75,7 +75,7 @@ def _refuse_lost_log(cluster_id: str, others: Mapping[int, Store]) -> None:
             raise MetadataLostError(
                 f"broker {broker_id} ({store.uri}) already belongs to cluster {cluster_id!r}, but no voter has "
                 "its metadata: a voter's storage was lost or is not mounted; "
-                "mount or recover it, or restore the cluster from the remote tier under another id"
+                "mount or recover that storage, or restore the cluster from the remote tier under another id"
             )
 
 

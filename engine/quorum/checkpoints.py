@@ -34,8 +34,8 @@ Loading = Callable[[], AbstractContextManager[object]]
 
 
 def write_checkpoint(cluster_id: str, voter: Voter, state: LogState, clock: Clock) -> int | None:
-    """Freeze the snapshot of a committed log in the voter's folder. Returns its number of records, or None when it
-    exists.
+    """Freeze the snapshot of a committed log in the voter's folder. Returns the snapshot's number of records, or
+    None when the snapshot already exists.
 
     Raises: StorageError, OutcomeUnknownError: the bytes may be staged, but there is no file.
     """
@@ -59,7 +59,7 @@ def read_checkpoint(cluster_id: str, voter: Voter, name: CheckpointName, stored:
     """The log that a snapshot replaces; every byte is verified before any of it is used.
 
     Raises: CorruptSegmentError, CorruptionError, InconsistentClusterIdError naming the file; SourceChangedError
-        when it is gone; StorageError.
+        when the file is gone; StorageError.
     """
     snapshot = verify_checkpoint(cluster_id, voter, stored)
     try:

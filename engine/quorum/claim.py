@@ -91,8 +91,8 @@ class Refusals:
         self._errors.pop(voter.id, None)
 
     def as_error(self, what: str) -> StorageRefusedError:
-        """The error for ``what``, which needs more voters than those that accept writes. Call it only if at least
-        one has refused.
+        """The error for ``what``, which needs more voters than those that accept writes. Call this only if at
+        least one voter has refused.
         """
         errors = list(self._errors.values())
         message = "; ".join(dict.fromkeys(map(str, errors)))

@@ -1,4 +1,4 @@
-"""The contents of voters: the greatest log of some voters, and copies of it for the others."""
+"""The contents of voters: the greatest log of some voters, and copies of that log for the other voters."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Contents:
 
     def greatest(self, looks: Sequence[VoterLook], known: LogState, hint: LogState) -> LogState:
         """The log with the greatest position that any of the listings shows, folded. ``known`` is a committed log.
-        ``hint`` is an earlier log, used only if its lineage agrees with that of the result.
+        ``hint`` is an earlier log, used only if its lineage agrees with the lineage of the result.
 
         Raises: CorruptionError kinds when committed history has changed or cannot be read; SourceChangedError.
         """
@@ -177,7 +177,7 @@ class Contents:
         return *batch.repeated, batch.content
 
     def _gather(self, found: _GreatestLog, start: int) -> None:
-        """Read the batches starting at ``start``, the last one first: the batches that it repeats need no
+        """Read the batches starting at ``start``, the last batch first: the batches that it repeats need no
         request.
         """
         for name in reversed(found.live):
@@ -213,7 +213,7 @@ class Contents:
     def _load(self, name: CheckpointName, looks: Iterable[VoterLook]) -> LogState:
         """The log that a snapshot replaces, from any voter with an intact copy.
 
-        Raises: RetriableError when a voter might have it; otherwise CorruptionError kinds, or
+        Raises: RetriableError when a voter might have the snapshot; otherwise CorruptionError kinds, or
             InconsistentClusterIdError.
         """
         if name in self._loaded:
@@ -242,9 +242,9 @@ class Contents:
         """Copy to a voter the parts of a log that it lacks, oldest first: files, and also a snapshot if the files
         are not enough.
 
-        A new batch is not read back. Its digest is checked in memory, and its file is durable before it gets its
-        name. If the medium damages the file later, a reader notices, and uses another voter's copy. (Each copy of
-        a snapshot is read back, because the log below it will be deleted.)
+        A new batch is not read back. The batch's digest is checked in memory, and the batch's file is durable
+        before it gets its name. If the medium damages the file later, a reader notices, and uses another voter's
+        copy. (Each copy of a snapshot is read back, because the log below it will be deleted.)
 
         Raises: RetriableError, CorruptionError kinds; OutcomeUnknownError.
         """

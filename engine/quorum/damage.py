@@ -31,7 +31,7 @@ from stratalog.engine.quorum.voter import VoterLook
 from stratalog.partitions.errors import CorruptionError, InconsistentClusterIdError, StratalogError
 
 FAR_AHEAD = 1_000_000
-"""A voter is damaged if its epoch exceeds the epochs of the others by this number."""
+"""A voter is damaged if its epoch exceeds the epochs of the other voters by this number."""
 
 DAMAGED = (CorruptionError, InconsistentClusterIdError)
 """Errors that the bytes of one voter can cause."""

@@ -92,7 +92,7 @@ class Electorate:
         note: Note,
         key: ClusterKey | None = None,
     ) -> None:
-        """``stores``: the storage of voters that the log names, by broker; ``key`` verifies their files."""
+        """``stores``: the storage of voters that the log names, by broker; ``key`` verifies the voters' files."""
         self.voters = tuple(voters)
         self._cluster_id = cluster_id
         self._stores = stores
@@ -186,7 +186,7 @@ class Electorate:
                 refused = [error for error in failures.values() if isinstance(error, StorageAuthorizationError)]
                 if refused and len(refused) == len(failures):
                     raise StorageAuthorizationError(
-                        f"{there} of {count} metadata voters allow this driver to read, {count // 2 + 1} "
+                        f"{there} of {count} metadata voters allow this driver to read; {count // 2 + 1} "
                         "are needed: "
                         f"{message}",
                         refused[0].right or "read",

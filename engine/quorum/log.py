@@ -152,8 +152,8 @@ class MetadataLog:
         return CommittedLog(state, tuple(listings))
 
     def _committed_state(self) -> LogState:
-        """The committed log. A reader may have to finish the work of others: copy their last batch, and finally
-        claim an epoch and commit an empty batch. A reader that may not write answers with the log that its
+        """The committed log. A reader may have to finish the work of other drivers: copy their last batch, and
+        finally claim an epoch and commit an empty batch. A reader that may not write answers with the log that its
         listings prove. Raises: see ``committed_log``.
         """
         unproven, refused = "", False
@@ -236,7 +236,7 @@ class MetadataLog:
         return after
 
     def _yield_to_others(self, looks: Iterable[VoterLook]) -> None:
-        """Abandon a claim if a majority has a greater one, because writes under it would be useless."""
+        """Abandon a claim if a majority has a greater claim, because writes under it would be useless."""
         if self._claim is not None:
             above = [look.voter.id for look in looks if look.epoch > self._claim.epoch]
             if is_majority(above, ids_of(self._electorate.voters)):
@@ -293,7 +293,7 @@ class MetadataLog:
                     epoch = 1 + max(self._epoch, greatest)
                 if epoch > GREATEST_EPOCH:
                     raise CorruptionError(f"a majority of {self._electorate} shows the greatest possible epoch")
-                # 2. Claim it on the voters that were listed; the others may have any claim.
+                # 2. Claim that epoch on the voters that were listed; the other voters may have any claim.
                 self._epoch, self._begun = epoch, 0
                 mine, rival = self._claimed(survey, epoch)
                 if not is_majority(ids_of(mine), ids_of(survey.voters)):

@@ -111,7 +111,7 @@ def encode_repeated(batches: Sequence[BatchRecords]) -> Mapping[bytes, bytes]:
 
 
 def decode_repeated(text: bytes | None) -> tuple[BatchRecords, ...]:
-    """The batches in a footer. Raises: ValueError for another text, or a damaged one; Arrow's errors."""
+    """The batches in a footer. Raises: ValueError for any other text, or a damaged text; Arrow's errors."""
     if text is None:
         return ()
     found = parse_json(text, _Text)

@@ -64,8 +64,8 @@ class VoterLook:
 
     @property
     def unsigned(self) -> UnsignedError | None:
-        """Claims above the greatest valid one, by drivers without the cluster key; lower ones are deleted with all
-        other outdated claims.
+        """Claims above the greatest valid claim, by drivers without the cluster key. Lower claims of such drivers
+        are deleted with all other outdated claims.
         """
         above = [name for name in self.claim_names if name.epoch > self.epoch]
         unsigned = [name for name in above if not self.voter.believes(name)]

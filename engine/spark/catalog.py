@@ -46,7 +46,7 @@ def create_table(
     if_not_exists: bool = False,
 ) -> None:
     """Create the Delta table of a topic as the external table ``name`` (one to three parts), in the catalog that
-    it names. With ``if_not_exists`` an existing table with the same location is kept.
+    the name gives. With ``if_not_exists`` an existing table with the same location is kept.
 
     Raises: InvalidCallError for an invalid name, for a topic that is not tiered or has no tiered records, and if a
         table of that name exists (with ``if_not_exists``: if its location is different);

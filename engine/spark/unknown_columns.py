@@ -1,4 +1,4 @@
-"""Finds fields of a DataFrame that its topic's type lacks, by types alone, and leaves them out."""
+"""Finds the fields of a DataFrame that the topic's type lacks, by types alone, and leaves these fields out."""
 
 from __future__ import annotations
 

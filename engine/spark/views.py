@@ -33,7 +33,7 @@ def create_view(name: str, frame: DataFrame) -> None:
 
 
 def create_global_view(spark: SparkSession, topic: str, frame: DataFrame) -> str:
-    """Create or replace a global temporary view of a topic, and return its name, quoted where SQL needs it."""
+    """Create or replace a global temporary view of a topic, and return its name, quoted if SQL requires that."""
     frame.createOrReplaceGlobalTempView(identifier(topic))
     schema = spark.conf.get(GLOBAL_SCHEMA, "global_temp")
     return f"{schema}.{topic if _PLAIN_NAME.fullmatch(topic) else identifier(topic)}"
