@@ -258,7 +258,7 @@ class WantedRule:
     this time.
     """
     committed_ms: int
-    """The latest of the clocks' times. The ``delete.retention.ms`` of the previous rule is counted from this time."""
+    """The latest of the clocks' times, from which the ``delete.retention.ms`` of the previous rule is counted."""
     delete_retention_ms: int
     partition_epoch: int
     """The partition epoch of the view in which all members of the ISR, and all replicas being added, have applied
