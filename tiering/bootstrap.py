@@ -1,8 +1,8 @@
-"""The start offset of a follower, and the state of the log before it that the follower needs (KIP-405, KIP-1023).
+"""Finds the offset at which a follower starts, and the state of the earlier log that it needs (KIP-405, KIP-1023).
 
-``fetch_origin`` is the whole decision, pure, a table in code. ``auxiliary_state`` reads KIP-405's remote log
-auxiliary state: both parts of it, the leader epoch sequence and the producer state, are in the footer of the last
-remote segment, so it takes one ranged read.
+``fetch_origin`` makes the decision: it is pure, a table in code. ``auxiliary_state`` reads KIP-405's remote log
+auxiliary state: the leader epoch sequence and the producer state. Both are in the footer of the last remote
+segment, so one ranged read is enough.
 
     the leader answers a fetch with         an empty follower that bootstraps   any other
     records (the offset is local)           FromLeader; with ALWAYS (2)         FromLeader
@@ -19,10 +19,11 @@ remote segment, so it takes one ranged read.
 
 (2) FromRemote(pending upload) if the remote ends in the local log, above the follower's end.
 
-If Kafka 4.3 differs from the KIP's text, this follows the text. Kafka's leader never answers with a pending upload
-offset below its log start, but raises it to that; followers begin there in both cases. Kafka's follower checks
-whether the leader's log end is 0; if both logs are empty, there is nothing to skip either way. Compacted topics,
-which Kafka excludes, begin as the others do: rewritten segments keep the state in their footers.
+If Kafka 4.3 differs from the KIP's text, this module follows the text. Kafka's leader never answers with a pending
+upload offset below its log start, but with the log start. Followers begin there in both cases. Kafka's follower
+checks whether the leader's log end is 0; if both logs are empty, there is nothing to skip either way. Followers of
+compacted topics, which Kafka excludes, use the same table, because rewritten segments keep the state in their
+footers.
 
 ``docs/kips.md`` lists the parts of KIP-1023 without a counterpart.
 """
@@ -54,8 +55,8 @@ class LastTiered(Enum):
 
     @classmethod
     def of(cls, enable: bool, always: bool) -> LastTiered:
-        """The case for ``follower.fetch.last.tiered.offset.enable``, and the same key with ``.always`` before its
-        last word.
+        """The case for the values of ``follower.fetch.last.tiered.offset.enable`` and
+        ``follower.fetch.last.tiered.offset.always.enable``.
         """
         if not enable:
             return cls.NEVER
@@ -72,7 +73,7 @@ class FetchError(Enum):
 @dataclass(frozen=True, slots=True)
 class LeaderOffsets:
     """The leader's offsets, as a follower learns them. ``local_start <= log_end``; ``log_start`` is above
-    ``local_start`` if data below it still waits for local deletion.
+    ``local_start`` if the leader has not yet deleted its local data below ``log_start``.
     """
 
     log_start: int
@@ -134,8 +135,8 @@ FetchOrigin = FromLeader | StartOver | FromRemote | RemoteNotReady
 
 def fetch_error(leader: LeaderOffsets, fetch_offset: int) -> FetchError | None:
     """The leader's answer to a fetch from ``fetch_offset`` (KIP-1023, "High-Level Design", the current protocol):
-    None when it has that offset (case 1), OFFSET_OUT_OF_RANGE (case 2.1), OFFSET_MOVED_TO_TIERED_STORAGE (case
-    2.2).
+    None if the leader has that offset (case 1), OFFSET_OUT_OF_RANGE (case 2.1), OFFSET_MOVED_TO_TIERED_STORAGE
+    (case 2.2).
     """
     if leader.local_start <= fetch_offset <= leader.log_end:
         return None
@@ -197,8 +198,8 @@ class AuxiliaryState:
         """Check that the remote log belongs to the leader's history: a follower may leave only its leader's
         records to the remote tier. ``lineage`` is the leader's; ``what`` names the partition.
 
-        Raises: CorruptionError when the remote log is of another history (an unclean election, or a late commit of
-        a leader that lost an unclean election).
+        Raises: CorruptionError if the remote log belongs to another history (after an unclean election, or after a
+        late commit of a leader that lost an unclean election).
         """
         wrote = Lineage(entry for entry in lineage if entry.start_offset < self.offset)
         if wrote != self.lineage:
@@ -211,11 +212,11 @@ class AuxiliaryState:
 
 
 def auxiliary_state(remote: Store, folder: str, segment: RemoteSegment) -> AuxiliaryState:
-    """The state at the end of a remote segment, from its footer (KIP-1023, "Follower Fetch Scenarios": "fetch
+    """Read the state at the end of a remote segment from its footer (KIP-1023, "Follower Fetch Scenarios": "fetch
     remote segment info and build local leader epoch sequence"). ``folder`` is the topic's folder in the remote
     store. No transaction is open at that offset, because the remote tier stops at the last stable offset.
 
-    Raises: RemoteObjectMissingError; CorruptSegmentError; CorruptionError when partition or end of the file differ
+    Raises: RemoteObjectMissingError; CorruptSegmentError; CorruptionError if the file's partition or end differs
         from the table.
     """
     footer = read_remote(remote, folder, segment).footer

@@ -14,32 +14,34 @@ The generation of a partition
     generation, and may be uploaded.
 
 Beside compaction
-    Both kinds of rule share one sequence of generations, and are carried out in its order, in each tier:
+    Both kinds of rule share one sequence of generations. Each tier applies them in that order:
 
         an erasure e is committed    the table records the compaction before e, and each member of the ISR
                                      follows it at each offset below its bound
         a compaction c is committed  the table records the erasure before c, and each member of the ISR has
                                      carried it out
-        e or c is recorded           in that order, and before the leader follows
+        e or c is recorded           in that order, and before the leader applies it
 
     So a table that records generation g, of either kind, follows every rule up to g. A segment follows the
-    recorded compaction if it begins below the bound, the recorded erasure at each offset, and the generation of
-    its name. At offsets that no erasure names, a replica's file may have a greater generation than the segment:
-    both have the same records there.
-    A rewrite applies both kinds, whichever made it necessary. An erasure finds segments that follow the last
-    compaction, and keeps what that left: a segment that compaction did not have to rewrite too. A compaction reads
-    gaps as gaps. It also reads the records that an earlier erasure names as gaps, even in a file that heal took
-    from a replica that was away (!): such a record is removed, and supersedes no other record. An erasure skips a
-    file to which the compaction before it has not been applied: ``compact`` comes first. A late commit of either
-    finds the replaced segments gone, or its generation recorded.
+    recorded erasure at each offset, and the rule of the generation in its name. If a segment begins below the
+    bound of the recorded compaction, it follows that, too. At offsets that no erasure names, a replica's file may
+    have a greater generation than the segment: both have the same records there. A rewrite applies both kinds of
+    rule, whichever kind made it necessary. An erasure finds segments that follow the last compaction, and keeps
+    the records that the compaction has kept, even in a segment that compaction did not have to rewrite. A
+    compaction treats gaps as gaps. It also treats the records that an earlier erasure names as gaps, even in a
+    file that heal took from a replica that was unreachable before (!): such a record is removed, and supersedes no
+    other record. An erasure skips a file to which the preceding compaction has not been applied: ``compact`` comes
+    first. A late commit of either kind finds that the segments to replace are gone, or that its generation is
+    recorded.
 
     If the metadata have both, and the table records neither, because tiering began later, both are recorded in
     one version.
 
 Tiering that begins after an erasure
-    The records are gone from the leader's files, or uploads wait until they are (``plan_uploads``). Before
-    ``tier`` adds the first segment of a partition to a table, the table records the partition's last rules of both
-    kinds. An upload from an earlier time of tiering was planned under an older view, and is not added.
+    Either the records are gone from the leader's files, or uploads wait until the records are gone
+    (``plan_uploads``). Before ``tier`` adds the first segment of a partition to a table, the table records the
+    partition's last rules of both kinds. An upload from an earlier time of tiering was planned under an older
+    view, and is not added.
 
     A topic that was tiered before may still have its table, without segments, and objects. An erasure of such a
     topic performs steps 3, 5 and 6 on that table. It is refused while the table lists segments, or if objects
@@ -59,7 +61,7 @@ The order of steps
     6. When no such object is left, a checkpoint of the newest version is written, and every older file of the
        table's log is deleted: entries, checkpoints, checksums. Their statistics contain minima and maxima of
        erased records. The checkpoint lists removed objects by path, without statistics.
-       The history of an Iceberg table goes next (``iceberg_history``).
+       The history of an Iceberg table is deleted next (``iceberg_history``).
     7. The offsets are removed from the metadata.
     A crash between any two steps leaves the log intact. The next run continues: the table shows the remaining
     segments, a walk the remaining objects, and the table's log the remaining entries.
@@ -70,11 +72,11 @@ The order of steps
 
 Late uploads
     A driver that planned its uploads before the erasure may commit them later, even after step 7. So a commit
-    compares the generation of the partition's last erasure in the metadata with the one in the view of its plan,
-    and leaves out partitions with a later erasure (``Histories``). A commit reads the metadata after the table. If
-    it has read the metadata before step 1, there are two cases. It may commit before step 3, which then waits
-    until that segment is rewritten. Or it loses the race against the version of step 3, and reads again. A plan
-    leaves out files that contain offsets of an erasure in its own view.
+    compares the generation of the partition's last erasure in the metadata with the generation in the view of the
+    driver's plan, and leaves out partitions with a later erasure (``Histories``). A commit reads the metadata
+    after the table. If a driver has read the metadata before step 1, there are two cases. If it commits before
+    step 3, step 3 waits until the new segment is rewritten. If it commits later, it loses the race against the
+    version of step 3, and reads again. A plan leaves out files that contain offsets of an erasure in its own view.
 
     A late commit of rewritten segments, of compaction, or of heal finds that the replaced segments are gone, and
     changes nothing. Heal does not use a file that contains named offsets and does not follow the erasure.
@@ -150,10 +152,10 @@ def to_erase_remotely(segments: Iterable[RemoteSegment], erasures: Sequence[Eras
 def decide_erased(
     log: RemoteLog, erasures: Mapping[int, Sequence[Erasure]], compacted: Mapping[int, Rule]
 ) -> TableChange | RemoteLog:
-    """Step 3: the change that records each partition's last erasure; or ``log``, if it already records them or all
-    others must wait. An erasure waits while a listed segment holds a named offset, or does not follow the
-    partition's last compaction. ``compacted`` has the last compaction of each partition that has one; it is
-    recorded too.
+    """Step 3: the change that records each partition's last erasure; ``log`` if each erasure is already recorded,
+    or must wait. An erasure waits while a listed segment holds a named offset, or does not follow the partition's
+    last compaction. ``compacted`` has the last compaction of each partition that has one; these compactions are
+    recorded, too.
     """
     new, rules = {}, {}
     for partition, each in erasures.items():
@@ -174,14 +176,14 @@ def decide_erased(
 def decide_begun(
     log: RemoteLog, erasures: Mapping[int, Sequence[Erasure]], compacted: Mapping[int, Rule]
 ) -> TableChange | RemoteLog:
-    """Like ``decide_erased``, for those of the partitions that have no segment yet."""
+    """Like ``decide_erased``, but only for partitions that have no segment yet."""
     new = {partition: each for partition, each in erasures.items() if not log.of_partition(partition)}
     return decide_erased(log, new, compacted)
 
 
 def lacks_compaction(log: RemoteLog, partition: int, rule: Rule | None) -> bool:
-    """Whether the remote log of a partition may have records that ``rule``, its last compaction, removes. Until it
-    has none, no erasure may follow."""
+    """Whether the remote log of a partition may have records that ``rule``, its last compaction, removes. While it
+    may have such records, no erasure may be recorded."""
     if rule is None or log.generation(partition) >= rule.generation:
         return False
     return bool(to_rewrite(log.of_partition(partition), rule))

@@ -155,7 +155,7 @@ def _after_record(fields: tuple[_Walk, ...]) -> _Walk:
 
 def _after_items(item: _Walk) -> _Walk:
     """The items of an array, in groups that state their number of items; a negative number is followed by the
-    bytes of the group.
+    group's size in bytes.
     """
 
     def walk(data: bytes, at: int) -> int:

@@ -4,7 +4,7 @@ The user configures the catalog, which names the table's metadata. The files nam
 manifests, older metadata, which a commit deletes) come from storage that others can write. They must be inside the
 table's own folder and, on a disk, regular files. The addresses of segments come from the remote log.
 
-Limit: a manifest of ``MOST_BYTES`` may decompress to more, without a bound.
+The files are also decompressed within bounds (``MOST_UNPACKED_BYTES``).
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class TableFiles(FileIO):
         return {comparable(each): each for each in _walk(self._inner, self._location)}
 
     def modified_ms(self, location: str) -> int | None:
-        """When a file was last written, by the clock of its storage; None if that does not say. Raises:
+        """When a file was last written, by the clock of its storage; None if the storage does not say. Raises:
         FileNotFoundError; InvalidCallError as ``walk``."""
         return _modified_ms(self._inner, location)
 
@@ -155,7 +155,7 @@ class _Read(InputFile):
         return True
 
     def open(self, seekable: bool = True) -> InputStream:
-        """The bytes."""
+        """Return the bytes that were read."""
         return io.BytesIO(self._data)
 
 
