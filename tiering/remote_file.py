@@ -1,4 +1,4 @@
-"""Reads objects of the remote tier that the table lists, or is about to list."""
+"""Reads objects of the remote tier that the table lists, or that a commit is about to add."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The objects in a topic's folder of the remote store, compared with its table, and the litter among them. Pure.
+"""Compares the objects in a topic's folder of the remote store with the topic's table, and finds litter. Pure.
 
     listed                                          stays
     removed from the table                          deleted after the delay, for running readers (KIP-405,
@@ -11,12 +11,13 @@
       of a removal rule that is not carried out  stays: a commit may list it, until the table has the rule
       anything else                                 stays: the next tier run commits it, or files with its offsets
 
-An upload without a commit is deleted only after a day, by the clock of the storage. The first two cases would be
-safe without that, because log starts never move back, and a late commit is superseded. (An upload that only begins
-below the log start may be about to be committed, if the log start has just moved; it is superseded soon.) The
-others may become valid again, if another unclean election restores the lost history. Then a tier run finds the
-file, or uploads it again. Even if it finds the file just before another run deletes it, no record is lost, because
-a broker keeps its records until their remote copy was found after the commit.
+An upload without a commit is deleted only after a day, by the clock of the storage. In the first two cases, it
+would be safe to delete it earlier, because log starts never move back, and a late commit is superseded. (An upload
+that only begins below the log start may be about to be committed, if the log start has just moved; such an upload
+is superseded soon.) Uploads in the other cases may become valid again, if another unclean election restores the
+lost history. Then a tier run finds the file, or uploads it again. Even if the run finds the file just before
+another run deletes it, no record is lost, because a broker keeps its records until their remote copy was found
+after the commit.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class RemoteObjects:
         return self.foreign[path] if found is None else found.object
 
     def holds(self, segment: RemoteSegment) -> bool:
-        """Whether a listed segment's object exists, with its size."""
+        """Whether a listed segment's object exists and has the listed size."""
         found = self.segments.get(segment.path)
         return found is not None and found.object.size_bytes == segment.size_bytes
 
@@ -107,7 +108,7 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicLitter:
-    """The litter among a topic's objects, and the undecided partitions."""
+    """The litter among a topic's objects, and the partitions with undecided objects."""
 
     litter: Mapping[str, Why]
     """Keyed by path."""
