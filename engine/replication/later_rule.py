@@ -29,11 +29,10 @@ class LaterRuleError(FencedLeaderEpochError):
 def check_rules_known(
     replicas: PartitionReplicas, listing: Listing, start: int, replica: Replica | None = None
 ) -> None:
-    """Check that ``replica`` (None: the leader), listed as ``listing``, has no file with records from offset
-    ``start`` on that was made by a removal that is later than the view knows. Such a file is ignored in this view.
-    The file that it replaced may have been deleted, so that the replica would seem damaged; or a late append may
-    have taken the free name. Under this view, the log would contain that append, and seem complete. Files that are
-    known to be of no rule are left out.
+    """Check that ``replica`` (None: the leader), listed as ``listing``, has no file of a later removal than the
+    view knows, with records from offset ``start`` on. A view ignores such a file. The file that it replaced may be
+    deleted, and then the replica would seem damaged. Or a late append may have taken the free name: the log would
+    contain that append, and seem complete. Files that are known to be of no rule are skipped.
 
     Raises: LaterRuleError.
     """
@@ -52,10 +51,9 @@ def check_rules_known(
 
 @contextmanager
 def under_known_rules(replicas: PartitionReplicas, follower: Replica) -> Iterator[None]:
-    """Find damage of the leader or the follower only under a view that knows the rules of their files: without its
-    rewritten files, a sound replica looks as if it had lost records.
-
-    Raises: LaterRuleError instead of a CorruptionError.
+    """Report damage of the leader or the follower only if the view knows the rules of their files. Otherwise the
+    view ignores rewritten files, and an intact replica looks as if it had lost records. Raises: LaterRuleError
+    instead of a CorruptionError.
     """
     try:
         yield

@@ -68,7 +68,7 @@ class PartitionReplicas:
         )
 
     def check_remote_end(self, log: ReplicaLog) -> None:
-        """Compare the leader's ``log`` with the remote one, if that was read before the log was listed.
+        """Compare the leader's ``log`` with the remote log, if the remote log was read before ``log`` was listed.
 
         Raises: see ``check_reaches_remote``.
         """
@@ -109,4 +109,4 @@ class BoundedWork(PartitionWork):
     """Work that can be done in parts."""
 
     most: int | None = field(default=None, kw_only=True)
-    """The greatest amount of work for this part, in its own unit; None: all."""
+    """The maximum amount of work for this part, in the work's own unit; None: all."""
