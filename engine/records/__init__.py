@@ -1,4 +1,4 @@
-"""Appends records: batches, rows and frames of users, and the engine's own records of groups and transactions.
+"""Appends records: batches, rows and frames of callers, and the engine's own records of groups and transactions.
 
 append          appends batches to the leaders of their partitions
 produce         partitions and appends the rows and frames of this process, without Spark

@@ -1,4 +1,4 @@
-"""The report of an append: the outcome of each partition, and notes about other attempts."""
+"""Makes the report of an append: the outcome of each partition, and notes about other attempts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def answer(
     *,
     named: bool,
 ) -> Report:
-    """The report of an append whose partitions have all ended. ``named``: the caller has named the producer, so an
-    earlier call may have appended the sequence.
+    """Make the report of an append that has ended in all partitions. ``named``: the caller has named the producer,
+    so an earlier call may have appended the sequence.
     """
     rows = [_row(topic, partition, state, named) for partition, state in sorted(states.items())]
     done = [s.appended for s in states.values() if s.appended is not None and s.error is None]

@@ -1,14 +1,15 @@
-"""A transaction, from its producer's view: appends to any partitions, and offsets of groups, all or none (KIP-98).
+"""A transaction of a producer: appends to any partitions, and offsets of groups, all or none (KIP-98).
 
 1. Begin: take the transactional id over, fence its previous producer, abort its open transaction. If this driver's
    last transaction of the id has ended, and no other driver used the id since, continue with its producer.
 2. Before the first append to a partition: add the partition to the transaction.
 3. Append with the producer's id and epoch, synced and acknowledged as usual; offsets stay pending.
-4. Commit: one record of ``__transaction_state`` decides; markers follow in all partitions; then it is complete.
+4. Commit: one record of ``__transaction_state`` decides; markers follow in all partitions; then the transaction is
+   complete.
 
-A crash before step 4 leaves an open transaction, which the next producer of the id or the timeout aborts. After a
-crash that follows the record of step 4, the next driver writes the markers. A transaction with a failed or unknown
-append cannot be committed: some of its records might be in the log, or get there later.
+A crash before step 4 leaves an open transaction, which is aborted by the next producer of the id, or after the
+timeout. If a driver crashes after the record of step 4, the next driver writes the markers. A transaction with a
+failed or unknown append cannot be committed: some of its records might be in the log, or get there later.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def partitions_of(topic: TopicImage) -> set[TopicIdPartition]:
 
 
 def partitions_of_bad(image: ClusterImage, bad_records: LeaveOut | None) -> set[TopicIdPartition]:
-    """All partitions of the topic for bad records, if there is one. Raises: see ``topic_of_bad_records``."""
+    """All partitions of the topic for bad records, if there is such a topic. Raises: see
+    ``topic_of_bad_records``."""
     topic = None if bad_records is None else topic_of_bad_records(image, bad_records)
     return set() if topic is None else partitions_of(topic)
 
@@ -171,7 +173,7 @@ class BatchTransaction:
             )
 
     def _look(self) -> ClusterImage:
-        """The current metadata, read once per call; the first time after a probe of the roots."""
+        """Read the current metadata, once per call. The first read comes after a probe of the roots."""
         if self._looked:
             return self._metadata.image()
         probed = probe_brokers(self._metadata, self._storage)
@@ -184,8 +186,8 @@ class BatchTransaction:
         return ProducerAppend(self.producer_id, self.producer_epoch, self._sequence, transactional=True)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> Report:
-        """Commit offsets of a group with the transaction: ``{("trips", 0): 17}``. They are pending until the
-        transaction is committed. The report is that of ``groups.commit``.
+        """Commit offsets of a group with the transaction, such as ``{("trips", 0): 17}``. The offsets are pending
+        until the transaction is committed. The report is that of ``groups.commit``.
 
         Raises: see ``groups.commit`` and ``append_batches``.
         """
@@ -208,8 +210,8 @@ class BatchTransaction:
 
     @contextmanager
     def _appending(self, image: ClusterImage, partitions: Iterable[TopicIdPartition]) -> Iterator[None]:
-        """Step 2, then step 3 inside the block, under one image, so a topic that is created again meanwhile is a
-        different topic. Errors of the call are found before anything is written.
+        """Step 2, then step 3 inside the block. Both use one image, so a topic that is created again meanwhile is
+        a different topic. Errors of the call are found before anything is written.
         """
         self._check_open()
         if isinstance(self._failed, FencedError):
@@ -251,8 +253,9 @@ class BatchTransaction:
     # --------------------------------------------------------------------------------------- the end
 
     def commit(self) -> Report:
-        """Commit. When this returns, the transaction is permanently committed. If a marker could not be written (a
-        failure in the report), committed readers of that partition wait until the next driver writes it.
+        """Commit the transaction. When this returns, the transaction is permanently committed. If a marker could
+        not be written (a failure in the report), committed readers of that partition wait until the next driver
+        writes it.
 
         Raises: InvalidTxnStateError when a part of the transaction had failed, so it was aborted;
         ProducerFencedError when it was aborted because a newer producer took over, or the timeout had expired;
@@ -268,7 +271,7 @@ class BatchTransaction:
         return self._end(commit=True)
 
     def abort(self) -> Report:
-        """Abort. It is not an error if another driver has aborted the transaction. Raises: see ``commit``."""
+        """Abort the transaction. It is not an error if another driver has aborted it. Raises: see ``commit``."""
         self._check_open()
         return self._end(commit=False)
 
