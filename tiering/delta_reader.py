@@ -156,8 +156,9 @@ class DeltaTopicReader(TopicTable):
         return self._log(table, listed_segments(table, self.uri))
 
     def _rewritten(self, table: DeltaTable, since: int, commits: Sequence[ForeignCommit]) -> RemoteLog:
-        """The log of a table after other writers have changed its files. Raises: CorruptionError if they also
-        changed its data.
+        """The log of a table after other writers have changed its files.
+
+        Raises: CorruptionError if they also changed its data.
         """
         segments = listed_segments(self._open_at(since), self.uri)
         commits = standing(segments, commits)

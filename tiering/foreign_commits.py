@@ -189,8 +189,9 @@ def rewrite_of(
     listed: Sequence[ListedFile],
 ) -> Rewrite:
     """The rewrite by the ``standing`` commits. ``what`` names the table. At version ``since``, it was the log of
-    the segments ``ours``; ``listed`` are its current files. Raises: ForeignWriteError, with the remedy, if the
-    commits changed its records.
+    the segments ``ours``; ``listed`` are its current files.
+
+    Raises: ForeignWriteError, with the remedy, if the commits changed its records.
     """
     data = [commit for commit in commits if commit.changes_data]
     records = None if any(file.records is None for file in listed) else sum(file.records or 0 for file in listed)

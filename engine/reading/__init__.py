@@ -1,4 +1,4 @@
-"""Reading: the bounds of a read, the replica and files that hold the records, and reading them without Spark.
+"""Reading: the bounds of a read, the replica and files that hold the records, and reads without Spark.
 
     positions              pure: positions in a log and times, as callers write them
     bounds, read_plan      pure: the query of a batch read, and its plan
@@ -16,8 +16,8 @@
     range_plan             a stream's batch as ranges of offsets, for a scan
     stream_read            one task of a batch, on an executor
 
-Above ``records``, because a read may begin at a group's committed offset. ``stratalog.engine.replicas.nearest``
-selects the replica.
+This package is above ``records``, because a read may begin at a group's committed offset.
+``stratalog.engine.replicas.nearest`` selects the replica.
 
 ``docs/kips.md`` lists KIP-392 sentence by sentence, with the test for each.
 

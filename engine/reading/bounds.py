@@ -1,8 +1,8 @@
 """The query of a batch read: topics, and the bounds of each partition's range. Pure.
 
 A place (an offset, a named position, a group's committed offset, ``FirstAt``) is a bound of offsets. A time is a
-bound of the records' timestamps, in whatever order they are in the log. Both may be combined: from a group's
-offset on, but only up to a time.
+bound of the records' timestamps, whose order in the log does not matter. Both kinds of bound may be combined: from
+a group's offset on, but only up to a time.
 
 Errors that do not depend on the log are found here, before anything is listed.
 """
@@ -47,7 +47,7 @@ class Committed:
 
 
 ByPartition = Mapping[int, Place | str] | Mapping[tuple[str, int], Place | str]
-"""By partition if there is one topic, otherwise by topic and partition."""
+"""A bound by partition if there is one topic, otherwise by topic and partition."""
 
 OffsetBound = Place | Committed | Mapping[object, Place] | None
 """A bound of offsets in each partition. None, or a partition without a bound: the log start, or the high
@@ -69,7 +69,7 @@ class ReadQuery:
 
     topics: Sequence[str] = ()
     pattern: str | None = None
-    """A regular expression that the whole name of a topic matches, instead of ``topics``."""
+    """A regular expression that matches complete names of topics, instead of ``topics``."""
     start: Bound = None
     end: Bound = None
     partitions: Sequence[int] | None = None
@@ -111,7 +111,7 @@ class ReadQuery:
 
     @property
     def groups(self) -> set[str]:
-        """The groups whose commits are bounds."""
+        """The groups whose committed offsets are bounds."""
         return {bound.group for bound in (self.first, self.until) if isinstance(bound, Committed)}
 
     def chosen(self, names: Collection[str], internal: Collection[str]) -> list[str]:
@@ -161,8 +161,8 @@ class ReadQuery:
 
 
 def in_zone(bound: Bound, zone: Callable[[], tzinfo]) -> Bound:
-    """The bound, with each time that is text without a zone read in ``zone``, which is called only then. (A
-    skipped local time becomes the later one, and a repeated local time the first one, as in Spark.)
+    """The bound, with each time that is text without a zone read in ``zone``. ``zone`` is called only for such a
+    text. (A skipped local time becomes the later one, and a repeated local time the first one, as in Spark.)
     """
 
     def zoned(at: object) -> object:
@@ -179,15 +179,15 @@ def in_zone(bound: Bound, zone: Callable[[], tzinfo]) -> Bound:
 
 
 def check_some(partitions: Sequence[int] | None) -> None:
-    """Check that some partitions are given; a reader that follows no partition would never end. Raises:
-    InvalidCallError.
+    """Check that at least one partition is given, because a reader that follows no partition would never end.
+    Raises: InvalidCallError.
     """
     if partitions is not None and not len(partitions):
         raise InvalidCallError("partitions is empty: name some, or omit it to read the whole topic")
 
 
 def _checked(what: str, bound: Bound) -> OffsetBound | datetime:
-    """The bound with plain ints."""
+    """Check the bound, and return it with plain ints."""
     match bound:
         case None | Committed() | OffsetSpec() | FirstAt():
             return bound

@@ -1,4 +1,4 @@
-"""The identity and rack of the reader, for replica selectors (KIP-392, "Consumer API")."""
+"""Finds the identity and rack of the reader, for replica selectors (KIP-392, "Consumer API")."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def client_rack(
 
 
 def client_metadata(file: ClusterFile, spark: SparkSession | None, given_rack: str | None) -> ClientMetadata:
-    """This driver as a reader; see ``client_rack`` for its rack."""
+    """The properties of this driver as a reader; see ``client_rack`` for the rack."""
     in_spark = None if spark is None else spark.conf.get(SPARK_KEY, None)
     app_name = None if spark is None else spark.conf.get("spark.app.name", None)
     try:

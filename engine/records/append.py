@@ -138,9 +138,10 @@ def who_appends(
     *,
     on_changed_replay: OnChangedReplay = "refuse",
 ) -> ProducerAppend | None:
-    """The producer that a caller names; None without a name. Raises: InvalidCallError for an empty name; for a
-    sequence or epoch without a producer, because a retry would append again; for a producer without a sequence,
-    because the producer's second append would look like a retry.
+    """The producer that a caller names; None without a name.
+
+    Raises: InvalidCallError for an empty name; for a sequence or epoch without a producer, because a retry would
+        append again; for a producer without a sequence, whose second append would look like a retry.
     """
     if on_changed_replay not in ("refuse", "accept"):
         raise InvalidCallError(f"on_changed_replay is {on_changed_replay!r}: use 'refuse' or 'accept'")

@@ -59,8 +59,9 @@ def to_arrow(frame: Any, what: str, takes: str) -> pa.Table:
 
 
 def plain_batch(batch: pa.RecordBatch, what: str) -> pa.RecordBatch:
-    """Return a batch in the layouts of a log. Raises: InvalidRecordError for an object that is not a batch, or
-    naming the column that Arrow cannot convert.
+    """Return a batch in the layouts of a log.
+
+    Raises: InvalidRecordError for an object that is not a batch, or naming the column that Arrow cannot convert.
     """
     if not isinstance(batch, pa.RecordBatch):
         raise InvalidRecordError(f"{what}: a {type(batch).__name__} is not an Arrow RecordBatch")

@@ -303,7 +303,7 @@ def _append_to_leader(
         if attempt.file is None and not source.replayable:
             return Raced(attempt.tried)
         # 3. Create the file at the log end. False means that another driver appended there first, or that the
-        # store retried this call after a lost answer.
+        #    store retried this call after a lost answer.
         name = DataName(end.log_end, None, replicas.epoch)
         staged = attempt.file.staged if attempt.file is not None else _staged(replicas, end.log_end)
         try:

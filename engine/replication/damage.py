@@ -87,7 +87,9 @@ def check_members(
 
     No other member of the ISR, listed before the leader, may have joined that epoch, or know a committed offset
     beyond the leader's end. Otherwise the leader's folder was lost, and its offsets would be assigned twice. A
-    member with a foreign register is ignored. Raises: LogGapError, CorruptionError; the leader is to blame.
+    member with a foreign register is ignored.
+
+    Raises: LogGapError, CorruptionError; the leader is to blame.
     """
     for member, known in members:
         foreign = _foreign((leader, log.listing, log.lineage), (member, known.listing, known.lineage))

@@ -7,11 +7,13 @@ exclusively. Everything else (another leader, a merge that freed the name) must 
 acknowledgement, not before the write.
 
 Records below the end only move to other files (a merge), or are deleted by retention, and both only happen below
-the high watermark. So the end is unchanged unless one of these exists: a file of the log after the end, a high
-watermark or local start beyond the end, or a register of a later epoch. If any of them exists, the driver lists
-the complete log. (If the driver was idle for long, a merge may have freed the name at the end. A high watermark
-beyond the end reveals that, because the greatest high watermark is never deleted.) Every ``LOOK_AGAIN_MS`` the
-driver lists the complete log anyway, to notice storage that lost files.
+the high watermark.
+
+So the end is unchanged unless one of these exists: a file of the log after the end, a high watermark or local
+start beyond the end, or a register of a later epoch. If any of them exists, the driver lists the complete log. (If
+the driver was idle for long, a merge may have freed the name at the end. A high watermark beyond the end reveals
+that, because the greatest high watermark is never deleted.) Every ``LOOK_AGAIN_MS`` the driver lists the complete
+log anyway, to notice storage that lost files.
 """
 
 from __future__ import annotations

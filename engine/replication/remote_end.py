@@ -8,8 +8,9 @@ before its first append under a view. So no offset of the remote log is assigned
 If the leader's log is a prefix of the remote log, an election lets the log continue from the remote end
 (``Election.remote_epoch``): the new leader's local start is there, and its lineage is the remote log's (KIP-1023,
 "Follower Fetch Scenarios", for a leader). If the two logs have different records at the same offsets, an operator
-decides which log to keep. If the remote tier does not answer, appends continue, although it is unknown whether the
-log ends too early.
+decides which log to keep.
+
+If the remote tier does not answer, appends continue, although it is unknown whether the log ends too early.
 """
 
 from __future__ import annotations

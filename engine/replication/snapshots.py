@@ -144,8 +144,9 @@ def repair_if_damaged(replicas: PartitionReplicas, replica: Replica, log: Replic
 
 def check_start_is_covered(replicas: PartitionReplicas, replica: Replica, log: ReplicaLog) -> None:
     """If snapshots replace the records below the local start of the replica's log, check that one of them is
-    intact. If none is intact, copy a snapshot from another replica first. Raises: CorruptSegmentError naming the
-    damaged snapshot; see ``repair_snapshot``.
+    intact. If none is intact, copy a snapshot from another replica first.
+
+    Raises: CorruptSegmentError naming the damaged snapshot; see ``repair_snapshot``.
     """
     log, usable = repair_if_damaged(replicas, replica, log)
     end = 0 if usable.snapshot is None else usable.snapshot.snapshot_id.end_offset
