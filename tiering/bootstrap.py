@@ -43,8 +43,8 @@ from stratalog.tiering.remote_segment import RemoteSegment
 
 
 class LastTiered(Enum):
-    """The cases in which an empty follower starts at the earliest pending upload offset (the one after the last
-    tiered offset), and everything before that offset stays only in the remote tier.
+    """The cases in which an empty follower starts at the earliest pending upload offset, which is the offset after
+    the last tiered one. Everything before that offset stays only in the remote tier.
     """
 
     NEVER = "never"
@@ -125,7 +125,7 @@ class FromRemote:
 
 @dataclass(frozen=True, slots=True)
 class RemoteNotReady:
-    """The remote log does not show yet where to begin; try again later."""
+    """The remote log does not yet show the offset to begin at; try again later."""
 
     reason: str
 
@@ -191,7 +191,7 @@ class AuxiliaryState:
 
     offset: int
     lineage: Lineage
-    """The leader epochs of those records, without entries that start at or above ``offset``."""
+    """The leader epochs of the records below ``offset``."""
     producers: dict[str, ProducerEntry]
 
     def check_history(self, lineage: Lineage, what: str) -> None:

@@ -44,8 +44,9 @@ class DeltaTopicReader(TopicTable):
         return paths.join(self.folder, segment.path)
 
     def load(self) -> RemoteLog:
-        """The remote log at the newest version; an empty one (version -1) when there is no table. If other writers
-        have rewritten the table without changing data, this is the log before the rewrite, with ``rewrite`` set.
+        """Read the remote log at the newest version; an empty log (version -1) if there is no table. If other
+        writers have rewritten the table without changing data, this is the log before the rewrite, with
+        ``rewrite`` set.
 
         Raises: InconsistentClusterIdError, CorruptionError for a table of another topic, or with data changed by
             another writer; LogGapError; StorageError.

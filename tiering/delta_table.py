@@ -79,7 +79,7 @@ class DeltaTopicTable(DeltaTopicReader):
         removes: Sequence[RemoteSegment] = (),
         histories: Histories = _NOBODYS,
     ) -> CommittedBatch:
-        """Add uploaded files and remove expired ones in one version (KIP-405: COPY_SEGMENT_FINISHED and
+        """Add uploaded files and remove expired files in one version (KIP-405: COPY_SEGMENT_FINISHED and
         DELETE_SEGMENT_STARTED). The same version removes segments outside of ``histories``, which must name every
         partition of ``adds``. If nothing changes, no version is written.
 
@@ -104,16 +104,16 @@ class DeltaTopicTable(DeltaTopicReader):
         return dataclasses.replace(done, made=made)
 
     def replace(self, rebuilt: Sequence[Rebuilt], histories: Histories = _NOBODYS) -> CommittedBatch:
-        """Replace segments with damaged or missing objects by rebuilt ones, in one version that changes no data
-        and reverts any rewrite of other writers. Partitions with an erasure that ``histories`` do not know are
-        skipped.
+        """Replace segments with damaged or missing objects by rebuilt segments, in one version that changes no
+        data and reverts any rewrite of other writers. Partitions with an erasure that ``histories`` do not know
+        are skipped.
 
         Raises: see ``commit``.
         """
         return self._commit(lambda log: decide_rebuilt(log, rebuilt, histories))[0]
 
     def remove_records(self, replaced: Sequence[Replaced], operation: str = "compact") -> CommittedBatch:
-        """Replace segments by ones with fewer records at the same offsets, in one version that changes data.
+        """Replace segments by segments with fewer records at the same offsets, in one version that changes data.
         ``operation`` is the name of the change in the commit info.
 
         Raises: see ``commit``.

@@ -5,7 +5,7 @@ uploads again from the end of the leader's epoch (``RemoteLogManager``). Here th
 once, so segments of another history are removed from the table (``DeltaTopicTable.commit``). Until then, readers
 stop at ``agreed_end``. This removal loses no record that the leader lacks: an unclean election never lets a leader
 begin before the end of the remote log. So a segment of a lost history was uploaded later, by a driver with an
-outdated leader, and the current leader has its own records from the start of that segment on.
+outdated leader. From the start of that segment on, the current leader has its own records.
 
 A leader epoch has one leader, which took over at one offset and never changes a record. So two histories with a
 common epoch agree on everything below that epoch. They also agree on the records of that epoch, up to the lower of

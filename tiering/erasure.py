@@ -1,17 +1,17 @@
 """Erases records from a remote log, and from the history of its table (``partitions.erasure``). Pure.
 
 The segments
-    An erasure names offsets of the whole log. Records are found in the tier in which readers read them: in the
-    remote segments below the leader's local start, and in the leader's files from there on. So the remote log must
-    share the leader's history and extend to the start of the leader's local log. Otherwise nothing is found, and
-    the report says so. A remote segment that contains a named offset is rewritten as in ``removal``. The other
-    segments stay unchanged.
+    An erasure names offsets of the complete log, in both tiers. Records are found in the tier in which readers
+    read them: in the remote segments below the leader's local start, and in the leader's files from there on. So
+    the remote log must share the leader's history and extend to the start of the leader's local log. Otherwise
+    nothing is found, and the report says so. A remote segment that contains a named offset is rewritten as in
+    ``removal``. The other segments stay unchanged.
 
 The generation of a partition
-    The property ``stratalog.erasures`` of the table has, for each partition, the last erasure that its whole
-    remote log follows. This property is separate from ``stratalog.rules``: a compaction rule covers all offsets
-    below a bound, and an erasure covers single offsets. So a file that contains none of these offsets keeps its
-    generation, and may be uploaded.
+    The property ``stratalog.erasures`` of the table has, for each partition, the last erasure that the partition's
+    complete remote log follows. This property is separate from ``stratalog.rules``: a compaction rule covers all
+    offsets below a bound, and an erasure covers single offsets. So a file that contains none of these offsets
+    keeps its generation, and may be uploaded.
 
 Beside compaction
     Both kinds of rule share one sequence of generations. Each tier applies them in that order:
@@ -28,11 +28,11 @@ Beside compaction
     have a greater generation than the segment: both have the same records there. A rewrite applies both kinds of
     rule, whichever kind made it necessary. An erasure finds segments that follow the last compaction, and keeps
     the records that the compaction has kept, even in a segment that compaction did not have to rewrite. A
-    compaction treats gaps as gaps. It also treats the records that an earlier erasure names as gaps, even in a
-    file that heal took from a replica that was unreachable before (!): such a record is removed, and supersedes no
-    other record. An erasure skips a file to which the preceding compaction has not been applied: ``compact`` comes
-    first. A late commit of either kind finds that the segments to replace are gone, or that its generation is
-    recorded.
+    compaction treats gaps as gaps. It also treats records that an earlier erasure names as gaps (!): such a record
+    is removed, and supersedes no other record. This includes records in a file that heal took from a replica that
+    was unreachable before. An erasure skips a file to which the preceding compaction has not been applied:
+    ``compact`` comes first. A late commit of either kind finds that the segments to replace are gone, or that its
+    generation is recorded.
 
     If the metadata have both, and the table records neither, because tiering began later, both are recorded in
     one version.
@@ -72,8 +72,8 @@ The order of steps
 
 Late uploads
     A driver that planned its uploads before the erasure may commit them later, even after step 7. So a commit
-    compares the generation of the partition's last erasure in the metadata with the generation in the view of the
-    driver's plan, and leaves out partitions with a later erasure (``Histories``). A commit reads the metadata
+    compares two generations of the partition's last erasure: the one in the metadata, and the one in the view of
+    the driver's plan. Partitions with a later erasure are left out (``Histories``). A commit reads the metadata
     after the table. If a driver has read the metadata before step 1, there are two cases. If it commits before
     step 3, step 3 waits until the new segment is rewritten. If it commits later, it loses the race against the
     version of step 3, and reads again. A plan leaves out files that contain offsets of an erasure in its own view.
@@ -94,9 +94,9 @@ are unknown, and it must be repeated with the keys.
 Invariants, in addition to E1 and E2
     E3  after the table records an erasure, no version lists a segment with a record that the erasure names
     E4  after an erasure is reported complete, no object in the topic's folder contains such a record, or bounds
-        taken from one. The only exceptions are objects that a writer stalled since before step 1 creates later:
-        the object of a single PUT, which is smaller than a part, and an entry of the table's log (see History). No
-        reader sees either of them
+        taken from one. There are two exceptions, which a writer that has stalled since before step 1 may create
+        later: the object of a single PUT, which is smaller than a part, and an entry of the table's log (see
+        History). No reader sees either of them
 """
 
 from __future__ import annotations

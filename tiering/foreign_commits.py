@@ -15,9 +15,9 @@ version, the table is a remote log. Later commits are judged by Delta's ``dataCh
 Statistics cannot prove that records are the same (an UPDATE keeps their number, offsets and times), but they can
 prove that they are not: a rewrite keeps the number of records. There is one exception. delta-rs 1.6.6 commits an
 OPTIMIZE even if files that it removes have left the table since it read them. It does so if they left without a
-change of data: by another OPTIMIZE, or when this product reverted one. Then the records of those files are in the
-table twice. Such a commit is recognized by the files that it removes. It adds no new record, so it is reverted
-like any rewrite.
+change of data: by another OPTIMIZE, or when this product reverted one. Then the records of the files that had left
+are in the table twice. Such a commit is recognized by the files that it removes. It adds no new record, so it is
+reverted like any rewrite.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class ListedFile:
     path: str
     size_bytes: int
     records: int | None
-    """The number of records, if the file's statistics have it."""
+    """The number of records; None if the file's statistics lack it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +201,8 @@ def rewrite_of(
         before = commits[0].version - 1
         changes = "; ".join(map(str, data or commits))
         raise ForeignWriteError(
-            f"another writer has changed the records of the table {what}: {changes}. It is no "
-            f"longer a log, and stratalog neither reads nor writes it until it is restored to version {before}: "
+            f"another writer has changed the records of the table {what}: {changes}. The table is no longer a "
+            f"log, and stratalog neither reads nor writes it until the table is restored to version {before}: "
             f"DeltaTable({what!r}).restore({before}), or RESTORE TABLE delta.`{what}` TO VERSION AS OF {before}",
             table=what,
             version=before,

@@ -1,9 +1,9 @@
 """Reads records from files that other writers have put into a table in place of the log's segments.
 
 Their origin is unknown, and their records may be in any order. So the files are read within bounds, as segments
-are: first the footers, then one row group at a time, in the order of the first offset that each row group states.
-Records are kept in memory while earlier records may follow, up to a limit on the bytes to sort. A complete read
-has proven that every offset is there once, independently of the files' own statistics.
+are: first the footers, then one row group at a time. Row groups are read in the order of their first offsets, as
+stated in the footers. Records are kept in memory while earlier records may follow, up to a limit on the bytes to
+sort. A complete read has proven that every offset is there once, independently of the files' own statistics.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ The order of steps, after the Delta table has recorded the erasure
        and no snapshot will ever name that file. A job that builds on the current snapshot, which is clean, carries
        over no other manifests. A commit to another branch does not lose this race.
     5. One commit removes the snapshots that are not clean from the table's metadata.
-    6. The table is read again. If its snapshots are not those that step 5 has left, the run goes back to step 3.
-       The listed lists and manifests that no snapshot names any more, and that do not wait, are deleted.
+    6. The table is read again. If other snapshots have been added or removed since step 5, the run goes back to
+       step 3. The listed lists and manifests that no snapshot names any more, and that do not wait, are deleted.
     7. All files are listed again, twice, and the table is read again. If the table's metadata have changed, the
        run goes back to step 3, which finds a snapshot whose files step 6 has deleted. Each metadata file of the
        first listing, except the current one, is deleted if it names a list that is neither in the second listing

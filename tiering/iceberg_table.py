@@ -1,8 +1,8 @@
 """Lists the segments of a remote log in an Iceberg table of a user's catalog: the same files, without a copy.
 
 The Delta table is authoritative, and the Iceberg table follows it. Each change is one Iceberg snapshot that adds
-new segments and removes those that the remote log no longer lists. The snapshot's summary has the version of the
-Delta table, and the offsets of each partition.
+new segments, and removes segments that the remote log no longer lists. The snapshot's summary has the version of
+the Delta table, and the offsets of each partition.
 
 1. Read the Iceberg table.
 2. Read the Delta table, which is at least as new as the one of step 1.

@@ -137,9 +137,10 @@ def plan_uploads(
     """The due uploads of the leader's log from ``start``, the ``earliest_pending_upload`` (of the remote log as
     read after listing the leader). An active tail older than ``expires_ms`` is sealed, because it must be in the
     remote tier before the brokers may delete it. ``latest_ms`` is called only if ``expires_ms`` or ``lag`` is a
-    time; ``oldest_ms``: see ``sealed_runs``. ``transactions`` are those of the log from ``start`` on; None without
-    any. Files that begin below the bound of ``rule`` wait until they follow the rule (``tiering.removal``), and
-    ``unerased`` files until they no longer contain erased records (``tiering.erasure``).
+    time; ``oldest_ms``: see ``sealed_runs``. ``transactions`` are the log's transactions from ``start`` on; None
+    without transactions. Files that begin below the bound of ``rule`` wait until they follow the rule
+    (``tiering.removal``), and ``unerased`` files until they no longer contain erased records
+    (``tiering.erasure``).
 
     Raises: see ``latest_ms``.
     """
@@ -212,7 +213,7 @@ def waiting_as_before(pending_bytes: int, end: int, policy: MergePolicy) -> str:
     its ``pending_bytes`` were due.
     """
     if not pending_bytes:
-        return "all of it is in the remote tier" if end else "no records"
+        return "all of the log is in the remote tier" if end else "no records"
     return f"{bytes_text(pending_bytes)}, as in the previous run: a segment is {sealing(policy)}"
 
 

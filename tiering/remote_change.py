@@ -37,7 +37,8 @@ class CommittedBatch:
     """Segments that are not in the table because their partitions have a later leader epoch than the upload."""
     stale: tuple[Uploaded, ...] = ()
     """Segments that are not in the table because they were uploaded before an erasure of their partition, or
-    because they, or segments before them, follow an older removal rule than the log does.
+    because they follow an older removal rule than the log does. Later segments of the same partition are also
+    refused.
     """
     made: frozenset[str] = frozenset()
     """Paths of the segments that this commit added."""

@@ -32,10 +32,10 @@ class RemoteLog:
     rewrite: Rewrite | None = None
     """Files with which other writers replaced some segments; None if the table lists exactly the segments."""
     rules: Mapping[int, Rule] = field(default_factory=dict)
-    """By partition: the last removal rule that the whole partition follows, if there is one (``tiering.removal``).
+    """By partition: the last removal rule that all segments follow, if there is one (``tiering.removal``).
     """
     erased: Mapping[int, int] = field(default_factory=dict)
-    """By partition: the generation of the last erasure that the whole partition follows, if there is one
+    """By partition: the generation of the last erasure that all segments follow, if there is one
     (``tiering.erasure``).
     """
 
@@ -92,12 +92,12 @@ class RemoteLog:
         return found[-1].next_offset if found else None
 
     def generation(self, partition: int) -> int:
-        """The generation of the last rule or erasure that the whole partition follows; 0: none."""
+        """The generation of the last rule or erasure that all segments of the partition follow; 0: none."""
         rule = self.rules.get(partition)
         return max(0 if rule is None else rule.generation, self.erased_to(partition))
 
     def erased_to(self, partition: int) -> int:
-        """The generation of the last erasure that the whole partition follows; 0: none."""
+        """The generation of the last erasure that all segments of the partition follow; 0: none."""
         return self.erased.get(partition, 0)
 
     def lacks_erasure(self, partition: int, generation: int) -> bool:

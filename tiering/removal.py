@@ -36,9 +36,8 @@ The order of steps
     Then no removed record comes back, and neither does an earlier record whose tombstone has been removed.
 
     A rule removes a tombstone only after an earlier rule, which removed the earlier records of the tombstone's
-    key, was applied in all tiers. So a reader must not combine a table from before the preceding rule with a
-    current replica: a reader may use a cached table only if it has the rule before the partition's last one
-    (``RemoteLog.is_outdated``).
+    key, was applied in all tiers. So a reader must not combine an old table with a current replica. A reader may
+    use a cached table only if the table has the rule before the partition's last rule (``RemoteLog.is_outdated``).
 
 Late uploads, and late removals
     A commit refuses an upload of a lesser generation that begins below the recorded bound (``RemoteLog.stale``):
@@ -59,8 +58,8 @@ Removed, or lost
     every segment.
 
 Invariants, in addition to C1 to C3
-    C4  a record that a rule has removed from one tier does not come back to a reader of both: at each offset, the
-        generation of the remote log is at least that of every replica's file
+    C4  a record that a rule has removed from one tier does not come back to a reader of both tiers: at each
+        offset, the generation of the remote log is at least that of every replica's file
     C5  a replaced object stays until ``vacuum`` deletes it, after ``file.delete.delay.ms``: until then every
         version of the table can be read
 """

@@ -68,7 +68,7 @@ class RemovedRemotely:
         return self.made + len(self.replaced)
 
     def after(self, before: RemovedRemotely) -> RemovedRemotely:
-        """The figures of this part and of those before it, without their segments."""
+        """The figures of this part and of the parts before it, without their segments."""
         return RemovedRemotely(
             left=self.left,
             made=before.segments + self.segments,

@@ -191,9 +191,9 @@ class TopicTable:
         raise StorageError(f"{self.uri}: other writers were faster {COMMIT_ATTEMPTS} times; try again")
 
     def delete(self) -> None:
-        """Delete the whole folder of a topic that the cluster has deleted: the log of the table last, so that
-        after a crash the remaining objects are still recognized as belonging to this topic. Objects without a
-        valid name stay.
+        """Delete the complete folder of a topic that the cluster has deleted. The log of the table is deleted
+        last, so that after a crash the remaining objects are still recognized as belonging to this topic. Objects
+        without a valid name stay.
         """
         names = [stored.name for stored in self.remote.walk(self.folder) if not stored.special]
         log_folder = paths.join(self.folder, paths.DELTA_LOG) + "/"

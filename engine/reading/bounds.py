@@ -80,7 +80,7 @@ class ReadQuery:
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED
     first: OffsetBound = field(init=False)
     """The bound of offsets at which the range begins (``start``, unless that is a time). ``until`` is the bound at
-    which it ends.
+    which the range ends.
     """
     until: OffsetBound = field(init=False)
     times: TimeRange | None = field(init=False)
@@ -105,7 +105,7 @@ class ReadQuery:
         if times and self.last is not None:
             raise InvalidCallError(
                 f"last = {self.last} and end = {bounds['end']}: last counts records by offset, "
-                f"so that end cannot be a time; end=FirstAt({str(bounds['end'])!r}) ends at "
+                f"so end cannot be a time; end=FirstAt({str(bounds['end'])!r}) ends at "
                 "the first record of that time or later"
             )
 

@@ -111,8 +111,8 @@ class Fetched:
     high_watermark: int
     """The leader's high watermark, for records from any source."""
     end_known: bool
-    """False while a recently elected leader may not know all committed records: ``high_watermark`` is then a lower
-    bound, and the records up to the true high watermark are fetched after an append or ``replicate`` (KIP-207)."""
+    """False while a recently elected leader may not know all committed records. Then ``high_watermark`` is a lower
+    bound, and later records can be fetched after an append or ``replicate`` (KIP-207)."""
     leader_epoch: int | None
     """The leader epoch of the record before ``next_offset``, to pass to the next fetch."""
     remote: bool
@@ -211,7 +211,7 @@ def fetch_many(
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
 ) -> Iterator[Outcome[TopicPartition, Fetched]]:
     """Fetch from several partitions at the same time, ``max_bytes`` from each. Yields an outcome per partition in
-    order of completion; local fetches do not wait for remote ones. The fetches start with the call, and end
+    order of completion; local fetches do not wait for remote fetches. The fetches start with the call, and end
     ``timeout_s`` later. ``known`` is the metadata if the caller has just read it; it is read again only after a
     failure.
 

@@ -160,7 +160,7 @@ def file_ranges(
     brokers: Mapping[str, int] | None = None,
     times: TimeRange | None = None,
 ) -> list[FileRange]:
-    """The files with the records of ``[start, end)`` that the reader gets; with ``times``, only those that may
+    """The files with the records of ``[start, end)`` that the reader gets; with ``times``, only files that may
     have records of these times. ``brokers``: the broker of each store, by address.
 
     Raises: OffsetOutOfRangeError outside ``[log_start, high_watermark]``; LogGapError when a file ends too early;

@@ -26,7 +26,8 @@ POSITIONS: Mapping[str, OffsetSpec] = {spec.name.lower().replace("_", "-"): spec
 """The named positions of ListOffsets: ``earliest-pending-upload`` ..."""
 
 Reset = Literal["none", "earliest", "latest"]
-"""Values of auto.offset.reset, in Kafka's words: where to continue if retention deleted the next records."""
+"""Values of auto.offset.reset, in Kafka's words: the place to continue from if retention has deleted the next
+records."""
 RESETS: tuple[str, ...] = get_args(Reset)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""The offsets of a stream, as its checkpoint stores them, and where it continues. Pure.
+"""The offsets of a stream, in the form of its checkpoint, and the positions from which it continues. Pure.
 
     {"topics": {"trips": {"topicId": "..", "partitions": {"0": {"offset": 17, "leaderEpoch": 3}}}}}
 

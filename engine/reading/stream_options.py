@@ -64,7 +64,7 @@ _ENDS = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
 _OF_STREAMS = ("maxRowsPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "group", "failOnNewFields")
 
 _OF_SPARK = ("checkpointlocation", "queryname")
-"""Options that Spark itself adds to those of a query."""
+"""Options that Spark itself adds to the options of a query."""
 
 _SPECS = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
 _BY_NUMBER = {-1: OffsetSpec.LATEST, -2: OffsetSpec.EARLIEST}

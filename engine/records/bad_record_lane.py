@@ -154,7 +154,7 @@ def producer_of_bad_records(who: ProducerAppend, topic_id: str) -> ProducerAppen
 
 def with_bad_records(report: Report, topic: str, lane: Lane, appended: Report | None, again: str) -> Report:
     """The report of an append with its bad records. ``appended`` is the report of the append of the bad records,
-    if there was one. ``again`` says how to repeat the whole append.
+    if there was one. ``again`` says how to repeat the append.
     """
     totals: dict[str, Value] = {**report.totals, "bad_records": lane.bad}
     if appended is None:

@@ -157,8 +157,8 @@ class TransactionCoordinator:
         probed: bool = False,
     ) -> Transaction:
         """Decide to commit or abort the transaction (``finish`` does the rest). ``partitions``, if given, are the
-        only ones that the transaction tried to write to. ``probed``: the transaction has probed the roots, so this
-        call uses the metadata of the transaction's last append.
+        only partitions that the transaction tried to write to. ``probed``: the transaction has probed the roots,
+        so this call uses the metadata of the transaction's last append.
 
         Raises: InvalidProducerIdMappingError, ProducerFencedError, InvalidTxnStateError,
             ConcurrentTransactionsError; OutcomeUnknownError; see ``append_state``.

@@ -1,4 +1,5 @@
-"""Upkeep of transactions: lists them, ends abandoned ones, finds hanging ones (KIP-664).
+"""Upkeep of transactions: lists transactions, ends abandoned transactions, and finds hanging transactions
+(KIP-664).
 
 Abandoned transactions are ended by a job that calls ``finish_transactions``, by every ``replicate``, which calls
 ``finish_due`` at its end, and by the next producer of the id. A transaction *hangs* when it is open in a log but

@@ -2,12 +2,12 @@
 
 All functions work on stores alone. Any number of drivers and executors may run them at the same time, including
 zombies (protocol sections 2 and 3). They take ``PartitionReplicas``, one partition under one view of the metadata,
-and never read the metadata: a caller commits first and lists afterwards, or lists first and checks the metadata
+and never read the metadata. A caller commits first and lists afterwards, or lists first and checks the metadata
 afterwards (protocol, rule 2).
 
     partition         one partition: the view, its replicas on their stores, and a task's work on it
     leader            takes over an epoch; the leader's log
-    later_rule        files of a later removal than the view knows
+    later_rule        files of a later removal than the view has
     log_end           the end of the leader's log between two appends of a driver
     remote_end        keeps the leader's log from ending below the remote log
     lost_log          a leader that has none of the records that the metadata shows
@@ -46,13 +46,14 @@ Differences from the text of the protocol
       keeps a bounded amount of records for that. A larger append returns ``Raced``, and the caller repeats it.
     * A mirror may name the offset of an append: the append takes that offset, or fails (step 3). A log that begins
       above 0 and never had a record begins at the log start of the view, whichever replica leads.
-    * Before a leader takes over an epoch, it is compared with the reachable members of the ISR: a leader that lost
-      its folder would assign the log's offsets a second time.
+    * Before a leader takes over an epoch, its log is compared with the reachable members of the ISR. A leader that
+      lost its folder would assign the log's offsets a second time.
     * Each damage is attributed to one replica. A member that lacks records that it must have leaves the ISR before
       sync copies to it. A leader resigns if a follower proves that records are missing from the leader's log
       (``damage``).
     * Followers are listed together, then the leader once. If a follower's last file equals the leader's in name
       and size, no file of the follower is opened.
     * The first folder of a path is the *incarnation folder* (``stratalog.partitions.paths``), not the directory
-      id: a root that was restored from an older copy has the id of the original, and its zombies must not write.
+      id. A root that was restored from an older copy has the directory id of the original root, and zombies of the
+      original must not write to it.
 """

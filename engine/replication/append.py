@@ -180,8 +180,8 @@ def _copy(leader: Replica, file: DataFile, member: Replica) -> bool:
 
 
 def replicate(replicas: PartitionReplicas, copies: Runner) -> dict[int, StratalogError]:
-    """Step 5: sync every other replica of the ISR, and those being added, to the leader. Returns the error of each
-    broker that was not synced.
+    """Step 5: sync every other replica of the ISR, and the replicas being added, to the leader. Returns the error
+    of each broker that was not synced.
 
     Each copy is checked while it is made, so other members hold verified bytes. If the leader is the only member,
     the next copy is the first to check its bytes. The remote log is not read: the followers that an

@@ -39,7 +39,7 @@ def check_whole(replica: Replica, log: ReplicaLog) -> None:
     """
     if (log.stranded or log.lost_committed) and (later := _of_later_rule(replica, log)):
         raise FencedLeaderEpochError(
-            f"{replica} has {later}, made by a later removal rule than this view knows: read the metadata again"
+            f"{replica} has {later}, made by a later removal rule than this view has: read the metadata again"
         )
     latest = log.listing.latest_epoch
     if latest > log.joined_epoch:  # a replica joins an epoch before it gets files of that epoch
@@ -63,7 +63,8 @@ def check_whole(replica: Replica, log: ReplicaLog) -> None:
 
 
 def _of_later_rule(replica: Replica, log: ReplicaLog) -> DataName | None:
-    """The file that holds the record at the end of the log, if its generation is above that of the view."""
+    """The file that holds the record at the end of the log, if the file's generation is above the generation of
+    the view."""
     for stored in log.listing.foreign:
         name = parse_name(name_in(replica.folder, stored.name))
         if isinstance(name, DataName) and name.base_offset <= log.log_end < name.least_end:
@@ -72,7 +73,8 @@ def _of_later_rule(replica: Replica, log: ReplicaLog) -> DataName | None:
 
 
 def uncommitted_epoch(replica: Replica, joined: int, committed: int) -> CorruptionError:
-    """The error for a register whose epoch is above that of the metadata, which was read after the listing."""
+    """The error for a register whose epoch is above the epoch in the metadata, which was read after the
+    listing."""
     return CorruptionError(
         f"{replica} has the register {EpochName(joined)}, but {committed} is the latest leader epoch that was "
         "ever committed: stratalog did not write it; run heal",
@@ -192,8 +194,8 @@ def check_claimed_high_watermark(follower: Replica, mine: ReplicaLog, leader: Re
     marks = (mark.offset for mark in mine.listing.watermarks if mark.epoch == log.joined_epoch)
     if (known := max(marks, default=0)) > log.high_watermark:
         raise LogGapError(
-            f"{leader}: its high watermark is {log.high_watermark}, but {follower} knows that it reached "
-            f"{known} under leader epoch {log.joined_epoch}: the leader's storage has lost files",
+            f"{leader}: its high watermark is {log.high_watermark}, but {follower} has {known}, recorded "
+            f"under leader epoch {log.joined_epoch}: the leader's storage has lost files",
             broker_id=leader.broker_id,
         )
 

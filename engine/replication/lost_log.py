@@ -62,7 +62,7 @@ def lost_log(replicas: PartitionReplicas) -> LogLostError:
     view, leader = replicas.view, replicas.leader
     remote = "" if replicas.remote is None else " Its remote log has no records either."
     if replicas.remote is not None and replicas.remote.unknown:
-        remote = " The remote tier does not answer, so it is unknown whether it has them."
+        remote = " The remote tier does not answer, so it is unknown whether it has records."
     if may_begin_again(view):
         otherwise = (
             "If no replica has the records, recover --keep brokers --dry-run shows the loss; without --dry-run it "
@@ -70,14 +70,14 @@ def lost_log(replicas: PartitionReplicas) -> LogLostError:
         )
     else:
         otherwise = (
-            "Records were removed from the log by compaction or an erasure, so it cannot begin again, and recover "
-            "refuses it: bring back the storage of a broker that was in its ISR, then run replicate. If "
+            "Records were removed from the log by compaction or an erasure, so the log cannot begin again, and "
+            "recover refuses it: bring back the storage of a broker that was in the ISR, then run replicate. If "
             "the storage of all these brokers is lost, delete the topic and create it again; a mirror then copies "
             "the topic from its source"
         )
     return LogLostError(
-        f"{view}: it had records, the high watermark reached {view.written_to} or more, but {leader} has no "
-        f"records: its files are gone.{remote} Nothing is appended. Run replicate, which makes an ISR member "
+        f"{view} had records: the high watermark reached {view.written_to} or more. But {leader} has no records: "
+        f"its files are gone.{remote} Nothing is appended. Run replicate, which makes an ISR member "
         f"with the records the leader. {otherwise}",
         broker_id=leader.broker_id,
     )

@@ -5,10 +5,10 @@ leader. It is called for every partition of every read. It only gets replicas th
 reachable, not out of sync for longer than ``replica.lag.time.max.ms``, and holding the first offset
 (``stratalog.engine.replicas.nearest``).
 
-The reading process offers selectors by name: the built-in ones, those passed to ``Cluster.open``, and those that
-installed packages declare as entry points of the group ``stratalog.replica_selectors``. The config only names a
-selector. The config comes from storage that others can write, so the name is looked up among the offered
-selectors, never imported.
+The reading process offers selectors by name: the built-in selectors, selectors passed to ``Cluster.open``, and
+selectors that installed packages declare as entry points of the group ``stratalog.replica_selectors``. The config
+only names a selector. The config comes from storage that others can write, so the name is looked up among the
+offered selectors, never imported.
 """
 
 from __future__ import annotations
@@ -107,9 +107,9 @@ class LeaderSelector(ReplicaSelector):
 
 
 class RackAwareReplicaSelector(ReplicaSelector):
-    """Selects a replica in the reader's rack: the leader if it is there, otherwise the most caught up one
-    (greatest log end, then the most recently caught up, then the greatest broker id). Selects the leader if no
-    replica is in that rack, or the rack is unknown.
+    """Selects a replica in the reader's rack: the leader if it is there, otherwise the most caught up replica.
+    (This is the one with the greatest log end, then the most recently caught up, then the greatest broker id.)
+    Selects the leader if no replica is in that rack, or the rack is unknown.
     """
 
     def select(
@@ -143,7 +143,7 @@ class OfferedSelectors:
     """The selectors that this process offers, by name."""
 
     def __init__(self, given: Mapping[str, MakeSelector] | None = None) -> None:
-        """``given`` selectors override installed ones, but not the built-in ones."""
+        """``given`` selectors override installed selectors, but not the built-in selectors."""
         self._given = {**(given or {}), **_SHIPPED}
 
     def check(self, name: str) -> None:

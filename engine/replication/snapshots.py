@@ -1,9 +1,9 @@
 """Snapshots of one partition on its replicas: selects the valid snapshot, and fetches it (KIP-630).
 
-One replica, the leader's, makes a snapshot, and the others fetch its bytes (in Kafka each replica makes its own).
-A follower in sync gets the snapshot from the run that made it, or from the next ``replicate``; appends never wait
-for a snapshot. A follower whose log ends below the log start fetches the snapshot first. It starts its log at the
-snapshot's end, and then copies files.
+The leader makes a snapshot, and the other replicas fetch its bytes. (In Kafka each replica makes its own
+snapshot.) A follower in sync gets the snapshot from the run that made it, or from the next ``replicate``; appends
+never wait for a snapshot. A follower whose log ends below the log start fetches the snapshot first. It starts its
+log at the snapshot's end, and then copies files.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ def latest_snapshot(replica: Replica, log: ReplicaLog, until: int | None = None)
 
 
 def snapshot_ahead(replica: Replica, log: ReplicaLog) -> Snapshot | None:
-    """The greatest verified snapshot of the replica if it ends beyond the log: the replica has fetched it, but its
-    log does not start at the snapshot's end yet (KIP-630, "Changes to Leader Election"). Otherwise None.
+    """The greatest verified snapshot of the replica, if it ends beyond the replica's log: the replica has fetched
+    the snapshot, but does not yet start its log at the snapshot's end (KIP-630, "Changes to Leader Election").
+    Otherwise None.
 
     Raises: see ``stratalog.snapshots.reader.latest_usable``.
     """

@@ -469,8 +469,8 @@ def _groups(links: Sequence[Link]) -> Iterator[list[Link]]:
 def _copy(leader: Replica, follower: Replica, group: list[Link], copies: Runner) -> None:
     """Stage and check all bytes, then name the files; files before a failed one are named.
 
-    The store reads exactly the listed object: a name that was freed meanwhile and created again with other bytes
-    is not copied (I2, I8), so the leader is not listed again (protocol section 3, step 4).
+    The store reads exactly the listed object, never other bytes under the same name (I2, I8), so the leader is not
+    listed again (protocol section 3, step 4).
 
     Raises: CorruptSegmentError when the leader returned other bytes than were written; LogGapError,
         SourceChangedError; StorageError kinds.
