@@ -42,8 +42,9 @@ Tables of a topic
     ``iceberg_table`` also lists the segments of the remote log in a catalog of the user
     (``iceberg_files``: the files that its metadata may name; ``iceberg_avro``: their bytes; ``iceberg_history``:
     what erased records leave in them).
-    ``topic_table`` is the common part of tables. One is the remote log. The other, ``snapshot_table``, is for
-    topics that are not tiered: the latest record of each key, in files that ``published`` describes.
+    ``topic_table`` has the common code of a topic's tables. One table is the remote log. The other table,
+    ``snapshot_table``, is for topics that are not tiered. It has the latest record of each key, in files that
+    ``published`` describes.
 
 The invariant
     Copy -> commit -> delete, always in this order. An object exists before the table lists it; the table

@@ -43,8 +43,8 @@ from stratalog.tiering.remote_segment import RemoteSegment
 
 
 class LastTiered(Enum):
-    """The cases in which an empty follower starts at the earliest pending upload offset, which is the offset after
-    the last tiered one. Everything before that offset stays only in the remote tier.
+    """The cases in which an empty follower starts at the earliest pending upload offset, which follows the last
+    tiered offset. Everything before the start offset then stays only in the remote tier.
     """
 
     NEVER = "never"
@@ -72,7 +72,7 @@ class FetchError(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LeaderOffsets:
-    """The leader's offsets, as a follower learns them. ``local_start <= log_end``; ``log_start`` is above
+    """The leader's offsets, as a follower reads them. ``local_start <= log_end``; ``log_start`` is above
     ``local_start`` if the leader has not yet deleted its local data below ``log_start``.
     """
 
@@ -94,7 +94,7 @@ class LeaderOffsets:
 
     @property
     def nothing_is_tiered(self) -> bool:
-        """Whether the remote tier certainly contains no part of the log."""
+        """Whether it is certain that the remote tier contains no part of the log."""
         pending = self.earliest_pending_upload
         return self.log_start >= self.local_start if pending is None else pending < self.log_start
 
@@ -195,8 +195,8 @@ class AuxiliaryState:
     producers: dict[str, ProducerEntry]
 
     def check_history(self, lineage: Lineage, what: str) -> None:
-        """Check that the remote log belongs to the leader's history: a follower may leave only its leader's
-        records to the remote tier. ``lineage`` is the leader's; ``what`` names the partition.
+        """Check that the remote log belongs to the leader's history, because a follower may leave only its
+        leader's records to the remote tier. ``lineage`` is the leader's lineage; ``what`` names the partition.
 
         Raises: CorruptionError if the remote log belongs to another history (after an unclean election, or after a
         late commit of a leader that lost an unclean election).
@@ -214,7 +214,8 @@ class AuxiliaryState:
 def auxiliary_state(remote: Store, folder: str, segment: RemoteSegment) -> AuxiliaryState:
     """Read the state at the end of a remote segment from its footer (KIP-1023, "Follower Fetch Scenarios": "fetch
     remote segment info and build local leader epoch sequence"). ``folder`` is the topic's folder in the remote
-    store. No transaction is open at that offset, because the remote tier stops at the last stable offset.
+    store. No transaction is open at the end of the segment, because the remote tier stops at the last stable
+    offset.
 
     Raises: RemoteObjectMissingError; CorruptSegmentError; CorruptionError if the file's partition or end differs
         from the table.

@@ -81,7 +81,7 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression
 
 
 def _upload_as(name: str, leader: Replica, run: Run, remote: Store, compression: str) -> Uploaded | None:
-    """The upload under a name; None if that name has other content. Raises: see ``upload``."""
+    """Upload the run under this name; returns None if the name has different content. Raises: see ``upload``."""
     try:
         already = remote.stat(name)
     except FileNotFoundError:
@@ -157,13 +157,13 @@ def found_object(remote: Store, name: str) -> StoredObject:
         return remote.stat(name)
     except FileNotFoundError as error:
         raise SourceChangedError(
-            f"{remote.uri_of(name)} was created and deleted at the same time; plan again"
+            f"{remote.uri_of(name)} was created, but was deleted meanwhile; plan again"
         ) from error
 
 
 def _reused(leader: Replica, run: Run, remote: Store, there: StoredObject, compression: str) -> Uploaded | None:
-    """The object that another driver, or a crashed run, has uploaded, if it equals the object that this upload
-    would write.
+    """The object that another driver, or a crashed run, has uploaded; None unless it equals the object that this
+    upload would write.
     """
     found = verify_bytes(remote, DataFile(run.segment_name, there))
     with errors_of(leader):
@@ -199,9 +199,9 @@ def crc32_of(leader: Replica, run: Run, *, compression: str) -> int:
     """The CRC-32 of the segment that an upload of this run would create, to compare it with an existing object of
     that name.
 
-    A name does not imply content: brokers restored to an older state, with their metadata, may assign the same
-    offsets to other records under the same epoch. A copied file states its checksum. A rewritten run is encoded
-    but not stored: the same files always give the same bytes (``stratalog.partitions.rewrite``).
+    A name does not imply content: brokers that were restored to an older state, with their metadata, may assign
+    the same offsets to different records under the same epoch. A copied file states its checksum. A rewritten run
+    is encoded but not stored: the same files always give the same bytes (``stratalog.partitions.rewrite``).
 
     Raises: see ``stage_run``.
     """

@@ -135,8 +135,8 @@ def _of_google(here: Reached) -> dict[str, str]:
 
 
 def _refuse_others(here: Reached, environ: Mapping[str, str]) -> None:
-    """Refuse environment variables that delta-rs would use for missing settings. Only settings without a value
-    that means *none* need this."""
+    """Refuse environment variables that delta-rs would use for missing settings. (Some settings have no value that
+    means *none*, so they must be missing.)"""
     mixed: tuple[str, ...]
     if here.scheme == "s3":
         mixed = () if "token" in here.shown else ("AWS_SESSION_TOKEN", "AWS_TOKEN")
@@ -169,8 +169,8 @@ def panics() -> Iterator[None]:
 
 def refusal_of(error: Exception, right: Right, what: str, uri: str) -> StorageRefusedError | None:
     """The error ``what`` if the caller lacks the permission ``right`` on a table, or the storage accepts no
-    writes; None for all other errors. Delta's errors show it only in their text: the errno, the status code of the
-    server, or object_store's words for it.
+    writes; None for all other errors. Delta's errors show the refusal only in their text: the errno, the status
+    code of the server, or a phrase of object_store.
     """
     text = str(error)
     number, code = _ERRNO.search(text), _CODE.search(text)

@@ -105,7 +105,7 @@ class DeltaTopicTable(DeltaTopicReader):
 
     def replace(self, rebuilt: Sequence[Rebuilt], histories: Histories = _NOBODYS) -> CommittedBatch:
         """Replace segments with damaged or missing objects by rebuilt segments, in one version that changes no
-        data and reverts any rewrite of other writers. Partitions with an erasure that ``histories`` do not know
+        data and reverts any rewrite of other writers. Partitions with an erasure that is missing in ``histories``
         are skipped.
 
         Raises: see ``commit``.
@@ -123,8 +123,8 @@ class DeltaTopicTable(DeltaTopicReader):
 
     def record_rules(self, followed: Mapping[int, Followed]) -> RemoteLog:
         """Record, by partition, the removal rules that the remote log follows, in a separate version. Returns the
-        log. The rule of a partition whose segments have changed meanwhile is not recorded. From that version on,
-        no segment of a lesser generation is added below a rule's bound.
+        log. The rule of a partition whose segments have changed meanwhile is not recorded. After that version, no
+        segment of a lesser generation is added below a rule's bound.
 
         Raises: see ``commit``.
         """
@@ -134,9 +134,9 @@ class DeltaTopicTable(DeltaTopicReader):
         self, erasures: Mapping[int, Sequence[Erasure]], compacted: Mapping[int, Rule]
     ) -> RemoteLog:
         """Record the last erasure of each of these partitions, in a separate version. Returns the log. The erasure
-        of a partition that still lists a segment with erased records is not recorded. From that version on, no
-        such segment is added. ``compacted`` has the last compaction of each partition that has one: see
-        ``decide_erased``.
+        of a partition that still lists a segment with erased records is not recorded. After that version, no
+        segment with erased records is added. ``compacted`` has the last compaction of each partition that has one:
+        see ``decide_erased``.
 
         Raises: see ``commit``.
         """
@@ -238,8 +238,8 @@ class DeltaTopicTable(DeltaTopicReader):
     def clean_log(self) -> None:
         """Write a checkpoint, and delete the log entries that it replaces and that are older than
         delta.logRetentionDuration. (Commits do both every ``delta.checkpointInterval`` versions; this is for
-        tables without commits.) Skips a table that other writers have rewritten, because its log shows the earlier
-        content.
+        tables without commits.) A table that other writers have rewritten is skipped, because its log is needed to
+        find the earlier content.
 
         Raises: StorageError; see ``load``.
         """
@@ -299,14 +299,14 @@ _PAUSE_S = 0.2
 
 
 def hand_over(topic: TopicTable, former: str, to: str, options: StoreOptions, clock: Clock) -> bool:
-    """Make cluster ``to`` the owner of the topic's table, if ``former`` was. Returns whether there is a table.
-    Idempotent.
+    """Make cluster ``to`` the owner of the topic's table, if ``former`` was the owner. Returns whether there is a
+    table. Idempotent.
 
     The removal rules that the table records then end with the remote log (``removal.adopted_rules``).
 
-    Only the cluster in the table's properties may commit. The property changes by an ordinary commit, which
-    decides between two clusters. The former cluster's earlier commits are in the table that the restored cluster
-    reads. The former cluster's later commits lose the race, read the table again, and find another owner
+    Only the cluster in the table's properties may commit. An ordinary commit changes this property, and so decides
+    between two clusters. The former cluster's earlier commits are in the table that the restored cluster reads.
+    The former cluster's later commits lose the race, read the table again, and find another owner
     (``DeltaTopicTable``).
 
     Raises: InconsistentClusterIdError when a third cluster owns the table; StorageError; OutcomeUnknownError;

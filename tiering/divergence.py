@@ -43,21 +43,22 @@ class Histories:
     """The leaders' histories that a commit of remote segments follows."""
 
     lineages: Mapping[int, Lineage] = field(default_factory=dict)
-    """By partition, the lineage of its leader, as listed for this batch. Its latest epoch is the leader epoch of
-    that listing."""
+    """By partition, the lineage of the leader, as listed for this batch. The latest epoch of a lineage is the
+    leader epoch of the listing."""
     now: Callable[[], Mapping[int, Present]] = no_replicas
     """Reads the metadata of every partition of the topic, in a linearizable read that starts with the call."""
     erasures: Mapping[int, int] = field(default_factory=dict)
     """By partition, the generation of the last erasure in the view of this batch; absent: 0."""
 
     def check(self, add: RemoteSegment) -> None:
-        """Check that the partition of each segment to add has a lineage. Raises: InvalidCallError."""
+        """Check that a segment to add belongs to the lineage of its partition's leader. Raises:
+        InvalidCallError."""
         lineage = self.lineages.get(add.partition)
         if lineage is None or not add.is_of(lineage):
             raise InvalidCallError(f"remote segment {add.path} is not part of its leader's history: {lineage}")
 
     def present(self) -> dict[int, Present]:
-        """The current metadata of partitions that still have their leader and its epoch."""
+        """The current metadata of the partitions whose leader epoch is still the same."""
         now = self.now()
         return {
             partition: now[partition]

@@ -14,10 +14,10 @@ version, the table is a remote log. Later commits are judged by Delta's ``dataCh
 
 Statistics cannot prove that records are the same (an UPDATE keeps their number, offsets and times), but they can
 prove that they are not: a rewrite keeps the number of records. There is one exception. delta-rs 1.6.6 commits an
-OPTIMIZE even if files that it removes have left the table since it read them. It does so if they left without a
-change of data: by another OPTIMIZE, or when this product reverted one. Then the records of the files that had left
-are in the table twice. Such a commit is recognized by the files that it removes. It adds no new record, so it is
-reverted like any rewrite.
+OPTIMIZE even if files that it removes have left the table since it read them. This happens if the files left
+without a change of data: by another OPTIMIZE, or when this product reverted one. Then the records of the files
+that had left are in the table twice. Such a commit is recognized by the files that it removes. It adds no new
+record, so it is reverted like any rewrite.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class ForeignWriteError(CorruptionError):
     def __init__(
         self, *args: object, broker_id: int | None = None, table: str = "", version: int | None = None
     ) -> None:
-        """``table`` is its address or path. ``broker_id`` stays None, because the damage is not on a broker."""
+        """``table`` is the address or path of the table. ``broker_id`` stays None, because the damage is not on a
+        broker."""
         super().__init__(*args, broker_id=broker_id)
         self.table, self.version = table, version
 
@@ -143,8 +144,8 @@ def _count(number: int, noun: str) -> str:
 
 
 def read_commits(remote: Store, folder: str, first: int, last: int) -> list[ForeignCommit] | None:
-    """The versions ``[first, last]`` of the table in ``folder``; None if its log begins later, or there are more
-    than ``MOST_COMMITS``.
+    """The versions ``[first, last]`` of the table in ``folder``; None if the table's log begins later, or if there
+    are more than ``MOST_COMMITS`` versions.
 
     Raises: CorruptionError for an entry that is not Delta JSON; StorageError.
     """
@@ -245,7 +246,8 @@ def _removes_what_has_left(ours: Iterable[RemoteSegment], commits: Iterable[Fore
 
 def standing(ours: Iterable[RemoteSegment], commits: Sequence[ForeignCommit]) -> list[ForeignCommit]:
     """The commits that touch files and that no later commit has reverted, in order. Before the commits, the table
-    listed exactly the segments ``ours``; if it does so at the end, there are no such commits."""
+    listed exactly the segments ``ours``. Returns no commits if the table lists exactly these segments at the end,
+    too."""
     log: dict[str, int | None] = {segment.path: segment.size_bytes for segment in ours}
     listed = dict(log)
     left: list[ForeignCommit] = []

@@ -24,7 +24,7 @@ from stratalog.partitions.store.protocol import Store, StoredObject
 from stratalog.partitions.store.reader import read_range
 
 MOST_WAITING_BYTES = 128 * 1024 * 1024
-"""If more bytes of records wait for earlier records, they are sorted. Up to half of this may continue to wait."""
+"""The bytes of kept records above which they are sorted. After that, at most half of these bytes may be kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ def _not_each_once(wanted: Range) -> CorruptionError:
 
 
 def _groups(remote: Store, files: Sequence[StoredObject], wanted: Range) -> Iterator[tuple[int, int, int]]:
-    """The row groups that may contain any of the records: for each, its lowest such offset, the index of its file,
-    and its index in the file.
+    """The row groups that may contain any of the records: for each, the lowest offset of a wanted record, the
+    index of the file, and the index of the row group in the file.
     """
     for at, stored in enumerate(files):
         layout = _open(remote, stored).layout

@@ -203,12 +203,12 @@ def _modified_ms(inner: FileIO, location: str) -> int | None:
         return None if info.mtime_ns is None else info.mtime_ns // 1_000_000
     try:
         return int(system.modified(location).timestamp() * 1000)
-    except (NotImplementedError, KeyError, AttributeError):  # adlfs, gcsfs: without a time in the answer
+    except (NotImplementedError, KeyError, AttributeError):  # adlfs, gcsfs: their answers have no time
         return None
 
 
 def _system_of(inner: FileIO, location: str) -> tuple[FileSystem | AbstractFileSystem, str]:
-    """The file system that opens an address, and the path there. Raises: InvalidCallError."""
+    """The file system that opens an address, and the path in that file system. Raises: InvalidCallError."""
     if type(inner).__name__ == "PyArrowFileIO":
         from pyiceberg.io.pyarrow import PyArrowFileIO
 

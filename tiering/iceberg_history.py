@@ -120,7 +120,7 @@ class IcebergContents:
     segments: frozenset[tuple[str, int]]
     """The address and number of rows of each data file that an entry names, including entries of deleted files."""
     unknown: tuple[Left, ...]
-    """Files that may have erased values, and the reason why this is unknown."""
+    """Files that may have erased values, because it is unknown what they contain; each with the reason."""
 
 
 def contents_of(table: Table, own: TableFiles) -> IcebergContents:
@@ -215,7 +215,7 @@ class MetadataFiles:
     """The metadata files of a walk, except the current one."""
 
     lists: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """By metadata file, the lists that it names."""
+    """The manifest lists that each metadata file names."""
     left: list[Left] = field(default_factory=list)
     """The metadata files that cannot be read, or that have snapshots of another table. The other table may be in
     use, so its files are not deleted here."""
@@ -257,7 +257,7 @@ class MetadataFiles:
         return {one for name, lists in self.lists.items() if name not in self.pending for one in lists}
 
     def outdated(self, table: Table, later: Collection[str]) -> list[str]:
-        """The metadata files that name a list which is missing in ``later``, and which the table does not name.
-        ``later`` is a later walk, because a list is written before the metadata that name it."""
+        """The metadata files that name a list which is neither in ``later`` nor named by the table. ``later`` must
+        be a later walk, because a list is written before the metadata that name it."""
         there = set(later) | {comparable(snapshot.manifest_list) for snapshot in table.snapshots()}
         return [name for name, lists in self.lists.items() if not set(lists) <= there]

@@ -106,7 +106,7 @@ class IcebergTable:
         wanted = {remote.remote.uri_of(remote.path(segment)): segment for segment in log.all_segments()}
         if held.keys() == wanted.keys():
             return False
-        for address in wanted.keys() - held.keys():  # bounded reads, before pyiceberg reads the files
+        for address in wanted.keys() - held.keys():  # reads each file within bounds, before pyiceberg reads it
             read_remote(remote.remote, remote.folder, wanted[address])
         own.allow(wanted)
         self._commit(table, log, held, wanted, schema)

@@ -209,8 +209,8 @@ def why_not_due(
 
 
 def waiting_as_before(pending_bytes: int, end: int, policy: MergePolicy) -> str:
-    """The same reason for a log, tiered up to ``end``, that is unchanged since an earlier plan found that none of
-    its ``pending_bytes`` were due.
+    """The reason if the log has not changed since an earlier plan, which found that none of the ``pending_bytes``
+    were due. The log is tiered up to ``end``.
     """
     if not pending_bytes:
         return "all of the log is in the remote tier" if end else "no records"
@@ -228,8 +228,8 @@ def changes_at_ms(
     latest_ms: LatestMs = lambda _: 0,
     oldest_ms: Callable[[Link], int] = made_ms,
 ) -> int:
-    """The earliest time at which the plan may change only because time passes; ``now_ms`` if it already may. Only
-    for a plan without uploads. Raises: see ``latest_ms``."""
+    """The earliest time at which the plan may change only because time passes; ``now_ms`` if it may already have
+    changed. Only for a plan without uploads. Raises: see ``latest_ms``."""
     left = [link for link in log.chain if link.end > plan.end]
     if not left:
         return 2**63 - 1

@@ -39,7 +39,8 @@ class Publication:
     modified_ms: int
     records: int
     instead_of: str | None
-    """The path of the file to replace, as planned; the new file replaces it whatever its end offset is."""
+    """The path of the listed file that this file was planned to replace. This file may replace it even without a
+    greater end offset."""
 
 
 def published_schema(schema: pa.Schema) -> pa.Schema:

@@ -58,7 +58,7 @@ class Rebuilt:
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """The additions and removals of a version; its truth value is false if there are none."""
+    """The additions and removals of a version. The object is false if there are none."""
 
     adds: tuple[Uploaded, ...]
     removes: tuple[RemoteSegment, ...]
@@ -83,7 +83,7 @@ class TableChange:
 
     def info(self, topic: str) -> dict[str, str]:
         """The commit info. Programs read the topic, the operation and its offsets by partition (JSON, half-open
-        ranges). ``userMetadata``, which ``DESCRIBE HISTORY`` shows, has the same as text.
+        ranges). ``userMetadata``, which ``DESCRIBE HISTORY`` shows, has the same information as text.
         """
         arrived, left = _ranges(upload.segment for upload in self.adds), _ranges(self.removes)
         if self.operation:
@@ -155,8 +155,8 @@ def decide(
 
 
 def _is_wanted(segment: RemoteSegment, log_starts: Mapping[int, int]) -> bool:
-    """Whether the segment is still above the log start. If the log start has passed it, the segment's object may
-    have been deleted.
+    """Whether the log start has not passed the segment since its upload. If it has, the segment's object may have
+    been deleted.
     """
     log_start = log_starts.get(segment.partition)
     return log_start is not None and segment.next_offset > log_start
@@ -237,7 +237,7 @@ def _lacking(
 
 def committed(log: RemoteLog, adds: Sequence[Uploaded], fenced: Collection[int]) -> CommittedBatch:
     """The outcome when each of these segments was added or refused. ``fenced``: partitions with a later leader
-    epoch than that of their uploads."""
+    epoch than their uploads have."""
     listed = {segment.path for segment in log.all_segments()}
     there = tuple(upload for upload in adds if upload.segment.path in listed)
     others = [upload for upload in adds if upload.segment.path not in listed]

@@ -113,15 +113,15 @@ class RemoteLog:
         return max(segment.generation, rule.generation if below and rule is not None else 0)
 
     def is_outdated(self, partition: int, generation: int) -> bool:
-        """Whether this log lacks a rule that the current remote log certainly has, given the generation of the
-        partition's last rule in the metadata. (A rule is committed only when the remote log follows the previous
+        """Whether this log lacks a rule that the current remote log certainly follows. ``generation`` is that of
+        the partition's last rule in the metadata. (A rule is committed only if the remote log follows the previous
         rule.)
         """
         return self.generation(partition) < generation - 1
 
     def stale(self, adds: Iterable[RemoteSegment]) -> list[RemoteSegment]:
-        """The adds beyond the end of this log that must be refused, because they follow an older rule than the log
-        does at their offsets; and all later adds of the same partitions.
+        """The adds beyond the end of this log that must be refused: adds that follow an older rule than the log
+        does at their offsets, and all later adds of the same partitions.
         """
         found: list[RemoteSegment] = []
         partitions: set[int] = set()

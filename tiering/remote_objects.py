@@ -113,7 +113,8 @@ class TopicLitter:
     litter: Mapping[str, Why]
     """Keyed by path."""
     undecided: frozenset[int]
-    """Partitions with an old upload beyond the end of their remote log, which only the leader's lineage can judge.
+    """Partitions with an old upload beyond the end of their remote log, which can be judged only by the leader's
+    lineage.
     """
 
 
@@ -127,9 +128,9 @@ def find_litter(
     tiered: bool,
     before_ms: int,
 ) -> TopicLitter:
-    """The litter, by the table in the module's docstring. ``log`` and ``removed`` were read after ``objects``, and
-    ``log_starts`` after both. ``lineages`` are the known lineages of leaders; ``before_ms`` is a day ago on the
-    storage's clock."""
+    """Find the litter, by the table in the module's docstring. ``log`` and ``removed`` were read after
+    ``objects``, and ``log_starts`` after ``log`` and ``removed``. ``lineages`` are the known lineages of leaders;
+    ``before_ms`` is a day ago on the storage's clock."""
     listed = {segment.path for segment in log.all_segments()}
     litter: dict[str, Why] = {
         path: Why.OF_OTHERS
@@ -151,7 +152,7 @@ def find_litter(
         if not tiered:
             litter[path] = Why.NOT_TIERED
         elif found.name.generation > log.generation(found.partition):
-            continue  # a late commit may still list it (tiering.removal)
+            continue  # a late commit may still list the object (tiering.removal)
         elif next_offset <= log_starts.get(found.partition, 0):
             litter[path] = Why.EXPIRED
         elif found.name.base_offset < (log.end(found.partition) or 0):

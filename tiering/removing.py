@@ -50,7 +50,7 @@ class RemovedRemotely:
 
     replaced: tuple[Replaced, ...] = ()
     examined: frozenset[str] = frozenset()
-    """The paths of the segments below the bound from which nothing is removed."""
+    """The paths of the segments below the bound that have no record to remove."""
     left: int = 0
     """The number of segments that are still to be made."""
     made: int = 0

@@ -64,7 +64,7 @@ class SnapshotTable(TopicTable):
     description = "The latest record of each key of topic {}; stratalog replaces it, others may read"
 
     def load(self) -> Listed:
-        """The table at the newest version; without one, version -1 and no files.
+        """The table at the newest version. Without a table, this is version -1 with no files.
 
         Raises: InconsistentClusterIdError, CorruptionError for a table that belongs to another topic, or cannot be
         read; StorageError.

@@ -209,7 +209,7 @@ def _string_below(raw: bytes) -> str | None:
 
 
 def _string_above(raw: bytes) -> str | None:
-    """A string that is not below any string with the prefix; UTF-8 orders as code points do."""
+    """A string that is not below any string with the prefix. (UTF-8 has the same order as code points.)"""
     text = _text(raw)
     if text is None or len(text) <= STRING_PREFIX:
         return text

@@ -52,7 +52,7 @@ HOUR_MS = 3_600_000
 _PROPERTIES = {
     "delta.checkpointInterval": "20",  # opening reads one checkpoint and at most this many entries
     "delta.logRetentionDuration": "interval 30 days",
-    "delta.deletedFileRetentionDuration": "interval 30 days",  # files that the log could still restore must stay
+    "delta.deletedFileRetentionDuration": "interval 30 days",  # files must stay as long as a RESTORE may need them
     "delta.dataSkippingNumIndexedCols": "-1",  # polars refuses a struct of which only some fields are indexed
 }
 _ENGINE = "stratalog"
@@ -111,8 +111,7 @@ class TopicTable:
         return True
 
     def is_newest(self, version: int) -> bool:
-        """Whether no entry of the table's log belongs to a later version. Costs one listing. Raises:
-        StorageError."""
+        """Whether the table's log has no entry of a later version. Costs one listing. Raises: StorageError."""
         later = self.remote.list(paths.join(self.folder, paths.DELTA_LOG), after=f"{version:020d}.json")
         return not any(_ENTRY.fullmatch(paths.base_name(one.name)) for one in later)
 
