@@ -72,8 +72,8 @@ def acknowledge(
     notes: list[str],
 ) -> list[int]:
     """Acknowledge the appends of these partitions, or end them with an error. Returns the partitions to append to
-    again, because they have another leader, their leader refuses to write the high watermark, or their topic is
-    deleted. Adds a note about members that had to leave an ISR.
+    again: their leader has changed or refuses to write the high watermark, or their topic is deleted. Adds a note
+    about members that had to leave an ISR.
     """
     again: list[int] = []
     patience = _Patience(metadata, clock)
@@ -183,8 +183,8 @@ class _Patience:
 
 def _same_log(image: ClusterImage, view: PartitionView) -> bool:
     """Whether the metadata still has the leader and the removal rules of the view, so that the log has the same
-    files. A later rule may have replaced and deleted a file. If the append then took the free name, its records
-    are in the log only according to the old view.
+    files. A later rule may have replaced and deleted a file. If the append then took the name of the deleted file,
+    its records are in the log only according to the old view.
     """
     topic = image.topics.get(view.topic_id)
     if topic is None:
@@ -230,7 +230,7 @@ def _is_certain(broker: int, error: StratalogError) -> bool:
 
 def _sync_again(storage: Storage, image: ClusterImage, states: dict[int, PendingAppend]) -> list[int]:
     """Repeat step 5 for the current members of the ISR. A partition with a new leader waits for the next read of
-    the metadata. Returns partitions whose leader is damaged or cannot be listed.
+    the metadata. Returns the partitions whose leader is damaged or cannot be listed.
     """
 
     def sync_all(partition: int) -> None:

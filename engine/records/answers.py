@@ -48,7 +48,7 @@ def answer(
 def _remedy(
     who: ProducerAppend, rows: Sequence[Mapping[str, Value]], states: Mapping[int, PendingAppend], named: bool
 ) -> str:
-    """Advice about the failed partitions that avoids appending anything twice."""
+    """Advice about the failed partitions. A caller that follows it appends nothing twice."""
     outcomes = {row["outcome"] for row in rows}
     refused = OutOfOrderSequenceNumberError | DuplicateSequenceNumberError
     if any(isinstance(state.error, refused) for state in states.values()):
@@ -113,5 +113,5 @@ def _row(topic: str, partition: int, state: PendingAppend, named: bool) -> dict[
 
 
 def _records(appended: Appended) -> int | None:
-    """The number of records; None if it is no longer known."""
+    """The number of records; None if the number is no longer known."""
     return None if appended.base_offset is None else appended.next_offset - appended.base_offset

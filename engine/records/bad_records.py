@@ -62,7 +62,7 @@ def missing(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BadRecordRule:
-    """Decides which records of an append are bad, and which of their data to keep. Picklable."""
+    """Decides which records of an append are bad, and which data of bad records to keep. Picklable."""
 
     topic: str
     schema: pa.Schema
@@ -179,8 +179,8 @@ class BadRecordFilter:
 
 
 def marked(batch: pa.RecordBatch, reasons: Mapping[str, _Mask], detail: pa.Array) -> pa.RecordBatch:
-    """The batch with these reasons in the rows of their masks, with ``detail``. The new reasons override existing
-    ones.
+    """Return the batch with each reason, and with ``detail``, in the rows of the reason's mask. The new reasons
+    override existing reasons.
     """
     errors = batch.column(ERRORS) if ERRORS in batch.schema.names else None
     fields = {} if errors is None else {f.name: pc.struct_field(errors, f.name) for f in errors.type}

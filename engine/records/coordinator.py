@@ -79,7 +79,7 @@ class TransactionCoordinator:
 
     def init_producer(self, transactional_id: str, timeout_ms: int = 60_000) -> Transaction:
         """Take a transactional id over: fence its previous producer, and return its producer id with the next
-        epoch. Aborts an open transaction; completes a decided one. The first call in a cluster creates
+        epoch. Aborts an open transaction, and completes a decided transaction. The first call in a cluster creates
         ``__transaction_state``.
 
         Raises: InvalidCallError for an id that is empty, too long or not a string, or a timeout that is not a
@@ -99,7 +99,7 @@ class TransactionCoordinator:
             if present is not None and present.state in ENDING:
                 return None  # the decided transaction must be completed first
             if present is not None and present.state is State.PREPARE_EPOCH_FENCE:
-                # the previous round has fenced the producer, or a driver that crashed has
+                # the previous round, or a driver that crashed, has fenced the producer
                 return steps.abort_fenced(present, stamp_ms())
             return steps.init_producer(
                 present,
@@ -212,7 +212,7 @@ class TransactionCoordinator:
         return written
 
     def present_state(self, transactional_id: str) -> Transaction | None:
-        """The current state of a transactional id; None when it has none."""
+        """The current state of a transactional id; None if the id has no state."""
         image = self._metadata.image()
         if TRANSACTIONS_TOPIC not in image.topic_ids:
             return None
@@ -221,9 +221,9 @@ class TransactionCoordinator:
 
     def end_overdue(self, view: PartitionView, now_ms: int | None) -> int:
         """Abort the transactions of one partition of ``__transaction_state`` that exceeded their timeout, and
-        delete ids unused for ``transactional.id.expiration.ms``. Returns the number of ids. ``now_ms`` comes from
-        ``removal_time``. If another driver changes the state of an id meanwhile, this call's decision about the id
-        has no effect.
+        delete ids unused for ``transactional.id.expiration.ms``. Returns the number of changed ids. ``now_ms``
+        comes from ``removal_time``. If another driver changes the state of an id meanwhile, this call's decision
+        about the id has no effect.
 
         Raises: see ``read_state`` and ``append_state``.
         """
@@ -355,8 +355,8 @@ def _who(producer: Transaction) -> tuple[str, str, int]:
 
 
 def _decided(decide: Decide, present: Transaction | None, *, is_kept: bool) -> Transaction | None:
-    """The next state. None if it is unchanged, or if ``decide`` refuses because of a cached state, which may be
-    outdated."""
+    """The next state. None if the state is unchanged, or if ``decide`` refuses because of a cached state, which
+    may be outdated."""
     try:
         return decide(present)
     except StratalogError:

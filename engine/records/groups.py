@@ -237,9 +237,9 @@ LAG_SCHEMA = (
 def lag(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory, group: str) -> Report:
     """Measure the lag of a group: one row per partition of the topics for which the group has committed offsets.
     The lag is the number of records below the high watermark that the group has not processed. In a partition
-    without a commit, these are all records. A commit beyond the log end has ``beyond_end`` instead of a lag, and a
-    note. ``expires`` is the time at which the group is deleted unless it commits again. A partition that cannot be
-    listed is a failure in the report, and its row has the committed offset.
+    without a commit, all records are unprocessed. A commit beyond the log end has ``beyond_end`` instead of a lag,
+    and a note. ``expires`` is the time at which the group is deleted unless it commits again. A partition that
+    cannot be listed is a failure in the report, and its row has the committed offset.
 
     Raises: InvalidGroupIdError, GroupIdNotFoundError; errors of reading the group's partition.
     """
@@ -416,7 +416,7 @@ def read_groups(
     since: ReadState[ConsumerOffsets] | None = None,
     only_looks: bool = False,
 ) -> ReadState[ConsumerOffsets]:
-    """The groups in the partition of ``group``. Raises: see ``read_state``, or ``look_at_state``."""
+    """Read the groups in the partition of ``group``. Raises: see ``read_state``, or ``look_at_state``."""
     if OFFSETS_TOPIC not in image.topic_ids:
         return ReadState(OFFSETS.empty, 0)
     topic = image.topic(OFFSETS_TOPIC)
@@ -478,7 +478,7 @@ def forget_expired(
 ) -> int:
     """Delete the groups of one partition of ``__consumer_offsets`` that have not committed for
     ``offsets.retention.minutes``, and commits for deleted topics; returns the number of records written. A group
-    that commits concurrently keeps everything. ``now_ms`` comes from ``removal_time``.
+    that commits concurrently keeps all of its offsets. ``now_ms`` comes from ``removal_time``.
 
     Raises: see ``read_state`` and ``append_state``.
     """

@@ -87,7 +87,7 @@ def partitions_of(keys: pa.Array, count: int, partitioner: str) -> npt.NDArray[n
     """The partition of each key, in ``[0, count)``; the partition of a null key is meaningless.
 
     ``murmur2`` and ``crc32`` hash the bytes that Kafka clients see (``raw_column``): ``toPositive(murmur2(bytes))
-    % count``, as Java's DefaultPartitioner and librdkafka's ``murmur2_random``; ``crc32(bytes) % count``, as
+    % count``, like Java's DefaultPartitioner and librdkafka's ``murmur2_random``; ``crc32(bytes) % count``, like
     librdkafka's default ``consistent_random``. ``spark_hash`` is Spark's hash.
 
     Raises: InvalidRecordError for keys of a type whose hash only Spark knows.

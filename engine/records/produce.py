@@ -247,7 +247,8 @@ class _Given:
         return found
 
     def records(self, columns: RowColumns, topic: TopicImage) -> Records:
-        """The records of the topic, without fields that the topic lacks. Raises: InvalidRecordError."""
+        """Make records of the topic from the rows, without fields that the topic lacks. Raises:
+        InvalidRecordError."""
         what = self.what
         schema = schema_of(topic.key_schema, topic.value_schema)
         wanted = _wanted(columns, topic, schema)
@@ -310,7 +311,7 @@ def _is_spread(columns: RowColumns, value: pa.DataType) -> bool:
 
 
 def _wanted(columns: RowColumns, topic: TopicImage, schema: pa.Schema) -> dict[str, _Wanted]:
-    """The columns that records are made from, by name."""
+    """The columns from which records are made, by name."""
     value = schema.field("value").type
     wanted: dict[str, _Wanted] = {}
     if _is_spread(columns, value):

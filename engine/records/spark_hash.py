@@ -62,7 +62,7 @@ def _numbers(keys: pa.Array, kind: str) -> npt.NDArray[Any]:
 
 
 def _unscaled(keys: pa.Array) -> npt.NDArray[np.int64]:
-    """The lower 64 of the 128 bits of each decimal; a short decimal fits in them."""
+    """The lower 64 of the 128 bits of each decimal. A short decimal fits in 64 bits."""
     return np.frombuffer(keys.buffers()[1], np.int64)[2 * keys.offset : 2 * (keys.offset + len(keys)) : 2]
 
 

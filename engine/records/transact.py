@@ -58,9 +58,9 @@ from stratalog.partitions.unknown_fields import OnUnknownField, unknown_field_po
 TIMEOUT_MS = 60_000
 """Kafka's transaction.timeout.ms of producers."""
 MOST_AT_ONCE = 16
-"""The maximum number of partitions of a topic that join the transaction together, by one change of its state, at
-the first append to one of them. Partitions of a larger topic join one by one. The end writes markers only to
-partitions that were written to, unless the append failed or another driver aborts.
+"""All partitions of a topic with at most this many partitions join the transaction at the first append to any of
+them, by one change of the transaction's state. Partitions of a larger topic join one by one. The end writes
+markers only to partitions that were written to, unless the append failed or another driver aborts.
 """
 
 
@@ -77,8 +77,8 @@ def partitions_of_bad(image: ClusterImage, bad_records: LeaveOut | None) -> set[
 
 
 class BatchTransaction:
-    """One transaction of a transactional id, for one thread. Leaving its ``with`` block commits; an exception
-    aborts, and propagates.
+    """One transaction of a transactional id, for one thread. The end of its ``with`` block commits the
+    transaction. An exception in the block aborts it, and propagates.
     """
 
     def __init__(
@@ -101,8 +101,8 @@ class BatchTransaction:
         self._producer = self._coordinator.next_producer(transactional_id, timeout_ms)
         self._partitions: set[TopicIdPartition] = set()
         self._written: set[TopicIdPartition] = set()
-        """The partitions with records or offsets of the transaction; if nothing has failed, the transaction tried
-        no other partitions.
+        """The partitions with records or offsets of the transaction. If nothing has failed, the transaction has
+        tried to write to no other partitions.
         """
         self._looked = False
         self._notes: list[str] = []
@@ -115,7 +115,7 @@ class BatchTransaction:
 
     @property
     def producer_id(self) -> str:
-        """The producer id of the transactional id, as in its records in the log."""
+        """The producer id of the transactional id; the transaction's records in the log have this id."""
         return self._producer.producer_id
 
     @property

@@ -63,7 +63,7 @@ class TransactionRow(Row, frozen=True, kw_only=True):
 
 
 class BegunRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition of a transaction, with the offset of its first record there."""
+    """A partition of a transaction, with the offset of the transaction's first record there."""
 
     first_offset: int | None
 
@@ -90,7 +90,8 @@ def list_transactions(metadata: MetadataClient, storage: Storage, execution: Exe
 def describe_transaction(
     metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory, transactional_id: str
 ) -> Report:
-    """The partitions of a transaction: one row each, with the offset of its first record there.
+    """The partitions of a transaction: one row per partition, with the offset of the transaction's first record
+    there.
 
     Raises: TransactionalIdNotFoundError; see ``TransactionCoordinator.present_state``.
     """
@@ -201,7 +202,7 @@ def finish_due(
 ) -> tuple[list[TransactionRow], dict[TopicIdPartition, int]]:
     """Run ``finish_transactions`` for these partitions of ``__transaction_state``. Returns a row per id that was
     changed. If nothing is due, the call costs one listing per partition. Also returns, for each partition without
-    a failure, the time (ms) of its next due work if nothing is written to it.
+    a failure, the time (ms) at which work is due next if nothing is written to the partition.
     """
     rows: list[TransactionRow] = []
     next_ms: dict[TopicIdPartition, int] = {}

@@ -203,5 +203,5 @@ def without_unknown(
 
 
 def pruned(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of a schema that has fewer fields."""
+    """Return the batch, reduced to a schema that has fewer fields."""
     return batch.select(schema.names).cast(schema)

@@ -49,7 +49,7 @@ _ATTEMPTS = 50
 @dataclass(frozen=True, slots=True)
 class Appended:
     """The leader's log has the records at ``[base_offset, next_offset)``. With ``acks=all`` every member of the
-    view's maximal ISR also has them, except those in ``missed``.
+    view's maximal ISR also has them, except the members in ``missed``.
 
     The records are not acknowledged until the view is found unchanged.
     """
@@ -156,7 +156,7 @@ def _copy_to_members(
             created = _copy(replicas.leader, file, member)
         else:
             created = member.store.create(member.path(file.name), read)
-        if not created:  # another sync may have copied it: list the member again
+        if not created:  # another sync may have copied the file: list the member again
             raise SourceChangedError(f"{member}: {file.name} already exists")
         member.check_root()
 
@@ -206,7 +206,7 @@ class _Attempt:
     written: int = 0
     """The size of the created file in bytes."""
     placed: tuple[DataName, int] | None = None
-    """The created file of records at a given offset, and the end of its records."""
+    """For records at a given offset, the created file and the end of its records."""
     begun: bool = False
     """Whether this attempt has read the log end, or was given it."""
     small: tuple[DataFile, bytes] | None = None
@@ -363,7 +363,7 @@ def _encode(
     options: AppendOptions,
     clock: Clock,
 ) -> int:
-    """Write the records into the staged file; returns the end of their offsets."""
+    """Write the records into the staged file. Returns the end offset of the records."""
     file = AppendFile(staged, replicas, end.log_end, options)
     file.write(producer, source, options, clock)
     file.close(end, producer, source, options, clock)
@@ -371,7 +371,8 @@ def _encode(
 
 
 def old_append(replicas: PartitionReplicas, producer: ProducerAppend) -> EarlierAttempt | None:
-    """The append of this epoch and sequence, older than the producer's last five; None if no file has its offsets.
+    """Find the append of this epoch and sequence, which is not among the producer's last five; None if no file has
+    its offsets.
 
     The footer of each data file has the last five appends of each producer. Sequences grow with offsets, so a
     binary search over the files finds the append, with one listing, and a few footers per step. An append can no

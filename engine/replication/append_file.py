@@ -131,7 +131,7 @@ class AppendFile:
         options: AppendOptions,
         clock: Clock,
     ) -> None:
-        """Write the footer of a file that follows ``end``."""
+        """Write the footer of the file, which follows ``end`` in the log."""
         # the store has usually answered within the last minute, so this sends no request
         store = self._replicas.leader.store
         now_ms, removal_ms = stamp_ms(clock, store), agreed_ms(clock, store)
@@ -173,7 +173,7 @@ def _part(state: EndState, producer: ProducerAppend) -> TransactionPart:
 
 
 def _in_transaction(batch: pa.RecordBatch, producer: ProducerAppend) -> pa.RecordBatch:
-    """The batch with the columns for its transaction; a marker also has its type."""
+    """The batch with the columns for its transaction. A marker also has its type as a column."""
     batch = batch.append_column("producer_id", constant(producer.producer_id, pa.string(), batch.num_rows))
     if producer.control is None:
         return batch

@@ -87,9 +87,9 @@ def check_members(
 ) -> None:
     """Check that a leader whose ``log`` has no trace of leader epoch ``epoch`` may take over that epoch.
 
-    No other member of the ISR, listed before the leader, may have joined that epoch, or know a committed offset
-    beyond the leader's end. Otherwise the leader's folder was lost, and its offsets would be assigned twice. A
-    member with a foreign register is ignored.
+    No other member of the ISR, listed before the leader, may have joined that epoch, or have recorded a high
+    watermark beyond the leader's log end. Otherwise the leader's folder was lost, and the log's offsets would be
+    assigned twice. A member with a foreign register is ignored.
 
     Raises: LogGapError, CorruptionError; the leader is to blame.
     """
@@ -128,8 +128,9 @@ _Member = tuple[Replica, Listing, Lineage]
 
 
 def _foreign(one: _Member, other: _Member) -> Replica | None:
-    """The member whose latest register is foreign, if the two histories diverge below an offset that either member
-    knows to be committed. Only a member's own files decide, so no other root can make a sound one look wrong.
+    """The member whose latest register is foreign, if the two histories diverge below an offset that is committed
+    according to either member. Only a member's own files decide, so no other root can make an intact member look
+    wrong.
     """
     if not (one[2].entries and other[2].entries):
         return None  # the member has lost its registers, or has never had any
@@ -222,7 +223,7 @@ def _foreign_start(replica: Replica, log: ReplicaLog, end: int) -> CorruptionErr
 
 def _lost_committed(leader: Replica, log: ReplicaLog, member: Replica, claimed_high_watermark: int) -> LogGapError:
     return LogGapError(
-        f"{leader}: the log ends at offset {log.log_end}, but {member} knows that the high watermark "
+        f"{leader}: the log ends at offset {log.log_end}, but {member} has recorded that the high watermark "
         f"reached {claimed_high_watermark}: the leader's storage has lost committed records",
         broker_id=leader.broker_id,
     )
@@ -239,8 +240,8 @@ def first_lost(mine: ReplicaLog, log: ReplicaLog, missing: Sequence[Link]) -> in
 
 
 def covered(replica: Replica, log: ReplicaLog, names: list[str]) -> tuple[list[str], list[CorruptSegmentError]]:
-    """The names that may be deleted, and the damage found. A file is kept if the merged segment of this replica
-    that replaces it cannot provide the file's records. All bytes of that segment are read.
+    """Returns the names of the files that may be deleted, and the damage found. A file is kept if the merged
+    segment of this replica that replaces it cannot provide the file's records. All bytes of that segment are read.
     """
     doomed, bad = set(names), set[DataName]()
     damaged: list[CorruptSegmentError] = []

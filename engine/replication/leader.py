@@ -97,8 +97,8 @@ def _begins_later(replicas: PartitionReplicas, log: ReplicaLog) -> bool:
 def look_at_leader(
     replicas: PartitionReplicas, footer_of: FooterOf | None = None, *, since: LookMark | None = None
 ) -> ReplicaLog:
-    """Read the current log of the leader, without taking it over. ``footer_of`` reads the footers of its files
-    from a source other than the leader. ``since``: see ``Replica.log``.
+    """Read the current log of the leader, without taking it over. ``footer_of`` reads the footers of the leader's
+    files from a different source than the leader. ``since``: see ``Replica.log``.
 
     Raises: see ``leader_log``; FencedLeaderEpochError, after which the caller reads the metadata again and
     retries.
@@ -141,7 +141,7 @@ def _members(replicas: PartitionReplicas) -> list[tuple[Replica, ReplicaLog]]:
 
 
 def join(follower: Replica, leader: Replica, epoch: int, log: ReplicaLog) -> None:
-    """Make the follower join ``epoch`` with the leader's lineage, as ``log`` shows it.
+    """Make the follower join ``epoch`` with the leader's lineage, which ``log`` has.
 
     Raises: CorruptionError, which blames the follower, if the follower has joined with another lineage.
     """
@@ -158,8 +158,8 @@ def join(follower: Replica, leader: Replica, epoch: int, log: ReplicaLog) -> Non
 
 
 def check_joined(follower: Replica, listing: Listing, leader: Replica, log: ReplicaLog) -> None:
-    """Check that a follower listed with its leader's epoch has joined with its leader's lineage, as ``log`` shows
-    it. The check is skipped if the follower has a high watermark of that epoch, because then an earlier check has
+    """Check that a follower listed with its leader's epoch has joined with its leader's lineage, which ``log``
+    has. The check is skipped if the follower has a high watermark of that epoch, because then an earlier check has
     passed.
 
     Raises: CorruptionError; the follower is to blame.
@@ -196,9 +196,9 @@ def compare_with_remote(replicas: PartitionReplicas, log: ReplicaLog) -> None:
 
 
 def _joined_otherwise(follower: Replica, leader: Replica, epoch: int) -> CorruptionError:
-    """The error for two lineages of one epoch."""
+    """The error for a follower that has joined an epoch with a different lineage than its leader."""
     return CorruptionError(
-        f"{follower} has joined epoch {epoch} with another lineage than its leader, broker "
+        f"{follower} has joined epoch {epoch} with a different lineage than its leader, broker "
         f"{leader.broker_id}: {follower.store.uri_of(follower.path(EpochName(epoch)))}; run heal",
         broker_id=follower.broker_id,
     )

@@ -35,7 +35,7 @@ from stratalog.partitions.segment import forget_files
 
 LOOK_AGAIN_MS = 60_000
 _NAMES_OF_AN_APPEND = 2
-"""Names per append: its records, and the high watermark that acknowledges it."""
+"""The number of names per append: its records, and the high watermark that acknowledges it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def look_at_end(
 
 def is_recent(known: LogEnd, clock: Clock) -> bool:
     """Whether an append may use a known end without listing the complete log again. The exclusive create detects a
-    taken name, and the listing after it detects any other change.
+    taken name. The listing after the append detects any other change.
     """
     return known.last is not None and clock.now_ms() - known.looked_ms < LOOK_AGAIN_MS
 
@@ -127,7 +127,7 @@ def _is_unchanged(behind: Listing, known: LogEnd) -> bool:
 
 
 def _after(leader: Replica, known: LogEnd, file: DataFile) -> LogEnd:
-    """The end of the log with one more file."""
+    """The end of the log after one more file."""
     state, end = known.state.after(leader.footer(file)), leader.end_of_append(file)
     if known.last is not None:
         forget_files(leader.store, [known.last])

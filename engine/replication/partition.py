@@ -15,14 +15,14 @@ from stratalog.partitions.store import Store
 
 @dataclass(frozen=True, slots=True)
 class PartitionReplicas:
-    """The view and the replicas of one partition, for a task. Picklable if its stores are."""
+    """The view and the replicas of one partition, for a task. Picklable if its stores are picklable."""
 
     view: PartitionView
     stores: Mapping[int, Store]
     remote: RemotePart | None = None
     """None if the topic is not tiered."""
     foreign: frozenset[str] = frozenset()
-    """The names of files of a later generation than the view's that no removal rule made."""
+    """The names of files that have a later generation than the view, but were made by no removal rule."""
 
     def __str__(self) -> str:
         return str(self.view)

@@ -133,7 +133,7 @@ def check_reaches_remote(view: PartitionView, leader: Replica, log: ReplicaLog, 
 
 
 def same_until(wrote: Lineage, remote_end: int, log: ReplicaLog, log_start: int) -> int:
-    """The offset, exclusive, up to which a log equals a remote log with these leader epochs."""
+    """The offset (exclusive) up to which a log has the same records as a remote log with these leader epochs."""
     end = min(log.log_end, remote_end)
     known = [lineage.entries[0].start_offset for lineage in (wrote, log.lineage) if lineage.entries]
     parted = wrote.parts_from(log.lineage, max([log_start, *known]), end)

@@ -29,7 +29,7 @@ from stratalog.partitions.spelling import did_you_mean
 
 KEY = "replica.selector.class"
 GROUP = "stratalog.replica_selectors"
-"""The entry point group for selectors of installed packages: a name, and its class."""
+"""The entry point group for selectors of installed packages. An entry point is a name and a class."""
 
 _SHOWN = 255
 """The maximum number of characters of an unknown name in a message; the name may have any length."""
@@ -49,7 +49,7 @@ class ClientMetadata:
 
 
 NOWHERE = ClientMetadata()
-"""A reader with no known property."""
+"""A reader whose properties are all unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class ReplicaSelector(Protocol):
 
 
 class LeaderSelector(ReplicaSelector):
-    """Always the leader."""
+    """Always selects the leader."""
 
     def select(
         self, topic_partition: tuple[str, int], client: ClientMetadata, partition: Replicas
@@ -136,7 +136,7 @@ _SHIPPED: Mapping[str, MakeSelector] = {
         for one in (LeaderSelector, RackAwareReplicaSelector)
     },
 }
-"""The built-in implementations by Kafka's class names; an unset config means the leader."""
+"""The built-in implementations, by Kafka's class names. If the config is not set, the leader is selected."""
 
 
 class OfferedSelectors:

@@ -23,7 +23,7 @@ from stratalog.partitions.replica import Replica
 from stratalog.partitions.store import Store
 
 _MOST_BYTES = 8 * 1024**3
-"""The greatest plausible booking; a larger one comes from a foreign writer."""
+"""The greatest plausible booking; a larger booking was made by a foreign writer."""
 _MOST_DIGITS = 20
 _TOO_LONG = -1.0
 _KEPT = 8
@@ -32,7 +32,7 @@ _KEPT = 8
 
 class SharedThrottle:
     """Limits copies of all drivers to one broker to ``bytes_per_s``, after a burst of one second. Picklable: each
-    unpickled copy waits as long as this one.
+    unpickled copy waits as long as this object.
     """
 
     def __init__(self, bytes_per_s: float, clock: Clock, processes: int = 1, most_s: float | None = None) -> None:

@@ -30,8 +30,8 @@ from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId
 
 
 def checkpoints_of(log: ReplicaLog, until: int | None = None) -> list[tuple[CheckpointName, StoredObject]]:
-    """The snapshots of the history that the replica's log follows, by end offset; up to the end offset ``until``
-    if given. Snapshots of a history that an unclean election abandoned are left out.
+    """The snapshots of the replica's history, by end offset; up to the end offset ``until`` if given. Snapshots of
+    a history that an unclean election has abandoned are not included.
     """
     return [
         (name, stored)
@@ -56,7 +56,7 @@ def _latest_usable(replica: Replica, checkpoints: Sequence[StoredObject]) -> Usa
 
 
 def latest_snapshot(replica: Replica, log: ReplicaLog, until: int | None = None) -> Snapshot | None:
-    """The snapshot of ``usable_snapshot``, without the damaged snapshots."""
+    """The usable snapshot of ``usable_snapshot``."""
     return usable_snapshot(replica, log, until).snapshot
 
 

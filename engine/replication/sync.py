@@ -152,8 +152,8 @@ def list_follower(replicas: PartitionReplicas, follower_id: int) -> Listing:
 
 
 def resolve_follower(follower: Replica, listing: Listing, log: ReplicaLog) -> ReplicaLog:
-    """The follower's log under its leader's lineage. If its last file equals the leader's in name and size, the
-    leader's log gives its end, so no file of an idle follower is opened.
+    """The follower's log under its leader's lineage. If its last file has the name and size of the leader's last
+    file, the leader's log gives the end, so no file of an idle follower is opened.
     """
     ends = {(link.name, link.file.object.size_bytes): link.end for link in log.chain}
 
@@ -300,7 +300,7 @@ def _still_done(
 
 
 def leader_offsets(replicas: PartitionReplicas, log: ReplicaLog, remote: RemoteTail | None) -> LeaderOffsets:
-    """The leader's answer, from this log, to a follower that asks for its start offset."""
+    """The leader's answer, from this log, to a follower that asks for the start offset."""
     return LeaderOffsets(
         log_start=replicas.view.log_start_offset,
         local_start=log.local_start,

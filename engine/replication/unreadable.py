@@ -14,7 +14,7 @@ REMEDY = (
 
 
 def unreadable(what: str, start: int, end: int | None, why: object) -> CorruptSegmentError:
-    """The error for records ``[start, end)`` of the partition ``what`` in a file that ``why`` names; one line.
+    """The error for records ``[start, end)`` of the partition ``what``, in one line. ``why`` names the file.
     ``end`` is None if only the unreadable file shows the end.
     """
     offsets = f"offsets from {start} on" if end is None else f"offsets [{start}, {end})"
