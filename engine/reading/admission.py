@@ -44,7 +44,7 @@ class Backlog:
         return sum(_part_bytes(extent, self.start, min(offset, self.end)) for extent in self.extents)
 
     def offset_within(self, budget_bytes: int) -> int:
-        """The end of the records that fit into ``budget_bytes``; at least one record, if there is one."""
+        """The end of the records that fit into ``budget_bytes``. At least one record is taken, if there is one."""
         reached, left = self.start, budget_bytes
         for extent in self.extents:
             size = _part_bytes(extent, reached, self.end)
@@ -70,7 +70,9 @@ def admit(
     """The end of each partition in this batch. ``max_rows`` is never exceeded; ``max_bytes`` is an estimate, and
     each batch takes at least one record, even if the record is larger.
     """
-    turn = sum(backlog.start for backlog in backlogs.values())  # grows with every batch, and survives a restart
+    turn = sum(
+        backlog.start for backlog in backlogs.values()
+    )  # this sum grows with every batch, and is the same after a restart
     ends = {partition: backlog.end for partition, backlog in backlogs.items()}
     if max_rows is not None:
         rows = fair_shares({p: backlog.rows for p, backlog in backlogs.items()}, max_rows, turn)

@@ -39,8 +39,8 @@ _WILDCARDS = frozenset("*?[|^$+")
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The committed offset of a consumer group: ``start=Committed("dashboard")``. In a partition without a commit
-    it is the log start.
+    """The committed offset of a consumer group: ``start=Committed("dashboard")``. In a partition without a commit,
+    the bound is the log start.
     """
 
     group: str
@@ -50,8 +50,8 @@ ByPartition = Mapping[int, Place | str] | Mapping[tuple[str, int], Place | str]
 """A bound by partition if there is one topic, otherwise by topic and partition."""
 
 OffsetBound = Place | Committed | Mapping[object, Place] | None
-"""A bound of offsets in each partition. None, or a partition without a bound: the log start, or the high
-watermark.
+"""A bound of offsets in each partition. If it is None, or lacks a partition, the bound there is the log start or
+the high watermark.
 """
 
 Bound = Place | datetime | str | Committed | ByPartition | None
@@ -79,12 +79,13 @@ class ReadQuery:
     fail_on_data_loss: bool = True
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED
     first: OffsetBound = field(init=False)
-    """The bound of offsets at which the range begins (``start``, unless that is a time). ``until`` is the bound at
-    which the range ends.
+    """The bound of offsets at which the range begins (``start``, unless ``start`` is a time). ``until`` is the
+    bound at which the range ends.
     """
     until: OffsetBound = field(init=False)
     times: TimeRange | None = field(init=False)
-    """The range of timestamps; None if neither bound is a time. It excludes records without a timestamp."""
+    """The range of timestamps; None if neither bound is a time. Records without a timestamp are outside of every
+    range."""
 
     def __post_init__(self) -> None:
         if (self.pattern is None) == (not self.topics):
@@ -161,8 +162,9 @@ class ReadQuery:
 
 
 def in_zone(bound: Bound, zone: Callable[[], tzinfo]) -> Bound:
-    """The bound, with each time that is text without a zone read in ``zone``. ``zone`` is called only for such a
-    text. (A skipped local time becomes the later one, and a repeated local time the first one, as in Spark.)
+    """Return the bound, and read each time that is text without a zone in ``zone``. ``zone`` is called only for
+    such a text. (A skipped local time becomes the later one, and a repeated local time the first one, as in
+    Spark.)
     """
 
     def zoned(at: object) -> object:

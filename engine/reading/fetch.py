@@ -120,7 +120,7 @@ class Fetched:
     broker: int | None
     """The broker that served the records; None for the remote tier, which has no rack."""
     crossed_racks: bool
-    """Whether the broker is in a different rack than the reader; False if either has no rack."""
+    """Whether the broker is in a different rack than the reader; False if the broker or the reader has no rack."""
     read_bytes: int
     """Bytes of row groups read from storage; 0 if they were cached."""
     damage: tuple[str, ...] = ()
@@ -212,8 +212,8 @@ def fetch_many(
 ) -> Iterator[Outcome[TopicPartition, Fetched]]:
     """Fetch from several partitions at the same time, ``max_bytes`` from each. Yields an outcome per partition in
     order of completion; local fetches do not wait for remote fetches. The fetches start with the call, and end
-    ``timeout_s`` later. ``known`` is the metadata if the caller has just read it; it is read again only after a
-    failure.
+    ``timeout_s`` later. ``known`` is the metadata if the caller has just read it; the metadata is read again only
+    after a failure.
 
     Raises: InvalidCallError, including for an empty request; UnknownTopicOrPartitionError for a key that is not a
     partition; errors of reading the metadata.

@@ -39,7 +39,7 @@ def start_of_last(state: PartitionState, records: int, end: int, isolation: Isol
 
 
 def leader_has_last(seen: SeenLeader, records: int, end: int, isolation: Isolation) -> bool:
-    """Whether the leader's own unmarked files certainly contain the last records below ``end``."""
+    """Whether it is certain that the last records below ``end`` are in the leader's own unmarked files."""
     log, hidden, gaps = seen.log, seen.transactions.hidden(isolation), seen.transactions.gaps
     if seen.view.log_start_offset >= log.local_start:
         return True

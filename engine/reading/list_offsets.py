@@ -95,7 +95,7 @@ def offset_for_leader_epoch(
     current_leader_epoch: int | None = None,
 ) -> EpochEndOffset | UnknownOffset:
     """The end of ``leader_epoch`` in the leader's log, at most the high watermark (OffsetsForLeaderEpoch, KIP-320;
-    KIP-392, "Protocol Changes"). ``current_leader_epoch`` is the partition's epoch as the caller knows it.
+    KIP-392, "Protocol Changes"). ``current_leader_epoch`` is the partition's epoch according to the caller.
 
     Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError; OffsetNotAvailableError while the recently
         elected leader does not know the high watermark; FencedLeaderEpochError, UnknownLeaderEpochError when

@@ -231,9 +231,7 @@ def remote_log_pieces(storage: Storage, seen: SeenLeader, segments: Iterable[Rem
 def remote_pieces(
     store: Store, folder: str, segments: Iterable[RemoteSegment], lineage: Lineage
 ) -> list[FileSlice]:
-    """The pieces of a part of a partition's remote log, if they belong to the leader's history, in order of
-    offsets.
-    """
+    """The pieces of a part of a partition's remote log that belong to the leader's history, in order of offsets."""
     with collector_paused():
         return [
             FileSlice(
@@ -258,7 +256,7 @@ def check_partitions(topic: TopicImage, partitions: Iterable[int]) -> None:
 def chosen_views(
     image: ClusterImage, topics: Sequence[str] | None, partitions: Sequence[int] | None
 ) -> list[tuple[TopicImage, list[PartitionView]]]:
-    """The partitions with these numbers (all when None) of each of the named topics (all when None).
+    """The partitions with these numbers (None: all) of each of the named topics (None: all).
 
     Raises: UnknownTopicOrPartitionError; see ``check_partitions``.
     """

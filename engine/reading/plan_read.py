@@ -330,7 +330,7 @@ def _plan_partition(
         lost = start, min(end, log_start)
         start, end = log_start, max(end, log_start)
     if end > seen.end(reader.isolation):
-        seen.latest(reader.isolation)  # an unknown end is not out of range
+        seen.latest(reader.isolation)  # an unknown end is a different error than an offset out of range
     check_range(str(seen), start, end, log_start, seen.end(reader.isolation))
     leader = seen.replicas.leader
     served_by = [leader]
@@ -381,7 +381,7 @@ def _near(state: PartitionState, chosen: Chosen, isolation: Isolation) -> Partit
 
 
 def epochs_between(lineage: Lineage, start: int, end: int) -> tuple[tuple[int, int], ...]:
-    """The leader epochs of ``[start, end)``, each with its first of these offsets."""
+    """The leader epochs of ``[start, end)``, each with its first offset in this range."""
     first = lineage.epoch_at(start)
     later = [(entry.epoch, entry.start_offset) for entry in lineage if start < entry.start_offset < end]
     return (*(() if first is None or start >= end else ((first, start),)), *later)

@@ -62,7 +62,7 @@ class FirstAt:
 Spec = OffsetSpec | FirstAt
 """A query for ListOffsets."""
 Place = int | Spec
-"""An offset in one partition, or a query for one."""
+"""An offset in one partition, or a query for an offset."""
 
 
 def micros(time: datetime) -> int:
@@ -106,7 +106,7 @@ def time_of(given: object, what: str, zone: tzinfo = UTC) -> datetime:
 
 
 def named_or_time(text: str, what: str, takes: str) -> OffsetSpec | datetime:
-    """The named position or time of a text. ``takes`` lists the accepted values, for errors.
+    """The named position or time that a text gives. ``takes`` lists the accepted values, for errors.
 
     Raises: InvalidCallError.
     """
@@ -141,7 +141,7 @@ def spec_of(given: object, what: str) -> Spec:
 
 
 def place_of(given: object, what: str) -> Place:
-    """A place in a partition: an offset, or see ``spec_of``.
+    """A place in a partition: an offset, or a query (see ``spec_of``).
 
     Raises: InvalidCallError; OffsetOutOfRangeError for a negative offset.
     """

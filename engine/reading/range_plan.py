@@ -28,7 +28,7 @@ class StreamRange:
     start: int
     end: int
     epochs: tuple[tuple[int, int], ...]
-    """The leader epochs of these offsets, each with its first offset, at least ``start``."""
+    """The leader epochs of these offsets, each with its first offset (at least ``start``)."""
 
 
 def plan_of_ranges(

@@ -31,7 +31,7 @@ class PartitionPlan:
     files: tuple[FileRange, ...]
     """In order of offsets over ``[start, end)``, without files that the isolation level hides."""
     epochs: tuple[tuple[int, int], ...]
-    """The leader epochs of these offsets, each with its first offset, at least ``start``."""
+    """The leader epochs of these offsets, each with its first offset (at least ``start``)."""
     racks: tuple[tuple[int, str | None], ...]
     """Racks of the brokers whose files are read."""
     pruned_files: int = 0
@@ -113,7 +113,7 @@ class ReadPlan(Sequence[FileRange]):
 
     @property
     def cross_rack_bytes(self) -> int | None:
-        """Bytes of local files outside the reader's rack; None if that rack is unknown."""
+        """Bytes of local files outside the reader's rack; None if the reader's rack is unknown."""
         if self.client_rack is None:
             return None
         return sum(

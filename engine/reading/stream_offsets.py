@@ -155,7 +155,7 @@ class LogBounds:
     log: ReplicaLog
 
     def position(self, offset: int) -> Position:
-        """The position at an offset of this log."""
+        """The position at this offset of the log."""
         return Position(offset, self.log.lineage.epoch_at(offset - 1) if offset > self.log_start else None)
 
 

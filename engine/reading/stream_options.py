@@ -79,7 +79,7 @@ class SourceOptions:
     topics: Subscription
     start: Start = OffsetSpec.LATEST
     end: Start = OffsetSpec.LATEST
-    """The end of a batch read; a stream has none."""
+    """The end of a batch read; a stream has no end."""
     max_rows: int | None = None
     max_bytes: int | None = None
     min_partitions: int | None = None

@@ -35,7 +35,8 @@ _CONTROL = "control"
 
 @dataclass(frozen=True, slots=True)
 class StreamTask:
-    """The work of one task, with the stores for finding a file's successor. Picklable if the stores are."""
+    """The work of one task, with the stores for finding a file's successor. Picklable if the stores are
+    picklable."""
 
     topic: str
     parts: tuple[Part, ...]
@@ -79,7 +80,7 @@ def read_task(task: StreamTask, columns: Sequence[str]) -> Iterator[pa.Table]:
 
 
 def _successors(task: StreamTask, one: Part, position: int) -> list[FileSlice]:
-    """The files that contain the rest of a part now."""
+    """The files that now contain the rest of a part."""
     replicas, end = task.replicas_of[one.partition], one.piece.end
     replica = replicas.leader
     # The log is not fenced, because a task cannot read the metadata again. The complete batch was committed when

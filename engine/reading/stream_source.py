@@ -69,7 +69,7 @@ from stratalog.tiering.remote_log import RemoteLog
 
 @dataclass(frozen=True, slots=True)
 class _SeenOffsets:
-    """The topics of a stream, as read once."""
+    """The topics of a stream, from one read of the metadata."""
 
     topics: Mapping[str, TopicImage]
     """Keyed by name."""
@@ -291,7 +291,8 @@ class StreamSource:
         return look_again(self._metadata, self._storage, lambda: self._plan_once(began, end))
 
     def ranges(self, start: StreamOffsets, end: StreamOffsets) -> list[StreamRange]:
-        """The records of ``plan``: a range of offsets for each partition with records. Raises: see ``latest``."""
+        """The records of ``plan``, as a range of offsets for each partition with records. Raises: see
+        ``latest``."""
         began = _began(start, end)
         if not _has_records(began, end):
             return []
@@ -376,7 +377,7 @@ class StreamSource:
         return [part(leader.view.partition, piece) for piece in pieces if piece.file.name not in hidden]
 
     def _near(self, leader: SeenLeader, low: int, ends: LogTransactions) -> NearPieces | None:
-        """The closest replica (KIP-392). Only the leader knows about undecided transactions."""
+        """The closest replica (KIP-392). Only the leader shows which transactions are undecided."""
         chosen = nearest(self._clock, self._memory, leader, self._client, low)
         if chosen.is_leader or ends.fates:
             return None

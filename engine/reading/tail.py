@@ -193,7 +193,7 @@ class Tail:
         return head + html_table(columns, rows, numbers=columns)
 
     def _at(self) -> list[tuple[int, int]]:
-        """The positions, copied, so that it is safe to call this while another thread iterates."""
+        """A copy of the positions, so that it is safe to call this while another thread iterates."""
         return sorted((partition, at.offset) for partition, at in dict(self._positions).items())
 
     def stop(self) -> None:
@@ -376,7 +376,7 @@ def _leader_alone(_: SeenLeader) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Where:
-    """The requested start; the log start of a partition without one."""
+    """The requested start. A partition without a requested start begins at its log start."""
 
     last: int | None = None
     group: str | None = None
@@ -390,7 +390,7 @@ class _Where:
         return self.bounds.get(partition, self.place)
 
     def takes_remote(self, seen: SeenLeader, isolation: Isolation) -> bool:
-        """Whether locating the place needs the remote tier. (Fetches find remote records themselves.)"""
+        """Whether the remote tier is needed to locate the place. (Fetches find remote records themselves.)"""
         if self.last is not None:
             return not leader_has_last(seen, self.last, seen.end(isolation), isolation)
         place = self.of(seen.view.partition)
