@@ -396,7 +396,7 @@ class _Fetch:
             end = self.offset + 1
             if self._remote_pieces(now, log, end)[:1] == self._remote_pieces(seen, known, end)[:1]:
                 raise RemoteObjectMissingError(
-                    f"{seen}: the remote log lists a segment with offset {self.offset} but its object does not "
+                    f"{seen}: the remote log lists a segment with offset {self.offset}, but its object does not "
                     f"exist: {error}"
                 ) from error
             raise SourceChangedError(f"{seen}: offset {self.offset} has moved to another file: {error}") from error

@@ -231,7 +231,8 @@ def remote_log_pieces(storage: Storage, seen: SeenLeader, segments: Iterable[Rem
 def remote_pieces(
     store: Store, folder: str, segments: Iterable[RemoteSegment], lineage: Lineage
 ) -> list[FileSlice]:
-    """The pieces of a part of a partition's remote log that belong to the leader's history, in order of offsets."""
+    """The pieces of a part of a partition's remote log, in order of offsets; only those of the leader's
+    history."""
     with collector_paused():
         return [
             FileSlice(

@@ -291,8 +291,7 @@ class StreamSource:
         return look_again(self._metadata, self._storage, lambda: self._plan_once(began, end))
 
     def ranges(self, start: StreamOffsets, end: StreamOffsets) -> list[StreamRange]:
-        """The records of ``plan``, as a range of offsets for each partition with records. Raises: see
-        ``latest``."""
+        """The records of ``plan``, as a range of offsets per partition with records. Raises: see ``latest``."""
         began = _began(start, end)
         if not _has_records(began, end):
             return []
@@ -377,7 +376,7 @@ class StreamSource:
         return [part(leader.view.partition, piece) for piece in pieces if piece.file.name not in hidden]
 
     def _near(self, leader: SeenLeader, low: int, ends: LogTransactions) -> NearPieces | None:
-        """The closest replica (KIP-392). Only the leader shows which transactions are undecided."""
+        """The closest replica (KIP-392). Only the leader shows undecided transactions."""
         chosen = nearest(self._clock, self._memory, leader, self._client, low)
         if chosen.is_leader or ends.fates:
             return None
