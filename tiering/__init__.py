@@ -13,7 +13,7 @@ KIP-405's pieces, and their counterparts here
     unclean leader election         ``divergence``: the remote part of the leader's history
     leftovers of failed copies      ``remote_objects``: which objects of a folder are litter
     none: foreign writers           ``foreign_commits``: their effect on the remote log
-    none: a name that is taken      ``copier``: compares its object with the bytes of an upload
+    none: a name that is taken      ``copier``: compares the object of that name with the bytes of an upload
     none: another history           ``same_records``: the first offset with different records on leader and remote
     none: a damaged object          ``rebuilder``: rebuilds it from a replica, under a new name
     its list of topic-partitions    ``schedule``: when each is due, and what failed, since when
@@ -32,16 +32,16 @@ KIP-405's pieces, and their counterparts here
     DELETE_PARTITION_FINISHED       the folder is empty
 
 The Delta table
-    ``delta_reader`` and ``delta_table`` read and change it, through ``delta_entries`` (its log, checked before
-    delta-rs reads it), ``delta_commit`` (one atomic version), ``delta_options`` (its address) and
-    ``delta_schema``. ``remote_log`` is its content, ``remote_change`` a batch of changes to it, ``listed_files``
-    the files grouped by writer, ``foreign_files`` the records in files of other writers, ``remote_file`` reads
-    objects.
+    ``delta_reader`` reads the table, and ``delta_table`` changes it. Both use ``delta_entries`` (the table's log,
+    checked before delta-rs reads it), ``delta_commit`` (one atomic version), ``delta_options`` (the address) and
+    ``delta_schema``. ``remote_log`` is the content of the table, and ``remote_change`` a batch of changes to it.
+    ``listed_files`` groups the files by writer, ``foreign_files`` reads records in files of other writers, and
+    ``remote_file`` reads objects.
 
 Tables of a topic
     ``iceberg_table`` also lists the segments of the remote log in a catalog of the user
-    (``iceberg_files``: the files that its metadata may name; ``iceberg_avro``: their bytes; ``iceberg_history``:
-    what erased records leave in them).
+    (``iceberg_files``: the files that the table's metadata may name; ``iceberg_avro``: the bytes of these files;
+    ``iceberg_history``: the traces of erased records in them).
     ``topic_table`` has the common code of a topic's tables. One table is the remote log. The other table,
     ``snapshot_table``, is for topics that are not tiered. It has the latest record of each key, in files that
     ``published`` describes.

@@ -1,8 +1,8 @@
 """Finds the offset at which a follower starts, and the state of the earlier log that it needs (KIP-405, KIP-1023).
 
-``fetch_origin`` makes the decision: it is pure, a table in code. ``auxiliary_state`` reads KIP-405's remote log
-auxiliary state: the leader epoch sequence and the producer state. Both are in the footer of the last remote
-segment, so one ranged read is enough.
+``fetch_origin`` makes the decision. It is pure: the following table in code. ``auxiliary_state`` reads KIP-405's
+remote log auxiliary state: the leader epoch sequence and the producer state. Both are in the footer of the last
+remote segment, so one ranged read is enough.
 
     the leader answers a fetch with         an empty follower that bootstraps   any other
     records (the offset is local)           FromLeader; with ALWAYS (2)         FromLeader
@@ -11,7 +11,7 @@ segment, so one ranged read is enough.
       topic not tiered                      StartOver(local start)              StartOver(local start)
       offset past the leader's log end      StartOver(local start)              StartOver(local start)
       nothing of the log is tiered (1)      StartOver(local start)              StartOver(local start)
-      log start = local start               as the next two                     StartOver(local start)
+      log start = local start               as in the next two rows             StartOver(local start)
       remote ends in the local log          FromRemote(pending upload)          FromRemote(local start)
       remote ends elsewhere, or unknown     RemoteNotReady                      RemoteNotReady
 
@@ -19,8 +19,8 @@ segment, so one ranged read is enough.
 
 (2) FromRemote(pending upload) if the remote ends in the local log, above the follower's end.
 
-If Kafka 4.3 differs from the KIP's text, this module follows the text. Kafka's leader never answers with a pending
-upload offset below its log start, but with the log start. Followers begin there in both cases. Kafka's follower
+If Kafka 4.3 differs from the KIP's text, this module follows the text. If the pending upload offset is below the
+log start, Kafka's leader answers with the log start instead. Followers begin there in both cases. Kafka's follower
 checks whether the leader's log end is 0; if both logs are empty, there is nothing to skip either way. Followers of
 compacted topics, which Kafka excludes, use the same table, because rewritten segments keep the state in their
 footers.

@@ -5,8 +5,8 @@ speculative or late upload is harmless, because names are exclusive and only obj
 of the log.
 
 Verification
-    * During the copy: the store reads exactly the listed object; before the new object has a name, the bytes read
-      are compared with the CRC-32 in the file's footer (a difference means that the leader's storage is damaged).
+    * During the copy: the store reads exactly the listed object. Before the new object has a name, the bytes read
+      are compared with the CRC-32 in the file's footer. (A difference means that the leader's storage is damaged.)
       S3 checks the CRC-32 of each received part. A rewritten run is read page by page, and each page is compared
       with its own checksum.
     * Before the name appears: if a run has several files, the leader's log is listed again (protocol section 3,

@@ -44,12 +44,12 @@ Tiering that begins after an erasure
     view, and is not added.
 
     A topic that was tiered before may still have its table, without segments, and objects. An erasure of such a
-    topic performs steps 3, 5 and 6 on that table. It is refused while the table lists segments, or if objects
-    are left without a table.
+    topic performs steps 3, 5 and 6 on that table. The erasure is refused while the table lists segments, or if
+    objects are left without a table.
 
 The order of steps
-    1. The metadata commit the erasure, with its offsets. They refuse an erasure of a tiered topic whose offsets
-       were found without searching the remote log.
+    1. The metadata commit the erasure, with its offsets. The metadata refuse an erasure of a tiered topic if its
+       offsets were found without a search of the remote log.
     2. Remote segments are rewritten, and one version of the table replaces them, with a change of data.
     3. The table records the generation, in a version of its own, but only if no listed segment of a lesser
        generation contains a named offset. This version is made even if nothing was rewritten (!).
@@ -66,9 +66,9 @@ The order of steps
     A crash between any two steps leaves the log intact. The next run continues: the table shows the remaining
     segments, a walk the remaining objects, and the table's log the remaining entries.
 
-    Step 3 before step 4 keeps C4 of ``removal``: a reader that finds an offset on no broker any more finds it in a
-    remote log that has erased it. A reader may use a cached table only if that table records the partition's last
-    erasure (``RemoteLog.lacks_erasure``).
+    Step 3 before step 4 keeps C4 of ``removal``: if a reader no longer finds an offset on any broker, the remote
+    log, where the reader finds it, has already erased the record. A reader may use a cached table only if that
+    table records the partition's last erasure (``RemoteLog.lacks_erasure``).
 
 Late uploads
     A driver that planned its uploads before the erasure may commit them later, even after step 7. So a commit
@@ -85,8 +85,8 @@ History
     Time travel to a version before step 6 fails, because the entries of such versions are gone. A program that has
     such a version open can read objects until they are deleted. A program that follows the table entry by entry
     must start over if it has fallen behind by more than the delay. A writer that has read a version that has since
-    been deleted may write the entry after it, which no reader reads. This writer then reads the table again, as
-    after every commit; the next erasure deletes the entry.
+    been deleted may write the next entry, which no reader reads. This writer then reads the table again, as after
+    every commit; the next erasure deletes the entry.
 
 A restored cluster gets the tables unchanged. If the metadata are lost, so is an unfinished erasure: its offsets
 are unknown, and it must be repeated with the keys.

@@ -6,10 +6,10 @@ version, the table is a remote log. Later commits are judged by Delta's ``dataCh
 
     no add, no remove                   properties, columns, statistics: the files are unchanged
     the same files again                a RESTORE to that version: no change
-    dataChange=false on all of them OPTIMIZE, Z-order, REORG: the same records in other files. Segments stay in the
-    store until a VACUUM, so the remote log is unchanged (``Rewrite``), and the next commit by stratalog first
-    reverts the rewrite dataChange=true on any of them append, overwrite, DELETE, UPDATE, MERGE, a RESTORE to
-    another version: the
+    dataChange=false on all files       OPTIMIZE, Z-order, REORG: the same records in other files. Segments stay in
+                                        the store until a VACUUM, so the remote log is unchanged (``Rewrite``). The
+                                        next commit by stratalog first reverts the rewrite
+    dataChange=true on any file         append, overwrite, DELETE, UPDATE, MERGE, a RESTORE to another version: the
                                         table is no longer a log, and is refused until it is restored
 
 Statistics cannot prove that records are the same (an UPDATE keeps their number, offsets and times), but they can

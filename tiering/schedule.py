@@ -5,7 +5,7 @@
     processed                           due after the interval
     failed                              due after the retry interval, doubled with each failure in a row, give or
                                         take the jitter, up to a maximum
-    topic gone, or tiering switched off off the list
+    topic gone, or tiering turned off   removed from the list
 
 The list is only a hint. A forgotten partition is due immediately, which costs one listing. The end of a remote log
 in the list is used only if the remote log cannot be read.

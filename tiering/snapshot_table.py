@@ -1,5 +1,5 @@
 """The latest record of each key of a topic as a Delta table: one file per partition, from the partition's latest
-snapshot. KIP-630 has no counterpart.
+snapshot. KIP-630 has no counterpart of this table.
 
     partition, end_offset, epoch        the snapshot: the records ``[0, end_offset)``, the last one of ``epoch``
     timestamp, key, value, headers      the latest record of a key; keys without a value (tombstones) are absent

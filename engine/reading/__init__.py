@@ -8,7 +8,7 @@
     list_offsets           ListOffsets and OffsetsForLeaderEpoch: offsets by name, time and leader epoch
     last                   the start of the last n records
     plan_read              a batch read as a pinned plan of file ranges
-    fetch, tail            small reads without a JVM: records starting at an offset, and following the end
+    fetch, tail            small reads without a JVM: records from an offset on, and records as they are appended
     stream_options         pure: the topics and options of a stream, and the options of a batch read
     stream_offsets         pure: the offsets of a stream
     stream_tasks, admission   pure: the size of a stream's batch, and its tasks

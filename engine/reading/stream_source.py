@@ -2,7 +2,7 @@
 
     initial   the start of a new query
     latest    a trigger: reads the metadata, lists the leaders, divides the limit; opens no file
-    bounds    the bounds of a batch read, instead of both
+    bounds    the bounds of a batch read, instead of ``initial`` and ``latest``
     plan      a batch: the files of [start, end), from either tier and the closest replica, divided into tasks
               (``stratalog.engine.reading.stream_read``)
     ranges    a batch as ranges of offsets, for a scan (``stratalog.engine.reading.range_plan``)

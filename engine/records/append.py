@@ -14,7 +14,7 @@ The outcomes of a partition:
     not appended   the report names the failure; no record of this call is in the log, now or later. Earlier calls
                    with the same producer and sequence may have succeeded
     not tried      another partition that has the sequence refused the append; a note names it
-    unknown        records of this call or an earlier one may be in the log, or get there later: repeat the append
+    unknown        records of this call or an earlier call may be in the log, or get there later: repeat the append
                    with the same producer and sequence
 
 An append fails unless every partition is acknowledged or duplicate.
@@ -23,9 +23,9 @@ A sequence of a named producer identifies one set of records. A retry with other
 (OUT_OF_ORDER_SEQUENCE_NUMBER) and stores nothing: partitions that have the sequence come first (``earlier``), and
 compare the records. A sequence whose records are too old to be known is also refused (DUPLICATE_SEQUENCE_NUMBER,
 *unknown*; ``stratalog.engine.replication.append``). If some partitions have the sequence and others do not, the
-append completes an interrupted attempt. ``on_changed_replay="accept"``, for records that cannot be recomputed
-exactly, such as random ones, accepts any records under the sequence: the log has the records of one attempt or
-another, partition by partition, which is not exactly once.
+append completes an interrupted attempt. ``on_changed_replay="accept"`` accepts any records under the sequence, for
+records that cannot be recomputed exactly, such as random values. Each partition then has the records of one of the
+attempts, which is not exactly once.
 
 A record that the topic's log cannot store refuses the append, or is left out (``bad_record_lane``).
 """

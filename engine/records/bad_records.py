@@ -9,13 +9,13 @@ Reasons
                  (``stratalog.engine.spark.bad_rows``)
 
 With the policy ``fail`` a bad record refuses its append before anything is written. Otherwise the task appends the
-good records, and returns the counts of the bad records and, if bad records are kept, the bad records themselves,
-as records of another topic. The driver appends the bad records when all good records are acknowledged.
+good records, and returns the counts of the bad records. If bad records are kept, the task also returns the bad
+records, as records of another topic. The driver appends the bad records when all good records are acknowledged.
 
 A kept record has the bad record's key and value as bytes (bytes unchanged, text as UTF-8, other values as JSON),
-its timestamp and headers, and then headers that describe the error. Kafka's tools each use their own prefix for
-such headers, ``__connect.errors.`` (KIP-298) and ``__streams.errors.`` (KIP-1034). So does this log (``PREFIX``);
-the rest of a name is KIP-1034's, if KIP-1034 has a fitting name.
+its timestamp and headers, and then headers that describe the error. Each of Kafka's tools has its own prefix for
+such headers: ``__connect.errors.`` (KIP-298) and ``__streams.errors.`` (KIP-1034). This log also has its own
+prefix (``PREFIX``). The rest of a name is from KIP-1034, if it has a fitting name.
 """
 
 from __future__ import annotations

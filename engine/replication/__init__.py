@@ -40,14 +40,14 @@ Differences from the text of the protocol
       (``stratalog.partitions.known_log``). A local folder whose modification time is unchanged is not scanned
       (``stratalog.partitions.store.local_listing``). Only checks of the files themselves (``verify``, healing)
       query every file each time; other operations do so once a minute.
-    * Sync also copies a merged segment that the follower holds as single appends, instead of merging there: bytes
-      are copied, never re-encoded, so equal listings mean equal files.
+    * If the follower holds a merged segment as single appends, sync also copies the segment, instead of merging on
+      the follower. Bytes are copied, never re-encoded, so equal listings mean equal files.
     * An append that loses the race for its base offset is encoded again, because files contain offsets. An append
       keeps a bounded amount of records for that. A larger append returns ``Raced``, and the caller repeats it.
     * A mirror may name the offset of an append: the append takes that offset, or fails (step 3). A log that begins
       above 0 and never had a record begins at the log start of the view, whichever replica leads.
-    * Before a leader takes over an epoch, its log is compared with the reachable members of the ISR. A leader that
-      lost its folder would assign the log's offsets a second time.
+    * Before a leader takes over an epoch, its log is compared with the logs of the reachable members of the ISR. A
+      leader that lost its folder would assign the log's offsets a second time.
     * Each damage is attributed to one replica. A member that lacks records that it must have leaves the ISR before
       sync copies to it. A leader resigns if a follower proves that records are missing from the leader's log
       (``damage``).
