@@ -65,7 +65,7 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression
 
     Raises: SourceChangedError if the run left the leader's log meanwhile (nothing was uploaded; plan again);
         CorruptionError if the object of that name is damaged, or, with the leader's ``broker_id``, if the leader's
-        storage is; StorageError, OutcomeUnknownError.
+        storage is damaged; StorageError, OutcomeUnknownError.
     """
     with errors_of(leader):
         run = as_whole(leader, run)

@@ -58,7 +58,8 @@ def table_uri(store: Store, folder: str) -> str:
 def storage_options(uri: str, options: StoreOptions) -> dict[str, str]:
     """Delta's storage options. Make them for one call and never store them, because they contain credentials.
 
-    Raises: StorageAuthenticationError; UnsupportedStoreError for a variable that delta-rs would mix with them.
+    Raises: StorageAuthenticationError; UnsupportedStoreError for a variable that delta-rs would mix with these
+        options.
     """
     scheme = uri.partition("://")[0]
     if scheme != "s3" and scheme not in OBJECT_SCHEMES:

@@ -85,9 +85,9 @@ def earliest_pending_upload(log: ReplicaLog, remote: Sequence[RemoteSegment], lo
     happens if nothing was ever tiered, or if tiering was off for so long that "the leader's Log-Start-Offset is
     much ahead of the highest offset on the remote storage" (KIP-1023, "ReplicaFetcher Changes").
 
-    Raises: CorruptionError if the remote log has another history than the leader (an unclean election);
-        LogGapError if the leader has deleted records that the remote log lacks: the remote store is a different
-        one, or is not mounted, and an upload would begin a table that hides the existing table.
+    Raises: CorruptionError if the remote log has a different history than the leader (after an unclean election);
+        LogGapError if the leader has deleted records that the remote log lacks. (Then the remote store is a
+        different one, or is not mounted. An upload would begin a table that hides the existing table.)
     """
     if not remote or remote[-1].next_offset <= log_start:
         if log.local_start > log_start:

@@ -58,7 +58,7 @@ def rebuild(
 
     A crash leaves an uncommitted object.
 
-    Raises: CorruptSegmentError when the replica, or the remote tier, returns other bytes than were written;
+    Raises: CorruptSegmentError when the replica, or the remote tier, returns different bytes than were written;
         SourceChangedError, StorageError, OutcomeUnknownError.
     """
     run = as_whole(source, run)

@@ -209,7 +209,7 @@ def _rebuilding(log: RemoteLog, rebuilt: Sequence[Rebuilt]) -> tuple[TableChange
 
 def _check_follows(log: RemoteLog, new: RemoteSegment, lost: Iterable[RemoteSegment]) -> None:
     """Raises: CorruptionError when a rebuilt segment may contain records that the recorded rule has removed from a
-    lost one. Records that a later rule has removed may come back until that rule is applied.
+    lost segment. Records that a later rule has removed may come back until that rule is applied.
     """
     for each in lost:
         overlaps = new.base_offset < each.next_offset and each.base_offset < new.next_offset

@@ -224,8 +224,8 @@ class StreamSource:
             backlogs[key] = Backlog(backlog.start, backlog.end, (*cold, *backlog.extents))
 
     def _places(self, seen: _SeenOffsets, bound: Start, option: str) -> dict[TopicPartition, int]:
-        """The offsets of a bound. Raises: InvalidCallError unless every partition has one; OffsetOutOfRangeError;
-        OffsetNotAvailableError for an offset that the recently elected leader does not know to be committed.
+        """The offsets of a bound. Raises: InvalidCallError unless each partition has one; OffsetOutOfRangeError;
+        OffsetNotAvailableError for an offset that is not known to be committed on the recently elected leader.
         """
         given = bound if isinstance(bound, Mapping) else dict.fromkeys(seen.leaders, bound)
         if set(given) != set(seen.leaders):

@@ -257,10 +257,10 @@ class BatchTransaction:
         not be written (a failure in the report), committed readers of that partition wait until the next driver
         writes it.
 
-        Raises: InvalidTxnStateError when a part of the transaction had failed, so it was aborted;
-        ProducerFencedError when it was aborted because a newer producer took over, or the timeout had expired;
-        OutcomeUnknownError when the outcome is unknown: the state of the transactional id shows it, or the timeout
-        will abort the transaction.
+        Raises: InvalidTxnStateError when a part of the transaction had failed, so that it was aborted;
+        ProducerFencedError when it was aborted because a newer producer took over, or because the timeout had
+        expired; OutcomeUnknownError when the outcome is unknown (the state of the transactional id shows the
+        outcome, or the timeout will abort the transaction).
         """
         self._check_open()
         if self._failed is not None:

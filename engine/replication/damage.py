@@ -34,8 +34,8 @@ def is_damage_of(broker_id: int | None, error: StratalogError) -> bool:
 
 def check_whole(replica: Replica, log: ReplicaLog) -> None:
     """Check that the replica has everything that its own files promise. Raises: LogGapError, CorruptionError if
-    the replica has less; FencedLeaderEpochError when a removal rule that the view does not know has replaced the
-    missing files.
+    the replica has less; FencedLeaderEpochError when a removal rule that the view lacks has replaced the missing
+    files.
     """
     if (log.stranded or log.lost_committed) and (later := _of_later_rule(replica, log)):
         raise FencedLeaderEpochError(

@@ -70,8 +70,7 @@ def look_at_end(
     if the caller has read the remote log. ``read`` is called with a single new file of the log before its footer
     is read.
 
-    Raises: see ``leader_log``; LaterRuleError when a removal of records that the view does not know has rewritten
-        the end.
+    Raises: see ``leader_log``; LaterRuleError when a removal of records that the view lacks has rewritten the end.
     """
     now_ms = clock.now_ms()
     if known is not None and known.last is not None and is_recent(known, clock):
