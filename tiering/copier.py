@@ -162,8 +162,8 @@ def found_object(remote: Store, name: str) -> StoredObject:
 
 
 def _reused(leader: Replica, run: Run, remote: Store, there: StoredObject, compression: str) -> Uploaded | None:
-    """The object that another driver, or a crashed run, has uploaded; None unless it equals the object that this
-    upload would write.
+    """The object that another driver, or a crashed run, has uploaded; None if this upload would write different
+    bytes.
     """
     found = verify_bytes(remote, DataFile(run.segment_name, there))
     with errors_of(leader):

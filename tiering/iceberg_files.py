@@ -94,7 +94,7 @@ class TableFiles(FileIO):
         return _gunzipped(data) if data.startswith(_GZIP) else data
 
     def walk(self) -> dict[str, str]:
-        """All files in the table's folder: the address of each by its canonical spelling (``comparable``).
+        """The addresses of all files in the table's folder, by canonical spelling (``comparable``).
 
         Raises: InvalidCallError if the catalog's file system cannot list files.
         """

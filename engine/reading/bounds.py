@@ -162,9 +162,8 @@ class ReadQuery:
 
 
 def in_zone(bound: Bound, zone: Callable[[], tzinfo]) -> Bound:
-    """Return the bound, and read each time that is text without a zone in ``zone``. ``zone`` is called only for
-    such a text. (A skipped local time becomes the later one, and a repeated local time the first one, as in
-    Spark.)
+    """Return the bound. A time that is text without a zone is read in ``zone``, which is called only for such a
+    text. (A skipped local time becomes the later one, and a repeated local time the first one, as in Spark.)
     """
 
     def zoned(at: object) -> object:

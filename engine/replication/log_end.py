@@ -1,4 +1,4 @@
-"""The end of a leader's log, passed from one append of a driver to the next.
+"""The end of a leader's log, which one append of a driver passes to the driver's next append.
 
 A full listing of a log takes time proportional to the number of its files. A driver that has once seen the end
 under a view lists only names after the last file, so the cost of an append does not grow with the log. The driver
