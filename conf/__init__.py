@@ -1,6 +1,6 @@
-"""Data only: how sessions are set up, which jars they need, examples of cluster files.
+"""Data files only: the settings of sessions, the jars that sessions need, and an example of a cluster file.
 
-Found with ``importlib.resources``, so that an installed package has them too.
+The files are found with ``importlib.resources``, so that they also work in an installed package.
 """
 
 if __name__ != "stratalog.conf":

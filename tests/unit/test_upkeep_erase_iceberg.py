@@ -375,7 +375,7 @@ def test_what_others_have_written_into_the_table_is_named(tmp_path: Path) -> Non
     table().append(table().scan().to_arrow())
     report = live.erase(KEY, certificate=tmp_path / "c")
     assert not report.whole
-    assert "nobody knows what it has: remove it by hand" in str(report.failures)
+    assert "its content is unknown: remove it by hand" in str(report.failures)
     states = [row["state"] for row in report_of(lambda: live.cluster.verify_erased(tmp_path / "c")).rows]
     assert states[-1] == "unknown"
     for path in live.warehouse.rglob("*.parquet"):
@@ -450,7 +450,7 @@ def test_files_of_another_table_in_the_folder_are_not_deleted(tmp_path: Path) ->
     theirs = {path for path in live.warehouse.rglob("*") if path.is_file() and path.suffix == ".parquet"}
     report = live.erase(KEY, certificate=tmp_path / "c")
     assert not report.whole
-    assert "it is of another table in this folder: if that was dropped, remove it" in str(report.failures)
+    assert "it is of another table in this folder: if that table was dropped, remove it" in str(report.failures)
     assert all(path.exists() for path in theirs)
     assert catalog.load_table("flights.other").scan().to_arrow().num_rows == 1
     assert live.listed() == KEPT
@@ -465,7 +465,7 @@ def test_files_below_the_folder_of_the_metadata_are_not_deleted(tmp_path: Path) 
     path = old.parent / "backup" / old.name
     path.write_bytes(old.read_bytes())
     report = live.erase(KEY)
-    assert "nobody knows what it has: remove it by hand" in str(report.failures)
+    assert "its content is unknown: remove it by hand" in str(report.failures)
     path.unlink()
     assert live.erase(KEY).whole
 
