@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 class Kafka:
     """The Kafka methods of an open cluster. ``bootstrap`` has the addresses of Kafka's brokers; ``configs`` has
     configs of librdkafka (``security.protocol``, ``sasl.*``, ``ssl.*``) and of a schema registry
-    (``schema.registry.url``, ``schema.registry.basic.auth.user.info``). They need ``confluent-kafka``
+    (``schema.registry.url``, ``schema.registry.basic.auth.user.info``). The methods need ``confluent-kafka``
     (``pip install 'stratalog[kafka]'``).
     """
 
@@ -82,11 +82,11 @@ class Kafka:
         Args:
             bootstrap: brokers of the source, comma-separated
             configs: a config of librdkafka, such as security.protocol=SASL_SSL, or schema.registry.url
-            tier: read history from the source's tiered storage (KIP-405); with its metadata, the source has no
+            tier: read history from the source's tiered storage (KIP-405); a tier with metadata replaces the
                 brokers
             replication_factor: the replication factor of created topics
             archive: keep records that the source deletes
-            rename: mirror the topic SOURCE as NAME; later runs remember this
+            rename: mirror the topic SOURCE as NAME; later runs keep this name
             groups: False: do not copy the offsets of consumer groups
             value_format: decode values with the schema file (default: keep bytes)
             schema_file: for avro a schema, for json a type as DDL, for protobuf a descriptor set
@@ -121,11 +121,15 @@ class Kafka:
     def _source(
         self, bootstrap: str | None, configs: Mapping[str, str], tier: KafkaTierOptions | None
     ) -> MirrorSource:
-        """The brokers, the brokers and their tier, or a tier without brokers. Raises: see ``mirror``."""
+        """Return the source: brokers, brokers and their tier, or a tier without brokers. Raises: see
+        ``mirror``.
+        """
         if tier is not None and not isinstance(tier, KafkaTierOptions):
             raise InvalidCallError(f"tier = {tier!r}: give KafkaTierOptions(address, layout)")
         if (bootstrap is None) == (tier is None or tier.metadata is None):
-            raise InvalidCallError("give either bootstrap, the source's brokers, or a tier with its metadata")
+            raise InvalidCallError(
+                "give either bootstrap (the source's brokers) or a tier with metadata, not both"
+            )
         if tier is None:
             return open_source(bootstrap or "", configs)
         from stratalog.bridges.kafka_tier.mirrored import open_tiered
@@ -134,7 +138,7 @@ class Kafka:
 
     @operation("mirror end")
     def end_mirror(self, topics: TopicNames, *, dry_run: bool = False, check: bool = True) -> Report:
-        """End the mirroring of topics: producers may append to the topics, and mirrors ignore them.
+        """End the mirroring of topics: producers may then append to the topics, and mirrors ignore the topics.
 
         Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic that is not a mirror.
         """
@@ -156,8 +160,8 @@ class Kafka:
     ) -> Report:
         """Compare every record of topics with their source in a Kafka cluster: offset, timestamp, key, value and
         headers. Topics have the names of the source. A partition that differs is a failure that names offsets.
-        Decoded values are compared: give the format that the mirror used. The other side may be the source's tier,
-        as for ``mirror``. Offsets that it leaves unknown are not compared, and notes name them. See
+        Decoded values are compared: give the format that the mirror used. The source may be read from its tier, as
+        for ``mirror``. Offsets with unknown records are not compared, and notes name them. See
         ``stratalog.bridges.mirror.compare``.
 
             cluster.compare(["trips"], "kafka-1:9092").raise_for_failures()
@@ -165,7 +169,7 @@ class Kafka:
         Args:
             bootstrap: brokers of the source, comma-separated
             configs: a config of librdkafka, such as security.protocol=SASL_SSL, or schema.registry.url
-            tier: read from the source's tiered storage (KIP-405); with its metadata, the source has no brokers
+            tier: read from the source's tiered storage (KIP-405); a tier with metadata replaces the brokers
             value_format: decode values with the schema file (default: keep bytes)
             schema_file: for avro a schema, for json a type as DDL, for protobuf a descriptor set
             message: for protobuf: the message type of the values in the descriptor set
@@ -355,7 +359,7 @@ class Kafka:
         max_connections: int = 100,
         client_rack: str | None = None,
     ) -> KafkaEndpoint:
-        """Serve all topics, read-only, to Kafka clients, from either tier. The endpoint runs in a thread until you
+        """Serve all topics, read-only, to Kafka clients, from both tiers. The endpoint runs in a thread until you
         close it:
 
             with cluster.serve("127.0.0.1:0") as endpoint:

@@ -38,7 +38,7 @@ class TypedValues:
         first = {"name": UNDECODED, "type": "binary", "nullable": True, "metadata": {}}
         every = [first, *({**field, "nullable": True} for field in fields)]
         self.schema = json.dumps({"type": "struct", "fields": every}, separators=(",", ":"))
-        """The topic's type of values, as Spark's JSON text."""
+        """The type of the topic's values, as Spark's JSON text."""
         self.type = type_from_json(self.schema)
 
     def column(self, values: Sequence[bytes | None]) -> pa.Array:

@@ -75,8 +75,8 @@ class LiveRangeStream(_Base):
 
 
 def _format(name: str, source: MirrorSource, topic: str, values: TypedValues | None) -> type[RangeDataSource]:
-    """The format of one query, under that name. Spark pickles the class, so Kafka's configs, which may be secret,
-    need not be options, which Spark would show.
+    """The format of one query, under that name. Spark pickles the class. So Kafka's configs, which may be secret,
+    need not be options: Spark would show those.
     """
     given = name
 
