@@ -153,8 +153,8 @@ def catch_up(
 
 
 def _readers(options: MirrorOptions) -> int:
-    """The most threads. A reader of a tier decodes nearly all the time, so more of them than cores only take
-    memory, whose new pages cost up to a third of the processor time (measured).
+    """The maximum number of threads. A reader of a tier decodes nearly all the time. More readers than cores would
+    only take memory, and its new pages cost up to a third of the processor time (measured).
     """
     return min(_READERS, os.cpu_count() or 1) if options.tier else _READERS
 
@@ -259,7 +259,8 @@ class _CatchUp:
     def _append(self, part: MirroredPartition, piece: Piece) -> bool:
         topic, partition = part.key
         try:
-            image = self.metadata.image()  # after the log end was read: check that the topic is still a mirror
+            # The log end was read before this check that the topic is still a mirror.
+            image = self.metadata.image()
             rows = list(batches_of(piece.batches, piece.start, piece.end, self.options.values))
             report = append_mirrored(
                 self.metadata,

@@ -73,8 +73,9 @@ def compare(
     names: Sequence[str],
     values: TypedValues | None = None,
 ) -> Report:
-    """Compare topics, given by their names in Kafka, with their mirrors. The report has one row per partition; one
-    that differs is a failure, which names offsets. ``values`` decodes the source's values if those here are typed.
+    """Compare topics, given by their names in Kafka, with their mirrors. The report has one row per partition. A
+    partition that differs is a failure, which names offsets. ``values`` decodes the source's values if those here
+    are typed.
 
     Raises: InvalidCallError for no topics, and for typed values without ``values`` or the other way round;
         UnknownTopicOrPartitionError; errors of asking the source.

@@ -1,4 +1,5 @@
-"""Records of a compared partition that only one side has because a removal rule has removed them from the other.
+"""Finds the records of a compared partition that only one side has because a removal rule has removed them from
+the other side.
 
 A rule removes a record without a key, a tombstone that is old enough, and a record whose key has a later record.
 It does not explain any other record that only one side has, for example the last record of a key whose tombstone
@@ -56,7 +57,8 @@ class OneSided:
         self, start: int, end: int, sides: Iterable[Sides], later: Iterable[pa.RecordBatch]
     ) -> Iterator[tuple[int, str | None]]:
         """The offsets on one side only, and how each differs; None if a rule explains it. ``sides`` are all
-        records in ``[start, end)``; ``later`` are records of the source starting at ``end``, read after them.
+        records in ``[start, end)``; ``later`` are records of the source starting at ``end``, which are read after
+        ``sides``.
 
         Raises: StorageError when the folder for temporary files cannot be written.
         """

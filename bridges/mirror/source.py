@@ -45,7 +45,7 @@ class SourceTopic:
     """A topic of the source."""
 
     name: str
-    """Its name in the source; with ``renamed``, its name here."""
+    """The name in the source; with ``renamed``, the name here."""
     source: str
     """Cluster id and topic id, in the form of ``mirror.source``."""
     partitions: int
@@ -112,15 +112,16 @@ class SourceRange:
 
 @dataclass(frozen=True, slots=True)
 class SourceRead:
-    """The next records of a partition: all committed ones from the end of the last read up to ``position``."""
+    """The next records of a partition: all committed records from the end of the last read up to ``position``."""
 
     key: TopicPartition
     records: pa.RecordBatch
     """Columns of ``rows.SOURCE_SCHEMA``."""
     position: int
     error: StratalogError | None = None
-    """OffsetOutOfRangeError if retention was faster, or if the source lacks the history of the range's leader
-    epoch up to its start; RetriableError if no records arrive. The partition's reads end after an error.
+    """OffsetOutOfRangeError if retention has deleted the records, or if the source lacks the history of the
+    range's leader epoch up to its start; RetriableError if no records arrive. The partition's reads end after an
+    error.
     """
     from_tier: bool = False
     """Whether the records were read from the source's tier, and not through its brokers."""
@@ -141,7 +142,7 @@ class SourceGroups:
 
 
 class SourcePart(Protocol):
-    """A part ``[start, end)`` of a partition that a task can read on its own. It can be pickled."""
+    """A part ``[start, end)`` of a partition that a task can read separately. It can be pickled."""
 
     @property
     def start(self) -> int:
