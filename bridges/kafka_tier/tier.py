@@ -93,8 +93,8 @@ class KafkaTier:
         tier = KafkaTier.open("s3://bucket", layout="aiven", prefix="tier/", metadata="/backup/kafka-logs")
         tier.read(spark, "trips", start=FirstAt("2026-06-01"), end=FirstAt("2026-06-02")).show()
 
-    It writes nothing. Offsets are unclear, and are not read, if the tier has no usable segment for them, or no
-    proof that the segment belongs to the log's current history; reports say which.
+    ``KafkaTier`` writes nothing. Offsets are unclear, and are not read, if the tier has no usable segment for
+    them, or no proof that the segment belongs to the log's current history; reports name the unclear offsets.
     """
 
     store: Store
@@ -235,7 +235,7 @@ class KafkaTier:
         return Report("segments", rows, notes=self.notes)
 
     def plan(self, topics: str | Sequence[str], **span: Unpack[TierRange]) -> TierPlan:
-        """The plan of a read of ``start``, ``end`` (offsets, offsets by partition, ``FirstAt(time)``, or times),
+        """Plan a read of ``start``, ``end`` (offsets, offsets by partition, ``FirstAt(time)``, or times),
         ``partitions`` and ``isolation``. It opens every segment to read but reads no records; each ``FirstAt``
         bound reads part of a segment.
 
@@ -405,7 +405,7 @@ class KafkaTier:
         return max(alive, key=lambda one: alive[one])
 
     def _alive(self, topic_id: str) -> bool:
-        """Whether the topic with that id has a segment that is not deleted; (Several topics may have had that
+        """Whether the topic with that id has a segment that is not deleted. (Several topics may have had that
         name.)
         """
         deleted, partitions = SegmentState.DELETE_SEGMENT_FINISHED, self.states.deleted_partitions
