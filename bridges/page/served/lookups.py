@@ -1,4 +1,4 @@
-"""Lookups on request of a reader of the page: some records, and the versions of a remote table.
+"""Lookups that a reader of the page requests: some records, and the versions of a remote table.
 
 A lookup has a limit of records, bytes, and seconds, and at most ``MOST_AT_ONCE`` run concurrently, so readers of
 the page never delay ``maintain``. Answers are plain data; every text in them is printable.

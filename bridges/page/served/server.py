@@ -37,8 +37,8 @@ _log = logging.getLogger("stratalog.page")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageOptions:
-    """The address to listen on, and the allowed readers. Raises: InvalidCallError, also for an address beyond this
-    machine without a token or certificates of clients.
+    """The address to listen on, and the allowed readers. Raises: InvalidCallError, also for an address that other
+    machines can reach, if it has neither a token nor a CA of clients.
     """
 
     listen: str = LISTEN
