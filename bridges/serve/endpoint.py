@@ -62,7 +62,7 @@ class ServeOptions:
     listen: str = LISTEN
     """``host:port``; port 0 selects a free port."""
     advertise: str | None = None
-    """``host:port`` for clients, if it differs (advertised.listeners)."""
+    """``host:port`` for clients, if different from ``listen`` (advertised.listeners)."""
     tls_cert: str | None = None
     tls_key: str | None = None
     """PEM files; without them connections are not encrypted."""
@@ -95,7 +95,7 @@ class ServeOptions:
                 context.verify_mode = ssl.CERT_REQUIRED
         except OSError as error:  # ssl.SSLError is an OSError
             files = ", ".join(one for one in (self.tls_cert, self.tls_key, self.tls_client_ca) if one)
-            raise InvalidCallError(f"{files}: no certificate and key in PEM: {error}") from error
+            raise InvalidCallError(f"{files}: not a certificate and key in PEM: {error}") from error
         return context
 
 

@@ -204,7 +204,7 @@ def _answer(found: Mapping[TopicPartition, ServedPartition], error: int = ErrorC
             "highwater_offset": one.high_watermark,
             "last_stable_offset": one.last_stable_offset,
             "log_start_offset": one.log_start,
-            "aborted_transactions": [],  # the fetch has already left their records out
+            "aborted_transactions": [],  # the fetch has already left out the records of aborted transactions
             "preferred_read_replica": -1,
             "message_set": one.records,
         }

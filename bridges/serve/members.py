@@ -2,11 +2,11 @@
 
 1. consumers join, and a group waits until each known member has joined again, or has timed out
 2. the next generation begins: one member, the leader, gets all subscriptions
-3. the leader assigns partitions in SyncGroup, and each member gets its own
+3. the leader assigns partitions in SyncGroup, and each member gets its partitions
 4. heartbeats show that a member is alive, and announce the next rebalance
 
 A group exists in the memory of this endpoint as long as it has members. Members of an ended endpoint are unknown
-to the next one, and join again. The cluster stores the group's offsets (``groups``). Endpoints do not share
+to the next endpoint, and join again. The cluster stores the group's offsets (``groups``). Endpoints do not share
 members.
 
 Everything except ``described`` runs in the event loop, without locks, because nothing changes between two
@@ -295,7 +295,8 @@ class GroupMembers:
     @staticmethod
     def _is_answered(group: ServedGroup, member: ServedMember, protocols: Mapping[str, bytes]) -> bool:
         """Whether a member that joins again without changes gets the current generation, as in Kafka. Only a
-        leader that has already assigned partitions requests a new one, for example after a change of topics.
+        leader that has already assigned partitions requests a new generation, for example after a change of
+        topics.
         """
         unchanged = list(member.protocols.items()) == list(protocols.items())
         match group.state:

@@ -202,9 +202,7 @@ def _signed(number: int) -> int:
 
 
 def _spec(time: int) -> Spec | None:
-    """The position that a number of Kafka's means: a named position, or milliseconds; None if no record can be
-    that late.
-    """
+    """The position for Kafka's number: a named position, or milliseconds; None if no record can be that late."""
     if time < 0:
         return OffsetSpec(time)
     try:
