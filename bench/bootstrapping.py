@@ -78,12 +78,12 @@ def bootstrap(bench: Bench) -> list[Line]:
 
 def _drop_first_records(bench: Bench, made: BenchCluster) -> None:
     """Move the first records of the log to the remote tier only: a follower that finds the whole log on its
-    leader's disk does not need the tier (KIP-1023), and copies it."""
+    leader's disk does not need the tier (KIP-1023), and copies the log."""
     for _ in range(2):  # the last file of a log always stays
         made.append(bench.records([0]).limit(100 * bench.options.partitions), acks="all")
     made.cluster.tier().raise_for_failures()
     made.cluster.topics.alter_configs(TOPIC, {"local.retention.bytes": "0", "file.delete.delay.ms": "0"})
-    for _ in range(2):  # the second time, what left the log is deleted
+    for _ in range(2):  # the second run deletes what is no longer in the log
         made.cluster.retain().raise_for_failures()
     made.cluster.topics.alter_configs(TOPIC, {"local.retention.bytes": "-1"})
 

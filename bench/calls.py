@@ -62,7 +62,7 @@ class Scenario:
     calls: tuple[Call, ...]
     per: tuple[str, ...] = (RUN, PARTITION)
     again: bool = False
-    """Whether the driver has run it once before."""
+    """Whether the driver has run the operation once before."""
 
     def expected(self, per: str) -> Counter[str]:
         """The expected number of calls of each kind for every ``per``."""
@@ -115,7 +115,8 @@ class CountedCluster:
 
     def driver(self) -> Cluster:
         """A separate driver, which has read the metadata and no partition. It serves followers one after the
-        other, as in parallel both may read the same footer."""
+        other, because in parallel both may read the same footer.
+        """
         ports = open_ports(
             load_cluster_file(self._file), clock=SystemClock(), new_id=self._new_id, opener=self._open, key=None
         )
@@ -138,7 +139,8 @@ class CountedCluster:
         return f"{next(self._numbers):032x}"  # placement depends on ids, so they are deterministic
 
     def _open(self, uri: str, options: StoreOptions, clock: Clock) -> Store:
-        # As for a bucket: checks whether two files are one, or a folder takes files, apply only to folders.
+        # As for a bucket: only for folders, there are checks whether two files are the same, or a folder accepts
+        # files.
         address = uri if uri.endswith("/remote") else uri.replace("file://", "memory://")
         return CountingStore(self._roots.setdefault(uri, MemoryStore(address, clock)), self._note)
 
@@ -220,12 +222,10 @@ def _metadata(because: str) -> tuple[Call, ...]:
 
 _BEGIN = (
     *_metadata("the view to work in"),
-    Call(RUN, STAT, BROKERS, "every root is looked at: is it there, is it the registered one?"),
+    Call(RUN, STAT, BROKERS, "every root is checked: does it exist, and is it the registered one?"),
 )
-_MEMORY = (
-    Call(RUN, LIST, BROKERS, "the memory of upkeep: is it known to have failed before? Nothing is written"),
-)
-_UNCHANGED = _metadata("does the view still hold? (!)")
+_MEMORY = (Call(RUN, LIST, BROKERS, "the memory of upkeep: has this operation failed before? Nothing is written"),)
+_UNCHANGED = _metadata("is the view still current? (!)")
 _CLAIM = (
     Call(
         RUN,
@@ -394,7 +394,7 @@ SCENARIOS = (
 
 
 def calls(bench: Bench) -> list[Line]:
-    """The present calls of every scenario, compared with the least possible."""
+    """The current calls of every scenario, compared with the least possible."""
     bench.say("calls")
     lines = []
     for scenario in SCENARIOS:

@@ -42,8 +42,8 @@ SHAPE = Limit(1.25, at_most=True)
 """The greatest ratio of the time per partition to that for a tenth of the partitions, which would be 1; machines
 vary from run to run."""
 SHAPE_NOTE = (
-    "To reach: the time per partition, divided by that of the previous image, which is a tenth as large; 1 is "
-    "linear."
+    "To reach: the time per partition, divided by the time per partition of the previous image, which is a tenth "
+    "as large; 1 is linear."
 )
 
 _EPOCH = 1

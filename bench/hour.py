@@ -55,9 +55,9 @@ class Minute:
         *("metadata", "producer MB", "maintain MB"),
     )
     note: ClassVar[str] = (
-        "CPU: of the producer's process, an append, with what it does in the background. Files: in the folder of "
-        "a replica, on average, and at most; in the largest folder of the consumer offsets; of the metadata log. "
-        "MB: resident."
+        "CPU: of the producer's process per append, including its background work. Files: in the folder of a "
+        "replica (average and maximum), in the largest folder of the consumer offsets, and in the metadata log. "
+        "MB: resident memory."
     )
 
     number: int

@@ -7,8 +7,8 @@ that an append leaves.
 
 On folders, rounds of ``maintain`` tier all partitions. In buckets that would take half a million requests before
 the measured run. So a few partitions of another topic are tiered there, and maintained until nothing is due; the
-others are not tiered, and their files are written past S3. For these, ``maintain`` gets the state that it has
-stored for those few (``settle``): if that state were wrong, ``maintain`` would have something to do, and the
+others are not tiered, and their files are written past S3. For the others, ``maintain`` gets the state that it has
+stored for the few (``settle``). If that state were wrong, ``maintain`` would have something to do, and the
 benchmark would fail.
 """
 
@@ -76,8 +76,7 @@ NOTE = (
     "process. Requests: calls to brokers and the remote tier, including opening the cluster but not the delta-rs "
     "loads of topics' tables. On folders, a listing counts as two requests, and a walk through a broker as one; "
     "in a bucket, a walk takes one request per thousand names. maintain: all steps except the daily vacuum and "
-    "scrub, all of them due; an earlier run has seen the partitions. S3: only five further partitions are "
-    "tiered."
+    "scrub, all of them due; an earlier run has seen the partitions. S3: only five other partitions are tiered."
 )
 
 
@@ -97,15 +96,15 @@ class Run:
 class IdleLine:
     """One run, as a line."""
 
-    headings: ClassVar[tuple[str, ...]] = ("what", "wall", "CPU", "memory", "requests", "a partition of these")
+    headings: ClassVar[tuple[str, ...]] = ("what", "wall", "CPU", "memory", "requests", "per partition (of n)")
     note: ClassVar[str] = NOTE
 
     what: str
     run: Run
     of: int
-    """Partitions that the run was for."""
+    """The number of partitions that the run was for."""
     besides: int = 0
-    """Requests of a run without these."""
+    """Requests of a run without these partitions."""
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -245,7 +244,7 @@ def until_idle(cluster: Cluster) -> int:
         if not items_of(_maintain(cluster)):
             return done
         time.sleep(1)  # a partition is tiered once in its interval
-    raise AssertionError(f"{ROUNDS} rounds of maintain, and something is still to do")
+    raise AssertionError(f"{ROUNDS} rounds of maintain have ended, and something is still due")
 
 
 def items_of(report: Report) -> int:

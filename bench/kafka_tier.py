@@ -1,4 +1,4 @@
-"""Topics of a real Kafka with tiered storage: mirrored through the broker, and from their tier beside the broker.
+"""Topics of a real Kafka with tiered storage: mirrored through the broker, and from their tier.
 
     python -m bench.kafka_tier --bytes 1GB --partitions 8 --topics 3
 
@@ -200,7 +200,7 @@ def by_mirror_maker(folder: Path, server: str, topic: str, partitions: int, reco
         finally:
             maker.kill()
     if end == half:
-        raise SystemExit("MirrorMaker was done between two looks at it: give more --bytes")
+        raise SystemExit("MirrorMaker finished between two checks: give more --bytes")
     whole = records / (end - half)
     return (end_s - half_s) * whole, (end_core - half_core) * whole
 

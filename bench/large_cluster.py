@@ -209,7 +209,8 @@ def fencing_lines(large: Fencing, small: Fencing) -> list[Line]:
             _ms(small.commit_s),
             large.commit_s / small.commit_s,
             Limit(4, at_most=True),
-            "Small commits cost what they change, not what the cluster holds. Without storage.",
+            "The cost of a small commit depends on its changes, not on the size of the cluster. Storage is not "
+            "included.",
         ),
     ]
 
@@ -221,7 +222,7 @@ def _interactive(what: str, seconds: float) -> Line:
         _ms(INTERACTIVE_S),
         seconds / INTERACTIVE_S,
         Limit(1, at_most=True),
-        "Interactive is within a second.",
+        "Interactive means within a second.",
     )
 
 

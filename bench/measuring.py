@@ -79,7 +79,8 @@ def thread_seconds_of(work: Callable[[], object]) -> float:
 def cpu_seconds_of(work: Callable[[], object], besides: str = "") -> float:
     """The processor seconds that a piece of work uses in this process and all its descendants, including the
     session's JVM and its workers, except processes of the program ``besides``, such as a server. Processes that
-    end before the work are not counted, so the longest of several measurements is right."""
+    end before the work does are not counted, so the longest of several measurements is right.
+    """
     before = _ticks(besides)
     work()
     after = _ticks(besides)
@@ -106,7 +107,8 @@ def _ticks(besides: str) -> dict[int, int]:
 
 
 def in_child(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """The result of ``work``, a function of a module, in a separate process, so that the memory of this one
-    neither helps nor slows it."""
+    """The result of ``work``, a function of a module, in a separate process, so that the memory of this process
+    neither helps nor slows the work.
+    """
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(work, args, kwargs)

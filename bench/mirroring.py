@@ -8,8 +8,8 @@ Speed
 
 Kills
     A topic is written by transactions, some of them aborted. ``kill -9`` ends the copy in the middle, and another
-    process continues it. Then the benchmark counts the records at their offset, at another one, found twice, and
-    missing.
+    process continues it. Then the benchmark counts the records that are at their offset, at another offset, found
+    twice, or missing.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class _Both:
             maker.kill()
         kafka_topics.delete(self._target, maker.topic)
         if end == half:
-            raise EnvironmentUnusableError("MirrorMaker was done between two looks at it: say more BYTES")
+            raise EnvironmentUnusableError("MirrorMaker finished between two checks: set larger BYTES")
         seconds = (end_s - half_s) * options.records / (end - half)
         self._processor_s[1].append(processor_s * options.records / (end - half))
         self._bench.say(f"mirror: MirrorMaker {seconds:.2f} s, {self._processor_s[1][-1]:.2f} s of a core")
@@ -199,7 +199,8 @@ class _Both:
             str(made.folder / "cluster.toml"),
         ]
         command += ["--from", self._source, KILLED, "--replication-factor", "1"]
-        slow = [*command, "--throttle", _SLOW]  # a piece after the other: the kill comes between two of them
+        # one piece after the other, so that the kill comes between two pieces
+        slow = [*command, "--throttle", _SLOW]
         first = subprocess.Popen(slow, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         with closing(Cluster.open(made.folder / "cluster.toml")) as looking:
             _wait_until_moved(looking, first)

@@ -130,7 +130,7 @@ def main() -> None:
                                 if way == "up":
                                     put(key, body)
                                 elif get(key, len(body)) != body:
-                                    raise AssertionError(f"{key} came back as something else")
+                                    raise AssertionError(f"{key} came back with different bytes")
 
                             seen[name].append(measured(calls, threads, call))
                     for name, turns in seen.items():

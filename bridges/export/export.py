@@ -237,7 +237,7 @@ class _ExportedTopic:
             if was != now:
                 raise InconsistentTopicIdError(
                     f"export {self.export_name!r} began with topic id {was} {side}, but that id is {now} now: "
-                    f"choose another --name, or delete the export's journal in the target, topic "
+                    "choose another --name, or delete the export's journal in the target, topic "
                     f"{PREFIX + self.export_name}"
                 )
         if begun.kept != self.options.keep or begun.asked != asked:
@@ -271,7 +271,7 @@ class _ExportedTopic:
                 part.error = LogTruncationError(
                     f"{self.here.name}-{partition}: exported up to offset {place}, but the log here ends at "
                     f"{end}, so it has lost its last records; delete the topic and the export's journal in the "
-                    f"target, and export again",
+                    "target, and export again",
                     end,
                 )
             elif 0 < place < log_start:

@@ -386,7 +386,7 @@ def _translated(error: Any, what: str) -> StratalogError:
     if error.code() in (KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD):
         return InvalidCallError(
             f"{what} refuses a record ({error.name()}). Either the timestamp is too far from the current time for "
-            f"the topic's message.timestamp.after.max.ms or message.timestamp.before.max.ms: set both to "
+            "the topic's message.timestamp.after.max.ms or message.timestamp.before.max.ms: set both to "
             "9223372036854775807; or the record has no key, and the topic is compacted"
         )
     return translated(error, what)
