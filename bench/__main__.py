@@ -12,8 +12,8 @@ Settings come from the environment (or ``make bench NAME=value``):
     COMMITS     small commits of metadata to replay: 100000
     GROWTH      the largest size for measuring how costs grow; the sizes are 10, 100 and so on: 1000
     BENCH_DIR   a folder that does not exist yet, on the disk to measure: ./bench-data
-    KAFKA       a Kafka to compare with: own (fetched from Maven Central, 50 MB, and started for it), or the
-                host:port of one that runs, which is enough for scans; without it these lines are left out
+    KAFKA       a Kafka to compare with: own (fetched from Maven Central, 50 MB, and started by the benchmark), or
+                the host:port of a running broker, which is enough for scans; without it, these lines are left out
     ONLY        some of calls,latency,rates,append,append3,typed,replicate,hot,idle,tier,remote_log,scan,pruned,
                 plan,ranges,kafka,mirror,stream,remote_reads,bootstrap,restore,quorum,metadata,replay,state,growth,costs
 """

@@ -72,7 +72,7 @@ def append(bench: Bench) -> list[Line]:
 
 
 def _digest(bench: Bench) -> float:
-    """Processor seconds of the digest of all records, without reading them."""
+    """Processor seconds of the digest of all records, without reading the records."""
     bench.records()
     digest = RecordsDigest(physical_schema(), timestamps=True)
     seconds = 0.0

@@ -177,7 +177,7 @@ class BenchCluster:
         return found
 
     def remove(self) -> None:
-        """Free the disk, as soon as no driver merges a log in the background."""
+        """Wait until no driver merges a log in the background, and free the disk."""
         for driver in (self.cluster, *self.drivers):
             driver.close()
         shutil.rmtree(self.folder)
@@ -186,7 +186,9 @@ class BenchCluster:
 def cluster_file(
     folder: Path, name: str, brokers: int, remote: str, s3: Mapping[str, str | bool] | None = None
 ) -> Path:
-    """Write the cluster file of a folder. A file with options of S3 has another name, so that both can exist."""
+    """Write the cluster file of a folder. A file with options of S3 has a different name, so that both files can
+    exist.
+    """
     lines = ["[cluster]", f'id = "{name}"', f'remote = "{remote}"', "voters = [1]"]
     for broker in range(1, brokers + 1):
         log_dir = folder / f"broker-{broker}"

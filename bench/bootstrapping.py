@@ -20,8 +20,9 @@ LOST = 2
 
 
 def bootstrap(bench: Bench) -> list[Line]:
-    """The bytes compared with those that are not tiered yet, the seconds compared with a full copy, and the
-    seconds at 16x compared with 1x."""
+    """The bytes copied compared with the bytes that are not tiered yet, the seconds compared with a full copy, and
+    the seconds at 16x compared with 1x.
+    """
     made = bench.cluster("bootstrap", brokers=2)
     made.create_topic(bench.options.partitions, replicas=2)
     made.tiered()

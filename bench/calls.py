@@ -114,8 +114,8 @@ class CountedCluster:
         self.cluster = with_parts(Cluster, new_id=self._new_id, opener=self._open).format(self._file)
 
     def driver(self) -> Cluster:
-        """A separate driver, which has read the metadata and no partition. It serves followers one after the
-        other, because in parallel both may read the same footer.
+        """A separate driver, which has read the metadata and no partition. The driver serves followers one after
+        the other, because in parallel both may read the same footer.
         """
         ports = open_ports(
             load_cluster_file(self._file), clock=SystemClock(), new_id=self._new_id, opener=self._open, key=None
@@ -139,8 +139,7 @@ class CountedCluster:
         return f"{next(self._numbers):032x}"  # placement depends on ids, so they are deterministic
 
     def _open(self, uri: str, options: StoreOptions, clock: Clock) -> Store:
-        # As for a bucket: only for folders, there are checks whether two files are the same, or a folder accepts
-        # files.
+        # As for a bucket: the checks of folders (are two files the same, can files be written?) are not made.
         address = uri if uri.endswith("/remote") else uri.replace("file://", "memory://")
         return CountingStore(self._roots.setdefault(uri, MemoryStore(address, clock)), self._note)
 
@@ -179,7 +178,7 @@ def _behind(made: CountedCluster, partitions: int, files: int) -> None:
 
 
 def _one_out(made: CountedCluster, partitions: int, files: int) -> None:
-    """Take one follower of every partition, which lacks nothing, out of the ISR."""
+    """Take one follower of every partition out of the ISR, although it lacks nothing."""
     _filled(made, partitions)
     follower = BROKERS
     assert all(view.leader != follower for view in made.cluster.image.views(TOPIC))
@@ -231,8 +230,8 @@ _CLAIM = (
         RUN,
         LIST,
         2,
-        "a metadata epoch is claimed: the greatest claim before (a read as well: is there anything to "
-        "commit?), and what it continues from (!)",
+        "a metadata epoch is claimed: the greatest earlier claim (also for a read: is there anything to commit?), "
+        "and the log that it continues (!)",
     ),
     Call(RUN, CREATE, 1, "the claim"),
 )
@@ -263,7 +262,7 @@ _APPEND = (
 
 _APPEND_AGAIN = (
     Call(PARTITION, CREATE, 1, "the file on the leader, at the end that is known: the name is free"),
-    Call(PARTITION, LIST, 1, "the leader again, behind that end: the file is in its log (!)"),
+    Call(PARTITION, LIST, 1, "the leader again, after that end: the file is in its log (!)"),
     Call(PARTITION, STAT, 1, "its root after that"),
     Call(
         PARTITION,
@@ -338,7 +337,7 @@ SCENARIOS = (
         (
             *_BEGIN,
             *_SYNC_LISTS[:-1],
-            Call(FILE, READ, 1, "its footer on the leader: no file is missing behind it"),
+            Call(FILE, READ, 1, "its footer on the leader: no file is missing after it"),
             Call(FILE, COPY, 2, "its bytes to each follower"),
             Call(FILE, CREATE, 2, "its name on each follower"),
             *_UNCHANGED,
@@ -383,7 +382,12 @@ SCENARIOS = (
             Call(RUN, READ, BROKERS, "that version"),
             Call(RUN, LIST, 1, "the remote tier: it describes the cluster as it is"),
             Call(RUN, LIST, 1, "the log of the table: how large it is, before delta-rs reads it"),
-            Call(RUN, READ, 1, "the root that holds the list: it is the registered one, and no empty mount point"),
+            Call(
+                RUN,
+                READ,
+                1,
+                "the root that holds the list: it is the registered one, and not an empty mount point",
+            ),
             Call(RUN, CREATE, BROKERS, "the next version: when everything is due again"),
             Call(RUN, DELETE, BROKERS, "the last version but one"),
             *_MEMORY,

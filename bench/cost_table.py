@@ -129,7 +129,7 @@ class Measured:
     merged: Requests
     """The requests of a merge, per merged append."""
     replicated: Operation
-    """Replicate and tier in a round of maintain, for partitions that have changed since the last one."""
+    """Replicate and tier in a round of maintain, for partitions that have changed since the last round."""
     checked: Operation
     """Merge and retain, for such partitions."""
     segment: Requests

@@ -1,9 +1,9 @@
 """Many idle partitions: a run of everything (``maintain``) over them, a run after a hundred of them got a record,
 and single jobs.
 
-Each run is a separate process, so the measured memory is its own. The storage is folders in memory, because a run
-reads only names from a disk, and a real S3 server. Each partition holds one record on all replicas, with the files
-that an append leaves.
+Each run is a separate process, so the measured memory is that of the run alone. The storage is folders in memory,
+because a run reads only names from a disk, and a real S3 server. Each partition holds one record on all replicas,
+with the files that an append leaves.
 
 On folders, rounds of ``maintain`` tier all partitions. In buckets that would take half a million requests before
 the measured run. So a few partitions of another topic are tiered there, and maintained until nothing is due; the

@@ -2,12 +2,12 @@
 
     python -m bench.kafka_tier --bytes 1GB --partitions 8 --topics 3
 
-It starts a broker with ``LocalTieredStorage``, fills the topics, and waits until the broker has uploaded all but
-the active segments, and deleted them from its own disk. It prints the records per second of both mirrors, the
-bytes that the broker sent for the second one, the bytes that a read of 1 % by time reads, and a task's memory.
-The second mirror reaches the broker through a counting proxy in this process. With ``--mirror-maker``, Kafka's
-MirrorMaker then copies the first topic into another broker, as in ``bench.mirroring``: its rate is that of the
-second half of its records.
+The benchmark starts a broker with ``LocalTieredStorage``, fills the topics, and waits until the broker has
+uploaded all but the active segments, and deleted them from its own disk. It prints the records per second of both
+mirrors, the bytes that the broker sent for the second one, the bytes that a read of 1 % by time reads, and a
+task's memory. The second mirror reaches the broker through a counting proxy in this process. With
+``--mirror-maker``, Kafka's MirrorMaker then copies the first topic into another broker, as in ``bench.mirroring``:
+its rate is that of the second half of its records.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Counted:
 
 @contextmanager
 def tiered_broker(folder: Path) -> Iterator[tuple[str, str, Counted]]:
-    """A broker with tiers: its address, its address through the proxy, and the proxy."""
+    """Start a broker with tiered storage; yields its address, its address through the proxy, and the proxy."""
     fetch_jars(jar_folder(), PINS)
     port, controller, behind, counted = free_ports(4)
     text = broker_properties(1, port, controller) + _SETTINGS + f"rsm.config.dir={folder / 'remote'}\n"
@@ -188,7 +188,8 @@ def mirrored(folder: Path, server: str, topics: Sequence[str], tier: str | None)
 
 def by_mirror_maker(folder: Path, server: str, topic: str, partitions: int, records: int) -> tuple[float, float]:
     """The seconds, and the seconds of a core, of MirrorMaker's process, which copies from the broker into another
-    one."""
+    broker.
+    """
     folder.mkdir()
     with running_kafka(folder) as target:
         # The target has no tier, and refuses the configs of a tier.
@@ -206,7 +207,7 @@ def by_mirror_maker(folder: Path, server: str, topic: str, partitions: int, reco
 
 
 def _copied(maker: MirrorMaker, target: str, partitions: int, records: int) -> tuple[int, float, float]:
-    """Wait until the target has this number of records. Returns the number that it has, the time, and the
+    """Wait until the target has this number of records. Returns the number that the target has, the time, and the
     processor time so far.
     """
     give_up = time.monotonic() + _WITHIN_S
@@ -219,7 +220,7 @@ def _copied(maker: MirrorMaker, target: str, partitions: int, records: int) -> t
 
 
 def memory_of(task: TierTask, pipe: Connection) -> None:
-    """Runs in a process of its own, which sends its greatest memory before and after it has read a task."""
+    """Runs in a separate process, which sends its peak memory before and after it reads a task."""
     before = greatest_memory()
     records = sum(rows.num_rows for rows in read_task(task))
     pipe.send((before, greatest_memory(), records))

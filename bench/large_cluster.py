@@ -34,7 +34,7 @@ BROKERS = 100
 PARTITIONS_PER_TOPIC = 10
 REPLICAS = 3
 SMALL = 10_000
-"""The number of partitions of the cluster with which a commit on a large one is compared."""
+"""The number of partitions of the small cluster; its commits are compared with those of the large cluster."""
 INTERACTIVE_S = 1.0
 """The longest interactive wait, in seconds."""
 FENCED = 5

@@ -50,8 +50,9 @@ class Spread(float):
 
 
 def in_turn(*works: Timed) -> list[Spread]:
-    """The seconds of each, alternating: ours, the peer, ours, the peer. A slow phase of the machine affects
-    both."""
+    """The seconds of our work and of the peer's, measured alternately: ours, the peer, ours, the peer. A slow
+    phase of the machine affects both.
+    """
     rounds = [[work() for work in works] for _ in range(TURNS)]
     return [Spread(times) for times in zip(*rounds, strict=True)]
 
@@ -88,7 +89,7 @@ def cpu_seconds_of(work: Callable[[], object], besides: str = "") -> float:
 
 
 def _ticks(besides: str) -> dict[int, int]:
-    """The processor ticks of each process of this family."""
+    """The processor ticks of this process and of each descendant."""
     own: dict[int, int] = {}
     children: defaultdict[int, list[int]] = defaultdict(list)
     for stat in Path("/proc").glob("[0-9]*/stat"):

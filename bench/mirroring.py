@@ -2,7 +2,7 @@
 ``make bench ONLY=mirror KAFKA=own``, which starts a broker as the source and one as MirrorMaker's target.
 
 Speed
-    Both mirrors copy the same records in turn. The time here is that of a whole run, until the last record is
+    Both mirrors copy the same records in turn. The time here is that of a complete run, until the last record is
     appended, fsynced and acknowledged. The time of MirrorMaker is extrapolated from the second half of its
     records: its start and the warming up of its JVM are not counted.
 
@@ -152,7 +152,9 @@ class _Both:
         return MirrorMaker(self._bench.folder / alias, self._source, self._target, alias, topic, more)
 
     def _wait_for(self, maker: MirrorMaker, partitions: int, offsets: int) -> tuple[int, float]:
-        """Wait until the target has this number of offsets; returns the number that it had, and the time."""
+        """Wait until the target has this number of offsets; returns the number that the target had, and the
+        time.
+        """
         give_up = time.monotonic() + _WITHIN_S
         while True:
             held = sum(kafka_topics.log_ends(self._target, maker.topic, partitions))

@@ -74,7 +74,9 @@ def measure_opening(folder: Path, partitions: int) -> Opening:
 
 
 def _made(folder: Path, partitions: int) -> tuple[Path, float]:
-    """The cluster file of a cluster that is cached up to its tail, and the seconds of opening it before."""
+    """The cluster file of a cluster that is cached up to its tail, and the seconds that it took to open the
+    cluster without the cache.
+    """
     file = _format(folder)
     if partitions > 0:
         _fill(file.parent.name, {broker: LocalStore(str(folder / str(broker))) for broker in VOTERS}, partitions)

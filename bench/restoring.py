@@ -2,8 +2,8 @@
 
 All partitions are tiered, with one segment each; the size is irrelevant, because a restore copies no bytes. The
 brokers and the remote tier are folders in memory and, up to a thousand partitions, prefixes of a bucket of an S3
-server. From the start of the command, another driver tries to append: it is acknowledged as soon as its partition
-has a leader. The restore itself ends when all replicas are in their ISR.
+server. From the start of the command, another driver tries to append. The append is acknowledged as soon as its
+partition has a leader. The restore itself ends when all replicas are in their ISR.
 """
 
 from __future__ import annotations

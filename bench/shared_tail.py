@@ -209,7 +209,7 @@ def batches(partitions: int) -> Batches:
 
 
 def shared_run(partitions: int) -> Requests:
-    """The requests of a run over partitions of one broker, by a driver that has made one before."""
+    """The requests of a run over partitions of one broker, by a driver that has made such a run before."""
     brokers = Brokers()
     driver = brokers.driver()
     driver.append(batches(partitions))
@@ -242,7 +242,9 @@ def of_tail(runs: int, partitions: int) -> tuple[Requests, Requests]:
 
 
 def today(replicas: int) -> tuple[Requests, Requests]:
-    """The requests of the product's append, per partition and per run, by a driver that has made one before."""
+    """The requests of the product's append, per partition and per run, by a driver that has made an append
+    before.
+    """
     found: dict[int, Requests] = {}
     for partitions in (1, 3):
         with tempfile.TemporaryDirectory() as folder:

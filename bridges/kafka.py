@@ -72,8 +72,8 @@ class Kafka:
         number of mirrors may run. If there is much new data, the executors of the cluster's session copy it.
         Values that do not match their schema are kept in ``value._undecoded`` and counted.
 
-        With a ``tier``, the mirror reads uploaded segments from their bucket, and the rest from the brokers. If it
-        has to read an uploaded range from the brokers, the report names the range and the reason.
+        With a ``tier``, the mirror reads uploaded segments from their bucket, and the rest from the brokers. If
+        the mirror has to read an uploaded range from the brokers, the report names the range and the reason.
 
         See ``stratalog.bridges.mirror.mirror``.
 
@@ -252,11 +252,11 @@ class Kafka:
         message: str | None = None,
         **options: object,
     ) -> DataStreamWriter:
-        """A stream over a mirrored topic and its source in Kafka. It begins at any offset or time of the history,
-        and continues with Kafka's records automatically. ``function(frame, batch_id)`` gets each batch as a frame
-        of ``read_live``. Both sides share one set of offsets in the checkpoint, so the stream can read records
-        from the mirror that Kafka has deleted in the meantime. The other arguments are those of ``read_live``;
-        ``options`` are those of ``for_each_batch``, except ``group`` and ``maxBytesPerTrigger``.
+        """A stream over a mirrored topic and its source in Kafka. The stream begins at any offset or time of the
+        history, and continues with Kafka's records automatically. ``function(frame, batch_id)`` gets each batch as
+        a frame of ``read_live``. Both sides share one set of offsets in the checkpoint, so the stream can read
+        records from the mirror that Kafka has deleted in the meantime. The other arguments are those of
+        ``read_live``; ``options`` are those of ``for_each_batch``, except ``group`` and ``maxBytesPerTrigger``.
 
             writer = cluster.for_each_live_batch("trips", "kafka-1:9092", upsert, startingOffsets="earliest")
             writer.option("checkpointLocation", path).start()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class StatePages:
-    """The method of an open cluster that makes the page of its state."""
+    """The methods of an open cluster that make the page of the cluster's state."""
 
     _ports: Ports
 

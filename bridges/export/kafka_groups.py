@@ -50,9 +50,7 @@ class KafkaGroups:
         self._as_group(group, ask)
 
     def _as_group(self, group: str, ask: Callable[[Any], R]) -> R:
-        """Return the answer of the group's coordinator. A new cluster may not have a coordinator yet: wait for
-        one.
-        """
+        """Return the answer of the group's coordinator. If a new cluster has no coordinator yet, wait for it."""
         began_s = self._clock.monotonic_s()
         while True:
             try:

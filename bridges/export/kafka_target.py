@@ -48,8 +48,8 @@ def open_target(bootstrap: str, configs: Mapping[str, str] | None, clock: Clock)
     """Open the Kafka cluster at ``host:port,...`` as a target. ``configs`` are further configs of librdkafka, as
     for a mirror's source; ``message.timeout.ms`` limits the time that a record may be in flight.
 
-    Raises: EnvironmentUnusableError without ``confluent-kafka``; InvalidCallError for an unknown config, or one
-    that the export sets itself.
+    Raises: EnvironmentUnusableError without ``confluent-kafka``; InvalidCallError for an unknown config, or a
+    config that the export sets itself.
     """
     given = dict(configs or {})
     if own := sorted(_OURS.intersection(given)):

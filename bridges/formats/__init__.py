@@ -1,4 +1,4 @@
-"""Decodes bytes of records to values of a declared type, and keeps the bytes that do not match it.
+"""Decodes bytes of records to values of a declared type, and keeps the bytes that do not match the type.
 
 decoder        the interface of all formats
 avro           Avro values, plain or after the id of a schema, as Confluent's serializers write them

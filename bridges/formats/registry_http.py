@@ -78,7 +78,7 @@ class _Redirects(request.HTTPRedirectHandler):
 
 
 class _Sockets:
-    """The sockets of one request. When the time limit has passed, they are closed, and no new sockets are
+    """The sockets of one request. When the time limit has passed, the sockets are closed, and no new ones are
     opened.
     """
 

@@ -1,9 +1,9 @@
 """Parses Kafka's record batches, format 2, in a segment: headers, checksums, payloads.
 
-numpy checks the headers of all batches that were read together. Python only finds where each begins, and computes
-its checksum. Records are decoded many batches at a time (``columns``), from the bytes that were read, without a
-copy unless they are compressed. Every length is checked before use, and sizes are bounded, because any writer to
-the bucket may have written the bytes.
+numpy checks the headers of all batches that were read together. Python only finds the start of each batch, and
+computes its checksum. Records are decoded many batches at a time (``columns``), from the bytes that were read,
+without a copy unless they are compressed. Every length is checked before use, and sizes are bounded, because any
+writer to the bucket may have written the bytes.
 """
 
 from __future__ import annotations

@@ -102,7 +102,8 @@ class SourceBrokers:
             for read in reads:
                 if isinstance(read.error, OffsetOutOfRangeError):
                     return (
-                        f"the brokers' history differs from that of the tier, which ends at {end} in epoch {epoch}"
+                        f"the brokers' history differs from the tier's history, which ends at {end} in epoch "
+                        f"{epoch}"
                     )
                 if read.error is not None:
                     raise read.error

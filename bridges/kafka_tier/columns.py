@@ -1,8 +1,8 @@
 """Decodes the records of many batches at a time to Arrow columns: numpy reads the lengths, Arrow copies the bytes.
 
 The position of a record depends on the length of the previous one. So step ``k`` reads the ``k``-th record of
-*every* batch of a group, as one operation on arrays. Once only a few batches have records left, plain Python reads
-their remaining lengths, which is then faster.
+*every* batch of a group, as one operation on arrays. Once only a few batches have records left, plain Python is
+faster, and reads their remaining lengths.
 
 Keys and values are slices of the bytes that were read, or decompressed. A single Arrow array over these bytes,
 made without a copy, contains all slices and the gaps between them, and ``take`` selects the columns from it.

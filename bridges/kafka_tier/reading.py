@@ -3,9 +3,9 @@
 Offsets must follow one another without a gap, because Kafka does not tier compacted topics. Each batch must have
 the leader epoch of the history at its offset.
 
-A reader of committed records compares the transaction index with the markers before it returns a record. It first
-reads all batches of the task, without decoding them, and then looks ahead for the marker of each transaction that
-is still open. So a lost or wrong index causes an error, and never an extra or a missing record.
+A reader of committed records compares the transaction index with the markers before it returns a record. The
+reader first reads all batches of the task, without decoding them, and then looks ahead for the marker of each
+transaction that is still open. So a lost or wrong index causes an error, and never an extra or a missing record.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def _batches(task: TierTask, what: str, *, first: bool = False) -> Iterator[list
 
 def _of_next(data: bytes, at: int, position: int, what: str) -> int:
     """Return the number of bytes from ``data[at:]`` for a complete batch and the header of the batch after it; 0
-    if unknown. So each read determines the size of the next one. Raises: see ``batches_of``.
+    if unknown. So each read determines the size of the next read. Raises: see ``batches_of``.
     """
     size = batch_bytes(data, at, position, what)
     return 0 if size is None else size + HEADER_BYTES

@@ -128,7 +128,7 @@ class KafkaTier:
         storage: StoreOptions = _NO_OPTIONS,
     ) -> Self:
         """Open the tier of a Kafka cluster, whose metadata comes from ``metadata`` or ``bootstrap``. With
-        ``bootstrap`` the brokers also tell where logs start, and whether they share the history of the tier.
+        ``bootstrap``, the brokers also report where logs start, and whether they share the history of the tier.
 
         Args:
             address: the folder or bucket of the tier
@@ -236,8 +236,8 @@ class KafkaTier:
 
     def plan(self, topics: str | Sequence[str], **span: Unpack[TierRange]) -> TierPlan:
         """Plan a read of ``start``, ``end`` (offsets, offsets by partition, ``FirstAt(time)``, or times),
-        ``partitions`` and ``isolation``. It opens every segment to read but reads no records; each ``FirstAt``
-        bound reads part of a segment.
+        ``partitions`` and ``isolation``. This opens every segment to be read, but reads no records; each
+        ``FirstAt`` bound reads part of a segment.
 
         Raises: UnknownTopicOrPartitionError; InvalidCallError, also for an unknown form of a segment;
         CorruptionError; SourceChangedError; StorageError kinds.

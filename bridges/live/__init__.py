@@ -11,7 +11,7 @@ that end, but not the planned offsets. So there is no gap, and no record appears
 planned records, a new plan finds them here.
 
 Records beyond the boundary come through the mirror's own source (librdkafka, in tasks), not by Spark's Kafka
-connector. They have the mirror's configs, isolation, decoder and check of leader epochs, so a row is the same
+connector. The tasks use the mirror's configs, isolation, decoder and check of leader epochs, so a row is the same
 before and after it is mirrored, and no jar is needed. Only committed records are read, because a mirror copies
-only those.
+only committed records.
 """

@@ -30,6 +30,6 @@ Exactly once
 
 Gaps
     Committed records come with offset, timestamp, key, value and headers. An offset without such a record in the
-    source (a marker, a record of an aborted transaction, or one that was compacted away) is a row with ``control``
-    = ``records.GAP``.
+    source (a marker, a record of an aborted transaction, or a record that was compacted away) is a row with
+    ``control`` = ``records.GAP``.
 """

@@ -2,7 +2,7 @@
 
 A task has a share of the partitions, and a separate connection to the source. Like the driver, a task reads from
 the log end and appends piece by piece. Each piece is appended at its offset or not at all (steps 1 to 5 of an
-append). After a while the tasks end, and the driver acknowledges their appends (steps 6 and 7). Only one task at a
+append). After a while the tasks end, and the driver acknowledges the appends (steps 6 and 7). Only one task at a
 time has a partition, because pieces are appended only at the log's end. A task that Spark runs twice is one more
 mirror, which does no harm.
 
@@ -160,7 +160,7 @@ def why_not(outcome: AppendOutcome) -> StratalogError | None:
 
 
 def error_of(outcome: Outcome[W, list[Stretched]], key: TopicPartition) -> str | None:
-    """The error of a task, or the one that it had in a partition."""
+    """The error of a task, or the task's error in a partition."""
     if isinstance(outcome, Failed):
         found: StratalogError | None = outcome.error
     else:

@@ -38,8 +38,8 @@ from stratalog.partitions.runner import Done, Failed, values
 
 _ROUNDS = 20
 _READERS = 4
-"""The number of threads, each with a connection to the source: one encodes a piece, or waits for the disk, while
-another reads. More threads were not faster on two cores.
+"""The number of threads, each with a connection to the source: one thread encodes a piece, or waits for the disk,
+while another reads. More threads were not faster on two cores.
 """
 _READER_OFFSETS = 50_000
 """New offsets per additional thread."""
@@ -122,7 +122,7 @@ def catch_up(
     began_s: float,
 ) -> None:
     """Read and append until the partitions reach their ``stable_end``, have an ``error``, or the budget, counted
-    from ``began_s``, is used up. Many new records are copied by tasks, the rest by threads of this process.
+    from ``began_s``, is used up. Tasks copy many new records; threads of this process copy the rest.
     """
     throttle = (
         None if options.throttle_bytes_per_s is None else Throttle(options.throttle_bytes_per_s, execution.clock)
@@ -224,9 +224,9 @@ class _CatchUp:
                     return
 
     def _failed(self, part: MirroredPartition, error: StratalogError) -> None:
-        """Handle a source that cannot continue: append waiting records. If its log now starts later, the next
-        round continues there. If the source lacks the history of the log here, the next round checks the history
-        up to the last record.
+        """Handle a source that cannot continue: append waiting records. If the source's log now starts later, the
+        next round continues there. If the source lacks the history of the log here, the next round checks the
+        history up to the last record.
         """
         if not self._append_all(part, part.rest()):
             return
@@ -247,7 +247,7 @@ class _CatchUp:
                 part.error = found
 
     def _append_all(self, part: MirroredPartition, pieces: Iterable[Piece]) -> bool:
-        """Append pieces. Returns whether they are in the log, so that this mirror continues after them."""
+        """Append pieces. Returns whether the pieces are in the log, so that this mirror continues after them."""
         for piece in pieces:
             if self.throttle is not None:
                 self.throttle.spend(piece.size_bytes)

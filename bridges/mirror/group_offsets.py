@@ -1,6 +1,6 @@
 """Copies the committed offsets of the source's consumer groups, so that the groups continue here where they
-stopped in the source. Offsets are the same on both sides. An offset only moves forward: if it is ahead here,
-because readers here have moved, it stays. If an offset is beyond the mirrored records, a later run commits it.
+stopped in the source. Offsets are the same on both sides. An offset only moves forward. If readers here have moved
+an offset ahead of the source's, it stays. If an offset is beyond the mirrored records, a later run commits it.
 """
 
 from __future__ import annotations

@@ -61,8 +61,8 @@ def open_source(bootstrap: str, configs: Mapping[str, str] | None = None) -> Mir
     """Open the Kafka cluster at ``host:port,...`` as a source. ``configs`` are further configs of librdkafka:
     ``security.protocol``, ``sasl.*``, ``ssl.*``.
 
-    Raises: EnvironmentUnusableError without ``confluent-kafka``; InvalidCallError for an unknown config, or one
-    that the mirror sets itself.
+    Raises: EnvironmentUnusableError without ``confluent-kafka``; InvalidCallError for an unknown config, or a
+    config that the mirror sets itself.
     """
     parse_brokers(bootstrap, "the brokers of the Kafka cluster")
     try:
@@ -266,8 +266,8 @@ class KafkaSource:
 
 class _Taken:
     """Messages from librdkafka, as one list per field and partition. Python's work per record limits the speed of
-    a mirror, and this is all of it. The message objects are dropped immediately, because the garbage collector
-    would traverse them again and again.
+    a mirror, and all of that work is here. The message objects are dropped immediately, because the garbage
+    collector would traverse them again and again.
     """
 
     def __init__(self) -> None:

@@ -2,9 +2,10 @@
 the other side.
 
 A rule removes a record without a key, a tombstone that is old enough, and a record whose key has a later record.
-It does not explain any other record that only one side has, for example the last record of a key whose tombstone
-the source deleted before the mirror copied it. A rule here considers only records below its bound, so a later
-record at or above the bound does not explain one that is missing here. The bound of the source is unknown.
+A rule does not explain any other record that only one side has, for example the last record of a key whose
+tombstone the source deleted before the mirror copied it. A rule here considers only records below its bound, so a
+later record at or above the bound does not explain a record that is missing here. The bound of the source is
+unknown.
 """
 
 from __future__ import annotations

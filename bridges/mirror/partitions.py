@@ -22,7 +22,7 @@ from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.producers import ProducerAppend
 
 MIRROR = "mirror"
-"""The producer of mirrored records. Its epoch is the source's leader epoch, its sequence the offset."""
+"""The producer of mirrored records. Its epoch is the source's leader epoch, and its sequence is the offset."""
 MOST_BYTES = 256 * 1024 * 1024
 """The approximate memory for waiting records of all partitions, in bytes."""
 _PIECE_BYTES = 64 * 1024 * 1024
@@ -154,7 +154,7 @@ class MirroredPartition:
 
     def doubt(self, last_record: int | None) -> None:
         """After the source denied the history up to ``position``: check once more, only up to the last record
-        here, at this offset. Gaps after it may belong to a later epoch, which is unknown here.
+        here, at this offset. Gaps after that record may belong to a later epoch, which is unknown here.
         """
         self.begin_at(self.log_end, self.leader_epoch)
         self.doubted = True
@@ -164,7 +164,7 @@ class MirroredPartition:
         """The error of a source that now ends before the log here, or has a different history."""
         if self.log_end > now.log_end:
             return SourceTruncatedError(
-                f"{self}: it ends at offset {now.log_end} in the source, but at {self.log_end} here"
+                f"{self}: the log ends at offset {now.log_end} in the source, but at {self.log_end} here"
             )
         what = (
             f"{self}: leader epoch {self.leader_epoch} ends in the source before offset {self.position}, but not "

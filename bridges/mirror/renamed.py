@@ -33,7 +33,7 @@ def names_here(
     former mirror, otherwise the same name.
 
     Raises: InvalidCallError for a name of ``rename`` that is not among the topics, for a topic that is mirrored
-        under another name than in ``rename``, and for two topics with the same new name.
+    under a name that differs from ``rename``, and for two topics with the same new name.
     """
     if unknown := sorted(rename.keys() - topics.keys()):
         raise InvalidCallError(f"topic {unknown[0]!r} is renamed (--as), but is not among the topics to mirror")

@@ -1,9 +1,9 @@
 """Side by side: several tasks in one partition, if the source has parts that can be read separately.
 
-Each task reads a part of the source, decodes and encodes it, and then waits until the log ends at its start. So
-the parts are appended in order, each at its offset or not at all. Reading, decoding and encoding, which take
-nearly all the time, run concurrently. A round has a few parts for each process. After it the driver acknowledges
-the appends.
+Each task reads a part of the source, decodes and encodes it, and then waits until the log ends at the start of the
+part. So the parts are appended in order, each at its offset or not at all. Reading, decoding and encoding, which
+take nearly all the time, run concurrently. A round has a few parts for each process. After it the driver
+acknowledges the appends.
 
 If a part cannot be read, or its turn does not come, its task ends without an append. The driver then continues the
 partition in another way (``bulk``, ``catch_up``).
@@ -197,7 +197,7 @@ def _start(parts: Sequence[MirroredPartition], key: TopicPartition) -> int:
 
 
 def _chain(found: Sequence[Stretched], start: int) -> list[Stretched]:
-    """The results that follow one another starting at ``start``; only they are known to be in the log."""
+    """The results that follow one another starting at ``start``; only these results are known to be in the log."""
     chain: list[Stretched] = []
     for one in sorted(found, key=lambda one: one.begin):
         if one.begin != start or one.last is None:

@@ -20,14 +20,14 @@ class InconsistentTopicIdError(InvalidCallError):
 
 
 class SourceTruncatedError(InvalidCallError):
-    """The source has lost mirrored records, and has, or will have, other records at their offsets."""
+    """The source has lost mirrored records, and has, or will have, different records at the same offsets."""
 
     code = "LOG_TRUNCATION"
 
     def __init__(self, what: str) -> None:
         super().__init__(
             f"{what}: the source has lost its last mirrored records (an unclean election, or a lost disk), and "
-            "now has other records at these offsets. Either keep the mirrored records and end the mirror "
+            "now has different records at these offsets. Either keep the mirrored records and end the mirror "
             "(stratalog mirror "
             "--end), or delete the topic here and mirror it again"
         )
@@ -105,8 +105,8 @@ class SourceRange:
     start: int
     end: int
     leader_epoch: int | None = None
-    """The leader epoch of the last record before ``start``, if known; the source checks that it has that
-    history.
+    """The leader epoch of the last record before ``start``, if known; the source checks that it has the history of
+    that epoch.
     """
 
 

@@ -130,9 +130,9 @@ def check_source(here: TopicImage, there: SourceTopic) -> None:
         return
     raise InconsistentTopicIdError(
         f"topic {here.name!r} mirrors the source's topic id {topic_id}; now the source has "
-        f"{there.source.rpartition('/')[2]}: it was deleted in the source and created again. Either keep the "
-        "mirrored records and end the mirror (stratalog mirror --end), or delete the topic here and mirror the "
-        "new one"
+        f"{there.source.rpartition('/')[2]}: the topic was deleted in the source and created again. Either keep "
+        "the mirrored records and end the mirror (stratalog mirror --end), or delete the topic here and mirror "
+        "the new one"
     )
 
 

@@ -35,7 +35,7 @@ PARTITION_COLUMNS = (
 """
 REPLICA_COLUMNS = ("broker", "state", "local_start", "log_end", "files", "bytes")
 _TABLES = "remote-table"
-"""The kind of finding whose subjects are topics; a topic's name may equal that of a partition."""
+"""The kind of finding whose subjects are topics; a topic's name may equal a partition's name."""
 
 
 def content(

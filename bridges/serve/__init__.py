@@ -24,5 +24,5 @@ Members of groups
     implements one, for the classic protocol; consumers have the assignors (``docs/serve.md``).
 
 Untrusted bytes The decoder checks every length against the received bytes, in a frame of bounded size. Names are
-looked up, without a comparison with all others. A request that cannot be decoded ends its connection.
+only looked up, never compared with all known names. A request that cannot be decoded ends its connection.
 """

@@ -1,7 +1,7 @@
 """The server: connections, limits, TLS, shutdown. It runs asyncio in a separate thread.
 
 A connection answers one request after the other, as Kafka does. An untrusted client can use at most the memory of
-a frame of ``MOST_REQUEST_BYTES`` and its answer. A frame that is not a request ends only its connection.
+a frame of ``MOST_REQUEST_BYTES``, and of the answer. A frame that is not a request ends only its connection.
 """
 
 from __future__ import annotations
@@ -222,8 +222,8 @@ class KafkaEndpoint(ClusterServer):
         await asyncio.gather(*running, return_exceptions=True)
 
     def _connected(self, stop: asyncio.Event, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Start a connection. It is closed when its task is done, because a task that is cancelled early never
-        runs.
+        """Start a connection. The connection is closed when its task is done, because a task that is cancelled
+        early never runs.
         """
         self._totals["connections"] += 1
         if stop.is_set() or len(self._connections) >= self._options.max_connections:

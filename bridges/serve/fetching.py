@@ -28,7 +28,7 @@ MOST_BYTES = 4 * 1024 * 1024
 """The limit of an answer's records in memory; each partition may have at least one record."""
 _LONGEST_WAIT_S = 30.0
 _TIMEOUT_S = 20.0
-"""The time-out of a fetch, below those of clients (Kafka's request.timeout.ms is 30 s)."""
+"""The time-out of a fetch, below the time-outs of clients (Kafka's request.timeout.ms is 30 s)."""
 _MOST_QUIET = 10_000
 
 
@@ -47,7 +47,7 @@ class ServedPartition:
 
     @property
     def may_be_gone(self) -> bool:
-        """Whether the log looks like that of a deleted topic."""
+        """Whether the log looks like the log of a deleted topic."""
         if self.error == ErrorCode.NONE:
             return self.high_watermark <= self.log_start
         return self.error != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -86,7 +86,7 @@ class ServedGroup:
         return [name for name in protocols if all(name in other for other in others)]
 
     def voted(self) -> str:
-        """The assignor that most members prefer, among those that all have."""
+        """The assignor that most members prefer, among the assignors that all members have."""
         first = next(iter(self.members.values()))
         common = self.common(first.protocols)
         votes = Counter(next(name for name in one.protocols if name in common) for one in self.members.values())
@@ -256,7 +256,7 @@ class GroupMembers:
         self._at_latest(group, longest_s, self._without_sync)
 
     def _without_sync(self, group: ServedGroup) -> None:
-        """Remove a leader that is alive but assigns nothing, because all others wait for it."""
+        """Remove a leader that is alive but assigns nothing, because all other members wait for the leader."""
         self._remove(group, [one for one in group.members.values() if one.syncing is None])
 
     def _at_latest(self, group: ServedGroup, delay_s: float, act: Callable[[ServedGroup], None]) -> None:

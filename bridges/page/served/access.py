@@ -56,7 +56,7 @@ class Access:
         """Whether a request may see the cluster."""
         if self.token is None or self.shows_token(headers):
             return True
-        # Do not use SimpleCookie, which drops all cookies if that of another application is malformed.
+        # Do not use SimpleCookie, which drops all cookies if a cookie of another application is malformed.
         pairs = (cookie.strip().partition("=") for cookie in headers.get("cookie", "").split(";"))
         return any(name == self._cookie_name and _same(value, self.session) for name, _, value in pairs)
 

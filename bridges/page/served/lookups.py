@@ -44,7 +44,7 @@ TIMEOUT_S = 10.0
 MOST_AT_ONCE = 2
 VERSIONS = 20
 MOST_ENTRY_BYTES = 1024 * 1024
-"""The maximum size of an entry in the log of a table; it is enough for some thousand files."""
+"""The maximum size of an entry in the log of a table; it is enough for a few thousand files."""
 _ENTRY = re.compile(r"\d{20}\.json")
 Given = Mapping[str, str]
 
@@ -210,7 +210,7 @@ def _pair(header: Any) -> list[Any]:
 
 
 def _shown(value: Any) -> dict[str, Any] | None:
-    """A text, and the number of its characters that are left out; None for null."""
+    """A text, and the number of characters that are left out; None for null."""
     found = plain(value)
     if found is None:
         return None

@@ -81,8 +81,8 @@ class PageServer(ClusterServer):
         options: PageOptions,
         history: Callable[[], Sequence[Row]],
     ) -> None:
-        """The server listens when this returns, and has not read the cluster yet. Raises: InvalidCallError for an
-        address that cannot be used, or for files that are not certificates.
+        """Start the server. It listens when this returns, but has not read the cluster yet. Raises:
+        InvalidCallError for an address that cannot be used, or for files that are not certificates.
         """
         host, port = host_and_port(options.listen)
         tls = None
