@@ -94,8 +94,8 @@ class Kafka:
             dry_run: list the topics and partitions that would be created; read and append nothing
 
         Raises: EnvironmentUnusableError without confluent-kafka; InvalidCallError, also for a topic that is
-            already mirrored under a name other than ``rename`` says; UnknownTopicOrPartitionError; RetriableError
-            if the source does not answer; with a tier see ``KafkaTier.open``.
+            already mirrored under a name that differs from ``rename``; UnknownTopicOrPartitionError;
+            RetriableError if the source does not answer; with a tier see ``KafkaTier.open``.
         """
         there, registry = divided(configs)
         options = MirrorOptions(
@@ -158,11 +158,11 @@ class Kafka:
         schema_file: str | None = None,
         message: str | None = None,
     ) -> Report:
-        """Compare every record of topics with their source in a Kafka cluster: offset, timestamp, key, value and
-        headers. Topics have the names of the source. A partition that differs is a failure that names offsets.
-        Decoded values are compared: give the format that the mirror used. The source may be read from its tier, as
-        for ``mirror``. Offsets with unknown records are not compared, and notes name them. See
-        ``stratalog.bridges.mirror.compare``.
+        """Compare every record of mirrored topics with their source in a Kafka cluster: offset, timestamp, key,
+        value and headers. ``topics`` are names in the source. A partition that differs is a failure that names
+        offsets. If the mirror decoded values, give the same format: decoded values are compared. The source may be
+        read from its tier, as for ``mirror``. Offsets with unknown records are not compared, and notes name them.
+        See ``stratalog.bridges.mirror.compare``.
 
             cluster.compare(["trips"], "kafka-1:9092").raise_for_failures()
 
@@ -199,9 +199,9 @@ class Kafka:
         message: str | None = None,
         fail_on_data_loss: bool = True,
     ) -> DataFrame:
-        """A mirrored topic and its source in Kafka as one DataFrame with the columns of ``read``. Records below
-        the end of the mirrored log come from the mirror, newer records from Kafka, up to the last stable offset.
-        The frame has each record once. This call fixes all offsets, even while a mirror runs.
+        """Read a mirrored topic and its source in Kafka as one DataFrame with the columns of ``read``. Records
+        below the end of the mirrored log come from the mirror. Newer records come from Kafka, up to the last
+        stable offset. The frame has each record once. This call fixes all offsets, even while a mirror runs.
 
         ``start`` and ``end`` are offsets, offsets by partition, or times, ``[start, end)``. ``topic`` is the name
         of the mirrored topic. Values are decoded as in ``mirror``. If Kafka deleted records before they were
@@ -252,11 +252,11 @@ class Kafka:
         message: str | None = None,
         **options: object,
     ) -> DataStreamWriter:
-        """A stream over a mirrored topic and its source in Kafka. The stream begins at any offset or time of the
-        history, and continues with Kafka's records automatically. ``function(frame, batch_id)`` gets each batch as
-        a frame of ``read_live``. Both sides share one set of offsets in the checkpoint, so the stream can read
-        records from the mirror that Kafka has deleted in the meantime. The other arguments are those of
-        ``read_live``; ``options`` are those of ``for_each_batch``, except ``group`` and ``maxBytesPerTrigger``.
+        """Stream a mirrored topic and its source in Kafka. The stream begins at any offset or time of the history,
+        and continues with Kafka's records automatically. ``function(frame, batch_id)`` gets each batch as a frame
+        of ``read_live``. Both sides share one set of offsets in the checkpoint, so the stream can read records
+        from the mirror that Kafka has deleted in the meantime. The other arguments are those of ``read_live``;
+        ``options`` are those of ``for_each_batch``, except ``group`` and ``maxBytesPerTrigger``.
 
             writer = cluster.for_each_live_batch("trips", "kafka-1:9092", upsert, startingOffsets="earliest")
             writer.option("checkpointLocation", path).start()
@@ -301,8 +301,8 @@ class Kafka:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Export topics to a Kafka cluster once: write the records since the last run of this export, each exactly
-        once, to the same offsets. An export of a range (``start``, ``end``) needs a ``name``. See
+        """Export topics to a Kafka cluster once. The records since the last run of this export are written to the
+        same offsets, each exactly once. An export of a range (``start``, ``end``) needs a ``name``. See
         ``stratalog.bridges.export``.
 
             cluster.export(["trips"], "kafka-2:9092")
@@ -312,7 +312,7 @@ class Kafka:
             configs: a config of librdkafka, such as security.protocol=SASL_SSL
             name: the name of the export (default: the cluster's id)
             target_topic: the topic in the target, if you export one topic (default: the same name)
-            new_offsets: append after the records that the target topics have, at new offsets
+            new_offsets: append at new offsets, after the records that the target topics already have
             start: an offset, offsets by partition (0:1000,3:20), a position, first-at:TIME (the first record at or
                 after TIME, and all later offsets), or a time (the earliest timestamp)
             end: where to stop, exclusive, in the same forms as start (default: the last stable offset)
@@ -366,18 +366,18 @@ class Kafka:
                 print("bootstrap.servers = {}:{}".format(*endpoint.address))
                 endpoint.wait()
 
-        Without ``tls_client_ca`` everyone who reaches the address can read everything. This needs ``aiokafka``
+        Without ``tls_client_ca``, anyone who can reach the address can read everything. Serving needs ``aiokafka``
         (``pip install 'stratalog[serve]'``). See ``stratalog.bridges.serve.endpoint.ServeOptions``.
 
         Args:
             listen: the address to bind (default: 127.0.0.1:9092); port 0 is any free port
             advertise: the address that clients connect to, if it differs from the address to bind
-            tls_cert: PEM file with the certificate of this server, and with its key unless you give one for the
-                key
+            tls_cert: PEM file with the certificate of this server, and with its key unless you give a separate
+                file for the key
             tls_key: PEM file with the key of the certificate
             tls_client_ca: accept only clients with a certificate signed by this CA
             poll_s: how often to check for new records that clients wait for (default: 1s)
-            max_connections: the highest number of concurrent connections (default: 100)
+            max_connections: the maximum number of concurrent connections (default: 100)
 
         Raises: EnvironmentUnusableError without aiokafka; InvalidCallError, also for an address in use.
         """

@@ -22,8 +22,8 @@ class StatePages:
 
     @operation("report", leaves_event=False)
     def report(self) -> StatePage:
-        """The state of the cluster as one page of HTML: health, topics, partitions and their tiers, brokers,
-        groups and past operations. It only reads, at the cost of ``health``.
+        """Return the state of the cluster as one page of HTML: health, topics, partitions and their tiers,
+        brokers, groups and past operations. The report writes nothing, and costs as much as ``health``.
 
             cluster.report().save("report.html")
         """
@@ -48,9 +48,9 @@ class StatePages:
                 print(page.url)
                 page.wait()
 
-        It reads the cluster every ``every_s`` seconds; None: only when ``page.look()`` is called. Each read costs
-        as much as ``health``. On an address other than loopback, the page requires a ``token``, or certificates
-        that ``tls_client_ca`` has signed. See ``stratalog.bridges.page.served.server.PageOptions``.
+        The server reads the cluster every ``every_s`` seconds; None: only when ``page.look()`` is called. Each
+        read costs as much as ``health``. On an address other than loopback, the page requires a ``token``, or
+        certificates that ``tls_client_ca`` has signed. See ``stratalog.bridges.page.served.server.PageOptions``.
 
         Raises: InvalidCallError, also for an address that is taken, or that other machines can reach without a
             token or certificates.
