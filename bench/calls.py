@@ -195,7 +195,8 @@ def _tiered(made: CountedCluster, partitions: int, files: int) -> None:
         configs={"remote.storage.enable": "true", "segment.bytes": "1"},
     )
     made.append(partitions)
-    for _ in range(3):  # uploads; finds nothing to do; has an old version of the list to delete
+    # The first run uploads, the second has nothing to do, and the third deletes an old version of the list.
+    for _ in range(3):
         made.cluster.tier().raise_for_failures()
 
 
@@ -250,7 +251,7 @@ _FIRST_LOOK = (
 _APPEND = (
     Call(PARTITION, LIST, 1, "the leader: where its log ends"),
     Call(PARTITION, CREATE, 1, "the file on the leader"),
-    Call(PARTITION, LIST, 1, "the leader again: the file is in its log (!)"),
+    Call(PARTITION, LIST, 1, "the leader again: the file is in the leader's log (!)"),
     Call(PARTITION, READ, 1, "its footer: it is this append's, not one of that name by a zombie"),
     Call(PARTITION, LIST, 2, "the followers: what they lack"),
     Call(PARTITION, LIST, 1, "the leader after them", least=0),
@@ -344,7 +345,7 @@ SCENARIOS = (
             *_WATERMARK,
             *_CLAIM,
             Call(RUN, CREATE, 1, "one commit for all partitions: they have twice as many records as were known"),
-            Call(RUN, LIST, 1, "the voter after it: it is in its log (!)"),
+            Call(RUN, LIST, 1, "the voter after the commit: the commit is in its log (!)"),
             Call(RUN, READ, 3, "the root of the voter after each of these listings"),
             *_MEMORY,
         ),
@@ -360,8 +361,8 @@ SCENARIOS = (
             *_MEMORY,
             *_CLAIM,
             Call(RUN, CREATE, 2, "two commits for all partitions: adding, in the ISR (!)"),
-            Call(RUN, LIST, 2, "the voter after each of them: it is in its log (!)"),
-            Call(RUN, LIST, 2, "the metadata after each of them: the view to continue in", least=0),
+            Call(RUN, LIST, 2, "the voter after each commit: the commit is in its log (!)"),
+            Call(RUN, LIST, 2, "the metadata after each commit: the view to continue in", least=0),
             Call(RUN, READ, 6, "the root of the voter after each of these listings", least=4),
             Call(
                 PARTITION,

@@ -129,9 +129,11 @@ class Measured:
     merged: Requests
     """The requests of a merge, per merged append."""
     replicated: Operation
-    """Replicate and tier in a round of maintain, for partitions that have changed since the last round."""
+    """The requests of replicate and tier in a round of maintain, for partitions that have changed since the last
+    round.
+    """
     checked: Operation
-    """Merge and retain, for such partitions."""
+    """The requests of merge and retain, for such partitions."""
     segment: Requests
     """The requests of tiering a segment."""
 

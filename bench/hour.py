@@ -40,7 +40,7 @@ from stratalog.partitions.paths import METADATA_TOPIC
 
 MINUTE_S = 60
 ENDS = 5
-"""The number of minutes to compare at the beginning and at the end; a third of a shorter run."""
+"""The number of minutes to compare at the beginning and at the end; for a shorter run, a third of it."""
 WARM_UP = 3
 """Turns over all partitions before the measurement, because the first work of a process is not part of an append.
 """
@@ -248,7 +248,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--file-delete-delay", type=int)
     given = parser.parse_args()
     if min(given.seconds, given.rate, given.partitions) <= 0:
-        parser.error("--seconds, --rate and --partitions take more than 0")
+        parser.error("--seconds, --rate and --partitions must be above 0")
     duration(given.every)
     return given
 

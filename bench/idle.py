@@ -54,9 +54,9 @@ REMOTE_BYTES = 8 * 1024
 """The size of a partition's one segment in the remote tier, with its folder."""
 CHANGED = 100
 SEEN, SEEN_PARTITIONS = "seen", 5
-"""The topic whose partitions are maintained before the others exist."""
+"""The topic whose partitions are maintained before the other partitions exist."""
 ROUNDS = 10
-"""The number of rounds of ``maintain`` after which nothing may be due."""
+"""The maximum number of rounds of ``maintain`` until nothing is due."""
 THREADS = 16
 _CONFIGS = {
     "remote.storage.enable": "true",
@@ -183,8 +183,9 @@ def lay_out(
     configs: Mapping[str, str] = _CONFIGS,
     put: Callable[[Store, str, bytes], None] = _put,
 ) -> None:
-    """Create ``topic``, and give each partition one record on all replicas, all in the ISR, and below the high
-    watermark: the files that an append leaves. ``put`` names all files except those of the first partition.
+    """Create ``topic`` with one record in each partition, on all replicas, which are all in the ISR. The record is
+    below the high watermark, and the files are those that an append leaves. ``put`` names all files except those
+    of the first partition.
     """
     cluster.topics.alter_configs(None, _ALWAYS_DUE)
     cluster.topics.create(topic, partitions=partitions, replication_factor=REPLICAS, configs=configs)
@@ -253,17 +254,17 @@ def items_of(report: Report) -> int:
 
 
 def maintain(file: Path) -> Run:
-    """Run maintain by a driver that knows nothing."""
+    """Run maintain with a driver that has cached nothing."""
     return _measured(file, _maintain)
 
 
 def replicate(file: Path) -> Run:
-    """Run replicate by such a driver."""
+    """Run replicate with such a driver."""
     return _measured(file, lambda cluster: cluster.replicate())
 
 
 def tier(file: Path) -> Run:
-    """Run tier by such a driver."""
+    """Run tier with such a driver."""
     return _measured(file, lambda cluster: cluster.tier())
 
 

@@ -169,7 +169,7 @@ def wait_for_tier(open_tier: str, server: str, ends: list[int]) -> KafkaTier:
 
 
 def mirrored(folder: Path, server: str, topics: Sequence[str], tier: str | None) -> tuple[float, float, int, int]:
-    """The seconds, the seconds of a core, the records, and the number of records that came from the tier."""
+    """The seconds, the CPU seconds, the records, and the number of records that came from the tier."""
     (folder / "remote").mkdir(parents=True)
     (folder / "broker-1").mkdir()
     with closing(Cluster.format(cluster_file(folder, folder.name, 1, str(folder / "remote")))) as cluster:
@@ -187,7 +187,7 @@ def mirrored(folder: Path, server: str, topics: Sequence[str], tier: str | None)
 
 
 def by_mirror_maker(folder: Path, server: str, topic: str, partitions: int, records: int) -> tuple[float, float]:
-    """The seconds, and the seconds of a core, of MirrorMaker's process, which copies from the broker into another
+    """The seconds, and the CPU seconds, of MirrorMaker's process, which copies from the broker into another
     broker.
     """
     folder.mkdir()
@@ -233,7 +233,7 @@ def greatest_memory() -> int:
 
 
 def task_memory(task: TierTask) -> tuple[int, int, int]:
-    """The greatest memory of a process before and after it has read a task, and the records."""
+    """The peak memory of a process before and after it reads a task, and the number of records."""
     fresh = multiprocessing.get_context("spawn")
     mine, its = fresh.Pipe()
     process = fresh.Process(target=memory_of, args=(task, its))

@@ -155,8 +155,9 @@ def partitions_led(image: ClusterImage, broker_id: int) -> list[tuple[str, int]]
 
 
 def commit_each(image: ClusterImage, commits: int) -> ClusterImage:
-    """Run a number of commands, each on the result of the previous one: one takes the last member out of an ISR,
-    the next adds it, a third makes it a member again, and so on."""
+    """Run a number of commands, each on the result of the previous one: the first removes the last member from an
+    ISR, the second adds it, the third makes it a member again, and so on.
+    """
     topic = image.topic("topic-000000")
     for number in range(commits):
         partition = image.partition(topic.topic_id, number % len(topic.partitions))

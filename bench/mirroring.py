@@ -41,7 +41,7 @@ KILLED = "killed"
 KILLED_PARTITIONS = 4
 _TRANSACTION, _TRANSACTIONS = 1000, 400
 _SLOW = "4MB"
-"""The throttle per second, of about 8 MB in a partition, during the first process."""
+"""The throttle of the first process, per second; a partition has about 8 MB."""
 _WITHIN_S = 900.0
 _QUIET_S = 15.0
 """After this number of seconds without records, no more records are expected."""
@@ -165,7 +165,7 @@ class _Both:
             time.sleep(0.05)
 
     def kills(self) -> list[Line]:
-        """The state afterwards, here and in MirrorMaker's copy."""
+        """The state after a kill, here and in MirrorMaker's copy."""
         self._bench.say("mirror: transactions into the source")
         kafka_topics.create(self._source, KILLED, KILLED_PARTITIONS)
         kafka_topics.fill_by_transactions(self._source, KILLED, KILLED_PARTITIONS, _TRANSACTION, _TRANSACTIONS)

@@ -99,8 +99,9 @@ def _format(folder: Path) -> Path:
 
 
 def _fill(cluster_id: str, stores: dict[int, Store], partitions: int) -> None:
-    """Create the given number of partitions, as if the log up to there had been deleted: every voter has a
-    snapshot of them."""
+    """Create the given number of partitions in a snapshot of every voter, as if the log before the snapshot had
+    been deleted.
+    """
     found = find_log(cluster_id, VOTERS, stores)
     state = replace(found.state, image=folded(found.state.image, topic_records(partitions, VOTERS)))
     first, *others = found.voters

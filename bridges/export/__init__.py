@@ -11,8 +11,8 @@ kept           pieces at the same offsets
 offset_map     the map from the offsets here to those of the target, as a Delta table
 group_offsets  committed offsets of consumer groups
 
-An export has a name. Its journal is the topic ``stratalog-export.NAME`` in the target, which is also its
-transactional id. Only the journal stores the progress of an export.
+An export has a name. The journal of an export is the topic ``stratalog-export.NAME`` in the target. The same name
+is the transactional id of the export. Only the journal stores the progress of an export.
 
 Exactly once, at new offsets
     A piece of records is one transaction, which includes an entry of the journal with the piece's partition and

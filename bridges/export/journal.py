@@ -24,7 +24,7 @@ number of records.
 
 
 class Begun(msgspec.Struct, frozen=True, tag="begun"):
-    """The entry for the beginning of an export, or for its new beginning after the topic was created again."""
+    """The entry that begins an export, or begins it again after the topic was created again."""
 
     source: str
     """The topic in this cluster: cluster id and topic id."""

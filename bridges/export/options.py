@@ -14,7 +14,7 @@ class ExportOptions:
     """The options of an export."""
 
     name: str | None = None
-    """The name of the export; None: the cluster's id, for a whole topic."""
+    """The name of the export; None: the cluster's id (only for a whole topic)."""
     target_topic: str | None = None
     """The topic in the target; None: the same name."""
     keep: bool = True

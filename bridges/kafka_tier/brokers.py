@@ -1,7 +1,7 @@
 """Reads the metadata topic, the log starts and the current history from the brokers of a running cluster.
 
 This takes a few kilobytes, and no tiered records. For each partition, a reader checks that the brokers have the
-history of the tier: the check begins after the last tiered offset, with that offset's leader epoch
+history of the tier. The check begins after the last tiered offset, with that offset's leader epoch
 (OffsetsForLeaderEpoch, KIP-320).
 """
 

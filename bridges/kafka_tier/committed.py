@@ -44,7 +44,7 @@ def committed(plan: TierPartition, opened: Opener, start: int | None, end: int |
     for run in plan.runs():
         if not within(run, start, end):
             if start is not None and run[-1].end <= start:
-                pieces += run  # the piece is not read, but open offsets may begin in it
+                pieces += run  # these pieces are not read, but open transactions may begin in them
             continue
         ends = _Ends(run, opened)
         certain, why = ends.certain()

@@ -25,7 +25,7 @@ class LeaderEpochs:
         check_epochs(self.starts, "leader epochs")
 
     def epoch_at(self, offset: int) -> int | None:
-        """The epoch of the offset; None before the first."""
+        """The epoch of the offset; None before the first epoch."""
         at = bisect_right(self.starts, offset, key=lambda one: one[1]) - 1
         return None if at < 0 else self.starts[at][0]
 

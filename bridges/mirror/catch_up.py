@@ -121,8 +121,8 @@ def catch_up(
     options: MirrorOptions,
     began_s: float,
 ) -> None:
-    """Read and append until the partitions reach their ``stable_end``, have an ``error``, or the budget, counted
-    from ``began_s``, is used up. Tasks copy many new records; threads of this process copy the rest.
+    """Read and append until the partitions reach their ``stable_end`` or have an ``error``, or until the budget,
+    counted from ``began_s``, is used up. Tasks copy many new records; threads of this process copy the rest.
     """
     throttle = (
         None if options.throttle_bytes_per_s is None else Throttle(options.throttle_bytes_per_s, execution.clock)

@@ -77,8 +77,8 @@ def compare(
     partition that differs is a failure, which names offsets. ``values`` decodes the source's values if the values
     here are typed.
 
-    Raises: InvalidCallError for no topics, and for typed values without ``values`` or the other way round;
-        UnknownTopicOrPartitionError; errors of asking the source.
+    Raises: InvalidCallError if no topic is given, if typed values are compared without ``values``, or other values
+    with it; UnknownTopicOrPartitionError; errors of the source.
     """
     if not names:
         raise InvalidCallError("name the topics to compare")

@@ -1,9 +1,9 @@
 """The configs of a mirrored topic: those of the source with the same meaning here. Pure.
 
-Retention is copied, except in an archive and if the source deletes nothing by age or size (it compacts).
+Retention is copied, except in an archive and if the source deletes nothing by age or size (because it compacts).
 ``cleanup.policy=compact`` is copied with its lags, except in an archive, which keeps all records. The mirrored log
 is compacted by its own rules (``partitions.removal``). These rules are also correct for a mirror: a record is
-removed only if the log here has a later record of its key, which the source also had.
+removed only if the log here has a later record of the same key, which the source also had.
 
 Limits of Kafka's brokers and buffers (``engine.config.settings``) are not copied, nor is ``min.insync.replicas``,
 which depends on the brokers. The partitioner is that of Java's producers, so that keys keep their partitions when

@@ -32,7 +32,7 @@ _RECORD_BYTES = 40
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The content of one append: offsets ``[start, end)`` with all their records, of one leader epoch."""
+    """The content of one append: the offsets ``[start, end)``, all of one leader epoch, with all their records."""
 
     key: TopicPartition
     start: int

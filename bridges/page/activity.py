@@ -42,7 +42,7 @@ class _Steps:
 
     @classmethod
     def over(cls, first_ms: int, last_ms: int) -> _Steps:
-        """Return the shortest steps of a round length of which there are not too many."""
+        """Return the shortest steps with a round length that do not exceed the maximum number of steps."""
         step = next((ms for ms in _STEPS_MS if (last_ms - first_ms) // ms + 2 <= MOST_STEPS), _STEPS_MS[-1])
         last = last_ms // step
         first = min(first_ms // step, last - LEAST_STEPS + 1)

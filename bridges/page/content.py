@@ -31,7 +31,8 @@ PARTITION_COLUMNS = (
     *("remote_start", "remote_end", "spans", "sizes", "replicas", "findings"),
 )
 """The columns of a partition. Partitions are arrays, because there may be many: ``topic`` is an index of
-``topics``; ``spans`` are [tier, start, end] and ``sizes`` bytes, by index of ``tiers``; ``findings`` are indexes.
+``topics``; ``spans`` are [tier, start, end], and ``sizes`` are bytes by index of ``tiers``; ``findings`` are
+indexes.
 """
 REPLICA_COLUMNS = ("broker", "state", "local_start", "log_end", "files", "bytes")
 _TABLES = "remote-table"

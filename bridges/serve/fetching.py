@@ -1,7 +1,7 @@
 """Fetch: records of both tiers by ``engine.reading.fetch``, and the wait for more (max_wait, min_bytes).
 
-A partition whose end a client has reached is checked again after ``poll_s``, for any number of clients and
-requests, because a check is a listing, which costs money in a bucket.
+If clients have reached the end of a partition, this end is checked again after ``poll_s``, once for all clients
+and requests. A check is a listing, which costs money in a bucket.
 """
 
 from __future__ import annotations

@@ -187,8 +187,8 @@ class GroupMembers:
         return {"throttle_time_ms": 0, "error_code": error}
 
     def commit_error(self, body: Fields) -> int:
-        """The error of an invalid OffsetCommit, if any: in a group with members, only members of the current
-        generation may commit; in any other group, only consumers that assign their own partitions.
+        """The error of an invalid OffsetCommit, if any. In a group with members, only members of the current
+        generation may commit. In any other group, only consumers that assign their own partitions may commit.
         """
         generation, member_id = body["consumer_group_generation_id"], body["consumer_id"]
         if generation < 0 and not member_id and body["consumer_group"] not in self._groups:

@@ -91,8 +91,8 @@ REQUESTS: Mapping[int, Mapping[int, Any]] = {
     ApiKey.CONSUMER_GROUP_HEARTBEAT: CONSUMER_GROUP_HEARTBEAT,
 }
 """The supported versions by api key. Some requests are advertised only to be refused with a reason:
-InitProducerId, ConsumerGroupHeartbeat, and Produce, without which librdkafka would assume a broker without batches
-of format 2.
+InitProducerId, ConsumerGroupHeartbeat and Produce. (Without Produce, librdkafka would assume a broker without
+batches of format 2.)
 """
 
 _PADDED = METADATA[METADATA_BY_ID].SCHEMA

@@ -159,7 +159,7 @@ class Lookups:
         return given["topic"]
 
     def _bounded(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Runs the lookup in a separate thread. If storage hangs, it blocks that thread but not the reader."""
+        """Runs the lookup in a separate thread. Storage that hangs blocks that thread, but not the reader."""
         if not self._free.acquire(blocking=False):
             raise BusyError(f"{MOST_AT_ONCE} lookups are running: try again in a few seconds")
         done: Future[dict[str, Any]] = Future()
