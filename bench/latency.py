@@ -1,9 +1,10 @@
 """The time that an append, a fetch and a commit wait for storage: in round trips, and with storage that answers
-late.
+slowly.
 
-A round trip is a request that can begin only after another one has ended; concurrent requests are one round trip.
-The number of an operation is that of its longest chain, and does not depend on the machine. The seconds come from
-the same storage in memory with a delay of 30 ms per answer, or ten times as long for some requests.
+A round trip is a request that can begin only after another request has ended; concurrent requests are one round
+trip. The number for an operation is the length of its longest chain of requests, which does not depend on the
+machine. The seconds come from the same storage in memory with a delay of 30 ms per answer, or ten times as long
+for some requests.
 """
 
 from __future__ import annotations
