@@ -72,11 +72,12 @@ _ALWAYS_DUE = {
 }
 """Every step is part of every round."""
 NOTE = (
-    "Each run is a new process that knows no partition yet. Wall and CPU: without imports. Memory: of the whole "
-    "process. Requests: calls to brokers and the remote tier, including opening the cluster but not the delta-rs "
-    "loads of topics' tables. On folders, a listing counts as two requests, and a walk through a broker as one; "
-    "in a bucket, a walk takes one request per thousand names. maintain: all steps except the daily vacuum and "
-    "scrub, all of them due; an earlier run has seen the partitions. S3: only five other partitions are tiered."
+    "Each run is a new process that has not read any partition before. Wall and CPU: without imports. Memory: of "
+    "the whole process. Requests: calls to brokers and the remote tier, including opening the cluster but not the "
+    "delta-rs loads of topics' tables. On folders, a listing counts as two requests, and a walk through a broker "
+    "as one; in a bucket, a walk takes one request per thousand names. maintain: all steps except the daily "
+    "vacuum and scrub, and all of these steps are due; an earlier run has stored the state of the partitions. S3: "
+    "only five other partitions are tiered."
 )
 
 

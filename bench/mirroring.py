@@ -177,7 +177,7 @@ class _Both:
         for mode, more in (("", ""), (", exactly once", _EXACTLY_ONCE)):
             maker = self._maker(KILLED, more)
             theirs = copy_of(there, *self._killed_maker(maker, len(there)))
-            what = f"{len(there):,} records of transactions, kill -9, and another process; MirrorMaker{mode}"
+            what = f"{len(there):,} records of transactions, with a kill -9 and a restart; MirrorMaker{mode}"
             lines.append(
                 Line(
                     what,
