@@ -10,10 +10,10 @@
     former             folders of replicas that a broker no longer has
     logs               the logs of all replicas, as a task lists them
     topic_walk         one listing of a broker for all partitions of a topic
-    foreign_files      ignores files of removals that never were
+    foreign_files      ignores files of removal rules that were never committed
     nearest            the leader as a reader sees it, and the replica to read from (KIP-392)
     out_of_range       pure: the answer to a fetch at an offset, from the logs of replica and leader
     offsets_for_epoch  pure: the end of a leader epoch; whether a log matches a consumer's records
 
-Below appends, reads and upkeep; above the data plane, which handles one view of a partition.
+This package is below appends, reads and upkeep, and above the data plane, which handles one view of a partition.
 """

@@ -1,5 +1,5 @@
-"""OffsetsForLeaderEpoch for consumers (KIP-392, "Protocol Changes"; KIP-320): the end of a leader epoch as
-consumers may see it, and whether a log still has a consumer's records. Pure.
+"""OffsetsForLeaderEpoch for consumers (KIP-392, "Protocol Changes"; KIP-320): the end of a leader epoch for
+consumers, and a check that a log still has a consumer's records. Pure.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class EpochEndOffset:
 def end_for_consumers(
     what: str, log: ReplicaLog, current_leader_epoch: int, leader_epoch: int
 ) -> EpochEndOffset | UnknownOffset:
-    """The end of ``leader_epoch`` in the log of a leader in ``current_leader_epoch``. Unknown for an epoch that
-    the log has not seen yet.
+    """The end of ``leader_epoch`` in the log of a leader in ``current_leader_epoch``. The result is an
+    UnknownOffset if the epoch is later than all epochs of the log.
 
-    Raises: OffsetNotAvailableError if the end is above the high watermark that a recently elected leader knows:
-    more may have been committed before its election.
+    Raises: OffsetNotAvailableError if a recently elected leader's high watermark is below the end, because more
+    records may have been committed before the election.
     """
     if leader_epoch > log.lineage.latest_epoch:
         return UnknownOffset(f"leader epoch {leader_epoch} is above the log's latest, {log.lineage.latest_epoch}")
@@ -44,7 +44,7 @@ def end_for_consumers(
 
 
 def knows_high_watermark(log: ReplicaLog, current_leader_epoch: int) -> bool:
-    """Whether the leader with this log knows everything that was committed before its election. All of that is
+    """Whether the leader's high watermark covers all records that were committed before its election. They are all
     below the start of the leader's own epoch, which is where its log ended at the take-over (KIP-207).
     """
     latest = log.lineage.entries[-1] if log.lineage.entries else None
@@ -56,7 +56,8 @@ def check_history(what: str, log: ReplicaLog, offset: int, leader_epoch: int) ->
     """Check that the leader's log still has the records of a consumer at ``offset``, whose last record was of
     ``leader_epoch`` (KIP-320).
 
-    Raises: LogTruncationError; UnknownLeaderEpochError when the consumer knows a later leader than this one.
+    Raises: LogTruncationError; UnknownLeaderEpochError when the consumer knows a later leader epoch than this
+    leader.
     """
     if leader_epoch > log.lineage.latest_epoch:
         raise UnknownLeaderEpochError(
@@ -74,12 +75,12 @@ def check_history(what: str, log: ReplicaLog, offset: int, leader_epoch: int) ->
 
 
 def divergent_offset(log: ReplicaLog, offset: int, leader_epoch: int) -> int | None:
-    """The offset up to which a leader's log, which knows the epoch or a later one, has the records of a consumer
-    at ``offset`` whose last record was of ``leader_epoch``; None if it has all of them: the epoch is in the log
-    and does not end before the offset (KIP-320).
+    """The offset up to which a leader's log has the records of a consumer that is at ``offset`` and whose last
+    record was of ``leader_epoch``. The log must have this epoch or a later one. None if the log has all of these
+    records: the epoch is in the log and does not end before the offset (KIP-320).
 
-    After several unclean elections the histories may diverge earlier, because the consumer does not name the start
-    of its last record's epoch. (A Kafka consumer does not name it, either.)
+    After several unclean elections the histories may diverge earlier: like a Kafka consumer, the consumer does not
+    send the start of its last record's epoch.
     """
     floor, end = _floor(log.lineage, leader_epoch), _end(log.lineage, leader_epoch, log.log_end)
     if end < offset:
@@ -90,7 +91,7 @@ def divergent_offset(log: ReplicaLog, offset: int, leader_epoch: int) -> int | N
 
 
 def _floor(lineage: Lineage, leader_epoch: int) -> EpochStart | None:
-    """The last epoch of the log at or below this one."""
+    """The greatest epoch of the log that is at most this epoch."""
     return next((entry for entry in reversed(lineage.entries) if entry.epoch <= leader_epoch), None)
 
 
