@@ -139,8 +139,9 @@ def _repair_local_start(
     target: Replica, other: Replica, state_of: Copy | None, name: LocalStartName, may_touch: Callable[[], None]
 ) -> None:
     """Restore the producer state of a local start: from the file that ends there, or else from the same register
-    of the ``other`` replica. Raises: CorruptionError when that register is damaged too; SourceChangedError when it
-    is gone.
+    of the ``other`` replica.
+
+    Raises: CorruptionError when that register is damaged too; SourceChangedError when it is gone.
     """
     if state_of is not None:
         footer = read_segment(state_of.store, state_of.held.file, remembered=False).footer

@@ -1,4 +1,5 @@
 """Users' topics with ``cleanup.policy=snapshot``: the latest record of each key, as a fold over a partition. Pure.
+
 This module works on Arrow data in memory; ``stratalog.engine.spark.reducing`` is the same fold for larger
 partitions. Snapshots leave out records without a key, as Kafka's cleaner does. Rows are in the order of the latest
 records in the log.
