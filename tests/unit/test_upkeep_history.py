@@ -195,7 +195,7 @@ def test_what_a_reassigned_replica_has_alone_is_shown_and_exported(tmp_path: Pat
     with live.unchanged():
         report = live.cluster.discarded()
         assert rows_of(report, "broker", "start", "end", "why") == [(old, 2, 3, why), (old, 3, 4, why)]
-    assert {row["deletable"] for row in report.rows} == {"not yet: no vacuum has listed it since"}
+    assert {row["deletable"] for row in report.rows} == {"not yet: vacuum has not closed the folder"}
     live.cluster.recover("t", str(out)).raise_for_failures()
     assert list(exported(out).values()) == [[(2, "c")], [(3, "d")]]
     (live.folder / "again").mkdir()
@@ -394,7 +394,7 @@ def test_of_a_merged_segment_only_what_the_log_lacks_is_exported(tmp_path: Path,
 def test_calls_that_cannot_succeed_say_why(tmp_path: Path, out: Path) -> None:
     live = diverged(tmp_path)
     with live.unchanged():
-        with pytest.raises(InvalidCallError, match="share storage: export to another place"):
+        with pytest.raises(InvalidCallError, match="share storage: export to a folder or bucket outside"):
             live.cluster.recover("t", str(live.remote / "inside"))
         with pytest.raises(LogDirError, match="nowhere"):
             live.cluster.recover("t", str(tmp_path / "nowhere"))

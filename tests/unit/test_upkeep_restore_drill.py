@@ -93,7 +93,7 @@ def compared(live: LiveCluster, copy: LiveCluster, *, deep: bool = False) -> Dri
         (["x", "b", "c"], False, r"the records \[0, 1\) differ"),
         (["a", "b", "x"], False, r"the records \[2, 3\) differ"),
         (["a", "x", "c"], True, r"the records \[0, 3\) differ"),
-        (["a", "b", "c", "d"], False, "but the leader's log already at"),
+        (["a", "b", "c", "d"], False, "but the leader's log ends at offset"),
     ],
 )
 def test_a_difference_is_a_failure(tmp_path: Path, values: list[str], deep: bool, difference: str | None) -> None:

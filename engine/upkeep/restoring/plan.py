@@ -46,7 +46,7 @@ class RestoreRow(PartitionRow, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class RestoredPartition:
-    """The log of a partition after the restore: ``[log_start, log_end)``, all of it remote."""
+    """The log of a partition after the restore: ``[log_start, log_end)``, all in the remote tier."""
 
     topic: TopicDescription
     partition: int
@@ -77,18 +77,20 @@ class RestoredPartition:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """The cluster to restore. According to the footers that were read, all of it is intact."""
+    """The cluster to restore. According to the footers that were read, everything in it is intact."""
 
     description: ClusterDescription
     topics: tuple[TopicDescription, ...]
-    """The topics, without internal ones. Leader epochs and log starts come from the remote log if it is newer."""
+    """The topics, without internal topics. Leader epochs and log starts come from the remote log if it is newer
+    than the description.
+    """
     tiered: frozenset[str]
     """Ids of the topics that have a table, or will get one."""
     partitions: tuple[RestoredPartition, ...]
     notes: tuple[str, ...]
-    """Notes about losses."""
+    """Notes about what is lost."""
     failures: tuple[Failure, ...]
-    """Items that cannot be restored. If there is any such item, nothing is restored."""
+    """The items that cannot be restored. If there is any such item, nothing is restored."""
 
     def of(self, topic: TopicDescription) -> Iterator[RestoredPartition]:
         """The partitions of a topic."""
@@ -108,8 +110,8 @@ class RestorePlan:
 
 FAR_AHEAD = 10**15
 """The greatest plausible distance, in offsets, of a log start from the end of the remote log: the number of
-records deleted before they were tiered. A log start beyond this distance is treated as damage, and no offset is
-derived from it.
+records that may have been deleted before they were tiered. A log start beyond this distance is treated as damage,
+and no offset is derived from it.
 """
 FAR_AHEAD_EPOCHS = 10**8
 """The greatest plausible distance in leader epochs. Each election since the last segment was tiered adds one, and
@@ -124,9 +126,9 @@ _TableOf = Callable[[TopicDescription, str], "DeltaTopicTable"]
 def plan_restore(
     file: ClusterFile, remote: Store, former: str, clock: Clock, key: ClusterKey | None
 ) -> RestorePlan:
-    """The plan to restore cluster ``former`` from the remote tier; the cluster of ``file`` may already have taken
-    over some of its tables. Reads every table, checks that every listed object exists, and reads the footer of the
-    last segment of every partition. With ``key``, the key of the cluster of ``file``, the description must be
+    """The plan to restore cluster ``former`` from the remote tier. The new cluster, of ``file``, may already have
+    taken over some of the tables. Reads every table, checks that every listed object exists, and reads the footer
+    of the last segment of every partition. With ``key``, the key of the new cluster, the description must be
     signed.
 
     Raises: InvalidCallError when the remote tier does not describe the cluster; CorruptionError when the
@@ -186,15 +188,15 @@ def plan_restore(
 
 
 def _started_at_zero(topic: TopicDescription) -> TopicDescription:
-    """The topic, with logs that start at 0. A log that starts later would need the snapshot that replaces its
-    beginning (KIP-630, "Validation of Snapshot and Log"), but only brokers hold snapshots.
+    """The topic, with logs that start at 0. A log with a later start would need the snapshot that replaces the
+    deleted records (KIP-630, "Validation of Snapshot and Log"), but only brokers hold snapshots.
     """
     partitions = tuple(one._replace(log_start_offset=0) for one in topic.partitions)
     return msgspec.structs.replace(topic, partitions=partitions)
 
 
 def _checked_config(topic: TopicDescription, description: ClusterDescription) -> TopicConfig:
-    """Check that this version accepts the configs; a key of a later version is refused. Raises:
+    """Check that this version accepts the configs. A config key of a later version is refused. Raises:
     InvalidConfigError.
     """
     what = f"topic {topic.name!r}"
@@ -267,7 +269,8 @@ def _partition(
     ):
         raise CorruptionError(
             f"{topic.name}-{number} is described with leader epoch {epoch} and log start offset {log_start}, "
-            f"but its remote log has epoch {known} and ends at {0 if state is None else state.offset}: "
-            "stratalog did not write that; delete this restore point, so that the previous one is used"
+            f"but its remote log has epoch {known} and ends at "
+            f"{0 if state is None else state.offset}: stratalog did not write this restore point; "
+            "delete it, so that the previous one is used"
         )
     return RestoredPartition(topic, number, log_start, end, epoch, segments)
