@@ -290,7 +290,7 @@ def test_what_was_truncated_is_exported_with_all_columns(tmp_path: Path, out: Pa
         ("t", 0, epoch, 3, 4),
     ]
     assert 'cluster.append("t", spark.read.parquet(' in manifest["how"][0]
-    assert any("append them again" in note for note in report.notes)
+    assert any("append the records again" in note for note in report.notes)
 
 
 def test_exporting_twice_is_harmless_and_a_lost_manifest_is_made_again(tmp_path: Path, out: Path) -> None:

@@ -251,7 +251,7 @@ def test_an_unknown_cluster_is_named_with_those_that_are_there(live: LiveCluster
     heir = Heir(live)
     with (
         live.unchanged(),
-        pytest.raises(InvalidCallError, match="no restore point of cluster 'd': it has those of c"),
+        pytest.raises(InvalidCallError, match="no restore point of cluster 'd': it has restore points of c"),
     ):
         heir.restore("d")
 
