@@ -177,7 +177,7 @@ def test_a_member_that_has_the_log_leads(tmp_path: Path) -> None:
     lose(live, leader, gone)
     assert "stratalog replicate" in findings(live)["lost-log"]
     (failure,) = live.cluster.recover("t", keep="brokers", dry_run=True, check=False).failures
-    assert f"broker {left}, of the ISR, has the log" in failure.message
+    assert f"broker {left}, a member of the ISR, has the log" in failure.message
     assert codes(live.append(["v5"])) == {}
     assert live.leader() == left
     live.cluster.replicate(check=False)
