@@ -70,7 +70,7 @@ class Progressed:
     copied_bytes: int = 0
     avoided_bytes: int = 0
     joined_s: float | None = None
-    """When followers joined the ISR, in seconds from the start of the run; None without any."""
+    """The time when followers joined the ISR, in seconds from the start of the run; None if no follower joined."""
     log_end: int = 0
     high_watermark: int = 0
     caught_up: dict[int, Synced] = field(default_factory=dict)

@@ -159,7 +159,7 @@ def test_the_last_member_of_the_isr_is_gone_and_a_clean_election_says_what_can_b
     live.topic()
     outdated(live)
     failure = the_failure(live.cluster.elect(check=False))
-    assert "it has no leader: bring back a broker of its ISR, or elect --unclean" in failure
+    assert "the partition has no leader: bring back a broker of its ISR, or elect --unclean" in failure
 
 
 def test_an_unclean_election_takes_the_replica_that_holds_most_and_tells_what_is_lost(live: LiveCluster) -> None:
