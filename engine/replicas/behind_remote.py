@@ -1,7 +1,8 @@
-"""Lets a leader continue from the end of the remote log when the whole ISR has only a prefix of that log.
+"""Lets a leader continue from the end of the remote log if all members of the ISR have only a prefix of that log.
 
-Any acknowledged records that were never tiered are already lost: all brokers were restored from older copies. If a
-replica outside the ISR may still have these records, nothing changes, and the error asks for an operator.
+Acknowledged records that were never tiered are already lost, because all brokers were restored from older copies.
+If a replica outside the ISR may still have these records, nothing is changed, and the error says what an operator
+must decide.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Done, Failed
 from stratalog.tiering.remote_log import RemoteLog
 
-_RECOVER = "recover --keep remote --dry-run shows both; without --dry-run it keeps the remote log"
+_RECOVER = "recover --keep remote --dry-run shows both logs; without --dry-run, it keeps the remote log"
 
 Behind = Mapping[TopicIdPartition, tuple[PartitionView, LogBehindRemoteError]]
 """The partitions whose leader is behind the remote log, each with its view and the error."""
@@ -74,8 +75,8 @@ def continue_from_remote(
         match answer:
             case Altered():
                 notes[answer.key] = (
-                    f"{view}: broker {view.leader}, whose log was behind its remote log, continues from the "
-                    f"end of the remote log, offset {error.remote_end}; the other replicas follow. "
+                    f"{view}: broker {view.leader}, whose log was behind the remote log, continues from the end "
+                    f"of the remote log, offset {error.remote_end}. The other replicas follow this leader. "
                     "Acknowledged records at or after that offset that were not tiered are lost"
                 )
             case RefusedPartition(_, _, why):
@@ -148,6 +149,6 @@ def _check_others(storage: Storage, view: PartitionView, error: LogBehindRemoteE
         same = same_until(wrote, error.remote_end, log, view.log_start_offset)
         if member and log.claimed_high_watermark > same:
             raise DivergentRemoteError(
-                f"{error}. But broker {broker} knows that the high watermark reached "
-                f"{log.claimed_high_watermark}, and its log equals the remote log only up to {same}: {_RECOVER}"
+                f"{error}. But broker {broker} has recorded the high watermark {log.claimed_high_watermark}, and "
+                f"its log equals the remote log only up to {same}: {_RECOVER}"
             )

@@ -143,8 +143,8 @@ def _repaired(metadata: MetadataClient, storage: Storage, key: TopicIdPartition,
 
 def _repair(replicas: PartitionReplicas, broker: int, file: str) -> Repair | None:
     """The repair of the file from the leader's copies; None if the file is readable now, or the log does not need
-    it: it belongs to an abandoned history, or the leader has merged it and the next sync copies the merged
-    segment.
+    the file. This is so if the file belongs to an abandoned history, or if the leader has merged it and the next
+    sync copies the merged segment.
 
     Raises: CorruptSegmentError when the leader's copy is damaged too; errors of reading either replica.
     """
@@ -189,7 +189,7 @@ def _whole_member(storage: Storage, view: PartitionView, error: StratalogError) 
             log = replica.log(fresh=True)
             check_whole(replica, log)
             if log.joined_epoch > view.leader_epoch:
-                continue  # it has a foreign register
+                continue  # the member has a foreign register
             if log.log_end < least:
                 continue
         except StratalogError:

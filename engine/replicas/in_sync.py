@@ -1,8 +1,8 @@
 """The ISR changes that a driver proposes, in one commit for all partitions (protocol section 4).
 
-Refusals: after INELIGIBLE_REPLICA, INVALID_UPDATE_VERSION and FENCED_LEADER_EPOCH a proposer reads the committed
-state and checks again; a partition of a deleted topic is skipped; ``stratalog.engine.quorum.client`` handles
-NOT_CONTROLLER.
+If a change is refused with INELIGIBLE_REPLICA, INVALID_UPDATE_VERSION or FENCED_LEADER_EPOCH, the driver reads the
+committed state and checks again. Partitions of deleted topics are skipped. ``stratalog.engine.quorum.client``
+handles NOT_CONTROLLER.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def propose(
         state = states[key]
         match answer:
             case Altered(_, _, partition_epoch):
-                # Another driver may have changed the partition since, so the next step may not rely on it.
+                # Another driver may have changed the partition since, so the next step may not rely on the answer.
                 if key[0] in image.topics:
                     state.replicas = storage.replicas(image.view(*key))
                 if (

@@ -120,8 +120,8 @@ class SeenLeader:
         """
         if not self.knows_end:
             raise OffsetNotAvailableError(
-                f"{self}: the recently elected leader only knows that offsets up to {self.log.high_watermark} are "
-                "committed, and the committed log may end later; ask again after an append, or run replicate"
+                f"{self}: the recently elected leader has the high watermark {self.log.high_watermark}, but the "
+                "committed log may end later; ask again after an append, or run replicate"
             )
         return self.end(isolation)
 

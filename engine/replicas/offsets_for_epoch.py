@@ -14,10 +14,10 @@ from stratalog.partitions.offsets import UnknownOffset
 
 @dataclass(frozen=True, slots=True)
 class EpochEndOffset:
-    """The end of a leader epoch: the start of the next one, at most the high watermark."""
+    """The end of a leader epoch: the start of the next epoch, but at most the high watermark."""
 
     leader_epoch: int
-    """The greatest epoch of the log at or below the requested one; otherwise the requested one."""
+    """The greatest epoch of the log that is at most the requested epoch; if there is none, the requested epoch."""
     end_offset: int
 
 
@@ -31,13 +31,14 @@ def end_for_consumers(
     records may have been committed before the election.
     """
     if leader_epoch > log.lineage.latest_epoch:
-        return UnknownOffset(f"leader epoch {leader_epoch} is above the log's latest, {log.lineage.latest_epoch}")
+        return UnknownOffset(
+            f"leader epoch {leader_epoch} is above the latest leader epoch of the log, {log.lineage.latest_epoch}"
+        )
     end = _end(log.lineage, leader_epoch, log.log_end)
     if end > log.high_watermark and not knows_high_watermark(log, current_leader_epoch):
         raise OffsetNotAvailableError(
-            f"{what}: the recently elected leader only knows that offsets up to {log.high_watermark} are "
-            f"committed, and leader epoch {leader_epoch} ends at or below {end}; ask again after an append, or "
-            "run replicate"
+            f"{what}: the recently elected leader has the high watermark {log.high_watermark}, and leader epoch "
+            f"{leader_epoch} ends at or below {end}; ask again after an append, or run replicate"
         )
     floor = _floor(log.lineage, leader_epoch)
     return EpochEndOffset(leader_epoch if floor is None else floor.epoch, min(end, log.high_watermark))
@@ -56,20 +57,20 @@ def check_history(what: str, log: ReplicaLog, offset: int, leader_epoch: int) ->
     """Check that the leader's log still has the records of a consumer at ``offset``, whose last record was of
     ``leader_epoch`` (KIP-320).
 
-    Raises: LogTruncationError; UnknownLeaderEpochError when the consumer knows a later leader epoch than this
-    leader.
+    Raises: LogTruncationError; UnknownLeaderEpochError when the consumer's leader epoch is later than the leader's
+    latest epoch.
     """
     if leader_epoch > log.lineage.latest_epoch:
         raise UnknownLeaderEpochError(
-            f"{what}: the last record was read in leader epoch {leader_epoch}, but the leader knows only "
+            f"{what}: the last record was read in leader epoch {leader_epoch}, but the leader's log has only "
             f"epochs up to {log.lineage.latest_epoch}"
         )
     divergent = divergent_offset(log, offset, leader_epoch)
     if divergent is not None:
         raise LogTruncationError(
             f"{what}: the records that were read up to offset {offset}, in leader epoch {leader_epoch}, are no "
-            f"longer in the log: an unclean election has replaced them from offset {divergent} on; continue from "
-            "there, and undo the effects of the replaced records",
+            f"longer in the log: an unclean election has replaced them from offset {divergent} on. Continue from "
+            f"offset {divergent}, and undo the effects of the replaced records",
             divergent,
         )
 

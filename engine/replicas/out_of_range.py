@@ -1,10 +1,10 @@
 """The answer to a fetch at an offset, from the logs of replica and leader (KIP-392, "Out of range handling").
 Pure.
 
-A follower may have an outdated log end, high watermark and log start. In Kafka it answers from these, with
-OFFSET_NOT_AVAILABLE or OFFSET_OUT_OF_RANGE, and the consumer then asks the leader. Here a reader has listed the
-leader before any other replica, so the reader gets the true answer immediately. Records that the replica cannot
-serve are read from the leader.
+A follower may have an outdated log end, high watermark and log start. In Kafka, a follower answers from these,
+with OFFSET_NOT_AVAILABLE or OFFSET_OUT_OF_RANGE, and the consumer then asks the leader. Here a reader has listed
+the leader before any other replica, so the reader gets the true answer immediately. Records that the replica
+cannot serve are read from the leader.
 """
 
 from __future__ import annotations

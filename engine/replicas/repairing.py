@@ -1,4 +1,4 @@
-"""Replaces damaged or missing files by good ones: stage and verify, list again, name, delete, list again.
+"""Replaces damaged or missing files with good files: stage and verify, list again, name, delete, list again.
 
 A concurrent sync must never find an offset missing. So good bytes take the damaged file's name in one step. If the
 good files have other names, they exist before the damaged file is deleted. Without a good file, the damaged file
@@ -77,7 +77,7 @@ def _repair_files(target: Replica, repair: Repair, may_touch: Callable[[], None]
         for copy in repair.put:
             staged.append(_stage(copy, target))
             cleanup.callback(_drop, staged[-1])
-        # 2. Check that the bad file is still the one that was found: another heal may have replaced it.
+        # 2. Check that the bad file has not changed since it was found: another heal may have replaced it.
         bad = repair.damage.file if isinstance(repair.damage, BadFile) else None
         present = {file.name: file.object.version for file in target.list(fresh=True).data}
         if bad is not None and present.get(bad.name) != bad.object.version:
@@ -132,7 +132,7 @@ def _check_there(target: Replica, copy: Copy, listed: DataFile | None) -> None:
         )
     checked = check_segment(target.store, listed)
     if checked.bad or checked.segment.crc32 != copy.content:
-        raise CorruptSegmentError(f"{what} does not read back as it was written: is that storage failing?")
+        raise CorruptSegmentError(f"{what} does not read back as it was written: the storage may be failing")
 
 
 def _repair_local_start(
@@ -167,7 +167,7 @@ def _put_register(target: Replica, name: EpochName | LocalStartName, content: by
     register.file.write(content)
     register.replace()
     if read_register(target, name) != content:
-        raise CorruptionError(f"{target}: {name} does not read back as it was written: is that storage failing?")
+        raise CorruptionError(f"{target}: {name} does not read back as it was written: the storage may be failing")
 
 
 def _repair_epoch(target: Replica, leader: Replica, name: EpochName, may_touch: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
-"""Replaces leaders whose root refuses writes by another member of the ISR, as Kafka does for an offline log
+"""Replaces each leader whose root refuses writes by another member of the ISR, as Kafka does for an offline log
 directory.
 
-A root counts as refusing after ``FAILED_CREATES`` failed creates, by the operation itself and by probes. The same
+A root refuses writes if ``FAILED_CREATES`` creates have failed, by the operation itself or by probes. The same
 commit removes the old leader from the ISR. Its broker rejoins once ``replicate`` has written to it.
 """
 

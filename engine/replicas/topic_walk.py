@@ -23,8 +23,8 @@ Walked = Mapping[TopicIdPartition, Mapping[int, Sequence[StoredObject]]]
 NOT_WALKED: Walked = {}
 
 _FEW = 16
-"""A walk reads the names of all partitions of a topic, so it is used only if at least one in this many partitions
-is requested.
+"""A walk reads the names of all partitions of a topic, so a topic is walked only if at least one in this many
+partitions is requested.
 """
 
 

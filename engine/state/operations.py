@@ -1,7 +1,7 @@
-"""The record of ``__operations``: each record is an event of an operation that has changed something. Pure.
+"""The records of ``__operations``: each record is an event of an operation that has changed something. Pure.
 
-A destructive operation writes an event ``started`` before it acts; every operation writes ``ended`` after it. The
-columns are those of the topic's value; the key is the operation.
+A destructive operation writes an event ``started`` before it acts; every operation writes an event ``ended`` at
+its end. The fields of an event are the columns of the topic's value; the key is the operation.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def test_what_is_above_the_high_watermark_may_come_back_and_has_no_date(tmp_path
     live = diverged(tmp_path)
     c, d = (str(row["deletable"]) for row in live.cluster.discarded().rows)
     assert c.startswith("20")
-    assert d == "not yet: it is above the high watermark"
+    assert d == "not yet: the file is above the high watermark"
     live.append(["Y"]).raise_for_failures()
     assert all(str(row["deletable"]).startswith("20") for row in live.cluster.discarded().rows)
 

@@ -111,7 +111,7 @@ def test_other_producers_or_epochs_are_a_failure(tmp_path: Path) -> None:
     one, two, three = alike(tmp_path, 3)
     for each, producer in ((one, "p"), (two, "q"), (three, "p")):
         each.append(["a"], producer=producer).raise_for_failures()
-    with pytest.raises(CorruptionError, match="the producers at offset 1 differ"):
+    with pytest.raises(CorruptionError, match="the producer states at offset 1 differ"):
         compared(one, two)
     for each in (one, three):
         each.append(["b"], producer="p", sequence=1).raise_for_failures()

@@ -142,8 +142,8 @@ def _look(replicas: PartitionReplicas) -> LostLog | None:
             )
         if log.chain:
             raise CorruptionError(
-                f"{view}: broker {broker} has records up to offset {log.log_end}; to continue from there, "
-                "fence the other replicas and elect --unclean; otherwise remove that replica, and run recover "
+                f"{view}: broker {broker} has records up to offset {log.log_end}; to continue from that offset, "
+                "fence all other replicas and elect --unclean; otherwise remove that replica, and run recover "
                 "again"
             )
     return LostLog(replicas, tuple(unseen))

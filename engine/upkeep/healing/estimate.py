@@ -1,4 +1,4 @@
-"""The requests that a heal sends and its dry run does not. The numbers were counted with stores in memory."""
+"""The requests that a heal sends, but its dry run does not. The numbers were counted with stores in memory."""
 
 from __future__ import annotations
 

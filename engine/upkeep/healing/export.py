@@ -1,7 +1,7 @@
 """Exports records of lost histories from a replica's files to plain Parquet files.
 
-The footer of an exported file describes it; the manifest lists these descriptions, and can be rebuilt from the
-folder at any time.
+The footer of an exported file has a description of the file. The manifest lists these descriptions, and can be
+rebuilt from the folder at any time.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@ tier.
 
     1. probe the brokers, as every run does; verify every byte
     2. plan the repairs (``plan``); a partition with offsets without a good copy is not changed
-    3. make two commits for all partitions. In the first, damaged leaders resign. In the second, damaged followers
-       leave the ISR; if the leader is repaired in place, replicas that are being added are dropped. If a new
-       leader has meanwhile received records that were about to be truncated, the files of the partition are not
-       changed
+    3. make two commits for all partitions. In the first commit, damaged leaders resign. In the second commit,
+       damaged followers leave the ISR; if the leader is repaired in place, replicas that are being added are
+       dropped. If a new leader has meanwhile received records that were about to be truncated, the files of the
+       partition are not changed
     4. repair each damage on the driver: stage, check again, name, delete, check again (``files``). Only the driver
        can check, immediately before the change, that the replica is still outside the ISR
     5. replicate: repaired replicas catch up and rejoin the ISR
@@ -221,7 +221,9 @@ class _HealRun:
             elif key[0] not in image.topics:
                 self.run.notes.append(f"{old} was not changed: the topic was deleted during the operation")
             elif (view := image.view(*key)).partition_epoch != answer.partition_epoch:
-                self.run.notes.append(f"{old} was not changed: another driver changed it at the same time")
+                self.run.notes.append(
+                    f"{old} was not changed by this run: another driver changed the partition at the same time"
+                )
             else:
                 views[key] = view
 

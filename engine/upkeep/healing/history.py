@@ -22,7 +22,7 @@ from stratalog.partitions.listing import ReplicaLog, resolve
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.store import Store
 
-_MAY_COME_BACK = "not yet: it is above the high watermark"
+_MAY_COME_BACK = "not yet: the file is above the high watermark"
 _NOT_CLOSED = "not yet: vacuum has not closed the folder"
 
 

@@ -2,10 +2,11 @@
 offsets. An operator chooses the history (``recover --keep``).
 
 remote     the leader begins at the end of the remote log, as the only member of the ISR, and the other replicas
-           follow it. The brokers' records after the offset of divergence are discarded; until they are deleted,
-           ``recover --to`` can export them
-brokers    segments after that offset are removed from the remote table; its earlier versions still list them. If
-           there is no remote log, and the brokers have lost all records, the log restarts (``begin_again``)
+           copy from this leader. The brokers' records after the offset of divergence are discarded. Until these
+           records are deleted, ``recover --to`` can export them
+brokers    segments after the offset of divergence are removed from the remote table; earlier versions of the table
+           still list them. If there is no remote log, and the brokers have lost all records, the log restarts
+           (``begin_again``)
 """
 
 from __future__ import annotations

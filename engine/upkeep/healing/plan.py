@@ -129,7 +129,7 @@ def plan_heal(each: Audited) -> HealPlan | None:
 
 
 def _fit_to_lead(each: Audited) -> list[int]:
-    """The intact members of the ISR other than the leader; the one with the most records is first."""
+    """The intact members of the ISR other than the leader; the member with the most records is first."""
     assert each.looked is not None
     view = each.replicas.view
     wrong = {finding.broker_id for finding in each.findings if not finding.log_is_whole}

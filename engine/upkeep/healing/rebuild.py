@@ -2,11 +2,11 @@
 
     1. plan the verified files for each segment (``rebuild_plan``)
     2. for each segment, copy or write the object under a new name, and read back every byte
-    3. one commit per topic: the table lists the new objects instead of the lost ones, without changing data; if
-       files extend beyond the end of the remote log, an earlier commit adds their remaining records
+    3. one commit per topic, which changes no data: the table then lists the new objects instead of the lost
+       objects. If files extend beyond the end of the remote log, an earlier commit adds their remaining records
 
-A crash leaves only objects that no table lists. ``retain`` and ``vacuum`` delete damaged objects, like all objects
-removed from the table, after the delay, so running readers and time travel still find them.
+A crash leaves only objects that no table lists. Like all objects removed from the table, damaged objects are
+deleted by ``retain`` and ``vacuum`` after the delay, so that running readers and time travel still find them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     1. tasks: find files of other histories on the replicas of a partition, verify every byte of them, and export
        them
-    2. driver: the manifest
+    2. driver: write the manifest
 
 The log is not changed. To restore the records, append them again as new records. Exported files are never changed,
 so it is safe to run recover again.

@@ -1,5 +1,5 @@
-"""The budget of a run: seconds, bytes and requests. It is checked between pieces of work, and during long pieces.
-Pieces grow as far as the budget permits.
+"""The budget of a run: seconds, bytes and requests. The budget is checked between pieces of work, and during long
+pieces. Pieces grow as far as the budget permits.
 """
 
 from __future__ import annotations

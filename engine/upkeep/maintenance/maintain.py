@@ -91,7 +91,7 @@ _THROTTLED_S = 10.0
 """
 
 MakeSnapshots = Callable[[Storage, Execution, Collection[TopicIdPartition], bool], Report]
-"""Makes the snapshots of these partitions and of the metadata log; the flag is True for a dry run."""
+"""Makes the snapshots of these partitions and of the metadata log. The last argument is True for a dry run."""
 
 
 class StepRow(Row, frozen=True, kw_only=True):
@@ -125,7 +125,7 @@ def maintain(
     dry_run: bool = False,
 ) -> Report:
     """Run the steps in ``only`` (empty: all) that are not in ``exclude``. Steps named in ``only`` run now, for all
-    partitions; without ``only``, or with ``due``, only due steps run. When ``budget`` is used up, nothing begins
+    partitions. Without ``only``, or with ``due``, only due steps run. When ``budget`` is used up, nothing begins
     except one piece of ``replicate`` and one piece of another step. The report has one row per step, with its
     outcome, its ``items``, its cost, and the seconds until it is due again. The report also has the failures and
     notes of all steps.
@@ -277,8 +277,9 @@ class _Maintenance:
     # ------------------------------------------------------------------------------ the steps
 
     def _do(self, name: str) -> tuple[int | None, list[Failure], Collection[str] | None]:
-        """The number of items, the failures, and the names of the finished partitions (None: all, because the step
-        reached its end)."""
+        """Run a step. Returns the number of items, the failures, and the names of the finished partitions (None:
+        all, because the step reached its end).
+        """
         failures: list[Failure] = []
 
         def done(call: Callable[[], Report]) -> Report:
@@ -396,7 +397,7 @@ class _Maintenance:
             )
 
     def _take_rewrites_back(self, opened: Collection[object]) -> Report:
-        """Revert rewrites of tables, except those of the topics that the step itself has ``opened``."""
+        """Revert rewrites of tables, except the tables of the topics that the step itself has ``opened``."""
         topics = [topic for topic in self._due.copied_topics if topic.name not in opened]
         known = self._kept.present.tables
         with self._execution.run("tier") as run:

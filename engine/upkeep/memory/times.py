@@ -73,7 +73,7 @@ class Times:
     """The time when each step last began, by the step's name."""
     scrubbed: Mapping[TopicIdPartition, int] = field(default_factory=dict)
     cut_off: frozenset[str] = frozenset()
-    """Steps that began but did not finish; they are due immediately."""
+    """The steps that began but did not finish, and so are due immediately."""
     settled: Mapping[TopicIdPartition, Settled] = field(default_factory=dict)
     failing: Mapping[str, Trouble] = field(default_factory=dict)
     """The failures of each step or job, until a later run succeeds."""
@@ -152,8 +152,8 @@ def _updated(earlier: Mapping[K, Trouble], later: Mapping[K, Trouble]) -> dict[K
 
 
 def wait_ms(last_ms: int | None, interval_ms: int, now_ms: int) -> int:
-    """The time until work is due again, given the time when it was last done; 0 if the work is due now. A time in
-    the future, stored before a clock was set back, also makes the work due.
+    """The time until work is due again, given the time when it was last done; 0 if the work is due now. The work
+    is also due if the stored time is in the future, because a clock was set back.
     """
     if last_ms is None or last_ms > now_ms:
         return 0

@@ -75,8 +75,8 @@ class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         return self._without(lambda one: one.code in DAMAGE and one.is_of(subjects))
 
     def after(self, later: Trouble, tried: Collection[str] | None) -> Trouble:
-        """The trouble after a run of the same operation over these partitions and topics (None: all), with the
-        failures ``later``.
+        """The trouble after a run of the same operation over the partitions and topics ``tried`` (None: all),
+        whose failures are ``later``.
         """
         left = NO_TROUBLE if tried is None else self._without(lambda one: one.is_of(tried))
         if not left.is_there:

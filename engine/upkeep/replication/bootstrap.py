@@ -1,9 +1,10 @@
 """Bootstrap: copies replicas to brokers that are new, or that lost their storage (KIP-1023).
 
     1. format roots if necessary, and register them: a new root is another incarnation (KIP-903)
-    2. if requested, commit additional replicas of topics on these brokers, or the replacement of another broker
-    3. replicate to them; then the replicas join the ISR. If ``follower.fetch.last.tiered.offset.enable`` is set,
-       the replicas start at the earliest pending upload offset if possible
+    2. if requested, commit additional replicas of topics on these brokers, or the replacement of a broker by one
+       of these brokers
+    3. replicate to these brokers; then the replicas join the ISR. If ``follower.fetch.last.tiered.offset.enable``
+       is set, the replicas start at the earliest pending upload offset if possible
     4. while the remote tier is not ready for some replica, repeat step 3 a few times, with growing pauses
        (KIP-1023, "ReplicaFetcher Changes": "the partition can be retried after some time")
 If the run ends early, the next ``replicate`` continues.

@@ -2,10 +2,11 @@
 
 A leader must have the log from the log start on, or the remote tier or a snapshot must have the missing part. So a
 replica that ends below the log start, the end of the remote log or the end of the snapshot can lead only after its
-log has started over at that offset (KIP-405: a leader "with missing local segments" continues from the remote;
-KIP-630, "Changes to Leader Election": "the latest epoch and end offset for a replica is the latest snapshot or
-replicated log"). Starting over discards any records of the replica that the tiered history lacks. The tiered
-history wins because the remote tier has every offset once, and all of its records were acknowledged.
+log has started over at the greatest of these offsets (KIP-405: a leader "with missing local segments" continues
+from the remote; KIP-630, "Changes to Leader Election": "the latest epoch and end offset for a replica is the
+latest snapshot or replicated log"). Starting over discards any records of the replica that the tiered history
+lacks. The tiered history wins because the remote tier has every offset once, and all of its records were
+acknowledged.
 """
 
 from __future__ import annotations

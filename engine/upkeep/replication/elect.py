@@ -1,9 +1,9 @@
-"""Elections: preferred leaders, leaders by hand, and unclean ones if the ISR is lost (protocol section 4).
+"""Elections of preferred leaders, of leaders chosen by hand, and unclean elections if the ISR is lost (protocol
+section 4).
 
-A preferred election, or one by hand, is only a commit, because the new leader is in the ISR and has all
-acknowledged records. Before an unclean election, the replicas are listed: the replica with the most records is
-selected, the loss is reported, and the replica is prepared to lead (``candidates``). Every election begins a new
-leader epoch.
+A clean election is only a commit, because the new leader is in the ISR and has all acknowledged records. Before an
+unclean election, the replicas are listed: the replica with the most records is selected, the loss is reported, and
+the replica is prepared to lead (``candidates``). Every election begins a new leader epoch.
 """
 
 from __future__ import annotations
@@ -156,8 +156,8 @@ def elect_uncleanly_where_allowed(
             if copies:
                 notes.append(
                     f"{view}: no automatic unclean election: broker {copies[0]} was the last member of the ISR, "
-                    "and its root was moved or restored from a copy; bootstrap it with --trust-copy if the copy "
-                    "is complete, otherwise elect --unclean"
+                    "and its root was moved or restored from a copy. If the copy is complete, bootstrap the "
+                    "broker with --trust-copy; otherwise elect --unclean"
                 )
             else:
                 views.append(view)
@@ -195,7 +195,7 @@ def _views(
     held = [view for view in views if leader in view.replicas]
     if not held:
         of = "any topic" if topics is None else f"topic {', '.join(topics)}"
-        raise InvalidCallError(f"broker {leader} has no replica of {of}: it cannot lead there")
+        raise InvalidCallError(f"broker {leader} has no replica of {of}, so this broker cannot be the leader")
     return held
 
 

@@ -206,7 +206,7 @@ class KeptShort:
 
     @cached_property
     def _working(self) -> Storage:
-        """The storage for this work. The stores stay open, because each store caches what it knows about files."""
+        """The storage for this work. The stores stay open, because each store caches data about files."""
         return replace(self._storage, stores=self._open_stores())
 
     def _work(self) -> None:

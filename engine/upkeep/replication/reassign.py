@@ -1,5 +1,5 @@
-"""Reassign: moves replicas of partitions to other brokers. The new replicas are added before the old ones are
-removed (Kafka's KIP-455).
+"""Reassign: moves replicas of partitions to other brokers. New replicas are added before old replicas are removed
+(Kafka's KIP-455).
 
     1. tasks: read the existing files that will replace the removed replicas (``letting_go``)
     2. commit the target replicas of all partitions in one commit; new replicas are *joining*

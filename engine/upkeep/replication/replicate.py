@@ -2,9 +2,9 @@
 
 0. probe the roots: fence missing brokers, register new roots; elect missing leaders if this is allowed
 1. tasks: sync every follower of a partition to its leader
-2. leaders whose storage has lost or changed data resign in favour of an intact member of the ISR; the bad file is
-   replaced, and another round follows under the new leader. If all members of the ISR are behind the remote log,
-   the leader continues from the end of the remote log (``behind_remote``)
+2. leaders whose storage has lost or changed data resign in favor of an intact member of the ISR. The bad file is
+   replaced, and another round runs under the new leader. If all members of the ISR are behind the remote log, the
+   leader continues from the end of the remote log (``behind_remote``)
 3. members that are damaged, or have been behind for ``replica.lag.time.max.ms``, leave the ISR: one commit for all
 4. one linearizable read; for unchanged partitions, the high watermark advances to the offset up to which every
    member of the maximal ISR has the log. It does not advance while the ISR is below ``min.insync.replicas``
@@ -391,7 +391,7 @@ def _shrink(
         for broker in leaving[key]:
             error = state.missed[broker].error
             state.notes.append(f"{state.replicas}: broker {broker} left the ISR: {error}")
-            # The replica can get copies of its lost files now that it is outside the ISR.
+            # The broker's lost files can be copied now, because its replica is outside the ISR.
             state.again = state.again or isinstance(error, CorruptionError)
 
 

@@ -1,8 +1,8 @@
 """A drill: restores a running cluster from its remote tier to a temporary folder, and compares the two clusters.
 
-The copy has the cluster's id, and its own roots in a temporary folder. It reads the remote tier through a store
-that refuses every change, so the tables are not taken over, and the running cluster is not affected. The drill
-compares:
+The copy has the cluster's id, and its own roots in a temporary folder. The copy reads the remote tier through a
+store that refuses every change, so the tables are not taken over, and the running cluster is not affected. The
+drill compares:
 
 the description         its topics, with the current metadata
 log starts, log ends    records that are not tiered yet would be lost
@@ -170,7 +170,7 @@ def compare(living: Ports, copied: Ports, one: RestoredPartition, deep: bool) ->
             for ports, state in ((living, before), (copied, after))
         ]
         if states[0] != states[1]:
-            raise CorruptionError(f"the producers at offset {end} differ from those of the running cluster")
+            raise CorruptionError(f"the producer states at offset {end} differ from those of the running cluster")
     start = max(before.positions.log_start, after.positions.log_start)
     compared = 0
     if start < end:

@@ -81,11 +81,11 @@ class RestorePlan:
 
     description: ClusterDescription
     topics: tuple[TopicDescription, ...]
-    """The topics, without internal topics. Leader epochs and log starts come from the remote log if it is newer
-    than the description.
+    """The topics, without internal topics. Leader epochs and log starts come from the remote log if the remote log
+    is newer than the description.
     """
     tiered: frozenset[str]
-    """Ids of the topics that have a table, or will get one."""
+    """The ids of the topics that have a table, or will get a table."""
     partitions: tuple[RestoredPartition, ...]
     notes: tuple[str, ...]
     """Notes about what is lost."""
@@ -109,9 +109,9 @@ class RestorePlan:
 
 
 FAR_AHEAD = 10**15
-"""The greatest plausible distance, in offsets, of a log start from the end of the remote log: the number of
-records that may have been deleted before they were tiered. A log start beyond this distance is treated as damage,
-and no offset is derived from it.
+"""The greatest plausible number of offsets between the end of the remote log and a later log start. (The records
+in between were deleted before they were tiered.) A log start beyond this distance is treated as damage, and no
+offset is derived from it.
 """
 FAR_AHEAD_EPOCHS = 10**8
 """The greatest plausible distance in leader epochs. Each election since the last segment was tiered adds one, and
@@ -159,7 +159,7 @@ def plan_restore(
                 f"{topic.name} restarts empty: the tiered part of the former topic remains in "
                 f"{paths.topic_folder(topic.name, topic.topic_id)} of the remote tier"
                 if topic.name == OPERATIONS_TOPIC
-                else f"{topic.name} is lost, because it was only on brokers; it starts empty"
+                else f"{topic.name} is lost, because it was only on brokers; the restored topic starts empty"
             )
             continue
         try:
@@ -170,7 +170,8 @@ def plan_restore(
                 log = _load(topic, former, file.cluster_id, table_of)
             else:
                 notes.append(
-                    f"the records of {topic.name} are lost, because it was not tiered; it is restored empty"
+                    f"the records of {topic.name} are lost, because the topic was not tiered; the topic is "
+                    "restored empty"
                 )
             if config.snapshots:
                 topic = _started_at_zero(topic)

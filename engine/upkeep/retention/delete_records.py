@@ -155,7 +155,7 @@ def _start(storage: Storage, image: ClusterImage, one: TopicPartition, before: i
     if not 0 <= wanted <= high_watermark:
         raise OffsetOutOfRangeError(
             f"records of {what} below offset {before} cannot be deleted: the high watermark is {high_watermark} "
-            f"(use {HIGH_WATERMARK} to delete up to it)"
+            f"(to delete all records below it, use {HIGH_WATERMARK})"
         )
     return _Start(present, LogStart(replicas.view.topic_id, partition, wanted, replicas.epoch))
 

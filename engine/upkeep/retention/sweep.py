@@ -2,9 +2,9 @@
 
 These are folders of deleted topics, of reassigned replicas, and of former incarnations of a root. A replica's
 folder is *closed* before it is emptied. Otherwise a zombie whose view still has this replica as leader would find
-an empty log, and take over the view's epoch a second time. It would then copy a second history of that epoch to
-followers that both views have in common. To close a folder, one small file is written: the lineage of an epoch
-above all leader epochs. This file shows every driver that its view is outdated, and stays until the topic is
+an empty log, and take over the view's epoch a second time. The zombie would then copy a second history of that
+epoch to followers that both views have in common. To close a folder, one small file is written: the lineage of an
+epoch above all leader epochs. This file shows every driver that its view is outdated, and stays until the topic is
 deleted.
 
 Files of a former replica with another history than the leader's may be the only copy of acknowledged records. Such
@@ -166,7 +166,7 @@ def _sweep_folder(
     store: Store, folder: str, names: Sequence[str], needed: Collection[str], image: ClusterImage, dry_run: bool
 ) -> int:
     """Delete the files of a folder except the ``needed`` files; returns the number of deleted files. If the
-    folder's topic exists, the folder is closed first.
+    folder's topic still exists, the folder is closed first.
     """
     closed = paths.join(folder, str(CLOSED))
     topic = paths.parse_topic_folder(paths.base_name(paths.folder_of(folder)))

@@ -1,4 +1,4 @@
-"""The requests that a tier run sends and its dry run does not. The numbers were counted with stores in memory."""
+"""The requests that a tier run sends, but its dry run does not. The numbers were counted with stores in memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tier: copies sealed segments to the remote table (steps 2 and 3 of the task of KIP-405's Remote Log Manager).
 
 1. read the list of due partitions
-2. read the table of each of their topics, once
+2. read the table of each topic on the list once
 3. tasks: plan the due uploads of each partition, in order
 4. tasks: upload them in turns, and commit them as they complete, per topic and batch (``uploads``). If the bytes
    of a leader differ from the bytes that were written, the leader resigns, and steps 3 and 4 are repeated with its

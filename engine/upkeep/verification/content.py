@@ -65,7 +65,7 @@ class ReadWork:
 
 @dataclass(frozen=True, slots=True)
 class ReadFiles:
-    """The result of a group: the good files with their checksums, and the errors of the others."""
+    """The result of a group: the good files with their checksums, and the findings about all other files."""
 
     good: tuple[tuple[HeldFile, int], ...]
     findings: tuple[Finding, ...]
@@ -115,7 +115,7 @@ def read_files(work: ReadWork) -> ReadFiles:
 
 
 def is_small(file: DataFile) -> bool:
-    """Whether reading the footer reads the whole file, so that the file is not read again."""
+    """Whether reading the footer reads the complete file, so that the file is not read again."""
     return file.object.size_bytes <= SMALL_BYTES
 
 
@@ -138,7 +138,7 @@ def read_file(work: ReadWork, file: DataFile, checked: CheckedSegment) -> ReadFi
 def _finding(work: ReadWork, bad: BadRange, damage: Damage | None) -> Finding:
     message = f"{offsets(bad.start, bad.end)}: {bad.error}"
     if not work.of_log:
-        message += "; the log does not use this file, and retain will delete it"
+        message += "; the log does not use this file, and retain deletes the file later"
     return Finding(
         work.where,
         CorruptSegmentError(message),

@@ -42,8 +42,8 @@ class Finding:
 
     @property
     def is_sure(self) -> bool:
-        """Whether one check is enough. It is for bytes and sizes of listed objects, which do not change. All other
-        findings may be transient, or depend on several listings.
+        """Whether one check is enough, as for findings about bytes and sizes of listed objects, which do not
+        change. All other findings may be transient, or depend on several listings.
         """
         return isinstance(self.error, CorruptSegmentError)
 

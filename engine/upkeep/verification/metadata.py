@@ -100,7 +100,7 @@ def _wrong(log: MetadataLog, listing: VoterListing, state: LogState, deep: bool)
             yield listing.unsigned
         check_voter(listing, state)
         for name in sorted(name for name in listing.files if position_of(name) > state.position):
-            # the batch belongs to a later commit, or to an abandoned one
+            # the batch belongs to a later commit, or to an abandoned commit
             _check_batch(log.cluster_id, listing, name)
         _check_start(log, listing, start, state)
         if deep:

@@ -17,7 +17,7 @@ from stratalog.partitions.register import REGISTER_BYTES
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.store import StoredObject
 
-_HUMAN = "; its right content is unknown: restore it from a backup"
+_HUMAN = "; the right content is unknown: restore the register from a backup"
 
 
 def check_registers(
@@ -25,7 +25,7 @@ def check_registers(
 ) -> list[Finding]:
     """Read every register of a replica, whose folder was listed as ``objects``. Epochs are compared with the
     leader's registers of the same name. Registers above the ``committed`` epoch are foreign. An unreadable
-    register does not matter to any log if a later one replaces it.
+    register does not affect any log if a later register replaces it.
     """
     found: list[Finding] = []
     folder = replica.folder
@@ -75,8 +75,8 @@ def _is_whole(replica: Replica, name: EpochName) -> bool:
 
 
 def _check_epoch(replica: Replica, name: EpochName, leader: Replica | None) -> None:
-    """Check an epoch before the last joined one. This epoch's register no longer decides anything, but must be
-    intact.
+    """Check the register of an epoch before the last joined epoch. The register no longer decides anything, but
+    must be intact.
     """
     data = read_register(replica, name)
     parsed_epoch(replica, name, data)

@@ -5,10 +5,10 @@ Every replica is listed, followers before their leader. A follower that has not 
 checked as if it had joined. The footer of every file is read, because it has the file's end offset: so gaps are
 found that a listing cannot show.
 
-The order of the listings determines what two replicas must have in common. A leader holds everything that a
-follower was earlier seen to have, and a follower holds everything that was earlier known to be committed. So if a
-replica had to be listed twice, the check begins again. A member that seems to lack records is listed again after
-its leader.
+The order of the listings determines what two replicas must have in common. A leader must have all records that an
+earlier listing of a follower shows. A follower must have all records that were committed before it was listed. So
+if a replica had to be listed twice, the check begins again. A member that seems to lack records is listed again
+after its leader.
 """
 
 from __future__ import annotations
@@ -320,7 +320,7 @@ def _damage(replica: Replica, bad: BadFile, error: StratalogError) -> CorruptSeg
 
 
 def _find_lost(replicas: PartitionReplicas, log: ReplicaLog, findings: list[Finding]) -> None:
-    """Find a leader that has lost records although its own files do not show it."""
+    """Find a leader that has lost records although its own files do not show the loss."""
     try:
         check_not_lost(replicas, log)
     except StratalogError as error:
@@ -395,7 +395,7 @@ def _known_of(
         if other.joined_epoch == leader.joined_epoch == replicas.epoch and other.lineage == leader.lineage:
             yield other.end, f"broker {other.broker_id} has copied records up to"
         if other.broker_id in replicas.view.isr:
-            yield log.claimed_high_watermark, f"broker {other.broker_id} knows that the high watermark reached"
+            yield log.claimed_high_watermark, f"broker {other.broker_id} has recorded the high watermark"
 
 
 def _gaps(replica: Replica, look: ReplicaStructure, must_reach: int, why: str) -> list[Finding]:
