@@ -77,7 +77,7 @@ def continue_from_remote(
                 notes[answer.key] = (
                     f"{view}: broker {view.leader}, whose log was behind the remote log, continues from the end "
                     f"of the remote log, offset {error.remote_end}. The other replicas follow this leader. "
-                    "Acknowledged records at or after that offset that were not tiered are lost"
+                    "Acknowledged records from this offset on that were not tiered are lost"
                 )
             case RefusedPartition(_, _, why):
                 refused[answer.key] = why

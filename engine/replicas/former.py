@@ -1,4 +1,4 @@
-"""Former replicas: folders of partitions that the metadata no longer assigns to their broker.
+"""Former replicas: folders of replicas that the metadata no longer assigns to the broker of the folder.
 
 A reassignment leaves a former replica behind, and so does a root that became another incarnation. Usually the
 partition's log has the records of a former replica. But if its broker was unreachable during an unclean election,

@@ -43,7 +43,7 @@ def lags(behind_ms: float, lag_time_max_ms: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """A follower that a sync did not bring to its leader's log end."""
+    """A follower that did not reach its leader's log end in a sync."""
 
     error: StratalogError
     behind_since_ms: int | None

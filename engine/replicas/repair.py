@@ -101,8 +101,8 @@ class Repair:
     starts_over: bool = False
     """Whether the replica's log then begins at its leader's start, without files below it."""
     forgotten: bool = False
-    """Whether the damaged file extends beyond the current leader's records. Such a file is not deleted. It leaves
-    the log when the replica joins that leader's epoch, or stays if a late copy has brought its records to that
+    """Whether the damaged file extends beyond the current leader's records. Such a file is not deleted. When the
+    replica joins that leader's epoch, the file leaves the log, unless a late copy has brought its records to that
     leader.
     """
     state_of: Copy | None = None

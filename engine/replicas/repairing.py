@@ -61,8 +61,8 @@ def _join(target: Replica, leader: Replica, may_touch: Callable[[], None]) -> No
 
 
 def _start_over(target: Replica, leader: Replica, may_touch: Callable[[], None]) -> None:
-    """Start the log over, as a follower below its leader's start does (protocol, section 3). Writes the register
-    before anything else.
+    """Start the log over, as for a follower whose log ends below its leader's local start (protocol, section 3).
+    Writes the register before anything else.
     """
     log = leader.log(fresh=True)
     state = encode(leader.producers_at_local_start(log))

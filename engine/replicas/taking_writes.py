@@ -80,8 +80,8 @@ class FailedCreates:
 
     def resign(self, failed: Unwritable) -> tuple[dict[TopicIdPartition, str], frozenset[TopicIdPartition]]:
         """Elect another leader for the partitions whose leader refuses writes, if a member of the ISR accepts
-        them; one commit for all. Returns a note for each partition with a new leader, and the partitions for which
-        a retry under the same view may succeed, because the leader's root has accepted a file.
+        them; one commit for all. Returns a note for each partition with a new leader. Also returns the partitions
+        whose leader's root has meanwhile accepted a file: for these, a retry under the same view may succeed.
         """
         led = [(view, view.leader) for view, _ in failed.values() if view.leader is not None]
         self._of_broker.update(leader for _, leader in led)

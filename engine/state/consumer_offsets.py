@@ -8,7 +8,7 @@ has committed since, nothing is deleted. So no lock is needed between reading an
 A group is dead when its latest commit, for any partition, has expired: a live group keeps the offsets of idle
 partitions (KIP-211).
 
-Offsets in a transaction are pending until this log also has the end of the transaction (KIP-98,
+Offsets in a transaction are pending until the end of the transaction is in this log, too (KIP-98,
 "TxnOffsetCommit"). Then they take effect if the transaction was committed, unless a later commit for the same
 partition has replaced them. Like a marker, the end record has the raised producer epoch. Later records with a
 smaller epoch are ignored.

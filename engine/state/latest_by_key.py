@@ -109,8 +109,8 @@ def without_tombstones(table: pa.Table, until_us: int) -> pa.Table:
 
 
 def check_key(key_schema: str | None, policy: str, what: str) -> None:
-    """Check that the keys of a topic with snapshots are comparable: binary, or of declared types that are equal
-    exactly when their bytes are, including structs of these.
+    """Check that the keys of a topic with snapshots are comparable: binary, or of a declared type whose values are
+    equal exactly when their bytes are equal, or a struct of such types.
 
     Raises: InvalidConfigError.
     """

@@ -1,5 +1,5 @@
-"""Upkeep: the jobs that keep a cluster's logs intact, short and in the right tier. A package imports only the
-packages listed before it:
+"""Upkeep: jobs that keep a cluster's logs intact, short and in the right tier. A package imports only the packages
+listed before it:
 
     memory         the stored state of earlier runs: times, failures and damage
     tiering        sealed segments -> the remote table (KIP-405); restore points

@@ -77,7 +77,7 @@ class LostLog:
         view = self.replicas.view
         unseen = "".join(f"; broker {broker} is fenced, and was not checked" for broker in self.unseen)
         return (
-            f"{view}: no replica has any of its records, which reached at least offset "
+            f"{view}: no replica has any record of the partition, although its records reached at least offset "
             f"{view.written_to}. The log begins again at {begins_again_at(view)}: "
             f"{unknown_behind(view)}{unseen}"
         )

@@ -2,7 +2,7 @@
 tier.
 
     1. probe the brokers, as every run does; verify every byte
-    2. plan the repairs (``plan``); a partition with offsets without a good copy is not changed
+    2. plan the repairs (``plan``); if some offsets of a partition have no good copy, the partition is not changed
     3. make two commits for all partitions. In the first commit, damaged leaders resign. In the second commit,
        damaged followers leave the ISR; if the leader is repaired in place, replicas that are being added are
        dropped. If a new leader has meanwhile received records that were about to be truncated, the files of the
@@ -205,7 +205,7 @@ class _HealRun:
                 why = (
                     "left the ISR to be healed"
                     if broker in damaged
-                    else "was removed from the replicas being added, because its leader is being healed"
+                    else "is no longer being added, because the leader is being healed"
                 )
                 self.run.notes.append(f"{views[key]}: broker {broker} {why}")
         return {key: self.storage.replicas(view) for key, view in views.items()}

@@ -174,7 +174,7 @@ class _CopySources(GoodFiles):
         return self._looks[self._leader].end if self._leader in self._looks else 0
 
     def repair_of(self, broker: int, damage: Damage, in_place: bool) -> tuple[list[Copy], list[Offsets]]:
-        """The files that repair a damage, and the offsets that none of them has."""
+        """The files that repair the damage, and the offsets that none of these files has."""
         match damage:
             case BadEpoch() | BadLocalStart():
                 return [], []

@@ -254,8 +254,8 @@ def _decided_run(source: Replica, piece: RebuiltObject) -> Run:
 
 
 def _as_log(chain: tuple[Link, ...]) -> ReplicaLog:
-    """Files that may no longer belong to their log, as one run of records. (Tiered records are committed, and
-    their transactions have ended.)
+    """One log of these files, which may no longer belong to their replica's log. (Tiered records are committed,
+    and their transactions have ended.)
     """
     end = chain[-1].end
     return ReplicaLog(

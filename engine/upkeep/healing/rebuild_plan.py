@@ -116,9 +116,9 @@ def plan_rebuilds(each: Audited) -> tuple[list[RebuildPlan], list[Lacking]]:
             remedy = f"no replica has {gone} any more: restore {segment.path} from a backup of the remote tier"
             if segment.generation:
                 remedy = (
-                    f"no replica has {gone} without the records that compaction has removed: run compact, which "
-                    f"removes them from the leader, then heal again, or restore {segment.path} from a backup of "
-                    "the remote tier"
+                    f"no replica has {gone} without the records that compaction has removed from the remote "
+                    "tier. Run compact, which also removes these records from the leader, and then heal again; "
+                    f"or restore {segment.path} from a backup of the remote tier"
                 )
             lacking.append(Lacking(finding, remedy))
             continue
@@ -140,9 +140,9 @@ def plan_rebuilds(each: Audited) -> tuple[list[RebuildPlan], list[Lacking]]:
 
 
 def _gap(each: Audited) -> tuple[Finding, int, int, int] | None:
-    """The offsets between the end of the remote log and the start of the leader's log (because an older copy of
-    the remote tier was restored), and the end of the committed log. None if the remote log is empty, because an
-    empty remote log is not that of the original remote tier.
+    """The gap between the end of the remote log and the start of the leader's log, which exists because an older
+    copy of the remote tier was restored. Also returns the end of the committed log. None if the remote log is
+    empty, because an empty remote log is not that of the original remote tier.
     """
     remote, log = each.remote, None if each.looked is None else each.looked.leader_log
     finding = next((f for f in each.findings if f.broker_id is None and isinstance(f.error, LogGapError)), None)
@@ -250,7 +250,7 @@ def _follows(held: HeldFile, remote: RemotePartition, erasures: Sequence[Erasure
 
 
 def _of_one_rule(links: Iterable[Link]) -> tuple[Link, ...]:
-    """The first links that have the same generation, because one object follows one rule."""
+    """The first links up to a change of the generation, because one object follows one rule."""
     return next((tuple(some) for _, some in groupby(links, key=lambda link: link.name.generation)), ())
 
 

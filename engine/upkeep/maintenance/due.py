@@ -122,8 +122,8 @@ class DueWork:
         return f"{self._image.topics[key.topic_id].name}-{key.partition}"
 
     def elected_topics(self) -> int:
-        """The number of topics with a partition that may need another leader, or whose preferred leader depends on
-        the replicas' files.
+        """The number of topics in which a partition may need another leader. These include topics whose preferred
+        leaders depend on the replicas' files.
         """
         return sum(self._by_files(of) or self._is_misled(of) for of in self._topics.values())
 

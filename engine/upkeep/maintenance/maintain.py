@@ -14,9 +14,9 @@ snapshot    every log.retention.check.interval.ms: if the policy of a topic requ
 vacuum      every vacuum.interval.ms
 scrub       reads every byte once in scrub.interval.ms, at most scrub.max.bytes per run; heals damage
 
-1. One sweep (``sweep``) finds the partitions that have changed since a step last found nothing to do for them.
-   Each step receives only these partitions, and lists them itself. If no partition has changed, a step costs
-   nothing.
+1. One sweep (``sweep``) finds, for each step, the partitions that have changed since the step found nothing to do
+   for them. Each step receives only these partitions, and lists them itself. If no partition has changed, a step
+   costs nothing.
 2. replicate comes first in every run, because only replicate protects acknowledged records from the loss of a
    disk. Partitions below min.insync.replicas come first, then partitions with a replica outside the ISR.
 3. The other due steps follow. The step that began longest ago comes first; if all steps run, they run in the order
@@ -82,7 +82,7 @@ from stratalog.partitions.paths import METADATA_TOPIC
 
 STEPS = ("replicate", "elect", "merge", "compact", "tier", "retain", "snapshot", "vacuum", "scrub")
 _FEW, _SMALL_BYTES = 32, 256 * 1024 * 1024
-"""The limits, in partitions and bytes, up to which threads of this process finish a piece faster than
+"""The limits of a small piece, in partitions and bytes. Threads of this process finish a small piece faster than
 executors.
 """
 
@@ -393,7 +393,7 @@ class _Maintenance:
         why = self._kept.keep(once=once)
         if why is not None:
             self._run.notes.append(
-                f"the state of this run could not be stored, so its work will be repeated: {why}"
+                f"the state of this run could not be stored, so the next run repeats work: {why}"
             )
 
     def _take_rewrites_back(self, opened: Collection[object]) -> Report:

@@ -154,7 +154,7 @@ def where(broker: BrokerImage) -> str:
 
 
 def _replica_folder(stored: StoredObject) -> str:
-    """The path of a replica's folder, three levels deep, for a file in it at any depth."""
+    """The path of the replica's folder that contains a file, at any depth. (The path has three levels.)"""
     return "/".join(stored.name.split("/", 3)[:3])
 
 

@@ -61,7 +61,7 @@ def remembered(
 
 
 def _with_memory(planned: Report, metadata: MetadataClient, storage: Storage) -> Report:
-    """The report of a dry run. Its estimate includes the read of the stored failures after a run."""
+    """The report of a dry run. The estimate includes the read of the stored failures, which follows a run."""
     if planned.estimate is None:
         return planned
     look = Planned(storage)

@@ -33,7 +33,7 @@ class Settled:
     digest: int
     """The digest of the partition (``sweep``) when a step processed it."""
     until_ms: Mapping[str, int]
-    """The time, by step, before which the step has no work for this partition while the digest is unchanged."""
+    """For each step, the time before which it has no work for this partition, unless the digest changes."""
 
     def updated(self, later: Settled) -> Settled:
         """Both states combined, under the later digest. Times that belong to another digest are dropped."""
@@ -208,7 +208,7 @@ def encode(times: Times) -> bytes:
 
 
 def decode(line: bytes) -> Times:
-    """The inverse of ``encode``. An empty line, or a line of another version, gives no times."""
+    """The inverse of ``encode``. For an empty line, or a line of another version, the result has no times."""
     try:
         file = parse_json(line, _File)
     except ValueError:

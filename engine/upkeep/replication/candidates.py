@@ -4,8 +4,8 @@ A leader must have the log from the log start on, or the remote tier or a snapsh
 replica that ends below the log start, the end of the remote log or the end of the snapshot can lead only after its
 log has started over at the greatest of these offsets (KIP-405: a leader "with missing local segments" continues
 from the remote; KIP-630, "Changes to Leader Election": "the latest epoch and end offset for a replica is the
-latest snapshot or replicated log"). Starting over discards any records of the replica that the tiered history
-lacks. The tiered history wins because the remote tier has every offset once, and all of its records were
+latest snapshot or replicated log"). Starting over discards the replica's records that the tiered history lacks.
+The tiered history has priority, because the remote tier has every offset once, and all its records were
 acknowledged.
 """
 

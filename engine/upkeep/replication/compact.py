@@ -3,7 +3,7 @@ their offsets.
 
     1. tasks: list each leader, and find its dirty files; or find that its last rule has not been applied
        everywhere (``compaction``)
-    2. one commit gives the partitions that are due their next removal rule (``partitions.removal``)
+    2. one commit adds the next removal rule for each partition that is due (``partitions.removal``)
     3. the remote segments of tiered partitions are rewritten by the rule (``compact_remote``)
     4. if the remote log of a partition follows the rule, the rule is applied to the leader's files, and the
        followers copy the new files

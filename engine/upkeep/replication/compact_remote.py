@@ -4,7 +4,8 @@
     1. tasks: rewrite the segments of each partition that have a record to remove, in ascending order
     2. one version of each topic's table replaces these segments; then steps 1 and 2 continue with the next part of
        each partition
-    3. when a partition is done, the table records the rule, and the leader may then apply it
+    3. when a partition is done, the table records the rule. After that, the rule may be applied to the leader's
+       files
 """
 
 from __future__ import annotations

@@ -315,8 +315,10 @@ def _note(one: _Chosen, image: ClusterImage) -> str:
     members = sorted({*present.isr, *(lost.broker_id for lost in present.lost)})
     lost = [] if one.lost_at_least is None else [f"at least {one.lost_at_least} acknowledged records"]
     if members:
-        lost.append(f"all records held only by broker(s) {', '.join(map(str, members))}, the last ISR members")
-    of_it = "" if one.lost_at_least is not None else " (their number is unknown)"
+        lost.append(
+            f"all records held only by broker(s) {', '.join(map(str, members))}, the last members of the ISR"
+        )
+    of_it = "" if one.lost_at_least is not None else " (the number of lost records is unknown)"
     begin = ""
     if one.candidate is not None and one.candidate.start_over is not None:
         begin = f"; its local log restarts at offset {one.candidate.start_over[0]}"

@@ -1,4 +1,4 @@
-"""Keeps logs short: after its acknowledgements, a driver shortens the logs to which it has appended.
+"""Keeps logs short: after its appends are acknowledged, a driver shortens the logs to which it has appended.
 
 An append leaves two names in the folder of each replica. The partition is due when the new names are enough for a
 merge, and a quarter of the names that remained after the last run. A thread of this driver then shortens the log,
@@ -120,7 +120,7 @@ _log = logging.getLogger("stratalog.engine.upkeep")
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """A log to shorten, in the state after its last append."""
+    """A log to shorten, as it was after its last append."""
 
     image: ClusterImage
     view: PartitionView

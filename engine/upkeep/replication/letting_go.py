@@ -189,8 +189,8 @@ def check_cover(work: CoverWork) -> tuple[CorruptionError, ...]:
 
 def _start_of_leader(replicas: PartitionReplicas) -> int | None:
     """The leader's local start, below which new replicas copy nothing. None if the leader's log is too damaged to
-    read. Such a leader resigns to an intact replica while new replicas copy, and all files are read before a
-    replica is removed.
+    read. Such a leader resigns to an intact replica while new replicas copy the log, and all files are read before
+    a replica is removed.
     """
     try:
         log = replicas.leader.log()

@@ -3,7 +3,7 @@
 
     1. tasks: read the existing files that will replace the removed replicas (``letting_go``)
     2. commit the target replicas of all partitions in one commit; new replicas are *joining*
-    3. replicate the topics to the new replicas, checking every byte in transit
+    3. replicate the topics to the new replicas; every byte is checked in transit
     4. the commit that adds the last new replica of a partition to its ISR completes the reassignment. The files
        that replace the removed replicas are read before that commit
 

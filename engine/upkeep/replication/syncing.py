@@ -50,7 +50,7 @@ def sync_partition(work: SyncWork) -> SyncResult:
     log, outcomes = sync_followers(work.replicas, work.followers, work.options)
 
     def missing(error: StratalogError) -> Missed:
-        # As a member of the ISR, the follower holds everything below the high watermark.
+        # A follower in the ISR has all records below the high watermark.
         return Missed(error, behind_since_ms(log, log.high_watermark))
 
     synced: list[Synced] = []

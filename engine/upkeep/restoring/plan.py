@@ -114,8 +114,9 @@ in between were deleted before they were tiered.) A log start beyond this distan
 offset is derived from it.
 """
 FAR_AHEAD_EPOCHS = 10**8
-"""The greatest plausible distance in leader epochs. Each election since the last segment was tiered adds one, and
-each restore adds ``EPOCH_GAP``."""
+"""The greatest plausible distance in leader epochs. Each election after the last segment was tiered adds 1, and
+each restore adds ``EPOCH_GAP``.
+"""
 
 _THREADS = 16
 
@@ -254,7 +255,7 @@ def _partition(
     segments: tuple[RemoteSegment, ...],
     state: AuxiliaryState | None,
 ) -> RestoredPartition:
-    """One partition. Since the description was written, the log start may have grown, and segments may have been
+    """One partition. After the description was written, the log start may have grown, and segments may have been
     deleted.
 
     Raises: CorruptionError if offsets or epochs are implausibly far ahead of the remote log.

@@ -144,7 +144,7 @@ def restored_description(plan: RestorePlan, cluster_id: str) -> ClusterDescripti
 
 
 def check_target(image: ClusterImage, plan: RestorePlan) -> None:
-    """Check that the target cluster is empty, or holds only what an earlier attempt has restored.
+    """Check that the target cluster has no topics, except topics that an earlier attempt has restored.
 
     Raises: InvalidCallError.
     """

@@ -74,8 +74,9 @@ class RemoteRetention:
 
 @dataclass(frozen=True, slots=True)
 class RetainWork(BoundedWork):
-    """One partition: its replicas, limits, and remote part. ``most`` is the number of further remote segments on
-    which each replica may begin to rely."""
+    """One partition: its replicas, limits, and remote part. ``most`` is the number of additional remote segments
+    on which each replica may begin to rely.
+    """
 
     total: RetentionLimits
     local: RetentionLimits

@@ -4,8 +4,8 @@
    next segment of each partition.
 2. An upload waits until the segments before it are uploaded; then its topic can commit it.
 3. A committer commits completed uploads, one topic at a time, while other uploads continue. The commit reads the
-   current leaders. It leaves out segments of a leader that was deposed meanwhile, and segments that were copied
-   before a compaction or an erasure.
+   current leaders. The commit leaves out segments of a leader that was replaced meanwhile, and segments that were
+   copied before a compaction or an erasure.
 
 After a failure in a partition, no further upload of that partition begins. When a budget is used up, only the
 first upload begins. If an upload hangs, its lane waits until the deadline, while the other lanes continue.
@@ -104,7 +104,7 @@ class Uploads:
                 self._changed.notify_all()
 
     def _take(self, most: int) -> list[UploadWork]:
-        """The next uploads, in turns; empty if this lane cannot, or may not, begin an upload."""
+        """The next uploads, in turns; empty if this lane cannot begin an upload, or may not."""
         wave: list[UploadWork] = []
         with self._changed:
             while self._turns and len(wave) < most and not self._broken:

@@ -182,7 +182,7 @@ def _audit_until_sure(
     audits: Mapping[TopicIdPartition, Audited],
     run: OperationRun,
 ) -> None:
-    """Steps 1 and 2. Findings that still differ between checks at the end are reported anyway."""
+    """Steps 1 and 2. Findings that still differ between the last checks are reported, too."""
     failed: dict[str, Failure] = {}
     walked = walk_topics(storage, image, [each.replicas for each in audits.values()])
     if walked:

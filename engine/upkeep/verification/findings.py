@@ -49,7 +49,7 @@ class Finding:
 
     @property
     def signature(self) -> tuple[str, str]:
-        """The place and message, which are the same for the same finding in every check."""
+        """The place and the message, which identify the finding in every check."""
         return self.where, str(self.error)
 
     @property

@@ -71,7 +71,7 @@ class ReplicaStructure:
     local_start: int
     high_watermark: int
     end: int
-    """The end of the last file, whether or not the log has gaps."""
+    """The end of the last file, even if the log has gaps."""
     live: tuple[HeldFile, ...]
     """The files of the log that have reliable footers, including files after a gap."""
     spare: tuple[HeldFile, ...]
@@ -304,7 +304,9 @@ def _unread(file: DataFile) -> HeldFile:
 
 
 def _bad(file: DataFile, files: Iterable[DataFile], log: ReplicaLog) -> BadFile:
-    """The offsets that are lost with a file whose end is unknown: up to the next file, or to the committed end."""
+    """The bad file, with the offsets that are lost with it. If its end is unknown, these extend to the next file,
+    or to the committed end.
+    """
     base, end = file.name.base_offset, file.name.next_offset
     if end is None:
         later = [other.name.base_offset for other in files if other.name.base_offset > base]
