@@ -16,7 +16,7 @@ The files that had the records are deleted by the next run, after file.delete.de
 The certificate says what was erased, and what is not erased yet. It contains no keys, only digests, with which
 stratalog verify --erased finds the keys in the bytes of every copy. In the remote tier, the objects that had the
 records and the older versions of the Delta table and of the Iceberg table are deleted too. A topic from which
-records cannot be erased everywhere (compacted with an Iceberg table, with snapshots, protected) is refused with
+records cannot be erased everywhere (with snapshots, protected) is refused with
 an error that names it, and nothing is changed.
 """
 

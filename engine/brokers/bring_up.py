@@ -195,14 +195,14 @@ def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequenc
     return run.report()
 
 
-def check_log_not_lost(file: ClusterFile, stores: Mapping[int, Store]) -> None:
-    """Refuse to format a cluster again if its metadata log is lost or not mounted.
+def check_log_not_lost(file: ClusterFile, stores: Mapping[int, Store]) -> bool:
+    """Refuse to format a cluster again if its metadata log is lost or not mounted. Returns whether it has a log.
 
     Raises: InvalidCallError; StorageError kinds.
     """
     formatted = {broker: read_broker_file(stores[broker]) for broker in file.voters}
     voters = [Voter(broker, stores[broker], root.directory_id) for broker, root in formatted.items() if root]
-    has_log(file.cluster_id, voters, {b: store for b, store in stores.items() if b not in file.voters})
+    return has_log(file.cluster_id, voters, {b: store for b, store in stores.items() if b not in file.voters})
 
 
 def _register(

@@ -285,11 +285,14 @@ class Cluster(Client, Jobs, Erasing, Looks):
             ports.events = operations_log()
             return ports
 
+        def open_heir() -> Ports:
+            return open_ports(file, clock=parts.clock, new_id=parts.new_id, opener=parts.opener, key=key)
+
         def around(ports: Ports, act: Callable[[], Report]) -> Report:
             return Frame(ports, "restore", {"former": former}, destroys=True).around(act)
 
         return restoring.restore(
-            file, former, heir, around, opener=parts.opener, clock=parts.clock, key=key, dry_run=dry_run
+            file, former, heir, open_heir, around, opener=parts.opener, clock=parts.clock, key=key, dry_run=dry_run
         )
 
     def close(self, timeout_s: float | None = 30.0) -> None:

@@ -308,6 +308,7 @@ def test_brokers_that_hold_something_else_are_left_alone(live: LiveCluster) -> N
     heir = Heir(live)
     other = with_parts(Cluster, clock=live.clock, new_id=live.new_id, opener=live.open_root).format(heir.file)
     other.topics.create("mine", partitions=1, replication_factor=1)
-    with live.unchanged(), pytest.raises(InvalidCallError, match=r"already has topics \(mine"):
-        heir.restore()
+    for dry_run in (True, False):
+        with live.unchanged(), pytest.raises(InvalidCallError, match=r"already has topics \(mine"):
+            heir.restore(dry_run=dry_run)
     live.cluster.tier().raise_for_failures()

@@ -110,8 +110,7 @@ def elect(
     with execution.run("elect", dry_run=dry_run) as run:
         image = metadata.image()
         _views(image, topics, partitions, leader)  # an invalid call must change nothing
-        if not dry_run:
-            image = probe_first(metadata, storage, run)
+        image = probe_first(metadata, storage, run, image if dry_run else None)
         views = _views(image, topics, partitions, leader)
         if unclean:
             views = [view for view in views if view.leader is None]
@@ -125,7 +124,9 @@ def elect(
             chosen = [one for one in wanted if one.view.leader != one.leader]
             if not dry_run:
                 chosen = _that_take_files(storage, chosen, run)
-        elected = _commit(metadata, chosen, leader is None and not unclean, run)
+            elif chosen:
+                run.notes.append("a dry run creates no file, so it does not test whether the brokers accept files")
+        elected = _commit(metadata, image, chosen, leader is None and not unclean, run)
         after = image if dry_run else metadata.image()
         run.add(_row(one, after, unclean, dry_run) for one in elected)
         run.notes += [_note(one, image) for one in elected if one.candidate is not None]
@@ -165,7 +166,7 @@ def elect_uncleanly_where_allowed(
         return image, tuple(notes)
     with execution.run("elect") as tried:
         chosen = _choose_uncleanly(storage, execution, image, views, None, tried)
-        elected = _commit(metadata, chosen, False, tried)
+        elected = _commit(metadata, image, chosen, False, tried)
     notes += [_note(one, image) for one in elected]
     notes += [f"{failure.item}: no unclean election: {failure.message}" for failure in tried.failures]
     return metadata.image() if elected else image, tuple(notes)
@@ -270,9 +271,11 @@ def _candidate_works(
 
 
 def _commit(
-    metadata: MetadataClient, chosen: Sequence[_Chosen], preferred: bool, run: OperationRun
+    metadata: MetadataClient, image: ClusterImage, chosen: Sequence[_Chosen], preferred: bool, run: OperationRun
 ) -> list[_Chosen]:
-    """Commit all elections in one commit. Returns the elections that took place."""
+    """Commit all elections in one commit. Returns the elections that took place; in a dry run, the elections that
+    would take place according to ``image``.
+    """
     elections = [one.election for one in chosen]
     if preferred:  # do not name the preferred leader, because a preferred election has its own error
         elections = [
@@ -280,7 +283,13 @@ def _commit(
             for one in chosen
         ]
     by_key = {one.view.key: one for one in chosen}
-    return [*run.commit(metadata, ElectLeaders(tuple(elections)), by_key, _hint).values()]
+    command = ElectLeaders(tuple(elections))
+    if not run.dry_run:
+        return [*run.commit(metadata, command, by_key, _hint).values()]
+    decided = command.decide(image)
+    if decided.records:
+        metadata.check_may_commit()
+    return [*run.refuse(decided.answer, by_key, _hint).values()]
 
 
 def _hint(one: _Chosen) -> str:

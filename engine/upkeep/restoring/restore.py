@@ -28,7 +28,7 @@ from dataclasses import replace
 
 import msgspec
 
-from stratalog.engine.brokers.bring_up import plan_format
+from stratalog.engine.brokers.bring_up import check_log_not_lost, plan_format
 from stratalog.engine.config.cluster_file import ClusterFile
 from stratalog.engine.config.settings import topic_config
 from stratalog.engine.driver.execution import Execution, measured
@@ -63,6 +63,7 @@ def restore(
     file: ClusterFile,
     former: str,
     heir: Callable[[], Ports],
+    open_heir: Callable[[], Ports],
     around: Callable[[Ports, Callable[[], Report]], Report],
     *,
     opener: OpenStore,
@@ -71,10 +72,11 @@ def restore(
     dry_run: bool,
 ) -> Report:
     """Run all steps: the brokers of ``file``, which ``heir`` formats, replace cluster ``former``. ``around`` gets
-    a function that does everything after the formatting, and must call this function. If a topic cannot be
-    restored, the report has a failure, and nothing is changed.
+    a function that does everything after the formatting, and must call this function. A dry run reads brokers
+    that are already formatted through ``open_heir``. If a topic cannot be restored, the report has a failure, and
+    nothing is changed.
 
-    Raises: InvalidCallError for wrong arguments; see ``plan_restore``; errors of ``heir``.
+    Raises: InvalidCallError for wrong arguments; see ``plan_restore``; errors of ``heir`` and ``open_heir``.
     """
     if former == file.cluster_id:
         raise InvalidCallError(
@@ -90,6 +92,8 @@ def restore(
         sends = Planned(_storage(file, remote, opener, clock))
         roots = plan_format(file, sends.storage.stores)
         plan = plan_restore(file, remote, former, clock, key)
+        if not roots.failures and check_log_not_lost(file, sends.storage.stores):
+            check_target(open_heir().metadata.image(), plan)
         send_restore(sends, file, plan)
         planned = _planned(plan, dry_run)
         failures = [*roots.failures, *planned.failures]
