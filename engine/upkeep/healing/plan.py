@@ -160,7 +160,8 @@ def _uncompacted(each: Audited, copy: Copy, broker: int) -> str:
     return (
         f"{each.replicas}: {offsets(copy.held.start, copy.held.end)} on broker {broker} are repaired from "
         f"{copy.held.name} on broker {copy.place}, which does not follow the last compaction, because no copy "
-        "that follows it is good: records of deleted keys may return. Append tombstones for these keys again"
+        "that follows this compaction is good. So records of deleted keys may return: append tombstones for these "
+        "keys again"
     )
 
 
