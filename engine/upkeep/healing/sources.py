@@ -42,8 +42,8 @@ class GoodFiles:
             self._ranks[broker] = 0 if broker == leader else 1 if broker in view.isr else 2
 
     def is_compacted(self, copy: Copy) -> bool:
-        """Whether a copy follows the partition's last compaction, or is above the compaction's bound. Any other copy
-        may have records that the compaction removed.
+        """Whether a copy follows the partition's last compaction, or is above its bound. Any other copy may have
+        records that the compaction removed.
         """
         rule = self._rule
         return rule is None or copy.held.name.generation >= rule.generation or copy.held.start >= rule.bound
