@@ -111,8 +111,8 @@ def _records_works(
 
 
 def _check_others(storage: Storage, view: PartitionView, error: LogBehindRemoteError) -> None:
-    """Check that every other member of the ISR can be listed, and that its high watermark is not beyond the remote
-    log. Check also that no unfenced replica holds records beyond the remote log.
+    """Check that every other member of the ISR can be listed, and has no high watermark beyond the remote log.
+    Check also that no unfenced replica holds records beyond the remote log.
 
     Raises: CorruptionError, which is valid only while the view is current; RetriableError when an intact member
     holds more records than the remote log; errors of listing a member of the ISR.

@@ -61,7 +61,7 @@ def replace_leaders(metadata: MetadataClient, storage: Storage, damaged: Damaged
         key = answer.key
         view, error = damaged[key]
         if isinstance(answer, Altered):
-            notes[key] = f"{view}: broker {view.leader} leaves the ISR, broker {chosen[key]} leads: {error}"
+            notes[key] = f"{view}: broker {view.leader} leaves the ISR, and broker {chosen[key]} leads: {error}"
             if isinstance(error, CorruptSegmentError) and error.file is not None and view.leader is not None:
                 notes[key] += _repaired(metadata, storage, key, view.leader, error.file)
     return notes

@@ -3,8 +3,8 @@
 A reassignment leaves a former replica behind, and so does a root that became another incarnation. Usually the
 partition's log has the records of a former replica. But if its broker was unreachable during an unclean election,
 the folder may have the only copy of acknowledged records. So ``history`` and ``recover`` search the folder like a
-replica. ``vacuum`` closes the folder, and for ``file.delete.delay.ms`` after that it keeps the files with another
-history than the leader's.
+replica. ``vacuum`` closes the folder, and for ``file.delete.delay.ms`` after that it keeps the files whose history
+differs from the leader's.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def find_former(
 
 
 def truncated_in(replica: Replica, lineage: Lineage, began_ms: int) -> list[Discarded]:
-    """The files of a former replica that have another history than the leader's, each with the time when the file
-    was abandoned. This is the time when the leader took over (``began_ms``) or when vacuum closed the folder,
+    """The files of a former replica whose history differs from the leader's, each with the time when the file was
+    abandoned. This is the time when the leader took over (``began_ms``) or when vacuum closed the folder,
     whichever is later; None until vacuum has closed the folder.
 
     Raises: see ``Replica.list``.

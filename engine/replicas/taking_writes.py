@@ -99,7 +99,9 @@ class FailedCreates:
             if isinstance(answer, Altered):
                 view, error = failed[answer.key]
                 leads = elections[answer.key].leader
-                elected[answer.key] = f"{view}: broker {view.leader} leaves the ISR, broker {leads} leads: {error}"
+                elected[answer.key] = (
+                    f"{view}: broker {view.leader} leaves the ISR, and broker {leads} leads: {error}"
+                )
         return elected, frozenset(key for key, (view, _) in failed.items() if view.leader not in believed)
 
     def _is_believed(self, leader: BrokerImage) -> bool:

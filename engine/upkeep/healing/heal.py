@@ -1,5 +1,5 @@
-"""Heal: replaces files that a deep verify finds damaged or missing with good copies, on brokers and in the remote
-tier.
+"""Heal: replaces damaged and missing files, which a deep verify finds, with good copies, on brokers and in the
+remote tier.
 
     1. probe the brokers, as every run does; verify every byte
     2. plan the repairs (``plan``); if some offsets of a partition have no good copy, the partition is not changed

@@ -141,8 +141,8 @@ def history(
     metadata: MetadataClient, storage: Storage, execution: Execution, topics: Sequence[str] | None = None
 ) -> Report:
     """List the data files of the topics (None: all) that no log uses, one row per file. For a replica, these are
-    the files that its own log does not use; for a former replica (``stratalog.engine.replicas.former``), files of
-    another history than the leader's.
+    the files that its own log does not use; for a former replica (``stratalog.engine.replicas.former``), files
+    whose history differs from the leader's.
 
     Raises: UnknownTopicOrPartitionError; a replica that cannot be listed is a failure.
     """

@@ -73,9 +73,9 @@ def bootstrap(
     and each root is registered as the original from which it was copied.
 
     For each partition, the report has ``copied_bytes``; ``remote_bytes``, the bytes in the remote tier; and
-    ``joined_s``, the time when the followers joined the ISR, in seconds from the start. ``avoided_bytes`` are the
-    local bytes of the leader that were not copied because a follower did not start at the leader's first local
-    offset.
+    ``joined_s``, the time when the followers joined the ISR, in seconds from the start. ``avoided_bytes`` is the
+    number of local bytes of the leader that were not copied, because a follower did not start at the leader's
+    first local offset.
 
     Raises: see ``format_roots``; InvalidCallError, UnknownTopicOrPartitionError; errors of reading the metadata.
         Any other error is a failure of its partition in the report.

@@ -45,7 +45,7 @@ class CandidateWork(PartitionWork):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A replica that can lead, as its log would be at the start of its leadership."""
+    """A replica that can lead. The fields describe its log at the start of its leadership."""
 
     broker_id: int
     last_epoch: int

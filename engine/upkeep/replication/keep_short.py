@@ -1,10 +1,10 @@
 """Keeps logs short: after its appends are acknowledged, a driver shortens the logs to which it has appended.
 
-An append leaves two names in the folder of each replica. The partition is due when the new names are enough for a
-merge, and a quarter of the names that remained after the last run. A thread of this driver then shortens the log,
-under the view of the acknowledged append. So the cost is proportional to the number of appends, even if many files
-are not deleted yet. Any number of drivers may do this concurrently. If a driver dies, the next run uses its
-results.
+An append leaves two names in the folder of each replica. The partition is due when the number of new names is
+enough for a merge, and at least a quarter of the number of names that remained after the last run. A thread of
+this driver then shortens the log, under the view of the acknowledged append. So the cost is proportional to the
+number of appends, even if many files are not deleted yet. Any number of drivers may do this concurrently. If a
+driver dies, the next run uses its results.
 
 The work is bounded: each new segment has at most ``segment.merge.inline.bytes``. Larger segments are left to
 ``merge``, and all work that needs the remote tier is left to ``retain``.

@@ -325,8 +325,8 @@ def _blame_registers(metadata: MetadataClient, storage: Storage, states: Iterabl
 def _replace_leaders(
     metadata: MetadataClient, storage: Storage, execution: Execution, states: Mapping[TopicIdPartition, Progressed]
 ) -> None:
-    """Let leaders resign that have lost data, or whose roots refuse writes. Lost files are copied to them in the
-    next round.
+    """Let a leader resign if it has lost data, or if its root refuses writes. Lost files are copied to the
+    leader's broker in the next round.
     """
     damaged = {
         key: (state.replicas.view, state.leader_error)

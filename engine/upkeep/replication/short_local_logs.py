@@ -5,7 +5,7 @@ remote tier; a follower serves only the records that it holds (``stratalog.engin
 With ``leader.election.short.local.log.last.enable`` such replicas are the last choice among possible leaders
 ("having slightly relaxed criteria wherein other followers are preferred for leadership", KIP-1023, "Motivation").
 This order affects only speed, so it applies only to elections that an operator or a job requests. When a broker is
-fenced, a leader is elected without a read of storage, so this order is ignored; the next ``elect`` corrects the
+fenced, a leader is elected without reading storage, so this order is ignored; the next ``elect`` corrects the
 choice.
 """
 

@@ -77,7 +77,7 @@ def delete_records(
     start changes nothing.
 
     Raises: PolicyViolationError, UnknownTopicOrPartitionError, OffsetOutOfRangeError beyond the high watermark,
-        InvalidCallError: nothing was changed. A leader that cannot be listed is a failure of its partition.
+    InvalidCallError; then nothing is changed. A leader that cannot be listed is a failure of its partition.
     """
     wanted = {
         (topic, whole(number, f"topic {topic!r}: partition")): _offset(offset, f"{topic}-{number}: offset")

@@ -7,8 +7,8 @@ epoch to followers that both views have in common. To close a folder, one small 
 epoch above all leader epochs. This file shows every driver that its view is outdated, and stays until the topic is
 deleted.
 
-Files of a former replica with another history than the leader's may be the only copy of acknowledged records. Such
-files stay until ``file.delete.delay.ms`` have passed since the folder was closed. They also stay while the
+Files of a former replica whose history differs from the leader's may be the only copy of acknowledged records.
+Such files stay until ``file.delete.delay.ms`` have passed since the folder was closed. They also stay while the
 leader's history cannot be read (``stratalog.engine.replicas.former``).
 
 Foreign files outside the product's folders, or inside owned folders, stay. Links, FIFOs and other special files

@@ -47,8 +47,8 @@ def describe_first(
     try:
         if metadata.lacks_key:
             raise ClusterKeyError(
-                f"cluster {image.cluster_id!r} is signed, but this process does not have its key: a "
-                "restore would refuse its restore point; set STRATALOG_CLUSTER_KEY, or use "
+                f"cluster {image.cluster_id!r} is signed, but this process does not have its key: a restore "
+                "would refuse the restore point; set STRATALOG_CLUSTER_KEY, or use "
                 "--cluster-key-file"
             )
         if dry_run:

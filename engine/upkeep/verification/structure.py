@@ -304,8 +304,8 @@ def _unread(file: DataFile) -> HeldFile:
 
 
 def _bad(file: DataFile, files: Iterable[DataFile], log: ReplicaLog) -> BadFile:
-    """The bad file, with the offsets that are lost with it. If its end is unknown, these extend to the next file,
-    or to the committed end.
+    """The bad file, with the offsets that are lost with it. If the end of the file is unknown, these offsets
+    extend to the next file, or to the committed end.
     """
     base, end = file.name.base_offset, file.name.next_offset
     if end is None:
