@@ -25,8 +25,8 @@ _EVERY_S = 0.5
 
 
 def settle(progress: Progress | None) -> Progress | None:
-    """Make this IPython shell, if there is one, show stratalog's errors in short form. Returns ``progress``; if
-    that is None and this is a notebook, a listener that draws in its cells."""
+    """Make this IPython shell, if there is one, show stratalog's errors in short form. Returns ``progress``. If
+    ``progress`` is None and this is a notebook, returns a listener that draws in the notebook's cells."""
     shell = _shell()
     if shell is None:
         return progress
@@ -75,7 +75,7 @@ def _lines(
 
 
 def _of_user(trace: TracebackType | None) -> list[traceback.FrameSummary]:
-    """The frames up to stratalog's own, without those of IPython."""
+    """The frames of the user's code, up to the first frame of stratalog; IPython's frames are left out."""
     frames: list[traceback.FrameSummary] = []
     for at, line in traceback.walk_tb(trace):
         package = str(at.f_globals.get("__name__", "")).partition(".")[0]
@@ -87,9 +87,9 @@ def _of_user(trace: TracebackType | None) -> list[traceback.FrameSummary]:
 
 
 class CellProgress:
-    """A progress bar in the cell (``stratalog.engine.driver.tasks.Progress``). It disappears when the work has
-    ended, because the report has the result. Only work of the main thread is shown: a stream's batches would draw
-    in the cell that ran last."""
+    """A progress bar in the cell (``stratalog.engine.driver.tasks.Progress``). The bar disappears when the work
+    has ended, because the report has the result. Only work of the main thread is shown, because a stream's batches
+    would draw in the cell that ran last."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
