@@ -297,7 +297,7 @@ class TestStorage:
 
     def test_options_of_a_remote_that_there_is_not_are_refused(self, tmp_path: Path) -> None:
         text = GOOD.replace('remote = "s3://lake/flights/"', "") + '[remote.storage]\nregion = "a"\n'
-        refuse(tmp_path, text, "remote.storage: it needs cluster.remote, which is missing")
+        refuse(tmp_path, text, "remote.storage: this table needs cluster.remote, which is missing")
 
 
 class TestAddresses:
