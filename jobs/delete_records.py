@@ -90,7 +90,7 @@ def delete_records(job: Job) -> Report:
 
 
 def _offsets(text: str) -> list[tuple[int, int]]:
-    """Parses ``0:1000,1:latest``."""
+    """Parse ``0:1000,1:latest``."""
     if not re.fullmatch(r"\d+:(\d+|latest)(,\d+:(\d+|latest))*", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"{text!r}: write offsets by partition as 0:1000,1:latest")
     pairs = (part.split(":") for part in text.split(","))
@@ -98,7 +98,7 @@ def _offsets(text: str) -> list[tuple[int, int]]:
 
 
 def _wanted(given: argparse.Namespace) -> list[_Partition]:
-    """The requested offsets. Raises: InvalidCallError."""
+    """Return the requested offsets. Raises: InvalidCallError."""
     if given.offset_json_file is None:
         if given.before is None:
             raise InvalidCallError("no partitions were given: use --before, such as --before 0:1000,1:latest")

@@ -6,8 +6,8 @@
   stratalog transactions find-hanging --topics trips
   stratalog transactions abort loader-1
 
-Every replicate run includes finish: it aborts transactions that have timed out, and completes those whose outcome
-is decided.
+Every run of replicate includes finish: it aborts transactions that have timed out, and completes transactions
+whose outcome is decided.
 """
 
 import sys
