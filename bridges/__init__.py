@@ -13,8 +13,8 @@
     server     what the page and ``serve`` have in common
     jobs       their jobs
 
-A bridge imports the core; the core imports no bridge, and finds it by name (``stratalog.engine.config.bridges``).
-Appends, reads, upkeep and their tests work without this folder.
+A bridge imports the core. The core imports no bridge, and finds bridges by name
+(``stratalog.engine.config.bridges``). Appends, reads, upkeep and their tests work without this folder.
 """
 
 if __name__ != "stratalog.bridges":

@@ -1,6 +1,5 @@
-"""Data only: how sessions are set up, which jars they need, examples of cluster files.
-
-Found with ``importlib.resources``, so that an installed package has them too.
+"""Data only: settings of sessions, the jars that sessions need, and examples of cluster files. The code finds
+these files with ``importlib.resources``, so that an installed package has them too.
 """
 
 if __name__ != "stratalog.conf":

@@ -13,16 +13,17 @@
     endpoint   the server: connections, limits, TLS
 
 Purpose
-    Clients without Spark and Python can read a topic, from cold storage too. Clients cannot change anything except
-    the committed offsets of consumer groups.
+    Clients without Spark and Python can read a topic, including its records in the remote tier. Clients cannot
+    change anything except the committed offsets of consumer groups.
 
 May not know
     Segments, tiers, replicas: records come from ``reading.fetch``, with its caches and its quota.
 
 Members of groups
-    They exist in the memory of one endpoint. No Python library has a group coordinator, so this package implements
-    one, for the classic protocol; consumers have the assignors (``docs/serve.md``).
+    Members of groups exist only in the memory of one endpoint. No Python library has a group coordinator, so this
+    package implements a coordinator for the classic protocol. Consumers have the assignors (``docs/serve.md``).
 
 Untrusted bytes The decoder checks every length against the received bytes, in a frame of bounded size. Names are
-looked up, without a comparison with all others. A request that cannot be decoded ends its connection.
+looked up directly, not by comparing them with all other names. A request that cannot be decoded ends its
+connection.
 """

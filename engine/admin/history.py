@@ -103,7 +103,9 @@ def events_between(
     metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, start: int, end: int | None = None
 ) -> tuple[list[Event], int]:
     """Return the events at the offsets ``[start, end)``, and the next offset. If ``end`` is None, the events end
-    at the high watermark. Raises: see ``fetch``.
+    at the high watermark.
+
+    Raises: see ``fetch``.
     """
     found: list[Event] = []
     while end is None or start < end:

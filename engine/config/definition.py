@@ -89,8 +89,9 @@ class ConfigDef:
     unit: str | None
 
     def parse(self, text: str, what: str) -> Value:
-        """Return the typed value of ``text``. Errors name ``what`` as the owner of the value. Raises:
-        InvalidConfigError.
+        """Return the typed value of ``text``. Errors name ``what`` as the owner of the value.
+
+        Raises: InvalidConfigError.
         """
         if not isinstance(text, str):  # from callers without a type checker
             raise InvalidConfigError(f"{what}: {self.name} = {text!r} is not a string; write it as {str(text)!r}")

@@ -30,8 +30,9 @@ def provider_of(given: Provider | str | None, environ: Mapping[str, str]) -> Nam
 
 
 def place_of(path: str | os.PathLike[str], provider: NamedProvider | GivenProvider | None) -> FilePlace:
-    """Return the location of a cluster file, given its path or address. Raises: InvalidCallError for another type,
-    or an invalid address. The message does not repeat the address,
+    """Return the location of a cluster file, given its path or address.
+
+    Raises: InvalidCallError for another type, or an invalid address. The message does not repeat the address,
         because it may contain a secret.
     """
     if not isinstance(path, str | os.PathLike):
@@ -70,8 +71,9 @@ class FilePlace:
         return str(self).rpartition("/")[0] or "/"
 
     def read(self) -> str:
-        """Return the text of the file. Raises: InvalidCallError if the file does not exist; UnicodeDecodeError;
-        StorageError kinds.
+        """Return the text of the file.
+
+        Raises: InvalidCallError if the file does not exist; UnicodeDecodeError; StorageError kinds.
         """
         if not self.in_bucket:
             try:
