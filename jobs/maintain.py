@@ -6,9 +6,10 @@
   stratalog maintain --every 30s             run repeatedly until interrupted; prints one line per run
   stratalog maintain --budget 5m             start no work after five minutes, not even the next segment of a
                                              partition; the next run continues there
-  stratalog maintain --budget-bytes 10GiB    nor after 10 GiB; --budget-requests 5000: storage requests
+  stratalog maintain --budget-bytes 10GiB    start no work after reading and writing 10 GiB;
+                                             --budget-requests limits the storage requests
   stratalog maintain --every 30s --metrics 9409    also serve health and the costs of the runs to Prometheus
-  stratalog maintain --every 30s --otlp URL        also push them by OTLP (see metrics --help)
+  stratalog maintain --every 30s --otlp URL        also push these figures by OTLP (see metrics --help)
   stratalog maintain --every 30s --page 8080       also serve the page of the cluster at http://127.0.0.1:8080/
   stratalog maintain --exclude scrub,vacuum  run the other steps
   stratalog maintain --dry-run               list due steps with their partitions, and when the other steps are due

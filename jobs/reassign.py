@@ -6,7 +6,7 @@ sync. If a run stops halfway, the next run of replicate continues at the same th
 everything.
 
   stratalog reassign --drain 3 --dry-run --write-plan plan.json     make a plan, show it, and save it
-  stratalog reassign --plan plan.json --throttle 50MiB              carry it out
+  stratalog reassign --plan plan.json --throttle 50MiB              carry out the plan
   stratalog reassign --status                                       show what remains to be copied
 """
 

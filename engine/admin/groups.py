@@ -1,9 +1,9 @@
 """Lists consumer groups, resets their offsets, deletes them, and reports their lag, like
 ``kafka-consumer-groups.sh``.
 
-A reset of offsets is an ordinary commit by a non-member: stop the consumers of the group first, or their next
-commit replaces it. A deletion only takes effect if the group does not change meanwhile: a group that commits
-during the deletion keeps all its offsets.
+A reset of offsets is an ordinary commit by a non-member. Stop the consumers of the group first; otherwise their
+next commit replaces the reset offsets. A deletion only takes effect if the group does not change meanwhile: a
+group that commits during the deletion keeps all its offsets.
 """
 
 from __future__ import annotations
@@ -139,11 +139,11 @@ def reset_offsets(
     partitions: Sequence[int] | None = None,
     dry_run: bool = False,
 ) -> Report:
-    """Reset a group's commits for the topics (None: the topics that it has committed for), in all their partitions
-    or only the given ones. The target is a place (``to``), an offset ``shift_by`` records away (back if negative),
-    or the position of the log ``by_duration`` ago. An offset out of range is replaced with the nearest end of the
-    log, and a note says so. The report has one row per partition, with the old and the new offset. ``dry_run``
-    changes nothing.
+    """Reset a group's commits for the topics (None: the topics that it has committed for), in all their
+    partitions, or only in the given partitions. The target is a place (``to``), an offset ``shift_by`` records
+    away (back if negative), or the position of the log ``by_duration`` ago. An offset out of range is replaced
+    with the nearest end of the log, and a note says so. The report has one row per partition, with the old and the
+    new offset. ``dry_run`` changes nothing.
 
     Raises: InvalidGroupIdError, GroupIdNotFoundError, UnknownTopicOrPartitionError, InvalidCallError (also for a
         shift without a commit): nothing was changed; see ``groups.commit``.

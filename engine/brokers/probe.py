@@ -1,8 +1,8 @@
 """Probes the brokers at the start of a run: checks every root, and commits the results.
 
-A probe takes one ``stat`` of the root, or two if it is a folder. A root that hangs (a file system whose server is
-gone) counts as unreachable after ``broker.session.timeout.ms``, so it does not block the run. Only the storage of
-the metadata voters must answer, because nothing works without the metadata.
+A probe takes one ``stat`` of each root, or two if the root is a folder. A root that hangs (a file system whose
+server is gone) counts as unreachable after ``broker.session.timeout.ms``, so it does not block the run. Only the
+storage of the metadata voters must answer, because nothing works without the metadata.
 
 A driver fences brokers that it cannot reach, even if other drivers can reach these brokers, and may unfence them
 again. So give all drivers the same mounts and routes. A driver also fences brokers whose roots accept files from

@@ -73,9 +73,9 @@ class Cluster(Client, Jobs, Erasing, Looks):
         cluster.append("trips", df, key="id", timestamp="started_at")
         cluster.read("trips", last=100).show()
 
-    The most frequent methods are here, the others in ``topics``, ``groups``, ``transactions``, ``brokers``,
-    ``quorum`` and ``catalog``. Any number of drivers may use the same cluster at the same time. Every operation
-    reads the current metadata. An operation that fails raises OperationFailedError with its report;
+    This class has the most common methods. The other methods are in ``topics``, ``groups``, ``transactions``,
+    ``brokers``, ``quorum`` and ``catalog``. Any number of drivers may use the same cluster at the same time. Every
+    operation reads the current metadata. An operation that fails raises OperationFailedError with its report;
     ``check=False`` returns the report instead (``stratalog.engine.cluster.recorded``).
     """
 

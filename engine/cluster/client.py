@@ -149,7 +149,7 @@ class Client(Producer):
         tiering. A time without a zone is in the session's time zone, or in UTC without a session.
 
         Args:
-            topic: one topic, or several with the same declared types: a,b
+            topic: one topic, or several topics with the same declared types: a,b
             start: an offset, offsets by partition (0:1000,3:20), a position (earliest-local ...), first-at:TIME
                 (the first record at or after TIME, and all later offsets), or a time (the earliest timestamp);
                 default: the log start
@@ -183,10 +183,10 @@ class Client(Producer):
         self, topics: TopicNames = None, *, isolation: Isolation | str = Isolation.READ_UNCOMMITTED
     ) -> tuple[str, ...]:
         """Create a view of each topic for ``spark.sql`` (``SELECT * FROM stratalog.trips``), and return the names
-        of the views. A view has the records that ``read`` returns now; call this again for newer records. Default:
-        all topics except internal ones.
+        of the views. A view has the records that ``read`` returns now; call this method again for newer records.
+        Default: all topics except internal topics.
 
-        The views are global temporary views: every session of the application has them. Their schema is
+        The views are global temporary views: every session of the application has these views. Their schema is
         ``stratalog`` if the session has the settings of ``spark_session``, otherwise Spark's ``global_temp``.
 
         Raises: InvalidCallError for topics whose names differ only in case, before any view is made; see ``read``.
@@ -239,7 +239,7 @@ class Client(Producer):
     ) -> dict[int, Answer]:
         """Find, in every partition, the offset of a named position, or of the first record at or after a time
         (ListOffsets). With ``isolation="read_committed"`` the latest offset is the last stable offset, and lookups
-        find only records before it.
+        find only records before that offset.
 
         Args:
             spec: a position, such as earliest, latest, max-timestamp or earliest-local, or an ISO 8601 time, in

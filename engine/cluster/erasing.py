@@ -49,11 +49,12 @@ class Erasing:
             cluster.erase("trips", where="value.rider = 'Ada' AND value.fare > 100")
 
         Args:
-            topics: one topic, or several: a,b
+            topics: one or more topics: a,b
             keys: the keys, of the topics' key type; if keys are binary, text is encoded as UTF-8. Without ``keys``
                 and ``where``, continue the erasure that an earlier call began
             where: erase the records for which this condition is true; with ``keys``, only records of these keys.
-                It compares columns with literals of their types, as in Spark SQL; see docs/operations.md
+                The condition compares columns with literals of their types, as in Spark SQL; see
+                docs/operations.md
             before: erase only records with an earlier timestamp
             now: delete the replaced files immediately; readers that use them fail
             certificate: write the certificate, as JSON, to this file, which must not exist

@@ -186,7 +186,7 @@ class Jobs:
         check: bool = True,
     ) -> Report:
         """Move replicas to the brokers of a plan, such as ``{("trips", 0): [2, 3]}`` or the result of
-        ``plan_replicas``. Old replicas are removed once the new ones are complete. See
+        ``plan_replicas``. Old replicas are removed once the new replicas are complete. See
         ``stratalog.engine.upkeep.replication.reassign``.
 
         Args:
@@ -327,8 +327,8 @@ class Jobs:
         check: bool = True,
     ) -> Report:
         """Export truncated records that replicas still have, as Parquet files. With ``keep``, resolve a difference
-        between a leader's log and the remote log by keeping one of them; ``keep="brokers"`` also restarts a lost
-        log.
+        between a leader's log and the remote log by keeping one of the two logs. ``keep="brokers"`` also restarts
+        a lost log.
 
         Args:
             to: export to an existing folder, or to s3://bucket/prefix
@@ -422,7 +422,7 @@ class Jobs:
 
         Args:
             by_hand: take a snapshot of all new records now, even if the policy (metadata.snapshot.*) does not
-                require it
+                require a snapshot
             memory_bytes: use Spark to reduce a partition above SIZE; a smaller partition takes one task (default:
                 256MiB)
         """

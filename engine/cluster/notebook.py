@@ -50,7 +50,7 @@ def _show_shortly(
     trace: TracebackType | None,
     tb_offset: int | None = None,
 ) -> None:
-    """Show the user's lines, then the message. ``%tb`` and ``%debug`` still have the whole traceback."""
+    """Show the user's lines, then the message. ``%tb`` and ``%debug`` still have the full traceback."""
     lines = list(_lines(shell, kind, error, trace))
     vars(error)["_render_traceback_"] = lambda: lines  # IPython now calls this method of the error itself
     try:
@@ -71,7 +71,7 @@ def _lines(
         yield f"----> {frame.lineno} {frame.line}"
         yield ""
     yield f"{kind.__name__}: {error}"
-    yield "(%tb shows the whole traceback)"
+    yield "(%tb shows the full traceback)"
 
 
 def _of_user(trace: TracebackType | None) -> list[traceback.FrameSummary]:

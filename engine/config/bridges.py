@@ -130,7 +130,7 @@ SHIPPED = (
             "report": _job(
                 "report",
                 "state of the cluster",
-                "write one HTML page about the whole cluster, to a file or a bucket",
+                "write one HTML page about the cluster, to a file or a bucket",
             )
         },
     ),

@@ -284,7 +284,7 @@ class _ClusterFileReader:
         place = (table + inside).strip(".")
         if unknown := re.fullmatch(r"Object contains unknown field (.+)", what):
             known = _BY_PLACE.get(place.partition("[")[0] if place.endswith("]") else place)
-            there = "" if known is None else f"; there are {', '.join(known.__struct_fields__)}"
+            there = "" if known is None else f"; the keys are {', '.join(known.__struct_fields__)}"
             what = f"unknown key {unknown[1]!r}{did_you_mean(unknown[1], _KEYS) or there}"
         elif missing := re.fullmatch(r"Object missing required field (.+)", what):
             what = f"{missing[1]} is missing"

@@ -94,7 +94,7 @@ def _check_compacting(config: TopicConfig, what: str) -> None:
     if config.unclean_leader_election_enable:
         raise InvalidConfigError(
             f"{compact} and unclean.leader.election.enable = true: an unclean election could lose the last "
-            "record of a key after compaction has removed the earlier ones; set unclean.leader.election.enable "
+            "record of a key after compaction has removed the earlier records; set unclean.leader.election.enable "
             "= false"
         )
     if config.mirror_archive_enable:

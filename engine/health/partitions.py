@@ -290,7 +290,7 @@ def _damaged(
             yield replace(found, because=because)
     if METADATA_LOG in known:
         what = (
-            "A new snapshot (stratalog quorum snapshot) replaces damaged ones. Wipe, bootstrap and replace a "
+            "A new snapshot (stratalog quorum snapshot) replaces damaged snapshots. Wipe, bootstrap and replace a "
             "voter with damaged records (stratalog quorum replace-voter). Then this command checks the result"
         )
         verify = sight.commands("verify", "--deep", topics=[METADATA_TOPIC])

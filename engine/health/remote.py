@@ -81,7 +81,7 @@ def _offline(sight: Sight, what: str) -> HealthFinding:
 
 def _lacking(tiered: list[SeenPartition], logs: Mapping[str, RemoteLog]) -> Iterator[tuple[str, str]]:
     """Return the topics whose leaders have deleted records that are not in the remote log, each with the first
-    such offsets.
+    offsets of such records.
     """
     dropped: dict[str, str] = {}
     for seen in tiered:

@@ -85,8 +85,8 @@ def upkeep_findings(sight: Sight, covered: CoveredProblems) -> Iterator[HealthFi
             kind="upkeep",
             subjects=tuple(overdue),
             what=(
-                "their bytes have not been verified for longer than scrub.interval.ms: raise scrub.max.bytes, "
-                "the limit of each run"
+                "the bytes of these partitions have not been verified for longer than scrub.interval.ms: raise "
+                "scrub.max.bytes, the limit of each run"
             ),
             do=sight.commands("maintain", "--only", "scrub"),
             since_ms=due_ms,
