@@ -52,8 +52,9 @@ USUAL: Mapping[str, str] = {
     "dry_run": "print the plan; change nothing",
     "isolation": "read_committed: read up to the last stable offset, and leave out records of aborted "
     "transactions (default: read_uncommitted, as in Kafka)",
-    "client_rack": "the rack of this reader: if replica.selector.class is set, it reads from replicas in this "
-    "rack (default: spark.stratalog.client.rack, $STRATALOG_CLIENT_RACK, or client_rack of the cluster file)",
+    "client_rack": "the rack of this reader. If replica.selector.class is set, the reader reads from replicas in "
+    "this rack (default: spark.stratalog.client.rack, $STRATALOG_CLIENT_RACK, or client_rack of "
+    "the cluster file)",
     "throttle_bytes_per_s": "copy at most SIZE per second, such as 20MB",
     "budget_s": "start no new work after this time, such as 5m",
     "if_exists": "succeed with an empty report if it does not exist",

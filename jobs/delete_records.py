@@ -5,8 +5,8 @@
 
 The file has Kafka's format: {"partitions": [{"topic": "trips", "partition": 0, "offset": 1000}], "version": 1}.
 latest (-1 in the file) deletes everything that is committed. The report lists the new low watermarks; stratalog
-retain deletes the files later. Topics whose log only snapshots may shorten (cleanup.policy=snapshot,
-__cluster_metadata) are refused with POLICY_VIOLATION.
+retain deletes the files later. A topic whose log may be shortened only by snapshots (cleanup.policy=snapshot,
+__cluster_metadata) is refused with POLICY_VIOLATION.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""List transactions, describe one, end abandoned transactions, and find transactions that hang in a log.
+"""List transactions, describe a transaction, end abandoned transactions, and find transactions that hang in a log.
 
   stratalog transactions list
   stratalog transactions describe loader-1

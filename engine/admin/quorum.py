@@ -175,8 +175,8 @@ def remove_voter(
 def replace_voter(
     metadata: MetadataClient, storage: Storage, execution: Execution, broker_id: int, *, dry_run: bool = False
 ) -> Report:
-    """Let a broker that has lost its storage vote with its new storage. Does nothing if the broker already votes
-    with the new storage.
+    """Let a voter vote with its new storage, after the loss of its old storage. Does nothing if the voter already
+    votes with the new storage.
 
     Raises: see ``add_voter``; InvalidCallError if the broker is not a voter.
     """

@@ -213,8 +213,8 @@ class Jobs:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Bring followers up to date with their leaders, advance high watermarks, and return followers that have
-        caught up to the ISR.
+        """Bring followers up to date with their leaders, advance high watermarks, and return caught-up followers
+        to the ISR.
 
         Args:
             brokers: only followers on these brokers (default: all)
@@ -279,7 +279,7 @@ class Jobs:
             add: add a replica of each partition to each of these brokers that does not have one yet
             instead_of: set up exactly one broker, and move all replicas of broker N to it
             trust_copy: accept roots that were moved, or restored from a copy. You vouch that the copies are
-                complete; if a copy is not, acknowledged records are lost
+                complete; if a copy is incomplete, acknowledged records are lost
         """
         return bootstrapping.bootstrap(
             *self._ports.all,

@@ -58,7 +58,8 @@ class Quorum:
 
     @operation("quorum replace_voter")
     def replace_voter(self, broker: int, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Let a voter that was bootstrapped after losing its storage vote with its new storage.
+        """Let a voter vote with its new storage. After the loss of the old storage, its broker must first be
+        bootstrapped.
 
         Args:
             broker: the broker

@@ -229,8 +229,8 @@ class Topics:
             before: the first offset to keep, by partition; latest means the high watermark
             dry_run: check the call and print the new low watermarks; change nothing
 
-        Raises: PolicyViolationError for a topic whose log only snapshots may shorten, OffsetOutOfRangeError beyond
-            the high watermark, UnknownTopicOrPartitionError: nothing was changed.
+        Raises: PolicyViolationError for a topic whose log may be shortened only by snapshots,
+            OffsetOutOfRangeError beyond the high watermark, UnknownTopicOrPartitionError: nothing was changed.
         """
         offsets = {(topic, partition): offset for partition, offset in before.items()}
         return delete_records(*self._ports.for_tasks, offsets, dry_run=dry_run)
