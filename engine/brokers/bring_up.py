@@ -7,6 +7,7 @@ incarnation from every ISR (KIP-903), and ``bootstrap`` restores the broker's re
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -23,7 +24,13 @@ from stratalog.engine.quorum.bootstrap import has_log
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.quorum.voter import Voter
 from stratalog.partitions.cluster_key import ClusterKey
-from stratalog.partitions.errors import BrokerUnreachableError, InvalidCallError, StaleBrokerError, StratalogError
+from stratalog.partitions.errors import (
+    BrokerUnreachableError,
+    InvalidCallError,
+    LogDirError,
+    StaleBrokerError,
+    StratalogError,
+)
 from stratalog.partitions.identity import NewId, same_root
 from stratalog.partitions.root import (
     BrokerFile,
@@ -35,6 +42,7 @@ from stratalog.partitions.root import (
     read_broker_file,
 )
 from stratalog.partitions.store import Store
+from stratalog.partitions.store.local_space import folder_path
 
 _PUTS_OF_FORMAT = 3
 """The number of requests, at the price of a PUT, that check a root and create its broker.json."""
@@ -173,6 +181,13 @@ def plan_registration(
     return image, new, failures
 
 
+def check_folder(root: str) -> None:
+    """Check that the root at this address exists if it is a folder, without writing. Raises: LogDirError."""
+    path = folder_path(root)
+    if path is not None and not os.path.isdir(path):
+        raise LogDirError(f"{root} is not a folder: create it, or mount its volume")
+
+
 def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[int] | None = None) -> Report:
     """Return the report of a dry run that formats these roots (None: all).
 
@@ -190,6 +205,11 @@ def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequenc
             run.add([FormatRow(broker=broker_id, rack=known.rack, plan=plan, log_dir=store.uri)])
         except StratalogError as error:
             run.fail(f"broker {broker_id}", error)
+    if brokers is None and file.remote is not None:
+        try:
+            check_folder(file.remote)
+        except LogDirError as error:
+            run.fail("remote tier", error)
     if brokers is None and not run.failures:
         check_log_not_lost(file, stores)
     return run.report()

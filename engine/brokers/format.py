@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -27,13 +25,12 @@ from stratalog.engine.quorum.bootstrap import bootstrap
 from stratalog.engine.quorum.voter import Voter
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.cluster_key import ClusterKey
-from stratalog.partitions.errors import LogDirError, StorageAuthorizationError
+from stratalog.partitions.errors import StorageAuthorizationError
 from stratalog.partitions.identity import NewId
 from stratalog.partitions.probing import Prober, ThreadProber
 from stratalog.partitions.root import read_broker_file
 from stratalog.partitions.store import Store
 from stratalog.partitions.store.checking import PART_BYTES, QUICK, StoreCheck
-from stratalog.partitions.store.local_space import folder_path
 from stratalog.partitions.store.racing import race_in_threads
 
 REPLICAS = 3
@@ -44,14 +41,6 @@ FACTORS = (
     "offsets.topic.replication.factor",
     "transaction.state.log.replication.factor",
 )
-
-
-def _check_folders(file: ClusterFile, stores: Mapping[int, Store]) -> None:
-    """Check that every folder exists, without writing. Raises: LogDirError."""
-    for broker in file.brokers:
-        path = folder_path(stores[broker.broker_id].uri)
-        if path is not None and not os.path.isdir(path):
-            raise LogDirError(f"{stores[broker.broker_id].uri} is not a folder: create it, or mount its volume")
 
 
 def _check_storage(broker: BrokerEntry, store: Store, clock: Clock, new_id: NewId, opener: OpenStore) -> None:
@@ -91,7 +80,9 @@ def format_cluster(
     stores = open_stores(file, clock, opener)
     prober = prober if prober is not None else ThreadProber()
     check_owners(file, stores, list(stores), prober)
-    _check_folders(file, stores)
+    remote = [] if file.remote is None else [opener(file.remote, file.remote_storage, clock)]
+    for store in (*stores.values(), *remote):
+        bring_up.check_folder(store.uri)
     bring_up.check_log_not_lost(file, stores)
     for broker in file.brokers:  # last, because this check writes
         _check_storage(broker, stores[broker.broker_id], clock, new_id, opener)

@@ -135,6 +135,16 @@ _BY_PLACE: Mapping[str, type[Table]] = {
 }
 _KEYS = {name for table in _BY_PLACE.values() for name in table.__struct_fields__}
 
+_TO_ADD: Mapping[tuple[str, str], str] = {
+    ("", "cluster"): ": add a [cluster] table with the cluster's id and voters",
+    ("", "brokers"): ": add a [[brokers]] table with id and log_dir for each broker",
+    ("cluster", "id"): ': add a name for the cluster, such as id = "lake"',
+    ("cluster", "voters"): ": add the ids of the brokers that keep the metadata, such as voters = [1, 2, 3]",
+    ("brokers", "id"): ": add the broker's number, such as id = 1",
+    ("brokers", "log_dir"): ': add the broker\'s folder or bucket, such as log_dir = "s3://bucket/broker-1"',
+}
+"""The remedy, by table and missing key."""
+
 
 def load_cluster_file(path: str | Path, credentials: Provider | str | None = None) -> ClusterFile:
     """Read and check a cluster file. The call accesses no other storage, but resolves symbolic links. ``path`` may
@@ -287,7 +297,7 @@ class _ClusterFileReader:
             there = "" if known is None else f"; the keys are {', '.join(known.__struct_fields__)}"
             what = f"unknown key {unknown[1]!r}{did_you_mean(unknown[1], _KEYS) or there}"
         elif missing := re.fullmatch(r"Object missing required field (.+)", what):
-            what = f"{missing[1]} is missing"
+            what = f"{missing[1]} is missing{_TO_ADD.get((place.partition('[')[0], missing[1]), '')}"
         return self._error(place or "top level", what)
 
     def _refuse_secrets(self, node: Any, place: str = "") -> None:

@@ -115,7 +115,7 @@ def heal(
             else:
                 if plan is not None:
                     plans[key] = each, plan
-                    run.notes += map(str, plan.unrepaired)
+                    run.notes += [*plan.notes, *map(str, plan.unrepaired)]
             if snapshots := sorted(
                 {f.broker_id for f in each.findings if f.of_snapshot and f.broker_id is not None}
             ):

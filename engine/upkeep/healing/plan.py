@@ -61,6 +61,8 @@ class HealPlan:
     committed records. So if the new leader still lacks these offsets, they were never committed, and they are
     truncated, as in any election.
     """
+    notes: tuple[str, ...] = ()
+    """Warnings about the sources of the repairs."""
 
 
 def plan_heal(each: Audited) -> HealPlan | None:
@@ -93,6 +95,7 @@ def plan_heal(each: Audited) -> HealPlan | None:
     repairs: list[Repair] = []
     holes: list[Offsets] = []
     unrepaired: list[CorruptionError] = []
+    notes: list[str] = []
     lost_starts = {broker for broker, damage in damages if isinstance(damage, BadLocalStart)}
     for broker, damage in damages:
         if isinstance(damage, BadLocalStart):
@@ -108,6 +111,7 @@ def plan_heal(each: Audited) -> HealPlan | None:
         if lacking and broker not in view.isr:
             unrepaired.append(_unneeded(each, lacking, broker))
             continue
+        notes += [_uncompacted(each, copy, broker) for copy in put if not sources.is_compacted(copy)]
         register_of = sources.register_of(broker, damage, unread)
         starts_over = sources.starts_over(broker, damage, put)
         repairs.append(Repair(broker, damage, tuple(put), register_of, starts_over, forgotten=bool(beyond)))
@@ -125,6 +129,7 @@ def plan_heal(each: Audited) -> HealPlan | None:
         repairs=tuple(repairs),
         unrepaired=tuple(unrepaired),
         forgotten=tuple(sorted(forgotten)),
+        notes=tuple(dict.fromkeys(notes)),
     )
 
 
@@ -148,6 +153,14 @@ def _hole(each: Audited, holes: Iterable[Offsets], damaged: Iterable[int]) -> Lo
     return LogGapError(
         f"{each.replicas}: {ranges}: no replica and no remote object has a good copy; brokers {sorted(damaged)} "
         "are damaged. Nothing was changed. Restore these records from a backup"
+    )
+
+
+def _uncompacted(each: Audited, copy: Copy, broker: int) -> str:
+    return (
+        f"{each.replicas}: {offsets(copy.held.start, copy.held.end)} on broker {broker} are repaired from "
+        f"{copy.held.name} on broker {copy.place}, which does not follow the last compaction, because no copy "
+        "that follows it is good: records of deleted keys may return. Append tombstones for these keys again"
     )
 
 
@@ -254,9 +267,10 @@ class _CopySources(GoodFiles):
         candidates = [c for c in live if c.place != broker and self._may(c, name, in_place)]
         candidates += [copy for copy in live if copy.place == broker and copy.held.name in own]
 
-        def preference(copy: Copy) -> tuple[bool, bool, int, int]:
-            """The order of preference: first the same file, then other existing files."""
-            return copy.held.name != name, copy.place != broker, self.rank(copy.place), -copy.held.end
+        def preference(copy: Copy) -> tuple[bool, bool, bool, int, int]:
+            """The order of preference: first the same file, then files that follow the last compaction."""
+            same, own = copy.held.name == name, copy.place == broker
+            return not same, not self.is_compacted(copy), not own, self.rank(copy.place), -copy.held.end
 
         found, holes = cover(candidates, start, end, preference)
         return [copy for copy in found if copy.place != broker], holes

@@ -32,11 +32,19 @@ class GoodFiles:
                 stale and named(copy.held.name, copy.held.end, view.erasures)
             )
 
+        self._rule = view.compaction
         self.log = [copy for copy in each.good if usable(copy)]
         self.hidden = [copy for copy in each.spare if usable(copy)]
         self._ranks: dict[Place, int] = {None: 3}
         for broker in view.replicas:
             self._ranks[broker] = 0 if broker == leader else 1 if broker in view.isr else 2
+
+    def is_compacted(self, copy: Copy) -> bool:
+        """Whether a copy follows the partition's last compaction, or that compaction does not reach it. Any other
+        copy may have records that the compaction removed.
+        """
+        rule = self._rule
+        return rule is None or copy.held.name.generation >= rule.generation or copy.held.start >= rule.bound
 
     def rank(self, place: Place) -> int:
         """The rank of a source: leader, ISR, other replicas, remote tier."""

@@ -92,7 +92,8 @@ def restore(
         sends = Planned(_storage(file, remote, opener, clock))
         roots = plan_format(file, sends.storage.stores)
         plan = plan_restore(file, remote, former, clock, key)
-        if not roots.failures and check_log_not_lost(file, sends.storage.stores):
+        formatted = any(row["plan"] != "format" for row in roots.rows if row["broker"] in file.voters)
+        if not roots.failures and formatted and check_log_not_lost(file, sends.storage.stores):
             check_target(open_heir().metadata.image(), plan)
         send_restore(sends, file, plan)
         planned = _planned(plan, dry_run)
