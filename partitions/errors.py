@@ -140,9 +140,7 @@ class CoordinatorNotAvailableError(RetriableError):
 
 
 class OffsetNotAvailableError(RetriableError):
-    """The high watermark of a recently elected leader is not known yet; an append determines it (KIP-207,
-    KIP-392).
-    """
+    """The new leader's high watermark is not known yet; an append determines it (KIP-207, KIP-392)."""
 
     code = "OFFSET_NOT_AVAILABLE"
 
@@ -169,9 +167,7 @@ class FencedLeaderEpochError(StaleMetadataError):
 
 
 class SnapshotNotFoundError(StaleMetadataError):
-    """The leader does not have the requested snapshot, or no longer has it: request the leader's current snapshot
-    (KIP-630).
-    """
+    """The leader does not have the requested snapshot: request the leader's current snapshot (KIP-630)."""
 
     code = "SNAPSHOT_NOT_FOUND"
 
@@ -268,8 +264,7 @@ class InvalidConfigError(InvalidCallError):
 
 class PolicyViolationError(InvalidCallError):
     """A config of the topic forbids the call. With ``cleanup.policy=snapshot``, only snapshots move the start of
-    the log (KIP-630). Before ``protect.until.ms``, records of the log cannot be deleted.
-    """
+    the log (KIP-630). Before ``protect.until.ms``, records of the log cannot be deleted."""
 
     code = "POLICY_VIOLATION"
 

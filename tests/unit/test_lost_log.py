@@ -93,7 +93,7 @@ def test_a_log_from_which_records_were_removed_does_not_begin_again(
     for dry_run in (True, False):
         with live.unchanged():
             report = live.cluster.recover("t", keep="brokers", dry_run=dry_run, check=False)
-        assert "bring back a broker that was in its ISR" in the_failure(report)
+        assert "bring back a broker that was in the ISR" in the_failure(report)
 
 
 @pytest.mark.parametrize("copies", [1, 3])
