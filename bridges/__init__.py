@@ -13,7 +13,7 @@
     server     the code that the page and ``serve`` share
     jobs       the jobs of the bridges
 
-A bridge imports the core. The core imports no bridges; it finds them by name
+A bridge imports the core. The core imports no bridge, and finds bridges by name
 (``stratalog.engine.config.bridges``). Appends, reads, upkeep and their tests work without this folder.
 """
 

@@ -10,5 +10,6 @@ shown          how tail decodes the values of a format
 opening        opens a format by its name and schema file
 typed          columns of decoded values, and the bytes that could not be decoded
 
-A decoder is strict: it does not decode a value if it would have to omit or round a part. A decoder can be pickled.
+A decoder is strict: it does not decode a value if it would have to omit or round a part of it. A decoder can be
+pickled.
 """

@@ -1,4 +1,4 @@
-"""The tier of a Kafka cluster (KIP-405), read from its bucket or folder while its brokers stay idle.
+"""The tier of a Kafka cluster (KIP-405), read from its bucket or folder, without work for the brokers.
 
     tier                      ``KafkaTier``: plans a read, and returns a DataFrame or Arrow
     segment, segment_states   the uploads in ``__remote_log_metadata``; ``fields`` (its bytes)

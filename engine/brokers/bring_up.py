@@ -1,8 +1,8 @@
 """Formats and registers the roots of brokers.
 
-A root is only formatted if the caller names it, because an empty folder may be an unmounted volume. When a root
-that lost its disk is formatted, the broker gets a new incarnation. Its registration removes the old incarnation
-from every ISR (KIP-903), and ``bootstrap`` restores its replicas.
+A root is only formatted if the caller names its broker, because an empty folder may be an unmounted volume. When a
+root that lost its disk is formatted, the broker gets a new incarnation. The registration removes the old
+incarnation from every ISR (KIP-903), and ``bootstrap`` restores the broker's replicas.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from stratalog.partitions.store import Store
 from stratalog.partitions.store.local_space import folder_path
 
 _PUTS_OF_FORMAT = 3
-"""The number of requests at a PUT's price that check a root and create its broker.json."""
+"""The number of requests, at the price of a PUT, that check a root and create its broker.json."""
 _GETS_OF_REGISTRATION = 2
 
 
@@ -94,11 +94,11 @@ def register_brokers(
     trust_copy: bool = False,
 ) -> Report:
     """Register these brokers unless their roots are already registered, and unfence them, even if they were fenced
-    by hand. Without names, register all brokers of the cluster file; then brokers fenced by hand stay fenced, and
-    moved roots are failures, because an operator must name them.
+    by hand. Without names, register all brokers of the cluster file. Brokers fenced by hand then stay fenced, and
+    moved roots are failures, because an operator must name their brokers.
 
     A root that was moved to another disk, or restored from a copy, is a new incarnation and leaves every ISR,
-    unless ``trust_copy`` says that the copy has everything that was ever on the original.
+    unless ``trust_copy`` vouches that the copy has everything that was ever on the original.
     """
     with execution.run("brokers register") as run:
         for broker_id in [b.broker_id for b in storage.file.brokers] if brokers is None else brokers:
@@ -120,7 +120,7 @@ def add_brokers(
     dry_run: bool = False,
 ) -> Report:
     """Format these brokers' roots unless they are formatted, and register them. No data is copied. With
-    ``if_not_exists``, brokers that are already in the cluster, with formatted roots, are unchanged.
+    ``if_not_exists``, brokers that are already in the cluster, and have formatted roots, stay unchanged.
 
     Raises: InvalidCallError for such a broker without ``if_not_exists``; see ``format_roots``.
     """
@@ -147,8 +147,8 @@ def add_brokers(
 def plan_registration(
     sends: Planned, image: ClusterImage, brokers: Sequence[int], *, trust_copy: bool
 ) -> tuple[ClusterImage, set[int], list[Failure]]:
-    """The metadata as if these brokers' roots were formatted and registered, the brokers whose roots are not
-    formatted yet, and failures to read roots. Adds the requests to the estimate.
+    """Return three things: the metadata as if these brokers' roots were formatted and registered, the brokers
+    whose roots are not formatted yet, and failures to read roots. Adds the requests to the estimate.
     """
     failures: list[Failure] = []
     new: set[int] = set()
@@ -189,7 +189,7 @@ def check_folder(root: str) -> None:
 
 
 def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[int] | None = None) -> Report:
-    """The report of a dry run of formatting these roots (None: all).
+    """Return the report of a dry run that formats these roots (None: all).
 
     Raises: UnknownBrokerError; see ``check_log_not_lost`` for all roots.
     """
@@ -256,7 +256,7 @@ def _to_register(
     by_name: bool,
     trust_copy: bool,
 ) -> RegisterBroker | None:
-    """The command that registers a broker's root; None if nothing changes.
+    """Return the command that registers a broker's root; None if nothing changes.
 
     Raises: UnsignedError; InvalidCallError for a trusted copy that is not a copy; StaleBrokerError for a moved
         root that the caller did not name.

@@ -34,7 +34,8 @@ from stratalog.partitions.store.checking import PART_BYTES, QUICK, StoreCheck
 from stratalog.partitions.store.racing import race_in_threads
 
 REPLICAS = 3
-"""The replication factor of a topic if its creator gives none: two brokers may be lost, one after the other."""
+"""The replication factor of a topic if its creator gives none. With this factor, two brokers may be lost, one
+after the other."""
 FACTORS = (
     "default.replication.factor",
     "offsets.topic.replication.factor",
@@ -43,8 +44,8 @@ FACTORS = (
 
 
 def _check_storage(broker: BrokerEntry, store: Store, clock: Clock, new_id: NewId, opener: OpenStore) -> None:
-    """Check that a root is usable, and that new object storage follows the rules of the log. (``check_store`` also
-    tests folders, which may be on network file systems.)
+    """Check that a root is usable. If it is new object storage, also check that the storage follows the rules of
+    the log. (``check_store`` also tests folders, because they may be on network file systems.)
 
     Raises: LogDirError, UnsupportedStoreError.
     """
@@ -53,7 +54,7 @@ def _check_storage(broker: BrokerEntry, store: Store, clock: Clock, new_id: NewI
         return
     options = replace(broker.storage, part_bytes=PART_BYTES)
     one, other = (opener(broker.log_dir, options, clock) for _ in range(2))
-    with suppress(StorageAuthorizationError):  # unknown without the permission to delete
+    with suppress(StorageAuthorizationError):  # without the permission to delete, this is unknown
         StoreCheck(one, other, race_in_threads, clock, new_id, QUICK).must_hold()
 
 
@@ -88,7 +89,7 @@ def format_cluster(
     formatted = bring_up.format_roots(file, stores, file.voters, new_id, key)
     voters = [Voter(broker, stores[broker], formatted[broker].directory_id, key) for broker in file.voters]
     others = {broker: store for broker, store in stores.items() if broker not in file.voters}
-    # the folders of other brokers may be a voter's root under another address
+    # the folder of another broker may be a voter's root under a different address
     check_owners(file, others, list(others), prober)
     metrics = SnapshotMetrics()
     log = metadata_log(file, stores, voters, clock, new_id, metrics, key=key)
@@ -103,9 +104,9 @@ def format_cluster(
 
 
 def _set_factors(ports: Ports) -> None:
-    """Set the replication factors of new topics to ``min(3, brokers)``: Kafka's defaults would give a user's topic
-    one copy, and would refuse the first commit of a group and the first transaction on fewer than three brokers.
-    Configs that are already set are kept, and so are defaults that already fit the number of brokers.
+    """Set the replication factors of new topics to ``min(3, brokers)``. Kafka's defaults would give a user's topic
+    only one copy. On fewer than three brokers, they would refuse the first commit of a group and the first
+    transaction. Configs that are already set stay unchanged, and so do defaults that fit the number of brokers.
     """
     image = ports.metadata.image()
     count = min(REPLICAS, len(image.brokers))

@@ -104,8 +104,8 @@ def test_an_even_number_of_voters_is_a_warning(tmp_path: Path) -> None:
         ),
         ("[s3]", "[s4]", "top level: unknown key 's4'; did you mean 's3'"),
         ("timeout_s", "timeouts", "s3: unknown key 'timeouts'; did you mean 'timeout_s'"),
-        ('id = "c"', 'id = "c"\nxyz = 1', "cluster: unknown key 'xyz'; there are id, "),
-        ("id = 2", "id = 2\nxyz = 1", r"brokers\[1\]: unknown key 'xyz'; there are id, log_dir"),
+        ('id = "c"', 'id = "c"\nxyz = 1', "cluster: unknown key 'xyz'; the keys are id, "),
+        ("id = 2", "id = 2\nxyz = 1", r"brokers\[1\]: unknown key 'xyz'; the keys are id, log_dir"),
         ('id = "c"', "", "cluster: id is missing: add a name for the cluster"),
         ('id = "c"', 'id = ""', "cluster.id: Expected str of length >= 1"),
         ('id = "c"', 'id = "a b"', "cluster.id: 'a b': use 1 to 64 of"),
@@ -297,7 +297,7 @@ class TestStorage:
 
     def test_options_of_a_remote_that_there_is_not_are_refused(self, tmp_path: Path) -> None:
         text = GOOD.replace('remote = "s3://lake/flights/"', "") + '[remote.storage]\nregion = "a"\n'
-        refuse(tmp_path, text, "remote.storage: it needs cluster.remote, which is missing")
+        refuse(tmp_path, text, "remote.storage: this table needs cluster.remote, which is missing")
 
 
 class TestAddresses:

@@ -218,7 +218,7 @@ def test_an_error_of_ours_is_the_users_line_and_the_message(live: LiveCluster) -
     assert opened == ""
     assert wrong.splitlines()[:3] == ["Cell In[1], line 2", "----> 2 cluster.topics.delete('nope')", ""]
     assert wrong.splitlines()[3].startswith("UnknownTopicOrPartitionError: topic 'nope' does not exist")
-    assert wrong.splitlines()[4:] == ["(%tb shows the whole traceback)"]
+    assert wrong.splitlines()[4:] == ["(%tb shows the full traceback)"]
     assert len(whole.splitlines()) > 15
     assert "delete_topic" in whole
     assert debugged == "True\n"

@@ -407,10 +407,10 @@ def test_the_table_stays_configured_until_the_erasure_is_whole(tmp_path: Path) -
     live = Listed(tmp_path, file_delete_delay_ms="60000")
     live.erase(KEY)
     for name in ("", "lake.flights.other"):
-        with pytest.raises(InvalidConfigError, match="an erasure of its records is not finished"):
+        with pytest.raises(InvalidConfigError, match="an erasure of the topic's records is not finished"):
             live.cluster.topics.alter_configs("t", {"remote.iceberg.table": name})
     with pytest.raises(
-        InvalidConfigError, match="switched off, because an erasure of its records is not finished"
+        InvalidConfigError, match="switched off, because an erasure of the topic's records is not finished"
     ):
         live.cluster.topics.alter_configs("t", UNTIERED)
     assert live.erase(now=True).whole
@@ -423,7 +423,7 @@ def test_defaults_of_the_cluster_keep_the_table_configured_too(tmp_path: Path) -
     live.cluster.topics.alter_configs(None, {"remote.iceberg.table": NAME})
     live.cluster.topics.alter_configs("t", {"remote.iceberg.table": None})
     live.erase(KEY)
-    with pytest.raises(InvalidConfigError, match="an erasure of its records is not finished"):
+    with pytest.raises(InvalidConfigError, match="an erasure of the topic's records is not finished"):
         live.cluster.topics.alter_configs(None, {"remote.iceberg.table": None})
     assert live.erase(now=True).whole
     live.cluster.topics.alter_configs(None, {"remote.iceberg.table": None})
