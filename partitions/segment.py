@@ -103,8 +103,8 @@ def forget() -> None:
 
 
 def forget_files(store: Readable, files: Iterable[DataFile]) -> None:
-    """Clear the cached footers of files that this process is unlikely to read again. Otherwise a process that
-    appends for hours would fill the cache with them. The ends of the files stay cached.
+    """Clear the cached footers of files that this process is unlikely to read again, because a process that
+    appends for hours would fill the cache with them. The ends of the files remain cached.
     """
     for file in files:
         _remembered.take(_key(store, file.object))

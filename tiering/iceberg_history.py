@@ -184,8 +184,8 @@ def unnamed(table: Table, files: Iterable[str], named: Collection[str]) -> list[
 def in_flight(
     table: Table, own: TableFiles, files: Mapping[str, str], metadata: MetadataFiles, settled_ms: int | None
 ) -> list[str]:
-    """The lists and manifests of a walk that a job may be about to commit: no metadata have named them yet, and
-    they were written after ``settled_ms``, or at an unknown time. If ``settled_ms`` is None, there are none.
+    """The lists and manifests of a walk that a job may be about to commit: no metadata file has named them yet,
+    and they were written after ``settled_ms``, or at an unknown time. If ``settled_ms`` is None, there are none.
     Raises: see ``TableFiles.modified_ms``."""
     if settled_ms is None:
         return []

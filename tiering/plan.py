@@ -80,10 +80,11 @@ class UploadPlan:
 def earliest_pending_upload(log: ReplicaLog, remote: Sequence[RemoteSegment], log_start: int, what: str) -> int:
     """The next offset of the leader to upload (KIP-1023, "ListOffsets API").
 
-    It is the end of the remote log, if the leader's log still reaches back that far. Otherwise it is the leader's
-    first offset, and the old remote segments must be removed in the same commit (``expired_segments``). This
-    happens if nothing was ever tiered, or if tiering was off for so long that "the leader's Log-Start-Offset is
-    much ahead of the highest offset on the remote storage" (KIP-1023, "ReplicaFetcher Changes").
+    The start is the end of the remote log, if the leader's log still reaches back that far. If the leader's log
+    begins later, the start is the leader's first offset, and the old remote segments must be removed in the same
+    commit (``expired_segments``). The leader's log begins later if nothing was ever tiered, or if tiering was off
+    for so long that "the leader's Log-Start-Offset is much ahead of the highest offset on the remote storage"
+    (KIP-1023, "ReplicaFetcher Changes").
 
     Raises: CorruptionError if the remote log has a different history than the leader (after an unclean election);
         LogGapError if the leader has deleted records that the remote log lacks. (Then the remote store is a

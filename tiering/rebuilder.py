@@ -3,8 +3,8 @@ writers have put in place of its segment.
 
 This module does not delete or change existing objects. A damaged object keeps its name until the table has dropped
 it and the delay is over; a rebuilt one gets a new name. There is one exception: a missing object is restored under
-its old name, if its old bytes still exist. Then every version of the table that lists the object is readable
-again.
+its old name, if its old bytes still exist. If it has its old name, every version of the table that lists the
+object is readable again.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class Beside:
     lineage: Lineage
     """The leader's lineage, which includes the segment."""
     producers: Mapping[str, ProducerEntry]
-    """The producer state at the end of the segment, if the remote log ends there. Otherwise empty, because no
-    replica begins at that offset.
+    """The producer state at the end of the segment, if the remote log ends there. Empty if the remote log
+    continues, because no replica begins at that offset.
     """
 
 

@@ -29,8 +29,9 @@ Exactly once, at the same offsets
     and only records of that piece may still be in flight. If the log ends within the piece, the next run waits
     until these records have arrived, or timed out at their producer (``settle_s``). One case remains: a run is
     paused after it has written bytes to its socket, but before they are sent. If the pause is longer than that
-    time, and the run continues while the next run works, records get wrong offsets. Both runs detect this by the
-    broker's answer or the end of the log, and end with ``RECORDS_DIFFER``; ``compare`` names the records.
+    time, and the run continues while the next run works, records get wrong offsets. Both runs detect the wrong
+    offsets by the broker's answer or by the end of the log, and end with ``RECORDS_DIFFER``. ``compare`` names the
+    records.
 
 Gaps, at the same offsets
     An offset without a committed record here must be used up in the target. The marker of a transaction uses one

@@ -122,7 +122,7 @@ class AivenLayout:
         stem = kept.get(_OBJECT_PREFIX, self._prefix) + kept.get(_OBJECT_KEY, usual)
         if ".." in stem.split("/") or stem.startswith("/") or segment.segment_id not in stem:
             raise CorruptionError(
-                f"{segment}: its custom metadata contain the name of an object of another segment"
+                f"{segment}: its custom metadata contains the name of an object of another segment"
             )
         return {what: f"{stem}.{what}" for what in ("log", "indexes", "rsm-manifest")}
 
@@ -150,6 +150,6 @@ def _custom(segment: RemoteLogSegment) -> dict[int, str]:
         if tag in (_OBJECT_PREFIX, _OBJECT_KEY):
             text = Fields(data, fields.what).compact_string()
             if not _SAFE.match(text):
-                raise CorruptionError(f"{segment}: its custom metadata contain a name with unusual characters")
+                raise CorruptionError(f"{segment}: its custom metadata contains a name with unusual characters")
             found[tag] = text
     return found

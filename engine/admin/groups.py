@@ -146,7 +146,7 @@ def reset_offsets(
     new offset. ``dry_run`` changes nothing.
 
     Raises: InvalidGroupIdError, GroupIdNotFoundError, UnknownTopicOrPartitionError, InvalidCallError (also for a
-        shift without a commit): nothing was changed; see ``groups.commit``.
+        shift without a commit); see ``groups.commit``. If it raises any of the named errors, nothing was changed.
     """
     check_group(group)
     target = _target(execution.clock, to, shift_by, by_duration)

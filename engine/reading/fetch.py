@@ -111,8 +111,9 @@ class Fetched:
     high_watermark: int
     """The leader's high watermark, for records from any source."""
     end_known: bool
-    """False while a recently elected leader may not know all committed records. Then ``high_watermark`` is a lower
-    bound, and later records can be fetched after an append or ``replicate`` (KIP-207)."""
+    """False while a recently elected leader may not know all committed records. In that case, ``high_watermark``
+    is a lower bound, and later records can be fetched after an append or ``replicate`` (KIP-207).
+    """
     leader_epoch: int | None
     """The leader epoch of the record before ``next_offset``, to pass to the next fetch."""
     remote: bool

@@ -43,8 +43,9 @@ class SettledFields:
     topic: TopicImage
     """The topic with its current types; in a dry run, with the types that it would get."""
     image: ClusterImage | None = None
-    """The metadata of the commit that added fields; None without a commit. With it, the metadata need not be read
-    again."""
+    """The metadata of the commit that added fields; None without a commit. With this metadata, the cluster's
+    metadata does not have to be read again.
+    """
     added: tuple[str, ...] = ()
     dropped: Sequence[UnknownField] = ()
 

@@ -1,8 +1,8 @@
 """Replaces leaders with damaged storage by another member of the ISR (protocol section 1).
 
 When a copy or read finds that a leader's bytes differ from the bytes that were written, the leader resigns here.
-Its damaged file is replaced immediately, while the replica is outside the ISR. Otherwise the replica would rejoin
-with the damaged file, because a sync compares only names and sizes.
+Its damaged file is replaced immediately, while the replica is outside the ISR. Without this repair, the replica
+would rejoin with the damaged file, because a sync compares only names and sizes.
 """
 
 from __future__ import annotations

@@ -227,7 +227,7 @@ def _set(at: int, value: int, size: int) -> Callable[[bytearray], None]:
 @pytest.mark.parametrize(
     ("change", "kind", "message"),
     [
-        (lambda data: data[:-1], CorruptionError, "bytes, but its metadata say"),
+        (lambda data: data[:-1], CorruptionError, "bytes, but its metadata says"),
         (lambda data: data[:5000] + bytes([data[5000] ^ 4]) + data[5001:], CorruptionError, "checksum|byte"),
         (lambda data: rewritten(data, 3, _set(0, 1 << 40, 8)), LogGapError, "batches are missing"),
         (lambda data: rewritten(data, 3, _set(0, 0, 8)), LogGapError, "batches are missing"),

@@ -241,7 +241,7 @@ class _ObjectSources(GoodFiles):
 
 def _follows(held: HeldFile, remote: RemotePartition, erasures: Sequence[Erasure]) -> bool:
     """Whether all records of a file may be kept: the remote log's rule has removed none of them from the segments
-    at these offsets, and no erasure names any of them. Once the metadata no longer have the offsets of an erasure,
+    at these offsets, and no erasure names any of them. Once the metadata no longer has the offsets of an erasure,
     no replica has a file with erased records.
     """
     over = (s for s in remote.segments if s.base_offset < held.end and held.start < s.next_offset)

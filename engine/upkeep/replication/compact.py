@@ -87,7 +87,7 @@ class CompactWork(BoundedWork):
     def until(self) -> int | None:
         """The greatest bound that a rule may have; None: no limit. The remote log must hold everything that a rule
         covers. So it has the last record of each key below the bound, for readers of the table and for a restore.
-        Otherwise a restored cluster would adopt a rule whose bound is above its log end.
+        Without this limit, a restored cluster would adopt a rule whose bound is above its log end.
         """
         if self.recorded is None:
             return None

@@ -151,8 +151,8 @@ class RemoteTables:
         if generation <= self.metadata.image().generation_of(key):  # the view may be older than the rule
             return None
         return CorruptionError(
-            f"{replicas}: its remote log follows removal rule {generation}, which the metadata lack: either a "
-            "restore of this cluster is unfinished (run restore again), or the metadata are an older copy "
+            f"{replicas}: its remote log follows removal rule {generation}, which the metadata lacks: either a "
+            "restore of this cluster is unfinished (run restore again), or the metadata is an older copy "
             "(restore the voters)"
         )
 
