@@ -97,7 +97,7 @@ class _Both:
         elapsed = in_turn(self._ours, self._mirror_maker)
         what = f"mirror, {options.partitions} partitions, {options.records:,} records of 1 KiB, to a folder"
         note = (
-            f"MirrorMaker copies into another broker, with its defaults and {TASKS} tasks; only the second half "
+            f"MirrorMaker copies into another broker, with its defaults and {TASKS} tasks. Only the second half "
             "of its records is timed."
         )
         lines = [self._rates(what, elapsed, Limit(AT_LEAST), note)]

@@ -52,7 +52,7 @@ class Listing:
     chunks: tuple[tuple[ChunkName, StoredObject], ...] = ()
     """Pieces of snapshots whose fetch is in progress, or was interrupted."""
     late: frozenset[WatermarkName] = frozenset()
-    """High watermarks that were written during the listing. They may be above the listed log: then the listing
+    """High watermarks that were written during the listing. They may be above the listed log. If so, the listing
     lacks committed records, but nothing is lost (``StoredObject.late``).
     """
 
@@ -375,7 +375,7 @@ def check_same_ends(what: str, log: ReplicaLog, leader: ReplicaLog) -> None:
 
 
 def check_boundaries(what: str, leader: ReplicaLog, log: ReplicaLog) -> None:
-    """Check that no file of a follower begins inside an append of the leader: otherwise the leader has lost the
+    """Check that no file of a follower begins inside an append of the leader. If one does, the leader has lost the
     append that began at that offset. ``what`` names the leader.
 
     Raises: LogGapError.

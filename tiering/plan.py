@@ -38,7 +38,8 @@ class CopyLag:
 
     def eligible(self, run: Run, newer_bytes: int, now_ms: int, latest_ms: LatestMs) -> bool:
         """Whether a sealed run may be uploaded if ``newer_bytes`` bytes of the log come after it. A run with a
-        timestamp in the future is uploaded immediately: otherwise it would have to wait until that time.
+        timestamp in the future is uploaded immediately. Without this exception, it would have to wait until that
+        time.
         """
         if self.ms == 0 or (self.size_bytes != UNLIMITED and newer_bytes >= self.size_bytes):
             return True

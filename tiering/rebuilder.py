@@ -101,8 +101,8 @@ def rebuild_from_records(
     compression: str,
 ) -> Uploaded:
     """Rebuild a segment from all of its records, in order. Needed if other writers have rewritten the table, and a
-    VACUUM has deleted the segment's object: then the other writers' files have the only copy of the records. A
-    rebuild takes much memory, so segments are rebuilt one at a time.
+    VACUUM has deleted the segment's object. In that case, the other writers' files have the only copy of the
+    records. A rebuild takes much memory, so segments are rebuilt one at a time.
 
     Raises: see ``rebuild``; errors of ``records``.
     """

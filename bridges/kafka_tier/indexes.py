@@ -137,7 +137,7 @@ def check_epochs(epochs: tuple[tuple[int, int], ...], what: str) -> None:
     """Check that the list is not empty and epochs ascend. Raises: CorruptionError."""
     ascend = all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(epochs))
     if not epochs or not ascend or min(epochs[0]) < 0:
-        raise CorruptionError(f"{what} do not ascend: {epochs[:4]}")
+        raise CorruptionError(f"{what} are not in ascending order: {epochs[:4]}")
 
 
 def parse_open_transactions(data: bytes, segment: RemoteLogSegment) -> dict[int, int]:

@@ -1,9 +1,9 @@
 """Lists consumer groups, resets their offsets, deletes them, and reports their lag, like
 ``kafka-consumer-groups.sh``.
 
-A reset of offsets is an ordinary commit by a non-member. Stop the consumers of the group first; otherwise their
-next commit replaces the reset offsets. A deletion only takes effect if the group does not change meanwhile: a
-group that commits during the deletion keeps all its offsets.
+A reset of offsets is an ordinary commit by a non-member. Stop the consumers of the group first. If they keep
+running, their next commit replaces the reset offsets. A deletion only takes effect if the group does not change
+meanwhile: a group that commits during the deletion keeps all its offsets.
 """
 
 from __future__ import annotations

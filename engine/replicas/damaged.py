@@ -42,8 +42,8 @@ def replace_leaders(metadata: MetadataClient, storage: Storage, damaged: Damaged
     """Elect an intact member of the ISR for each partition that has such a member, and remove the old leader from
     the ISR; one commit for all. Returns a note for each partition with a new leader.
 
-    Every member has all acknowledged records, so the election is clean. Without another intact member the leader
-    stays, because the extent of its loss is unknown. A damaged file of a resigned leader is replaced by the new
+    Every member has all acknowledged records, so the election is clean. Without another intact member, the leader
+    is kept, because the extent of its loss is unknown. A damaged file of a resigned leader is replaced by the new
     leader's copy, after that copy has been verified.
     """
     chosen: dict[TopicIdPartition, int] = {}

@@ -7,8 +7,8 @@
                        and the batch's id as the sequence, so a second attempt appends nothing
     a batch ends       the driver acknowledges (steps 6 and 7)
 
-Rows that a task cannot append (for example, because their leader has changed) go to the driver if they are few.
-Otherwise the task fails, and Spark retries it.
+Rows that a task cannot append (for example, because their leader has changed) go to the driver if they are few. If
+there are many such rows, the task fails, and Spark retries it.
 
 Spark passes a task the id of its batch in an undocumented local property. Without it, all rows go to the driver.
 """

@@ -203,7 +203,7 @@ def test_leader_epochs_are_not_those_of_a_segment_that_does_not_count() -> None:
     name = names.layout.objects(segment)[IndexKind.LEADER_EPOCH]
     tier = in_memory(MAIN, lambda one, data: b"" if one == name else data)
     tier.states.contradictory[segment.segment_id] = "it has two different descriptions"
-    with pytest.warns(UserWarning, match="are contradictory: it has two different descriptions"):
+    with pytest.warns(UserWarning, match="is contradictory: it has two different descriptions"):
         assert len(got(tier, "plain")) == segment.start_offset
 
 

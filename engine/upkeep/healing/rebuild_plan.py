@@ -1,10 +1,10 @@
 """Plans which files of replicas replace a damaged or missing object of the remote tier. Pure.
 
 Any good file of a replica can be used (``sources``) until it is deleted. The best source is the same file.
-Otherwise the records come from other files, in any pieces, and from several replicas if no replica has all
-records. A file is never cut short, because its producer state is valid only at its end. If a file extends beyond
-the segment, the next remote segments are rebuilt together with it. If the file extends beyond the remote log
-(because a zombie merged late), its remaining records first become a remote segment.
+If no replica has that file, the records come from other files, in any pieces, and from several replicas if no
+replica has all records. A file is never cut short, because its producer state is valid only at its end. If a file
+extends beyond the segment, the next remote segments are rebuilt together with it. If the file extends beyond the
+remote log (because a zombie merged late), its remaining records first become a remote segment.
 """
 
 from __future__ import annotations

@@ -431,7 +431,7 @@ def _with_remote(
     tables: RemoteTables, image: ClusterImage, works: Mapping[TopicIdPartition, CompactWork]
 ) -> dict[TopicIdPartition, CompactWork]:
     """The works with their remote segments. If a remote log cannot be read, or follows a rule that the metadata
-    lack, the work is left out, with a failure.
+    lacks, the work is left out, with a failure.
     """
     unread = tables.open(image, [image.topics[topic_id] for topic_id in dict.fromkeys(key[0] for key in works)])
     found: dict[TopicIdPartition, CompactWork] = {}

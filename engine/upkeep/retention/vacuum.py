@@ -12,7 +12,7 @@
 7. bring outdated Iceberg tables up to date, and expire their old snapshots
 8. clean the logs of the tables: delete entries that a checkpoint replaces and that are older than their retention
 
-A folder of an unknown topic stays if it is not marked as deleted, and is reported: either an operator kept the
+A folder of an unknown topic is kept if it is not marked as deleted, and is reported: either an operator kept the
 remote log of a topic, or another cluster shares the remote tier. Ages are measured with the clock of the storage
 that holds the objects. If this clock and the clock of this machine disagree, nothing is deleted in that storage
 (``stratalog.partitions.agreed_time``).
