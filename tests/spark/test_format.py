@@ -184,7 +184,7 @@ def test_rows_with_their_partitions_go_by_the_driver(
         ("overwrite", ["partition", "value"], {}, "a log is only appended to"),
         ("append", ["value", "7 AS extra"], {}, r"no place for the columns \['extra'\]"),
         ("append", ["partition", "value"], {"producer": "p"}, "needs a sequence"),
-        ("append", ["partition", "value"], {"sequence": "-1"}, "it takes a number, 0 or more"),
+        ("append", ["partition", "value"], {"sequence": "-1"}, "give a number, 0 or more"),
         ("append", ["partition", "value"], {"prodcer": "p"}, "did you mean 'producer'"),
         ("append", ["partition", "value", "7L AS offset"], {}, "a row's offset is 7: omit the column"),
         ("append", ["partition", "value", "'b' AS topic"], {}, "a row's topic is 'b'"),
