@@ -16,8 +16,9 @@ The files that had the records are deleted by the next run, after file.delete.de
 The certificate says what was erased, and what is not erased yet. It contains no keys, only digests, with which
 stratalog verify --erased finds the keys in the bytes of every copy. In the remote tier, the objects that had the
 records and the older versions of the Delta table and of the Iceberg table are deleted too. A topic from which
-records cannot be erased everywhere (compacted with an Iceberg table, with snapshots, protected) is refused with
-an error that names it, and nothing is changed.
+records cannot be erased everywhere (compacted with an Iceberg table, with published snapshots, protected) is
+refused with an error that names it, and nothing is changed. In a topic with snapshots, the log then starts at a
+snapshot without the keys: all earlier records leave the log.
 """
 
 from __future__ import annotations
