@@ -112,9 +112,9 @@ def _listing(
         marks_gone = {*old.watermarks}
         marks = tuple(sorted([*(mark for mark in marks if mark not in marks_gone), *new.watermarks]))
         late = (late - marks_gone) | new.late
-    foreign, outdated = (
+    foreign, others = (
         tuple(sorted([*(stored for stored in held if id(stored) not in left), *added], key=attrgetter("name")))
-        for held, added in ((before.foreign, new.foreign), (before.outdated, new.outdated))
+        for held, added in ((before.foreign, new.foreign), (before.other_snapshots, new.other_snapshots))
     )
     return Listing(
         data=data,
@@ -124,7 +124,7 @@ def _listing(
         foreign=foreign,
         checkpoints=registers(before.checkpoints, new.checkpoints),
         chunks=registers(before.chunks, new.chunks),
-        outdated=outdated,
+        other_snapshots=others,
         late=late,
     )
 

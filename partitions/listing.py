@@ -53,8 +53,8 @@ class Listing:
     """Snapshots, by end offset."""
     chunks: tuple[tuple[ChunkName, StoredObject], ...] = ()
     """Pieces of snapshots whose fetch is in progress, or was interrupted."""
-    outdated: tuple[StoredObject, ...] = ()
-    """Snapshots, and pieces of snapshots, that do not follow the partition's last erasure, by name."""
+    other_snapshots: tuple[StoredObject, ...] = ()
+    """Snapshots, and pieces of snapshots, of another generation than the partition's last erasure, by name."""
     late: frozenset[WatermarkName] = frozenset()
     """High watermarks that were written during the listing. They may be above the listed log: then the listing
     lacks committed records, but nothing is lost (``StoredObject.late``).
@@ -88,8 +88,9 @@ def parse(
     folder: str, objects: Iterable[StoredObject], uri_of: Callable[[str], str] = str, *, generation: int = 0
 ) -> Listing:
     """The objects of a replica's folder, sorted by kind; ``folder`` is the path below the root, and ``uri_of``
-    gives the address for errors. ``generation`` is that of the partition's last removal rule (0: none): a file of
-    a later generation is foreign, because no rule has made it. A snapshot of an earlier generation is outdated.
+    gives the address for errors. ``generation`` is that of the partition's last removal rule (0: none): a data
+    file of a later generation is foreign, because no rule has made it. A snapshot counts if it has exactly this
+    generation.
 
     Raises: CorruptionError if a name of the log is not a regular file: a reader by path, such as Spark, would
     follow it.
@@ -102,7 +103,7 @@ def parse(
     foreign: list[StoredObject] = []
     checkpoints: list[tuple[CheckpointName, StoredObject]] = []
     chunks: list[tuple[ChunkName, StoredObject]] = []
-    outdated: list[StoredObject] = []
+    others: list[StoredObject] = []
     for stored in objects:
         parsed = parse_name(name_in(folder, stored.name))
         if stored.special and parsed is not None:
@@ -122,8 +123,8 @@ def parse(
                 checkpoints.append((name, stored))
             case ChunkName() as name if name.generation == generation:
                 chunks.append((name, stored))
-            case CheckpointName() | ChunkName() as name if name.generation < generation:
-                outdated.append(stored)
+            case CheckpointName() | ChunkName():
+                others.append(stored)
             case _:
                 foreign.append(stored)
     return Listing(
@@ -134,7 +135,7 @@ def parse(
         tuple(foreign),
         tuple(sorted(checkpoints, key=lambda found: found[0])),
         tuple(sorted(chunks, key=lambda found: found[0])),
-        tuple(sorted(outdated, key=_PLACE)),
+        tuple(sorted(others, key=_PLACE)),
         frozenset(late),
     )
 

@@ -14,7 +14,7 @@ The snapshots that count
     snapshot of exactly the generation in the metadata is *current*: readers use it, followers copy it, and the
     log start moves because of it. An older snapshot is *outdated*, wherever it appears: on a replica that was
     away, or made by a slow job that read the keys before the erasure. The next job that cleans the replica
-    deletes it. A snapshot of a greater generation is foreign, because no erasure in the metadata made it.
+    deletes it. A snapshot of a greater generation is not used either, because no erasure in the metadata made it.
 
     A run numbers its erasure before it writes: it raises the partition epoch by one, which only one run can do,
     and takes the number that the next change of the partition will have (``next_generation``). The metadata

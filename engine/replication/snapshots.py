@@ -135,10 +135,11 @@ def outdated_files(replica: Replica, log: ReplicaLog, view: PartitionView) -> li
     """The snapshots of a replica, and their pieces, that do not follow the last erasure of the view, and those of
     an erasure that ended before its commit (``stratalog.snapshots.erasure``). No reader uses them.
     """
-    found = [*log.listing.outdated]
-    for stored in log.listing.foreign:
+    found = []
+    for stored in log.listing.other_snapshots:
         name = parse_name(name_in(replica.folder, stored.name))
-        if isinstance(name, CheckpointName | ChunkName) and is_abandoned(name.generation, view.partition_epoch):
+        assert isinstance(name, CheckpointName | ChunkName)
+        if name.generation < view.generation or is_abandoned(name.generation, view.partition_epoch):
             found.append(stored)
     return found
 

@@ -254,8 +254,7 @@ class _CleaningSnapshots(Cleaning):
                 self.left.append(NotErased(f"broker {broker}", why))
                 return
             super().on(broker)
-            if latest is not None:
-                self._clean_snapshots(broker, replica, latest)
+            self._clean_snapshots(broker, replica, latest)
 
     def _is_old(self, replica: Replica, latest: Snapshot) -> bool:
         """Whether the latest snapshot of a replica has the keys: the leader's later one does not."""
@@ -269,13 +268,13 @@ class _CleaningSnapshots(Cleaning):
             return False
         return holds_keys(replica.store, name, stored, keys)
 
-    def _clean_snapshots(self, broker: int, replica: Replica, latest: Snapshot) -> None:
+    def _clean_snapshots(self, broker: int, replica: Replica, latest: Snapshot | None) -> None:
         work, view = self._work, self._work.replicas.view
         log = replica.log(fresh=True)
         now_ms = agreed_ms(work.clock, replica.store)
         since_ms = min((one.modified_ms for _, one in log.listing.checkpoints), default=0)
         found = outdated_files(replica, log, view)
-        for name, stored in log.listing.checkpoints:
+        for name, stored in log.listing.checkpoints if latest is not None else ():
             if name == latest.snapshot_id.name:
                 if self._is_old(replica, latest):
                     why = "no replica has a later snapshot without the keys: run `stratalog snapshot`, then erase"
@@ -284,8 +283,9 @@ class _CleaningSnapshots(Cleaning):
                 found.append(stored)
         found += [
             stored
-            for name, stored in log.listing.chunks
-            if SnapshotId.of(name.checkpoint) <= latest.snapshot_id and name.end_offset <= work.start
+            for name, stored in log.listing.chunks  # a fetch that needs them begins again
+            if name.end_offset <= work.start
+            or (latest is not None and SnapshotId.of(name.checkpoint) <= latest.snapshot_id)
         ]
         doomed: list[StoredObject] = []
         for stored in found:
@@ -338,11 +338,11 @@ def snapshot_left(
     Raises: errors of reading the file.
     """
     name = parse_name(base_name(stored.name))
-    if isinstance(name, ChunkName):
-        return "it is a piece of a snapshot that is being copied, or was"
-    assert isinstance(name, CheckpointName)
+    assert isinstance(name, CheckpointName | ChunkName)
     if name.generation < generation:
         return "it does not follow the erasure"
     if keys is None or (name.generation == generation and name.end_offset > looked_to):
         return None
+    if isinstance(name, ChunkName):
+        return "it is a piece of a snapshot that is being copied, or was"
     return "it has a record of the keys" if holds_keys(store, name, stored, keys) else None
