@@ -1,13 +1,13 @@
 """``make bench``: compares this log with the plainest tool that moves the same bytes.
 
-Each benchmark takes a ``Bench``, does the same work with this log and with its peer twice in turn (A B A B,
-because the speed of a machine varies), and returns lines of the table; the better of two turns counts. The times
+Each benchmark takes a ``Bench``, does the same work alternately with this log and with its peer (A B A B, because
+the speed of a machine varies), and returns lines of the table with the median and range of the turns. The times
 include neither preparation nor the start of the session.
 
     options         what to measure, from the environment
     table           lines, limits, and the table of them
     measuring       turns and clocks
-    bench           the ground to measure on: records, clusters in folders, files
+    bench           the environment of a benchmark: records, clusters in folders, files
     copying         replicate and tier to a folder, compared with cp + fsync
     uploading       tier to an S3 server, compared with a multipart upload
     appending       append, compared with repartition + write.parquet; the peak memory of a Python worker
@@ -23,7 +23,7 @@ include neither preparation nor the start of the session.
     mirror_maker    Kafka's MirrorMaker, as a process
     kafka_topics    fills and reads the topics of a Kafka broker
     bootstrapping   bootstrap from the last tiered offset on, compared with a full copy
-    restoring       a cluster that lost all its brokers: until it takes appends again, until it is whole
+    restoring       a cluster that lost all its brokers: until appends succeed, then until all are in the ISR
     quorum          commits of metadata, compared with plain files; many drivers at once
     large_cluster   KIP-630's million partitions: one small record, its replay, and later reads and commits
     checkpointing   generating and loading a snapshot of a million partitions, compared with the codec alone
@@ -35,7 +35,7 @@ include neither preparation nor the start of the session.
     compaction      compactions by their dirty part, and of many keys: python -m bench.compaction
     hour            a producer for an hour, with only maintain beside it: python -m bench.hour
     shared_tail     a prototype, for docs/shared-tail.md: python -m bench.shared_tail
-    serving         clients of Kafka, beside a fetch: python -m bench.serving
-    memory          the peak memory of worker processes, and of this one
+    serving         clients of Kafka, compared with a fetch: python -m bench.serving
+    memory          the peak memory of worker processes, and of this process
     s3_server       a real S3 server on this machine, for tests too
 """

@@ -1,6 +1,6 @@
 """``make bench``: how fast this log is on this machine, compared with the plainest tools for the same bytes. The
 figures are printed, and written into docs/performance.md (those of costs into docs/costs.md, of restore into
-docs/operations.md) in the place of earlier ones.
+docs/operations.md) in place of the earlier figures.
 
 Settings come from the environment (or ``make bench NAME=value``):
 
@@ -12,8 +12,8 @@ Settings come from the environment (or ``make bench NAME=value``):
     COMMITS     small commits of metadata to replay: 100000
     GROWTH      the largest size for measuring how costs grow; the sizes are 10, 100 and so on: 1000
     BENCH_DIR   a folder that does not exist yet, on the disk to measure: ./bench-data
-    KAFKA       a Kafka to compare with: own (fetched from Maven Central, 50 MB, and started for it), or the
-                host:port of one that runs, which is enough for scans; without it these lines are left out
+    KAFKA       a Kafka to compare with: own (fetched from Maven Central, 50 MB, and started by the benchmark), or
+                the host:port of a running broker, which is enough for scans; without it, these lines are left out
     ONLY        some of calls,latency,rates,append,append3,typed,replicate,hot,idle,tier,remote_log,scan,pruned,
                 plan,ranges,kafka,mirror,stream,remote_reads,bootstrap,restore,quorum,metadata,replay,state,growth,costs
 """
@@ -115,7 +115,9 @@ def main() -> int:
     try:
         options = bench_options(os.environ, Path("bench-data"))
         if options.folder.exists():
-            raise InvalidCallError(f"BENCH_DIR {options.folder} exists: name a folder that does not, or remove it")
+            raise InvalidCallError(
+                f"BENCH_DIR {options.folder} exists: name a folder that does not exist, or remove this one"
+            )
         options.folder.mkdir(parents=True)
     except (InvalidCallError, OSError) as error:
         print(f"bench: {error}", file=sys.stderr)
@@ -135,14 +137,16 @@ def main() -> int:
 
 
 def _settings(options: BenchOptions) -> dict[str, str]:
-    """Spark settings of the session: its Kafka connector, if used, beside the jars of all sessions."""
+    """Spark settings of the session: its Kafka connector, if used, in addition to the jars of all sessions."""
     if options.kafka is None or "kafka" not in options.only:
         return {}
     return {"spark.driver.extraClassPath": os.pathsep.join([class_path(jar_folder()), connector_class_path()])}
 
 
 def _measure(options: BenchOptions, failed: list[str]) -> dict[str, list[Row]]:
-    """The lines of each benchmark. The lines of a successful benchmark are on the page as soon as it ends."""
+    """The lines of each benchmark. The lines of a successful benchmark are written to the page as soon as it
+    ends.
+    """
     if {"idle", "tier", "remote_log", "restore", "quorum", "costs"} & set(options.only):
         uploading.reach_servers()
     bench = _begun(options)
@@ -172,7 +176,7 @@ def _measure(options: BenchOptions, failed: list[str]) -> dict[str, list[Row]]:
 
 
 def _begun(options: BenchOptions) -> Bench:
-    """The benchmark's ground, with a session unless no selected benchmark needs one."""
+    """The environment of the benchmarks, with a session unless no selected benchmark needs one."""
     if set(options.only) <= WITHOUT_SPARK:
         return Bench(None, options)
     sessions: list[SparkSession] = []
@@ -181,7 +185,7 @@ def _begun(options: BenchOptions) -> Bench:
         f"{options.records:,} records of 1 KiB, {size_text(options.bytes)}, {options.partitions} partitions, in "
         f"{options.folder}\n{page.machine(sessions[0].version)}; zstd at level 1 on both sides; {TURNS} turns of "
         "each, side by side: their medians, with the range in brackets\nthe session started in "
-        f"{started:.1f} s, apart from everything below\n",
+        f"{started:.1f} s, which no figure below includes\n",
         flush=True,
     )
     return Bench(sessions[0], options)

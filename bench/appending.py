@@ -1,7 +1,8 @@
 """Append (acks=leader, one replica) compared with ``repartition + write.parquet`` with the same codec and level,
 and the peak memory of the Python worker that appends everything to one partition. Also the cost of remembering the
-records of a named producer: its append compared with one without a name, and the share of the digest in the
-processor time."""
+records of a named producer: an append with a name compared with an append without one, and the share of the digest
+in the processor time.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def append(bench: Bench) -> list[Line]:
 
 
 def _digest(bench: Bench) -> float:
-    """Processor seconds of the digest of all records, without reading them."""
+    """Processor seconds of the digest of all records, without reading the records."""
     bench.records()
     digest = RecordsDigest(physical_schema(), timestamps=True)
     seconds = 0.0

@@ -1,4 +1,4 @@
-"""The ground to measure on: records from a seed, clusters in folders, and the files they hold."""
+"""The environment of a benchmark: records from a seed, clusters in folders, and their files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from stratalog.partitions.producers import Acks
 from stratalog.partitions.records import physical_schema
 
 SOURCE_FILES = 16
-"""The number of slices of the records, so that tasks share them, and a benchmark can use a part."""
+"""The number of slices of the records. Tasks share the slices, and a benchmark can use only some of them."""
 COLUMNS = 20
 """The number of columns of the typed topic."""
 TOPIC = "bench"
@@ -177,7 +177,7 @@ class BenchCluster:
         return found
 
     def remove(self) -> None:
-        """Free the disk, as soon as no driver merges a log in the background."""
+        """Wait until no driver merges a log in the background, and free the disk."""
         for driver in (self.cluster, *self.drivers):
             driver.close()
         shutil.rmtree(self.folder)
@@ -186,7 +186,9 @@ class BenchCluster:
 def cluster_file(
     folder: Path, name: str, brokers: int, remote: str, s3: Mapping[str, str | bool] | None = None
 ) -> Path:
-    """Write the cluster file of a folder. A file with options of S3 has another name, so that both can exist."""
+    """Write the cluster file of a folder. A file with options of S3 has a different name, so that both files can
+    exist.
+    """
     lines = ["[cluster]", f'id = "{name}"', f'remote = "{remote}"', "voters = [1]"]
     for broker in range(1, brokers + 1):
         log_dir = folder / f"broker-{broker}"
@@ -212,8 +214,9 @@ def record_batch(values: pa.Array) -> pa.RecordBatch:
 
 @contextmanager
 def stages_of(spark: SparkSession) -> Iterator[list[Any]]:
-    """The stages that the jobs of the block, in this thread, have run, in order, as Spark's ``StageData``;
-    available after the block."""
+    """Collect the stages of the jobs that this thread runs in the block, in order, as Spark's ``StageData``;
+    available after the block.
+    """
     context = spark.sparkContext
     tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
     group, stages = random_id(), list[Any]()
@@ -237,7 +240,9 @@ def in_memory(size_bytes: int) -> Iterator[Path]:
         raise InvalidCallError(f"{TMPFS} is not a folder: this benchmark needs a file system in memory")
     free = shutil.disk_usage(TMPFS).free
     if free < size_bytes:
-        raise InvalidCallError(f"{TMPFS} has {size_text(free)}, this benchmark needs {size_text(size_bytes)}")
+        raise InvalidCallError(
+            f"{TMPFS} has {size_text(free)} free, but this benchmark needs {size_text(size_bytes)}"
+        )
     with tempfile.TemporaryDirectory(prefix="stratalog-bench-", dir=TMPFS) as folder:
         yield Path(folder)
 

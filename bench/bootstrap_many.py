@@ -18,8 +18,9 @@ LOST = 2
 PARTITION_BYTES = 256 * 1024
 """The size of a partition, in files of a few kilobytes."""
 NOTE = (
-    "Everything except one append is tiered. On folders a listing is two scans that agree, hence two calls. From "
-    "the remote tier, each partition reads the footer of its last segment, and the topic loads its table once."
+    "Everything except one append is tiered. On folders, a listing takes two scans that must agree, so it counts "
+    "as two calls. From the remote tier, each partition reads the footer of its last segment, and the topic loads "
+    "its table once."
 )
 
 
@@ -34,7 +35,7 @@ def bootstrap_many(bench: Bench) -> list[Line]:
         append_one(made.cluster, range(PARTITIONS)).raise_for_failures()
         made.cluster.tier().raise_for_failures()
         append_one(made.cluster, range(PARTITIONS)).raise_for_failures()
-        bench.say("bootstrap of them all")
+        bench.say("bootstrap of all of them")
         reports: dict[bool, Report] = {}
         ours, full = in_turn(
             lambda: _bootstrap(bench, made, True, reports), lambda: _bootstrap(bench, made, False, reports)

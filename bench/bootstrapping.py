@@ -20,8 +20,9 @@ LOST = 2
 
 
 def bootstrap(bench: Bench) -> list[Line]:
-    """The bytes compared with those that are not tiered yet, the seconds compared with a full copy, and the
-    seconds at 16x compared with 1x."""
+    """The bytes copied compared with the bytes that are not tiered yet, the seconds compared with a full copy, and
+    the seconds at 16x compared with 1x.
+    """
     made = bench.cluster("bootstrap", brokers=2)
     made.create_topic(bench.options.partitions, replicas=2)
     made.tiered()
@@ -78,12 +79,12 @@ def bootstrap(bench: Bench) -> list[Line]:
 
 def _drop_first_records(bench: Bench, made: BenchCluster) -> None:
     """Move the first records of the log to the remote tier only: a follower that finds the whole log on its
-    leader's disk does not need the tier (KIP-1023), and copies it."""
+    leader's disk does not need the tier (KIP-1023), and copies the log."""
     for _ in range(2):  # the last file of a log always stays
         made.append(bench.records([0]).limit(100 * bench.options.partitions), acks="all")
     made.cluster.tier().raise_for_failures()
     made.cluster.topics.alter_configs(TOPIC, {"local.retention.bytes": "0", "file.delete.delay.ms": "0"})
-    for _ in range(2):  # the second time, what left the log is deleted
+    for _ in range(2):  # the second run deletes what is no longer in the log
         made.cluster.retain().raise_for_failures()
     made.cluster.topics.alter_configs(TOPIC, {"local.retention.bytes": "-1"})
 

@@ -62,7 +62,7 @@ class Scenario:
     calls: tuple[Call, ...]
     per: tuple[str, ...] = (RUN, PARTITION)
     again: bool = False
-    """Whether the driver has run it once before."""
+    """Whether the driver has run the operation once before."""
 
     def expected(self, per: str) -> Counter[str]:
         """The expected number of calls of each kind for every ``per``."""
@@ -114,8 +114,9 @@ class CountedCluster:
         self.cluster = with_parts(Cluster, new_id=self._new_id, opener=self._open).format(self._file)
 
     def driver(self) -> Cluster:
-        """A separate driver, which has read the metadata and no partition. It serves followers one after the
-        other, as in parallel both may read the same footer."""
+        """A separate driver, which has read the metadata and no partition. The driver serves followers one after
+        the other, because in parallel both may read the same footer.
+        """
         ports = open_ports(
             load_cluster_file(self._file), clock=SystemClock(), new_id=self._new_id, opener=self._open, key=None
         )
@@ -138,7 +139,7 @@ class CountedCluster:
         return f"{next(self._numbers):032x}"  # placement depends on ids, so they are deterministic
 
     def _open(self, uri: str, options: StoreOptions, clock: Clock) -> Store:
-        # As for a bucket: checks whether two files are one, or a folder takes files, apply only to folders.
+        # As for a bucket: the checks of folders (are two files the same, can files be written?) are not made.
         address = uri if uri.endswith("/remote") else uri.replace("file://", "memory://")
         return CountingStore(self._roots.setdefault(uri, MemoryStore(address, clock)), self._note)
 
@@ -177,7 +178,7 @@ def _behind(made: CountedCluster, partitions: int, files: int) -> None:
 
 
 def _one_out(made: CountedCluster, partitions: int, files: int) -> None:
-    """Take one follower of every partition, which lacks nothing, out of the ISR."""
+    """Take one follower of every partition out of the ISR, although it lacks nothing."""
     _filled(made, partitions)
     follower = BROKERS
     assert all(view.leader != follower for view in made.cluster.image.views(TOPIC))
@@ -194,7 +195,8 @@ def _tiered(made: CountedCluster, partitions: int, files: int) -> None:
         configs={"remote.storage.enable": "true", "segment.bytes": "1"},
     )
     made.append(partitions)
-    for _ in range(3):  # uploads; finds nothing to do; has an old version of the list to delete
+    # The first run uploads, the second has nothing to do, and the third deletes an old version of the list.
+    for _ in range(3):
         made.cluster.tier().raise_for_failures()
 
 
@@ -220,19 +222,17 @@ def _metadata(because: str) -> tuple[Call, ...]:
 
 _BEGIN = (
     *_metadata("the view to work in"),
-    Call(RUN, STAT, BROKERS, "every root is looked at: is it there, is it the registered one?"),
+    Call(RUN, STAT, BROKERS, "every root is checked: does it exist, and is it the registered one?"),
 )
-_MEMORY = (
-    Call(RUN, LIST, BROKERS, "the memory of upkeep: is it known to have failed before? Nothing is written"),
-)
-_UNCHANGED = _metadata("does the view still hold? (!)")
+_MEMORY = (Call(RUN, LIST, BROKERS, "the memory of upkeep: has this operation failed before? Nothing is written"),)
+_UNCHANGED = _metadata("is the view still current? (!)")
 _CLAIM = (
     Call(
         RUN,
         LIST,
         2,
-        "a metadata epoch is claimed: the greatest claim before (a read as well: is there anything to "
-        "commit?), and what it continues from (!)",
+        "a metadata epoch is claimed: the greatest earlier claim (also for a read: is there anything to commit?), "
+        "and the log that it continues (!)",
     ),
     Call(RUN, CREATE, 1, "the claim"),
 )
@@ -251,7 +251,7 @@ _FIRST_LOOK = (
 _APPEND = (
     Call(PARTITION, LIST, 1, "the leader: where its log ends"),
     Call(PARTITION, CREATE, 1, "the file on the leader"),
-    Call(PARTITION, LIST, 1, "the leader again: the file is in its log (!)"),
+    Call(PARTITION, LIST, 1, "the leader again: the file is in the leader's log (!)"),
     Call(PARTITION, READ, 1, "its footer: it is this append's, not one of that name by a zombie"),
     Call(PARTITION, LIST, 2, "the followers: what they lack"),
     Call(PARTITION, LIST, 1, "the leader after them", least=0),
@@ -263,7 +263,7 @@ _APPEND = (
 
 _APPEND_AGAIN = (
     Call(PARTITION, CREATE, 1, "the file on the leader, at the end that is known: the name is free"),
-    Call(PARTITION, LIST, 1, "the leader again, behind that end: the file is in its log (!)"),
+    Call(PARTITION, LIST, 1, "the leader again, after that end: the file is in its log (!)"),
     Call(PARTITION, STAT, 1, "its root after that"),
     Call(
         PARTITION,
@@ -338,14 +338,14 @@ SCENARIOS = (
         (
             *_BEGIN,
             *_SYNC_LISTS[:-1],
-            Call(FILE, READ, 1, "its footer on the leader: no file is missing behind it"),
+            Call(FILE, READ, 1, "its footer on the leader: no file is missing after it"),
             Call(FILE, COPY, 2, "its bytes to each follower"),
             Call(FILE, CREATE, 2, "its name on each follower"),
             *_UNCHANGED,
             *_WATERMARK,
             *_CLAIM,
             Call(RUN, CREATE, 1, "one commit for all partitions: they have twice as many records as were known"),
-            Call(RUN, LIST, 1, "the voter after it: it is in its log (!)"),
+            Call(RUN, LIST, 1, "the voter after the commit: the commit is in its log (!)"),
             Call(RUN, READ, 3, "the root of the voter after each of these listings"),
             *_MEMORY,
         ),
@@ -361,8 +361,8 @@ SCENARIOS = (
             *_MEMORY,
             *_CLAIM,
             Call(RUN, CREATE, 2, "two commits for all partitions: adding, in the ISR (!)"),
-            Call(RUN, LIST, 2, "the voter after each of them: it is in its log (!)"),
-            Call(RUN, LIST, 2, "the metadata after each of them: the view to continue in", least=0),
+            Call(RUN, LIST, 2, "the voter after each commit: the commit is in its log (!)"),
+            Call(RUN, LIST, 2, "the metadata after each commit: the view to continue in", least=0),
             Call(RUN, READ, 6, "the root of the voter after each of these listings", least=4),
             Call(
                 PARTITION,
@@ -383,7 +383,12 @@ SCENARIOS = (
             Call(RUN, READ, BROKERS, "that version"),
             Call(RUN, LIST, 1, "the remote tier: it describes the cluster as it is"),
             Call(RUN, LIST, 1, "the log of the table: how large it is, before delta-rs reads it"),
-            Call(RUN, READ, 1, "the root that holds the list: it is the registered one, and no empty mount point"),
+            Call(
+                RUN,
+                READ,
+                1,
+                "the root that holds the list: it is the registered one, and not an empty mount point",
+            ),
             Call(RUN, CREATE, BROKERS, "the next version: when everything is due again"),
             Call(RUN, DELETE, BROKERS, "the last version but one"),
             *_MEMORY,
@@ -394,7 +399,7 @@ SCENARIOS = (
 
 
 def calls(bench: Bench) -> list[Line]:
-    """The present calls of every scenario, compared with the least possible."""
+    """The current calls of every scenario, compared with the least possible."""
     bench.say("calls")
     lines = []
     for scenario in SCENARIOS:

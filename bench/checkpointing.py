@@ -1,7 +1,7 @@
 """Generating and loading a snapshot of the metadata, at three sizes: time, bytes, memory; and the codec alone.
 
-The peer of loading is the minimum: reading the file, and decoding each record and keeping it. Each of the two runs
-in a separate process per size, so that its peak memory is that of the work.
+The peer of loading is the minimum: reading the file, and decoding each record and keeping it. Each runs in a
+separate process per size, so that the peak memory of the process is that of the work.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ if TYPE_CHECKING:
 CLUSTER = "bench"
 CODEC_TIMES = 3
 SHAPE = Limit(1.25, at_most=True)
-"""The greatest ratio of the time per partition to that for a tenth of the partitions, which would be 1; machines
-vary from run to run."""
+"""The greatest ratio of the time per partition to the time per partition for a tenth of the partitions. Ideally it
+is 1, but machines vary from run to run.
+"""
 SHAPE_NOTE = (
-    "To reach: the time per partition, divided by that of the previous image, which is a tenth as large; 1 is "
-    "linear."
+    "To reach: the time per partition, divided by the time per partition of the previous image, which is a tenth "
+    "as large; 1 is linear."
 )
 
 _EPOCH = 1
@@ -85,7 +86,7 @@ def checkpoints(bench: Bench) -> list[Line]:
 
 
 def generate(folder: Path, partitions: int) -> Taken:
-    """Take a snapshot in each turn; the first one stays, and reports its memory."""
+    """Take a snapshot in each turn; the first snapshot stays, and its peak memory is measured."""
     image = folded(_first(), example_records(partitions))
     state = LogState(image=image, lineage=Lineage(((_EPOCH, 0),)), epoch=_EPOCH)
     peaks: list[int | None] = []

@@ -57,7 +57,8 @@ class Gate(BaseHTTPRequestHandler):
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _OF_ONE_CONNECTION}
         if "Content-Length" in self.headers or body:
             headers["Content-Length"] = str(len(body))
-        with closing(HTTPConnection(*self.behind, timeout=60)) as server:  # a kept one may be closed at any time
+        # a kept connection may be closed at any time
+        with closing(HTTPConnection(*self.behind, timeout=60)) as server:
             server.request(method, path, body or None, headers)
             answer = server.getresponse()
             return answer, answer.read()

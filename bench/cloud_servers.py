@@ -110,7 +110,9 @@ def serving(command: Sequence[str], environment: Mapping[str, str], url: str) ->
     """Run a process that answers at ``url``, for the block."""
     program = Path(command[0])
     if not program.exists():
-        raise EnvironmentUnusableError(f"no {program.name}: make servers brings it, where there are Node and Go")
+        raise EnvironmentUnusableError(
+            f"{program.name} is not installed: make servers installs it, if Node and Go are available"
+        )
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     server = subprocess.Popen(command, env={**os.environ, **environment}, **quiet)  # type: ignore[call-overload]
     try:

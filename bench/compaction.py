@@ -4,9 +4,9 @@
     python -m bench.compaction --keys 1000000      others
     python -m bench.compaction --keys 100000000 --dirty     100 million keys: 12 GB of disk in TMPDIR
 
-One partition on one broker. Each compaction runs in a separate process, so the measured memory is its own. Keys
-are random and 16 bytes long, and values are 20 bytes long. A tenth of the keys occurs twice. Records are generated
-as they are appended. The benchmark needs no Spark, and is not part of ``make bench``.
+One partition on one broker. Each compaction runs in a separate process, so the measured memory is that of the
+compaction alone. Keys are random and 16 bytes long, and values are 20 bytes long. A tenth of the keys occurs
+twice. Records are generated as they are appended. The benchmark needs no Spark, and is not part of ``make bench``.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ DIRTY = 500_000, 1_000_000, 2_000_000
 AN_APPEND = 500_000
 KEY_BYTES, VALUE_BYTES = 16, 20
 DISK_BYTES_A_KEY = 120
-"""An upper bound: 1.1 records per key, of 32 bytes before and 29 after the compaction (20 million keys), and
-temporarily 28 bytes in files of keys, at most 5 while these are split again, and a mark."""
+"""An upper bound of the disk space per key. A key has 1.1 records, of 32 bytes before and 29 bytes after the
+compaction (20 million keys). Temporary files of keys have 28 bytes per key, and at most 5 more while they are
+split again. A mark is added.
+"""
 _CONFIGS = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.4",
@@ -52,12 +54,12 @@ class Compacted:
     """The cost of one compaction."""
 
     headings: ClassVar[tuple[str, ...]] = (
-        *("what", "seconds", "peak MB", "of it before", "requests", "read MB", "written MB", "disk MB", "removed"),
+        *("what", "seconds", "peak MB", "peak before", "requests", "read MB", "written MB", "disk MB", "removed"),
     )
     note: ClassVar[str] = (
-        "Peak: the resident memory of the process, with Python, Arrow, and the mapped marks, a byte an offset. "
-        "Read: the files that are rewritten, once; their keys are read once more before that. Disk: the log "
-        "with the replaced files, without the files of keys that a compaction deletes at its end."
+        "Peak: the resident memory of the process, including Python, Arrow, and the mapped marks (a byte per "
+        "offset). Read: each rewritten file once; its keys are also read once before that. Disk: the log "
+        "including the replaced files, but without the files of keys, which a compaction deletes at its end."
     )
 
     what: str

@@ -45,7 +45,7 @@ def replicate(bench: Bench) -> list[Line]:
 
         def replicate_behind(made: BenchCluster = made, again: Callable[[], float] = replicate_all) -> float:
             for folder in made.replicas(leading=True):
-                for register in folder.glob("*.hw"):  # nothing is proved yet, as after the append
+                for register in folder.glob("*.hw"):  # as after the append, no replication is proved yet
                     register.unlink()
             return again()
 

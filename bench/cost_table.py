@@ -129,9 +129,11 @@ class Measured:
     merged: Requests
     """The requests of a merge, per merged append."""
     replicated: Operation
-    """Replicate and tier in a round of maintain, for partitions that have changed since the last one."""
+    """The requests of replicate and tier in a round of maintain, for partitions that have changed since the last
+    round.
+    """
     checked: Operation
-    """Merge and retain, for such partitions."""
+    """The requests of merge and retain, for such partitions."""
     segment: Requests
     """The requests of tiering a segment."""
 
@@ -165,7 +167,7 @@ def in_buckets(prices: Prices, shape: Shape, measured: Measured) -> Costs:
     use, bucket = prices.use, prices.bucket
     runs = DAY_S / use.append_s
     each_mib = shape.mib_s * use.append_s / shape.partitions
-    segments = max(shape.mib_s * DAY_S / use.segment_mib, shape.partitions)  # one a partition and day at least
+    segments = max(shape.mib_s * DAY_S / use.segment_mib, shape.partitions)  # at least one per partition and day
     requests = (
         measured.append(each_mib).of(shape.partitions).times(runs)
         + measured.merged.times(shape.partitions * runs)
@@ -229,8 +231,9 @@ def objects_per_gib(prices: Prices) -> float:
 
 
 def break_even_mib(prices: Prices, measured: Measured, dollars_a_gib: float) -> float | None:
-    """The least size per partition at which appends cost no more in requests; None if no measured size is large
-    enough."""
+    """The least size per partition at which the requests of appends cost at most ``dollars_a_gib`` per GiB; None
+    if no measured size is large enough.
+    """
     below = 0.0
     for size, operation in sorted(measured.appends.items()):
         each = per_gib(prices, operation, 1, MANY) / dollars_a_gib
@@ -319,7 +322,7 @@ class AppendLine:
 
 @dataclass(frozen=True, slots=True)
 class BreakEvenLine:
-    """The least size at which appends cost no more per GiB than those of another system."""
+    """The least size at which appends cost no more per GiB than in another system."""
 
     headings: ClassVar[tuple[str, ...]] = (
         "compared with",

@@ -170,7 +170,7 @@ def _filled(cluster: Cluster, partitions: int) -> None:
 
 
 def _appended(cluster: Cluster, partitions: int) -> None:
-    """Append to each partition since the last round of maintain, in which everything was due."""
+    """Append to each partition after a round of maintain in which everything was due."""
     cluster.topics.alter_configs(None, _ALWAYS_DUE)
     _create(cluster, partitions, {"remote.storage.enable": "true"})
     _appending(1)(cluster, partitions)

@@ -1,5 +1,5 @@
-"""How the cost of each operation grows with the existing data, or with the data that it moves. Without Spark, with
-three replicas, on a file system in memory if there is one.
+"""How the cost of each operation grows with the existing data, or with the data that it moves. It is measured
+without Spark, with three replicas, on a file system in memory if there is one.
 
 The appends, group commits and metadata commits are real ones. Long logs of merged segments, backlogs of appends,
 and footers with many producers are written directly as files: the same bytes as an append writes, each with its
@@ -127,7 +127,7 @@ def segments(bench: Bench, folder: Path, size: int) -> dict[str, Cost]:
 
 
 def backlogs(bench: Bench, folder: Path, size: int) -> dict[str, Cost]:
-    """Measure operations that move n files: at best linear."""
+    """Measure operations that move n files; their cost is linear at best."""
     with _cluster(bench, folder) as made:
         lay_out(made, size, merged=False, followers=False)
         behind = made.cluster
@@ -317,7 +317,7 @@ def _batch() -> pa.RecordBatch:
 
 def lay_out(made: BenchCluster, files: int, *, merged: bool, followers: bool = True, producers: int = 0) -> int:
     """Write a number of files after a real append: merged segments or appends, on the leader alone or also on the
-    followers. ``producers`` are in the footer of each. Returns the log end offset."""
+    followers. ``producers`` are in the footer of each file. Returns the log end offset."""
     append(made.cluster)
     [view] = made.cluster.image.views(TOPIC)
     [leader] = made.replicas(leading=True)

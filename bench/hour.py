@@ -1,5 +1,5 @@
-"""A producer for an hour, with only ``maintain`` beside it: measures whether the cluster stays as fast as at the
-beginning.
+"""A producer for an hour, with only ``maintain`` beside it: measures whether the cluster stays as fast as it was
+at the beginning.
 
     python -m bench.hour                              an hour: a line per minute, then the end against the
     beginning python -m bench.hour --seconds 300                shorter
@@ -40,7 +40,7 @@ from stratalog.partitions.paths import METADATA_TOPIC
 
 MINUTE_S = 60
 ENDS = 5
-"""The number of minutes to compare at the beginning and at the end; a third of a shorter run."""
+"""The number of minutes to compare at the beginning and at the end; for a shorter run, a third of it."""
 WARM_UP = 3
 """Turns over all partitions before the measurement, because the first work of a process is not part of an append.
 """
@@ -55,9 +55,9 @@ class Minute:
         *("metadata", "producer MB", "maintain MB"),
     )
     note: ClassVar[str] = (
-        "CPU: of the producer's process, an append, with what it does in the background. Files: in the folder of "
-        "a replica, on average, and at most; in the largest folder of the consumer offsets; of the metadata log. "
-        "MB: resident."
+        "CPU: of the producer's process per append, including its background work. Files: in the folder of a "
+        "replica (average and maximum), in the largest folder of the consumer offsets, and in the metadata log. "
+        "MB: resident memory."
     )
 
     number: int
@@ -248,7 +248,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--file-delete-delay", type=int)
     given = parser.parse_args()
     if min(given.seconds, given.rate, given.partitions) <= 0:
-        parser.error("--seconds, --rate and --partitions take more than 0")
+        parser.error("--seconds, --rate and --partitions must be above 0")
     duration(given.every)
     return given
 

@@ -1,14 +1,14 @@
 """Many idle partitions: a run of everything (``maintain``) over them, a run after a hundred of them got a record,
 and single jobs.
 
-Each run is a separate process, so the measured memory is its own. The storage is folders in memory, because a run
-reads only names from a disk, and a real S3 server. Each partition holds one record on all replicas, with the files
-that an append leaves.
+Each run is a separate process, so the measured memory is that of the run alone. The storage is folders in memory,
+because a run reads only names from a disk, and a real S3 server. Each partition holds one record on all replicas,
+with the files that an append leaves.
 
 On folders, rounds of ``maintain`` tier all partitions. In buckets that would take half a million requests before
 the measured run. So a few partitions of another topic are tiered there, and maintained until nothing is due; the
-others are not tiered, and their files are written past S3. For these, ``maintain`` gets the state that it has
-stored for those few (``settle``): if that state were wrong, ``maintain`` would have something to do, and the
+others are not tiered, and their files are written past S3. For the others, ``maintain`` gets the state that it has
+stored for the few (``settle``). If that state were wrong, ``maintain`` would have something to do, and the
 benchmark would fail.
 """
 
@@ -54,9 +54,9 @@ REMOTE_BYTES = 8 * 1024
 """The size of a partition's one segment in the remote tier, with its folder."""
 CHANGED = 100
 SEEN, SEEN_PARTITIONS = "seen", 5
-"""The topic whose partitions are maintained before the others exist."""
+"""The topic whose partitions are maintained before the other partitions exist."""
 ROUNDS = 10
-"""The number of rounds of ``maintain`` after which nothing may be due."""
+"""The maximum number of rounds of ``maintain`` until nothing is due."""
 THREADS = 16
 _CONFIGS = {
     "remote.storage.enable": "true",
@@ -72,12 +72,12 @@ _ALWAYS_DUE = {
 }
 """Every step is part of every round."""
 NOTE = (
-    "Each run is a new process that knows no partition yet. Wall and CPU: without imports. Memory: of the whole "
-    "process. Requests: calls to brokers and the remote tier, including opening the cluster but not the delta-rs "
-    "loads of topics' tables. On folders, a listing counts as two requests, and a walk through a broker as one; "
-    "in a bucket, a walk takes one request per thousand names. maintain: all steps except the daily vacuum and "
-    "scrub, all of them due; an earlier run has seen the partitions. S3: only five further partitions are "
-    "tiered."
+    "Each run is a new process that has not read any partition before. Wall and CPU: without imports. Memory: of "
+    "the whole process. Requests: calls to brokers and the remote tier, including opening the cluster but not the "
+    "delta-rs loads of topics' tables. On folders, a listing counts as two requests, and a walk through a broker "
+    "as one; in a bucket, a walk takes one request per thousand names. maintain: all steps except the daily "
+    "vacuum and scrub, and all of these steps are due; an earlier run has stored the state of the partitions. S3: "
+    "only five other partitions are tiered."
 )
 
 
@@ -97,15 +97,15 @@ class Run:
 class IdleLine:
     """One run, as a line."""
 
-    headings: ClassVar[tuple[str, ...]] = ("what", "wall", "CPU", "memory", "requests", "a partition of these")
+    headings: ClassVar[tuple[str, ...]] = ("what", "wall", "CPU", "memory", "requests", "per partition (of n)")
     note: ClassVar[str] = NOTE
 
     what: str
     run: Run
     of: int
-    """Partitions that the run was for."""
+    """The number of partitions that the run was for."""
     besides: int = 0
-    """Requests of a run without these."""
+    """Requests of a run without these partitions."""
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -184,8 +184,9 @@ def lay_out(
     configs: Mapping[str, str] = _CONFIGS,
     put: Callable[[Store, str, bytes], None] = _put,
 ) -> None:
-    """Create ``topic``, and give each partition one record on all replicas, all in the ISR, and below the high
-    watermark: the files that an append leaves. ``put`` names all files except those of the first partition.
+    """Create ``topic`` with one record in each partition, on all replicas, which are all in the ISR. The record is
+    below the high watermark, and the files are those that an append leaves. ``put`` names all files except those
+    of the first partition.
     """
     cluster.topics.alter_configs(None, _ALWAYS_DUE)
     cluster.topics.create(topic, partitions=partitions, replication_factor=REPLICAS, configs=configs)
@@ -245,7 +246,7 @@ def until_idle(cluster: Cluster) -> int:
         if not items_of(_maintain(cluster)):
             return done
         time.sleep(1)  # a partition is tiered once in its interval
-    raise AssertionError(f"{ROUNDS} rounds of maintain, and something is still to do")
+    raise AssertionError(f"{ROUNDS} rounds of maintain have ended, and something is still due")
 
 
 def items_of(report: Report) -> int:
@@ -254,17 +255,17 @@ def items_of(report: Report) -> int:
 
 
 def maintain(file: Path) -> Run:
-    """Run maintain by a driver that knows nothing."""
+    """Run maintain with a driver that has cached nothing."""
     return _measured(file, _maintain)
 
 
 def replicate(file: Path) -> Run:
-    """Run replicate by such a driver."""
+    """Run replicate with such a driver."""
     return _measured(file, lambda cluster: cluster.replicate())
 
 
 def tier(file: Path) -> Run:
-    """Run tier by such a driver."""
+    """Run tier with such a driver."""
     return _measured(file, lambda cluster: cluster.tier())
 
 

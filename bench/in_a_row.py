@@ -5,8 +5,8 @@
     python -m bench.in_a_row --file-delete-delay 10000        ms; other topic configs stay as they are by default
 
 Three replicas and acks=all, on a file system in memory if there is one, by one process, with nothing beside it.
-The last line compares the processor time of an append with that of one to a new partition, in turns. At the end a
-deep ``verify`` checks everything. The benchmark needs no Spark, and is not part of ``make bench``.
+The last line compares, in turns, the processor time of an append with that of an append to a new partition. At the
+end a deep ``verify`` checks everything. The benchmark needs no Spark, and is not part of ``make bench``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def run(made: BenchCluster, appends: int, every: int) -> list[str]:
 
 
 def compared(made: BenchCluster, turns: int) -> str:
-    """The processor time of an append to the partition, compared with that of an append to a new one."""
+    """The processor time of an append to the partition, compared with that of an append to a new partition."""
     for _ in range(FIRST):
         append(made.cluster, partition=1)
     used: list[list[float]] = [[], []]

@@ -28,13 +28,13 @@ AT_LEAST = 4.0
 def kafka(bench: Bench) -> list[Line]:
     """Append the same records to one replica, ``acks=leader`` here and ``acks=1`` on Kafka, and scan them."""
     if bench.options.kafka is None:
-        bench.say("kafka: left out; KAFKA=own starts a broker for it, KAFKA=host:port uses one that runs")
+        bench.say("kafka: left out; KAFKA=own starts a broker for it, KAFKA=host:port uses a running broker")
         return []
     partitions, size_bytes = bench.options.partitions, bench.options.bytes
     records = bench.records().count()
     with _broker(bench) as server:
         made = bench.filled(partitions)
-        made.cluster.replicate().raise_for_failures()  # up to where the followers are, it can be read
+        made.cluster.replicate().raise_for_failures()  # readers see records up to the ends of the followers
         topics = [f"stratalog-bench-{random_id()}" for _ in range(TURNS)]
         unwritten = iter(topics)
         options = {"kafka.bootstrap.servers": server}

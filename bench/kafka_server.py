@@ -64,7 +64,7 @@ class KafkaNode:
         self._java: list[str | Path] = [find_java(os.environ).executable, f"-Xmx{heap}", *options, "-cp", jars]
         self._process: subprocess.Popen[bytes] | None = None
         if self._run("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self._properties).wait() != 0:
-            raise EnvironmentUnusableError(f"Kafka does not format its storage: {_end_of(self._log)}")
+            raise EnvironmentUnusableError(f"Kafka could not format its storage: {_end_of(self._log)}")
 
     def start(self) -> None:
         """Start the process, and return when it serves. Raises: EnvironmentUnusableError."""
@@ -136,7 +136,7 @@ def _wait_for(server: subprocess.Popen[bytes], log: Path) -> None:
     give_up = time.monotonic() + READY_WITHIN_S
     while _READY not in log.read_text(errors="replace"):
         if server.poll() is not None or time.monotonic() > give_up:
-            raise EnvironmentUnusableError(f"Kafka does not start: {_end_of(log)}")
+            raise EnvironmentUnusableError(f"Kafka did not start: {_end_of(log)}")
         time.sleep(0.05)
 
 

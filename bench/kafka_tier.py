@@ -1,13 +1,13 @@
-"""Topics of a real Kafka with tiered storage: mirrored through the broker, and from their tier beside the broker.
+"""Topics of a real Kafka with tiered storage: mirrored through the broker, and from their tier.
 
     python -m bench.kafka_tier --bytes 1GB --partitions 8 --topics 3
 
-It starts a broker with ``LocalTieredStorage``, fills the topics, and waits until the broker has uploaded all but
-the active segments, and deleted them from its own disk. It prints the records per second of both mirrors, the
-bytes that the broker sent for the second one, the bytes that a read of 1 % by time reads, and a task's memory.
-The second mirror reaches the broker through a counting proxy in this process. With ``--mirror-maker``, Kafka's
-MirrorMaker then copies the first topic into another broker, as in ``bench.mirroring``: its rate is that of the
-second half of its records.
+The benchmark starts a broker with ``LocalTieredStorage``, fills the topics, and waits until the broker has
+uploaded all but the active segments, and deleted them from its own disk. It prints the records per second of both
+mirrors, the bytes that the broker sent for the second one, the bytes that a read of 1 % by time reads, and a
+task's memory. The second mirror reaches the broker through a counting proxy in this process. With
+``--mirror-maker``, Kafka's MirrorMaker then copies the first topic into another broker, as in ``bench.mirroring``:
+its rate is that of the second half of its records.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Counted:
 
 @contextmanager
 def tiered_broker(folder: Path) -> Iterator[tuple[str, str, Counted]]:
-    """A broker with tiers: its address, its address through the proxy, and the proxy."""
+    """Start a broker with tiered storage; yields its address, its address through the proxy, and the proxy."""
     fetch_jars(jar_folder(), PINS)
     port, controller, behind, counted = free_ports(4)
     text = broker_properties(1, port, controller) + _SETTINGS + f"rsm.config.dir={folder / 'remote'}\n"
@@ -169,7 +169,7 @@ def wait_for_tier(open_tier: str, server: str, ends: list[int]) -> KafkaTier:
 
 
 def mirrored(folder: Path, server: str, topics: Sequence[str], tier: str | None) -> tuple[float, float, int, int]:
-    """The seconds, the seconds of a core, the records, and the number of records that came from the tier."""
+    """The seconds, the CPU seconds, the records, and the number of records that came from the tier."""
     (folder / "remote").mkdir(parents=True)
     (folder / "broker-1").mkdir()
     with closing(Cluster.format(cluster_file(folder, folder.name, 1, str(folder / "remote")))) as cluster:
@@ -187,8 +187,9 @@ def mirrored(folder: Path, server: str, topics: Sequence[str], tier: str | None)
 
 
 def by_mirror_maker(folder: Path, server: str, topic: str, partitions: int, records: int) -> tuple[float, float]:
-    """The seconds, and the seconds of a core, of MirrorMaker's process, which copies from the broker into another
-    one."""
+    """The seconds, and the CPU seconds, of MirrorMaker's process, which copies from the broker into another
+    broker.
+    """
     folder.mkdir()
     with running_kafka(folder) as target:
         # The target has no tier, and refuses the configs of a tier.
@@ -200,13 +201,13 @@ def by_mirror_maker(folder: Path, server: str, topic: str, partitions: int, reco
         finally:
             maker.kill()
     if end == half:
-        raise SystemExit("MirrorMaker was done between two looks at it: give more --bytes")
+        raise SystemExit("MirrorMaker finished between two checks: give more --bytes")
     whole = records / (end - half)
     return (end_s - half_s) * whole, (end_core - half_core) * whole
 
 
 def _copied(maker: MirrorMaker, target: str, partitions: int, records: int) -> tuple[int, float, float]:
-    """Wait until the target has this number of records. Returns the number that it has, the time, and the
+    """Wait until the target has this number of records. Returns the number that the target has, the time, and the
     processor time so far.
     """
     give_up = time.monotonic() + _WITHIN_S
@@ -219,7 +220,7 @@ def _copied(maker: MirrorMaker, target: str, partitions: int, records: int) -> t
 
 
 def memory_of(task: TierTask, pipe: Connection) -> None:
-    """Runs in a process of its own, which sends its greatest memory before and after it has read a task."""
+    """Runs in a separate process, which sends its peak memory before and after it reads a task."""
     before = greatest_memory()
     records = sum(rows.num_rows for rows in read_task(task))
     pipe.send((before, greatest_memory(), records))
@@ -232,7 +233,7 @@ def greatest_memory() -> int:
 
 
 def task_memory(task: TierTask) -> tuple[int, int, int]:
-    """The greatest memory of a process before and after it has read a task, and the records."""
+    """The peak memory of a process before and after it reads a task, and the number of records."""
     fresh = multiprocessing.get_context("spawn")
     mine, its = fresh.Pipe()
     process = fresh.Process(target=memory_of, args=(task, its))

@@ -34,7 +34,7 @@ BROKERS = 100
 PARTITIONS_PER_TOPIC = 10
 REPLICAS = 3
 SMALL = 10_000
-"""The number of partitions of the cluster with which a commit on a large one is compared."""
+"""The number of partitions of the small cluster; its commits are compared with those of the large cluster."""
 INTERACTIVE_S = 1.0
 """The longest interactive wait, in seconds."""
 FENCED = 5
@@ -155,8 +155,9 @@ def partitions_led(image: ClusterImage, broker_id: int) -> list[tuple[str, int]]
 
 
 def commit_each(image: ClusterImage, commits: int) -> ClusterImage:
-    """Run a number of commands, each on the result of the previous one: one takes the last member out of an ISR,
-    the next adds it, a third makes it a member again, and so on."""
+    """Run a number of commands, each on the result of the previous one: the first removes the last member from an
+    ISR, the second adds it, the third makes it a member again, and so on.
+    """
     topic = image.topic("topic-000000")
     for number in range(commits):
         partition = image.partition(topic.topic_id, number % len(topic.partitions))
@@ -209,7 +210,8 @@ def fencing_lines(large: Fencing, small: Fencing) -> list[Line]:
             _ms(small.commit_s),
             large.commit_s / small.commit_s,
             Limit(4, at_most=True),
-            "Small commits cost what they change, not what the cluster holds. Without storage.",
+            "The cost of a small commit depends on its changes, not on the size of the cluster. Storage is not "
+            "included.",
         ),
     ]
 
@@ -221,7 +223,7 @@ def _interactive(what: str, seconds: float) -> Line:
         _ms(INTERACTIVE_S),
         seconds / INTERACTIVE_S,
         Limit(1, at_most=True),
-        "Interactive is within a second.",
+        "Interactive means within a second.",
     )
 
 

@@ -1,9 +1,10 @@
 """The time that an append, a fetch and a commit wait for storage: in round trips, and with storage that answers
-late.
+slowly.
 
-A round trip is a request that can begin only after another one has ended; concurrent requests are one round trip.
-The number of an operation is that of its longest chain, and does not depend on the machine. The seconds come from
-the same storage in memory with a delay of 30 ms per answer, or ten times as long for some requests.
+A round trip is a request that can begin only after another request has ended; concurrent requests are one round
+trip. The number for an operation is the length of its longest chain of requests, which does not depend on the
+machine. The seconds come from the same storage in memory with a delay of 30 ms per answer, or ten times as long
+for some requests.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ WARM_UP, TURNS = 3, 100
 GROUP = "latency"
 NOTE = (
     "Three brokers in memory, one metadata voter, and a driver that has run the operation before. "
-    "Round trips: the longest chain of requests in which each waits for the previous answer. p50 and p99: over "
-    "100 turns; each answer takes 30 ms. Long tail: one in 50 answers, chosen at random, takes 300 ms."
+    "Round trips: the longest chain of requests in which each request depends on the previous answer. p50 and "
+    "p99: over 100 repetitions; each answer takes 30 ms. Long tail: one in 50 answers, chosen at random, takes "
+    "300 ms."
 )
 
 

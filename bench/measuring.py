@@ -50,8 +50,9 @@ class Spread(float):
 
 
 def in_turn(*works: Timed) -> list[Spread]:
-    """The seconds of each, alternating: ours, the peer, ours, the peer. A slow phase of the machine affects
-    both."""
+    """The seconds of our work and of the peer's, measured alternately: ours, the peer, ours, the peer. A slow
+    phase of the machine affects both.
+    """
     rounds = [[work() for work in works] for _ in range(TURNS)]
     return [Spread(times) for times in zip(*rounds, strict=True)]
 
@@ -79,7 +80,8 @@ def thread_seconds_of(work: Callable[[], object]) -> float:
 def cpu_seconds_of(work: Callable[[], object], besides: str = "") -> float:
     """The processor seconds that a piece of work uses in this process and all its descendants, including the
     session's JVM and its workers, except processes of the program ``besides``, such as a server. Processes that
-    end before the work are not counted, so the longest of several measurements is right."""
+    end before the work does are not counted, so the longest of several measurements is right.
+    """
     before = _ticks(besides)
     work()
     after = _ticks(besides)
@@ -87,7 +89,7 @@ def cpu_seconds_of(work: Callable[[], object], besides: str = "") -> float:
 
 
 def _ticks(besides: str) -> dict[int, int]:
-    """The processor ticks of each process of this family."""
+    """The processor ticks of this process and of each descendant."""
     own: dict[int, int] = {}
     children: defaultdict[int, list[int]] = defaultdict(list)
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -106,7 +108,8 @@ def _ticks(besides: str) -> dict[int, int]:
 
 
 def in_child(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """The result of ``work``, a function of a module, in a separate process, so that the memory of this one
-    neither helps nor slows it."""
+    """The result of ``work``, a function of a module, in a separate process, so that the memory of this process
+    neither helps nor slows the work.
+    """
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(work, args, kwargs)

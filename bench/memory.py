@@ -48,7 +48,7 @@ def worker_peak() -> Iterator[Peak]:
 
 @contextmanager
 def own_peak() -> Iterator[Peak]:
-    """The same for this process, including everything that it already holds."""
+    """The peak memory of this process, including everything that it already holds."""
     peak = Peak()
     _count_from_here(_PROC / "self")
     yield peak

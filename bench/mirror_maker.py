@@ -33,9 +33,9 @@ class MirrorMaker:
     """A MirrorMaker for one topic; not started yet."""
 
     def __init__(self, folder: Path, source: str, target: str, alias: str, topic: str, more: str = "") -> None:
-        """``source`` and ``target`` are ``host:port``. With another ``alias`` of the source it begins again,
-        because it stores its progress in topics of the target that are named by the alias. ``more`` are additional
-        lines of its properties.
+        """``source`` and ``target`` are ``host:port``. With another ``alias`` of the source, MirrorMaker begins
+        again, because the alias is part of the names of the target's topics that store its progress. ``more`` are
+        additional lines of its properties.
 
         Raises: EnvironmentUnusableError when its jars cannot be fetched.
         """

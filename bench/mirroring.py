@@ -2,14 +2,14 @@
 ``make bench ONLY=mirror KAFKA=own``, which starts a broker as the source and one as MirrorMaker's target.
 
 Speed
-    Both mirrors copy the same records in turn. The time here is that of a whole run, until the last record is
+    Both mirrors copy the same records in turn. The time here is that of a complete run, until the last record is
     appended, fsynced and acknowledged. The time of MirrorMaker is extrapolated from the second half of its
     records: its start and the warming up of its JVM are not counted.
 
 Kills
     A topic is written by transactions, some of them aborted. ``kill -9`` ends the copy in the middle, and another
-    process continues it. Then the benchmark counts the records at their offset, at another one, found twice, and
-    missing.
+    process continues it. Then the benchmark counts the records that are at their offset, at another offset, found
+    twice, or missing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ KILLED = "killed"
 KILLED_PARTITIONS = 4
 _TRANSACTION, _TRANSACTIONS = 1000, 400
 _SLOW = "4MB"
-"""The throttle per second, of about 8 MB in a partition, during the first process."""
+"""The throttle of the first process, per second; a partition has about 8 MB."""
 _WITHIN_S = 900.0
 _QUIET_S = 15.0
 """After this number of seconds without records, no more records are expected."""
@@ -141,7 +141,7 @@ class _Both:
             maker.kill()
         kafka_topics.delete(self._target, maker.topic)
         if end == half:
-            raise EnvironmentUnusableError("MirrorMaker was done between two looks at it: say more BYTES")
+            raise EnvironmentUnusableError("MirrorMaker finished between two checks: set larger BYTES")
         seconds = (end_s - half_s) * options.records / (end - half)
         self._processor_s[1].append(processor_s * options.records / (end - half))
         self._bench.say(f"mirror: MirrorMaker {seconds:.2f} s, {self._processor_s[1][-1]:.2f} s of a core")
@@ -152,7 +152,9 @@ class _Both:
         return MirrorMaker(self._bench.folder / alias, self._source, self._target, alias, topic, more)
 
     def _wait_for(self, maker: MirrorMaker, partitions: int, offsets: int) -> tuple[int, float]:
-        """Wait until the target has this number of offsets; returns the number that it had, and the time."""
+        """Wait until the target has this number of offsets; returns the number that the target had, and the
+        time.
+        """
         give_up = time.monotonic() + _WITHIN_S
         while True:
             held = sum(kafka_topics.log_ends(self._target, maker.topic, partitions))
@@ -163,7 +165,7 @@ class _Both:
             time.sleep(0.05)
 
     def kills(self) -> list[Line]:
-        """The state afterwards, here and in MirrorMaker's copy."""
+        """The state after a kill, here and in MirrorMaker's copy."""
         self._bench.say("mirror: transactions into the source")
         kafka_topics.create(self._source, KILLED, KILLED_PARTITIONS)
         kafka_topics.fill_by_transactions(self._source, KILLED, KILLED_PARTITIONS, _TRANSACTION, _TRANSACTIONS)
@@ -175,7 +177,7 @@ class _Both:
         for mode, more in (("", ""), (", exactly once", _EXACTLY_ONCE)):
             maker = self._maker(KILLED, more)
             theirs = copy_of(there, *self._killed_maker(maker, len(there)))
-            what = f"{len(there):,} records of transactions, kill -9, and another process; MirrorMaker{mode}"
+            what = f"{len(there):,} records of transactions, with a kill -9 and a restart; MirrorMaker{mode}"
             lines.append(
                 Line(
                     what,
@@ -199,7 +201,8 @@ class _Both:
             str(made.folder / "cluster.toml"),
         ]
         command += ["--from", self._source, KILLED, "--replication-factor", "1"]
-        slow = [*command, "--throttle", _SLOW]  # a piece after the other: the kill comes between two of them
+        # one piece after the other, so that the kill comes between two pieces
+        slow = [*command, "--throttle", _SLOW]
         first = subprocess.Popen(slow, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         with closing(Cluster.open(made.folder / "cluster.toml")) as looking:
             _wait_until_moved(looking, first)

@@ -74,7 +74,9 @@ def measure_opening(folder: Path, partitions: int) -> Opening:
 
 
 def _made(folder: Path, partitions: int) -> tuple[Path, float]:
-    """The cluster file of a cluster that is cached up to its tail, and the seconds of opening it before."""
+    """The cluster file of a cluster that is cached up to its tail, and the seconds that it took to open the
+    cluster without the cache.
+    """
     file = _format(folder)
     if partitions > 0:
         _fill(file.parent.name, {broker: LocalStore(str(folder / str(broker))) for broker in VOTERS}, partitions)
@@ -97,8 +99,9 @@ def _format(folder: Path) -> Path:
 
 
 def _fill(cluster_id: str, stores: dict[int, Store], partitions: int) -> None:
-    """Create the given number of partitions, as if the log up to there had been deleted: every voter has a
-    snapshot of them."""
+    """Create the given number of partitions in a snapshot of every voter, as if the log before the snapshot had
+    been deleted.
+    """
     found = find_log(cluster_id, VOTERS, stores)
     state = replace(found.state, image=folded(found.state.image, topic_records(partitions, VOTERS)))
     first, *others = found.voters

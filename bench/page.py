@@ -54,6 +54,6 @@ def filled(page: str, name: str, heading: str, lines: Sequence[Row]) -> str:
     _, ended, after = rest.partition(END)
     if not found or not ended:
         raise InvalidCallError(
-            f"the page of {name} has no place for it: write {begin(name)!r} and {END!r} into it"
+            f"the page of {name} has no place for its figures: write {begin(name)!r} and {END!r} into the page"
         )
     return f"{before}{begin(name)}\n{heading}:\n\n{render(lines)}\n{END}{after}"

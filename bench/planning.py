@@ -26,8 +26,8 @@ RECORDS = 10
 """The number of records of each file."""
 SECONDS = 10.0
 NOTE = (
-    "Each partition has nine merged segments and one append. A segment's name gives its end offset; an append's "
-    "footer does. The peer lists the same folders (os.walk)."
+    "Each partition has nine merged segments and one append. A segment's end offset is in its name; an "
+    "append's end offset is in its footer. The peer lists the same folders (os.walk)."
 )
 
 

@@ -115,8 +115,8 @@ def drivers_lines(roots: Sequence[Root], where: str) -> list[Line]:
             lines.append(Line(f"commands, 1 driver{where}", ours, "", note="it holds its claim"))
             continue
         note = (
-            f"{min(counts)} to {max(counts)} per driver in {SECONDS:.0f} s; the peer is two drivers in turn, "
-            "which claim each time"
+            f"{min(counts)} to {max(counts)} per driver in {SECONDS:.0f} s; the peer is two drivers that take "
+            "turns, and claim each time"
         )
         what, peer = f"commands, {drivers} concurrent drivers{where}", f"{claiming:.1f} a second"
         lines.append(Line(what, ours, peer, rate / claiming, Limit(0.5), note))

@@ -133,7 +133,7 @@ def _written(bench: Bench) -> list[Line]:
                 made.remove()
         lines.append(
             Line(
-                f"bytes written for a byte appended, appends of 1 MiB to a tiered segment of 1 GiB, {what}",
+                f"bytes written per appended byte, appends of 1 MiB to a tiered segment of 1 GiB, {what}",
                 f"{ratio:.2f}",
                 "1",
                 ratio,

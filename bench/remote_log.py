@@ -32,7 +32,7 @@ RECORDS = 10
 SECONDS = 10.0
 """The seconds within which the largest table must be opened and planned."""
 GROWTH = 12.0
-"""The greatest allowed ratio of times for ten times the segments: ten, and the noise of two measurements."""
+"""The greatest allowed ratio of times for ten times the segments: ten, plus the noise of two measurements."""
 NOTE = (
     "A new process reads the table's log, folds it, plans a read of all offsets, and finds expired segments. The "
     "peer is deltalake's list of the same files."

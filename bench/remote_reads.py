@@ -29,7 +29,7 @@ def remote_reads(bench: Bench) -> list[Line]:
     made.tiered()
     made.cluster.tier().raise_for_failures()
     made.cluster.topics.alter_configs(TOPIC, {"local.retention.bytes": "0", "file.delete.delay.ms": "0"})
-    for _ in range(2):  # the second time, what left the log is deleted
+    for _ in range(2):  # the second run deletes what is no longer in the log
         made.cluster.retain().raise_for_failures()
     lines = [_first(bench, made), _again(made), *_scan(bench, made)]
     made.remove()

@@ -1,7 +1,7 @@
 """Replaying many small commits, compared with loading one snapshot of the resulting state (KIP-630, "Motivation").
 
 The commits are files as voters have them, written without waiting for the disk; each moves the log start of one
-partition. A driver that opens the cluster without a cache either replays them or loads the snapshot.
+partition. A driver that opens the cluster without a cache either replays the commits or loads the snapshot.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The time of restoring a cluster that lost all its brokers from the remote tier, without Spark.
+"""The time to restore a cluster from the remote tier after the loss of all brokers, without Spark.
 
 All partitions are tiered, with one segment each; the size is irrelevant, because a restore copies no bytes. The
 brokers and the remote tier are folders in memory and, up to a thousand partitions, prefixes of a bucket of an S3
-server. From the start of the command, another driver tries to append: it is acknowledged as soon as its partition
-has a leader. The restore itself ends when all replicas are in their ISR.
+server. From the start of the command, another driver tries to append. The append is acknowledged as soon as its
+partition has a leader. The restore itself ends when all replicas are in their ISR.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def restored(bench: Bench, partitions: int) -> RestoreLine:
 
 
 def restored_on_s3(bench: Bench, partitions: int) -> RestoreLine:
-    """Measure the same in a bucket: the heir's brokers are other prefixes of it."""
+    """Measure the same in a bucket: the heir's brokers are other prefixes of the bucket."""
     folder = bench.folder / f"restore-{partitions}"
     with fresh_server(folder) as endpoint:
         bench.say(f"restore on S3, laying out {partitions:,} partitions, and tiering them")
@@ -147,8 +147,9 @@ def _tiered(bench: Bench, folder: Path, partitions: int) -> BenchCluster:
 
 
 def _first_append(file: Path, partition: int, over: threading.Event) -> float:
-    """The time when an append to the partition was acknowledged, by a driver that retries continuously; the try
-    after the end of the restore must succeed."""
+    """The time when an append to the partition was acknowledged. The driver retries continuously; its try after
+    the end of the restore must succeed.
+    """
     while not over.wait(TRIED_EVERY_S):
         try:
             append_one(Cluster.open(file), [partition]).raise_for_failures()

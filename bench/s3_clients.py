@@ -1,4 +1,4 @@
-"""Compares three clients of S3 on one server: the product's, on botocore, s3fs (aiobotocore) and obstore.
+"""Compares three clients of S3 on one server: the product's (botocore), s3fs (aiobotocore) and obstore.
 
     python -m bench.s3_clients            # needs s3fs and obstore
 
@@ -99,7 +99,7 @@ def obstore_calls(endpoint: S3Endpoint) -> tuple[Put, Get]:
 
 
 def measured(calls: int, threads: int, call: Callable[[int], object]) -> tuple[float, float]:
-    """The seconds of the clock and of this process' CPU."""
+    """The elapsed seconds, and the CPU seconds of this process."""
     began, used = time.perf_counter(), time.process_time()
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(call, range(calls)))
@@ -130,7 +130,7 @@ def main() -> None:
                                 if way == "up":
                                     put(key, body)
                                 elif get(key, len(body)) != body:
-                                    raise AssertionError(f"{key} came back as something else")
+                                    raise AssertionError(f"{key} came back with different bytes")
 
                             seen[name].append(measured(calls, threads, call))
                     for name, turns in seen.items():

@@ -29,7 +29,7 @@ SERVER = "weed"
 """The server's program."""
 START_ATTEMPTS = 3
 _GRPC_ABOVE = 10_000
-"""The distance from the port of a filer to its gRPC port, which its clients assume."""
+"""The distance from the port of a filer to its gRPC port, which the filer's clients assume."""
 READY_WITHIN_S = 60.0
 
 _PORTS = (
@@ -95,7 +95,8 @@ def running_server(folder: Path, users: Sequence[str] = ()) -> Iterator[S3Endpoi
 
 
 def upload(endpoint: S3Endpoint, folder: Path) -> None:
-    """Put everything in ``folder`` into the first bucket, under its path there, which is faster than S3 requests.
+    """Put all files of ``folder`` into the first bucket, under their paths in the folder. This is faster than S3
+    requests.
 
     Raises: EnvironmentUnusableError when there is no server; CalledProcessError.
     """
@@ -172,7 +173,7 @@ def _arguments(data: Path, identities: Path, ports: dict[str, int]) -> list[str]
         "-s3.autoCreateBucket=false",  # a bucket that is missing must be seen to be missing
         "-s3.port.iceberg=0",
         "-s3.port.lance=0",
-        "-master.peers=none",  # no election: ready a second earlier
+        "-master.peers=none",  # without an election, the server is ready a second earlier
         "-master.telemetry=false",
         "-master.volumeSizeLimitMB=64",
         "-volume.max=0",

@@ -71,7 +71,7 @@ def plain_reader(spark: SparkSession, *, checks: bool) -> DataFrameReader:
 
 
 def pruned(bench: Bench) -> list[Line]:
-    """``sum(length)`` of one column of a typed value, compared with that of each of the twenty."""
+    """``sum(length)`` of one column of a typed value, compared with that of every one of the twenty columns."""
     made = bench.cluster("typed")
     made.create_topic(bench.options.partitions, value=TYPED)
     records = bench.records()

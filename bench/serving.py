@@ -4,8 +4,8 @@ in paired turns.
     python -m bench.serving [RECORDS]
 
 One partition on a folder, with records of 100 random bytes and a key. One fetch returns Arrow tables, in pieces of
-4 MiB; another also makes a Python object per record. The client is librdkafka in a separate process, which takes
-its first record before the time begins.
+4 MiB; another fetch also makes a Python object per record. The client is librdkafka in a separate process, which
+takes its first record before the time begins.
 """
 
 from __future__ import annotations

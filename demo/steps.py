@@ -137,12 +137,12 @@ class Steps:
         print(line if line.startswith("#") else f"$ {line}", flush=True)
         self._written.append(line)
         if self.log.parent.is_dir():
-            head = "#!/usr/bin/env bash\n# What the demo ran; in the project's root.\nset -e\n"
+            head = "#!/usr/bin/env bash\n# The commands of the demo, to run in the project's root.\nset -e\n"
             self.log.write_text(head + "\n".join(self._written) + "\n", encoding="utf-8")
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, with ``spark-submit`` and ``python`` from beside its interpreter.
+    """This process's environment, with ``spark-submit`` and ``python`` from the folder of its interpreter.
 
     Raises: EnvironmentUnusableError without a Java that Spark runs on.
     """

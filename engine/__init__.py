@@ -1,12 +1,12 @@
 """The cluster: metadata, controller, replication, reading, Spark.
 
 Purpose
-    Brokers are storage roots. The only processes are drivers, and the tasks that drivers start. This package
-    holds the drivers' code: it reads and commits the cluster's metadata, plans work from listings, runs it
-    as tasks keyed by partition, commits the results of the tasks, and reports. ``stratalog.Cluster`` is its
-    entry point.
+    Brokers are storage roots. The only processes are drivers, and the tasks that drivers start. This package has
+    the code of drivers. A driver reads and commits the cluster's metadata, and plans work from listings. It runs
+    this work as tasks keyed by partition, commits the results of the tasks, and reports. ``stratalog.Cluster`` is
+    its entry point.
 
-    The folders are layers: a module imports only from its own folder and those below. From below:
+    The folders are layers: a module imports only from its own folder and from lower layers. From the lowest layer:
 
     config       the cluster file, and the configs of topics and of the cluster
     state        the engine's other state machines: offsets of groups, transactions, latest by key
@@ -28,10 +28,11 @@ May not know
     Command lines, sessions, terminals: those are in ``jobs``.
 
 Where this differs from the design page
-    * Operations are in separate layers between ``cluster`` (the API) and ``replication`` (the protocol):
-      each is *plan, tasks, commit, report*, and the same for a job and a notebook.
-    * A key without an explicit partition is hashed by Spark's ``hash``, unless the topic's ``partitioner`` is
-      Kafka's murmur2: Spark's hash runs inside the shuffle, without a Python process, and supports all types.
+    * Operations are in separate layers between ``cluster`` (the API) and ``replication`` (the protocol). Each
+      operation is *plan, tasks, commit, report*, and is the same for a job and a notebook.
+    * A key without an explicit partition is hashed by Spark's ``hash``, unless the topic's ``partitioner`` is a
+      hash of Kafka's clients. Spark's hash runs inside the shuffle, without a Python process, and supports all
+      types.
 """
 
 if __name__ != "stratalog.engine":

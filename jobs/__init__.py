@@ -1,9 +1,9 @@
 """Entry points for spark-submit and ``python -m``: arguments, a session, progress, an exit code.
 
 Purpose
-    One module per operation of the cluster, each with a thin ``main(argv) -> int``: it parses the arguments, opens
-    the cluster, gets a session, calls ``engine``, and reports the result and its cost. The module ``main``
-    collects all jobs under one command.
+    One module per operation of the cluster, each with a thin ``main(argv) -> int``. This function parses the
+    arguments, opens the cluster, gets a session, calls ``engine``, and reports the result and the cost. The module
+    ``main`` collects all jobs under one command.
 
     run, arguments, progress   the frame: exit status, command lines, the bar on a terminal
     declared                   the command line of an operation, from the method that declares it
@@ -13,8 +13,8 @@ Purpose
     session, java, jars        Spark: its session, the JVM it runs on, the jars that pyspark lacks
     hadoop                     Hadoop's settings, with which Spark reaches the buckets
 
-    spark-submit puts this folder first on ``sys.path``, so no module here may have the name of a module of the
-    standard library.
+    spark-submit puts this folder first on ``sys.path``, so no module here may have the name of a standard-library
+    module.
 
 May not know
     The formats and protocols of storage, replication and tiering: they belong to ``engine`` and below.

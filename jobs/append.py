@@ -7,9 +7,9 @@
   stratalog append late_flights --input flights --format stratalog --where "value.dep_delay > 60" \\
       --key key --value value --stream --checkpoint late.checkpoint --producer late
 
-With --producer and --sequence the records are appended once, even if the job runs again. A stream identifies its
-batches by its checkpoint. --format stratalog streams from a topic of this cluster. Without --value, the value of a
-typed topic is made from the input columns with the names of its fields.
+With --producer and --sequence the records are appended once, even if the job runs again. The checkpoint of a
+stream identifies its batches. --format stratalog streams from a topic of this cluster. Without --value, the value
+for a typed topic is made from the input columns that have the names of the type's fields.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _COLUMNS = ("key", "value", "partition", "headers", "timestamp")
 _TOGETHER = ("topic", "frame", "order_by", "dry_run")
 _FILES = frozenset({"parquet", "delta", "csv", "json", "orc", "text", "avro"})
 _ELSEWHERE = frozenset({"SPARK_REMOTE", "PYSPARK_GATEWAY_PORT", "SPARK_CONF_DIR", "HADOOP_CONF_DIR"})
-"""Environment variables whose presence means that Spark may use another file system than this machine's."""
+"""Environment variables. If any of them is set, Spark may use a file system other than this machine's."""
 _GLOB = frozenset("*?[{")
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 
@@ -114,8 +114,8 @@ def append(job: Job) -> Report:
 
 
 def _check_exists(given: argparse.Namespace) -> None:
-    """Check, before Spark starts, that files of this machine exist. Spark itself checks other paths, and the paths
-    of a Spark that was configured elsewhere.
+    """Check, before Spark starts, that files of this machine exist. Spark itself checks paths that are
+    elsewhere, and all paths if Spark's own configuration is elsewhere.
 
     Raises: InvalidCallError.
     """
@@ -128,10 +128,11 @@ def _check_exists(given: argparse.Namespace) -> None:
 
 
 def read_input(given: argparse.Namespace, spark: SparkSession) -> DataFrame:
-    """The input, streaming with ``--stream``. A stream of files has the schema of the files that exist now."""
+    """Return the input, which is a stream with ``--stream``. A stream of files has the schema of the current
+    files."""
     if given.format == FORMAT:
         if not given.stream:
-            raise InvalidCallError(f"--format {FORMAT} reads only as a stream: add --stream")
+            raise InvalidCallError(f"--format {FORMAT} can only be read as a stream: add --stream")
         topic: Any = spark.readStream.format(FORMAT).options(cluster=str(given.cluster), **dict(given.option))
         for name, value in (("credentials", given.credentials), ("clusterKeyFile", given.cluster_key_file)):
             if value is not None:
@@ -149,7 +150,7 @@ def read_input(given: argparse.Namespace, spark: SparkSession) -> DataFrame:
 
 
 def prepared(given: argparse.Namespace, frame: DataFrame) -> DataFrame:
-    """``frame`` after applying ``--where`` and ``--select``."""
+    """Apply ``--where`` and ``--select`` to ``frame``."""
     if given.where is not None:
         frame = frame.where(given.where)
     return frame if given.select is None else frame.selectExpr(*given.select)
@@ -161,7 +162,7 @@ def _loaded(reader: Any, path: str) -> DataFrame:
 
 
 def _column(text: str | None) -> Column | str | None:
-    """A column name unchanged, so that errors can name it; any other text as an expression."""
+    """Return a column name unchanged, so that errors can name the column, and any other text as an expression."""
     if text is None or _NAME.fullmatch(text):
         return text
     from pyspark.sql import functions

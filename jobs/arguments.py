@@ -1,7 +1,7 @@
 """The command-line arguments of jobs, and the errors of an invalid call (exit status 2).
 
-This module only converts texts to values; it opens nothing. The types raise ``argparse.ArgumentTypeError``, which
-argparse prints on one line.
+This module only converts texts to values; it opens nothing. The functions for types raise
+``argparse.ArgumentTypeError``, which argparse prints on one line.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _JobParser(argparse.ArgumentParser):
         options = sorted(self._options())
         if message.endswith(f"required: {_COMMAND}"):
             commands = next(action.choices for action in self._actions if action.metavar == _COMMAND)
-            hint = f"; it is one of {', '.join(commands or ())}"
+            hint = f"; {_COMMAND} is one of {', '.join(commands or ())}"
         elif "required" in message:  # argparse reports this before unknown options
             words = (word.partition("=")[0] for word in self._words if word.startswith("--"))
             unknown = [word for word in words if word not in options]
@@ -101,25 +101,25 @@ class _JobParser(argparse.ArgumentParser):
             word = message.removeprefix(self._UNKNOWN).split(" ")[0]
             if word.startswith("-"):
                 word = word.partition("=")[0]
-                near = "; another command takes it" if word in options else did_you_mean(word, options, 0.7)
+                near = "; another command has this option" if word in options else did_you_mean(word, options, 0.7)
                 hint = self._without_option(word) or near  # all options begin with dashes
             elif "--topics" in options:
                 hint = "; name topics with --topics A,B"
         super().error(message + hint)
 
     def _without_option(self, word: str) -> str:
-        """The hint for ``--topic t``, if the parser takes the topic as a positional argument."""
+        """Return the hint for ``--topic t``, if the parser takes the topic as a positional argument."""
         positional = {action.dest.rstrip("s"): action for action in self._actions if not action.option_strings}
         action = positional.get(word.removeprefix("--").rstrip("s"))
         return "" if action is None else f"; give {action.metavar} as an argument, without an option"
 
     def _path_of_input(self, message: str) -> str:
-        """The hint for an input path that was given without ``--input``."""
+        """Return the hint for an input path that was given without ``--input``."""
         path = next((word for word in self._words if not word.startswith("-") and _PATH.search(word)), None)
         return f"; did you mean --input {path}?" if message.endswith("required: --input") and path else ""
 
     def _options(self) -> set[str]:
-        """The options of this parser and of its subcommands."""
+        """Return the options of this parser and of its subcommands."""
         found: set[str] = set()
         for action in self._actions:
             found |= set(action.option_strings)
@@ -129,9 +129,9 @@ class _JobParser(argparse.ArgumentParser):
 
 
 def job_parser(name: str, description: str, runs: str = "threads") -> argparse.ArgumentParser:
-    """A parser with the options of every job: ``--cluster``, ``--cluster-key-file``, ``--credentials``,
-    ``--json``. ``runs`` says where the work runs if spark-submit did not start the job: in ``threads``, in a Spark
-    ``session``, or in the ``driver``.
+    """Return a parser with the options of every job: ``--cluster``, ``--cluster-key-file``, ``--credentials``,
+    ``--json``. ``runs`` is the place where the work runs if spark-submit did not start the job: in ``threads``, in
+    a Spark ``session``, or in the ``driver``.
     """
     parser = _JobParser(
         prog=called(name),
@@ -159,15 +159,15 @@ def job_parser(name: str, description: str, runs: str = "threads") -> argparse.A
             "--runner",
             choices=RUNNERS,
             default=SPARK,
-            help="where the work runs: spark, on executors (the default if the job has a session); or threads "
-            "of this process, for executors without access to the storage",
+            help="where the work runs: on executors of Spark (the default if the job has a session), or in "
+            "threads of this process, for executors without access to the storage",
         )
     return parser
 
 
 def called(name: str) -> str:
-    """The command that started the job: ``stratalog tier``, ``python -m stratalog.jobs.tier``, or the path of the
-    script, prefixed with spark-submit if that runs the job.
+    """Return the command that started the job: ``stratalog tier``, ``python -m stratalog.jobs.tier``, or the path
+    of the script, after ``spark-submit`` if that command runs the job.
     """
     main = sys.modules.get("__main__")
     spec, script = getattr(main, "__spec__", None), getattr(main, "__file__", None)
@@ -179,14 +179,15 @@ def called(name: str) -> str:
 
 
 def _file(*parts: str) -> str:
-    """The path of a file of this package, relative to the working directory if the file is below it."""
+    """Return the path of a file of this package, relative to the working directory if the file is below that
+    directory."""
     path = Path(__file__).resolve().parent.parent.joinpath(*parts)
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def common_of(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """The group of the options that all jobs share. The help lists it last."""
+    """Return the group of the options that all jobs share. The help lists this group last."""
     found = [group for group in parser._action_groups if group.title == _COMMON]
     return found[0] if found else parser.add_argument_group(_COMMON)
 
@@ -207,7 +208,7 @@ def add_common(parser: argparse.ArgumentParser, defaults: Mapping[str, object] |
         "--cluster-key-file",
         metavar="FILE",
         default=defaults["cluster_key_file"],
-        help=f"file with the cluster key (default: ${KEY_VARIABLE})",
+        help=f"file with the cluster key (default: the key in ${KEY_VARIABLE})",
     )
     common.add_argument(
         "--credentials",
@@ -224,9 +225,9 @@ def add_common(parser: argparse.ArgumentParser, defaults: Mapping[str, object] |
 
 
 def commands_of(parser: argparse.ArgumentParser) -> Callable[..., argparse.ArgumentParser]:
-    """A function that adds a subcommand, given its name and description, and returns its parser (``reads``: the
-    subcommand changes nothing, and has ``--sort``). Each subcommand has the options of every job and
-    ``--dry-run``. ``command`` in the namespace is the subcommand's name.
+    """Return a function that adds a subcommand, given its name and description, and returns the parser of the
+    subcommand. With ``reads``, the subcommand changes nothing, and has ``--sort``. Each subcommand has the options
+    of every job, and ``--dry-run``. ``command`` in the namespace is the subcommand's name.
     """
     commands = parser.add_subparsers(dest="command", required=True, metavar=_COMMAND)
 
@@ -244,9 +245,10 @@ def commands_of(parser: argparse.ArgumentParser) -> Callable[..., argparse.Argum
 
 
 def add_every(
-    parser: argparse._ActionsContainer, doc: str = "run again TIME after each run ends (30s), until interrupted"
+    parser: argparse._ActionsContainer,
+    doc: str = "run again TIME (such as 30s) after the end of each run, until interrupted",
 ) -> argparse._MutuallyExclusiveGroup:
-    """``--once`` and ``--every TIME``, in the group that this function returns."""
+    """Add ``--once`` and ``--every TIME``. Returns their group."""
     often = parser.add_mutually_exclusive_group()
     often.add_argument("--once", action="store_true", help="run once (the default)")
     often.add_argument("--every", metavar="TIME", type=duration, help=doc)
@@ -268,14 +270,14 @@ def add_yes(parser: argparse._ActionsContainer) -> None:
 # --------------------------------------------------------------- options that do not go together
 
 Rows = Sequence[tuple[str, ...]]
-"""Options by their names in the namespace; each row is a rule for its first option. The namespace's ``used`` maps
+"""Options by their names in the namespace. Each row is a rule for its first option. ``used`` in the namespace maps
 the options that differ from their defaults to their option strings.
 """
 
 
 def check_options(given: argparse.Namespace, *, needs: Rows = (), bars: Rows = ()) -> None:
-    """Check rules between options. In a row of ``needs`` the first option requires one of the others; in a row of
-    ``bars`` it excludes all of them.
+    """Check rules between options. In a row of ``needs``, the first option requires one of the other options. In a
+    row of ``bars``, it excludes all the other options.
 
     Raises: InvalidCallError for the first rule that is violated.
     """
@@ -290,7 +292,7 @@ def check_options(given: argparse.Namespace, *, needs: Rows = (), bars: Rows = (
 
 
 def option_of(name: str) -> str:
-    """The option of a parameter: ``--throttle`` for ``throttle_bytes_per_s``."""
+    """Return the option of a parameter: ``--throttle`` for ``throttle_bytes_per_s``."""
     word = re.sub(r"(?<=.)(_bytes_per_s|_s|_ms)$", "", name)
     return f"--{word.replace('_', '-')}"
 
@@ -299,7 +301,7 @@ def option_of(name: str) -> str:
 
 
 def name(text: str) -> str:
-    """A text that is not empty. (An empty text usually comes from an unset shell variable.)"""
+    """Check that a text is not empty. (An empty text usually comes from an unset shell variable.)"""
     if not text:
         raise argparse.ArgumentTypeError("give a name")
     return text
@@ -354,7 +356,7 @@ def duration(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", text.strip(), re.ASCII)
     seconds = 0.0 if found is None else float(found[1]) * _SECONDS[found[2] or "s"]
     if not seconds > 0:
-        raise argparse.ArgumentTypeError(f"{text!r}: write it as 30s, 500ms, 5m or 1h")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration: write 30s, 500ms, 5m or 1h")
     return seconds
 
 
@@ -400,7 +402,7 @@ def pair(text: str) -> tuple[str, str]:
     """``key=value``; the value may be empty and hold more equals signs."""
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
-        raise argparse.ArgumentTypeError(f"{text!r}: write it as key=value")
+        raise argparse.ArgumentTypeError(f"{text!r}: write key=value")
     return key.strip(), value
 
 
@@ -433,7 +435,7 @@ def bound(text: str) -> int | dict[int, int] | OffsetSpec | FirstAt | datetime:
 
 @contextmanager
 def _refused() -> Iterator[None]:
-    """Converts an InvalidCallError in the block to ArgumentTypeError."""
+    """Convert an InvalidCallError in the block to ArgumentTypeError."""
     try:
         yield
     except InvalidCallError as error:

@@ -1,6 +1,6 @@
 """Set up brokers that are new or have lost their storage: format and register their roots, and bring their
-replicas into the ISR. For each partition the report counts the records that were copied, and the records that were
-skipped because they are tiered.
+replicas into the ISR. For each partition, the report counts the copied records, and the records that were skipped
+because they are tiered.
 
   stratalog bootstrap 2                          restore the replicas that broker 2 had before it lost its disk
   stratalog bootstrap 4 --add --topics trips     add replicas of all partitions of a topic on broker 4

@@ -5,8 +5,8 @@
   stratalog brokers fence 2,3 --dry-run  print the leader that each partition would get
 
 A fenced broker leads no partition, and is in no ISR except as its last member. Nothing is written to its root
-until unfence brings the broker back. To decommission a broker, first move its replicas away with reassign. To
-bring back a broker that lost its storage, use the job bootstrap.
+until brokers unfence brings the broker back. To decommission a broker, first move its replicas away with reassign.
+To bring back a broker that lost its storage, use the job bootstrap.
 """
 
 import argparse
@@ -27,7 +27,10 @@ main = group_job(
     "brokers",
     __doc__,
     ("list", "add", "fence", "unfence", "decommission"),
-    confirm={"fence": _leaderless, "decommission": lambda given: f"take {_named(given)} out of the cluster"},
+    confirm={
+        "fence": _leaderless,
+        "decommission": lambda given: f"permanently remove {_named(given)} from the cluster",
+    },
 )
 
 

@@ -3,9 +3,9 @@
   stratalog check_store s3://bucket/prefix --endpoint-url https://s3.example.org
   stratalog check_store /mnt/nfs/folder
 
-16 processes race to create small and large objects under the same names. The job then checks listings, deletes,
-range reads, copies and the clock of the storage. The exit status is 1 if a guarantee was broken. The job leaves no
-files behind, and needs no cluster.
+The job lets 16 processes race to create small and large objects under the same names. Then it checks listings,
+deletes, range reads, copies and the clock of the storage. The exit status is 1 if a guarantee was broken. The job
+leaves no files behind, and needs no cluster.
 """
 
 from __future__ import annotations

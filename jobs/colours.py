@@ -1,5 +1,5 @@
-"""Colours of a report on a terminal: problems that need an operator are red, problems that may need one are
-yellow.
+"""Colours of a report on a terminal: problems that need an operator are red, and problems that may need an
+operator are yellow.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def in_colour(stream: TextIO | None) -> bool:
 
 
 def coloured(report: str) -> str:
-    """The text of a report in colours; the text itself is unchanged."""
+    """Return the text of a report with colours; the characters of the text stay the same."""
     first, *others = report.splitlines()
     operation, colon, rest = first.partition(":")
     rest = re.sub(r"^ (\d+ (?:FAILED|errors?))", rf" {_RED}\1{_PLAIN}", rest)

@@ -1,14 +1,14 @@
 """The command line of an operation, read from the method of ``Cluster`` that declares it.
 
 The method's signature and the ``Args:`` of its docstring are the declaration: the parser, its help and the call
-follow from them. A parameter without a default is a positional word of the command line; every other parameter is
+follow from them. A parameter without a default is a positional word of the command line. Every other parameter is
 an option: ``if_exists`` is ``--if-exists``, and ``--no-`` turns off a switch that is on by default. The unit at
-the end of a name says how a value is written, and is not part of the option: ``budget_s`` is ``--budget 5m``,
-``throttle_bytes_per_s`` is ``--throttle 20MB``. A mapping is a repeated ``K=V``. If Kafka's tools have other names
-for some options, a job declares these names as ``special``. A job adds the options that are not parameters of a
-method (files, the input, the output) itself.
+the end of a name determines how a value is written, and is not part of the option: ``budget_s`` is ``--budget
+5m``, and ``throttle_bytes_per_s`` is ``--throttle 20MB``. A mapping is a repeated ``K=V``. If Kafka's tools have
+different names for some options, a job declares these names as ``special``. The job itself adds the options that
+are not parameters of a method (files, the input, the output).
 
-The source of the method is parsed, and its module is not imported, so that ``--help`` and completion are fast.
+The source of the method is parsed, but its module is not imported, so that ``--help`` and completion are fast.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ USUAL: Mapping[str, str] = {
     "dry_run": "print the plan; change nothing",
     "isolation": "read_committed: read up to the last stable offset, and leave out records of aborted "
     "transactions (default: read_uncommitted, as in Kafka)",
-    "client_rack": "the rack of this reader: if replica.selector.class is set, it reads from replicas in this "
-    "rack (default: spark.stratalog.client.rack, $STRATALOG_CLIENT_RACK, or client_rack of the cluster file)",
+    "client_rack": "the rack of this reader. If replica.selector.class is set, the reader reads from replicas in "
+    "this rack (default: spark.stratalog.client.rack, $STRATALOG_CLIENT_RACK, or client_rack of "
+    "the cluster file)",
     "throttle_bytes_per_s": "copy at most SIZE per second, such as 20MB",
     "budget_s": "start no new work after this time, such as 5m",
     "if_exists": "succeed with an empty report if it does not exist",
@@ -65,7 +66,7 @@ _REQUIRED: Mapping[str, str] = {
     "name": "the topic",
     "group": "the group",
 }
-"""The help texts of such parameters when they have no default."""
+"""The help texts of such parameters if they have no default."""
 
 _PACKAGE = files("stratalog")
 """The source files of the package, which may be in the zip of ``--py-files``."""
@@ -73,7 +74,7 @@ _DOOR = "stratalog.engine.cluster"
 _HIDDEN = ("self", "cls", "check")
 
 Special = Mapping[str, Mapping[str, Any]]
-"""Settings of parameters that only the command line has, as arguments of ``add_argument``, by parameter. ``flags``
+"""Settings of parameters for the command line only, by parameter, as arguments of ``add_argument``. ``flags``
 replace the option's name.
 """
 
@@ -82,7 +83,8 @@ _NOTHING: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a method. ``default`` is the source text of the default; None for a required parameter."""
+    """One parameter of a method. ``default`` is the source text of the default, or None for a required
+    parameter."""
 
     name: str
     annotation: str
@@ -92,7 +94,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A method as its source declares it: the docstring before ``Args:`` and ``Raises:``, and the parameters."""
+    """The declaration of a method in its source: the docstring before ``Args:`` and ``Raises:``, and the
+    parameters."""
 
     text: str
     parameters: tuple[Parameter, ...]
@@ -100,9 +103,9 @@ class Declared:
 
 @cache
 def declared(method: str) -> Declared:
-    """The declaration of ``jobs.Jobs.elect``: a module of ``engine/cluster``, a class, a method. A method of a
-    bridge names its module in full: ``stratalog.bridges.kafka:Kafka.mirror``. A dataclass declares its fields like
-    parameters: ``stratalog.bridges.kafka_tier.options:KafkaTierOptions``.
+    """Return the declaration of a method. ``jobs.Jobs.elect`` names a module of ``engine/cluster``, a class and a
+    method. For a bridge, the name has the complete module: ``stratalog.bridges.kafka:Kafka.mirror``. The fields of
+    a dataclass are declared like parameters: ``stratalog.bridges.kafka_tier.options:KafkaTierOptions``.
     """
     module, _, name = method.rpartition(":")
     if not module:
@@ -132,7 +135,8 @@ def declared(method: str) -> Declared:
 
 
 def _given(node: ast.ClassDef | ast.FunctionDef) -> Iterator[tuple[str, ast.expr | None, ast.expr | None]]:
-    """The name, the annotation and the default of each parameter of a function, or field of a dataclass."""
+    """Yield the name, the annotation and the default of each parameter of a function, or of each field of a
+    dataclass."""
     if isinstance(node, ast.ClassDef):
         for one in node.body:
             if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
@@ -146,7 +150,7 @@ def _given(node: ast.ClassDef | ast.FunctionDef) -> Iterator[tuple[str, ast.expr
 
 
 def _source(module: str) -> str:
-    """The source of a module of this project."""
+    """Return the source of a module of this project."""
     *folders, name = module.split(".")[1:]
     within = _PACKAGE.joinpath(*folders)
     package = within.joinpath(name, "__init__.py")
@@ -154,8 +158,8 @@ def _source(module: str) -> str:
 
 
 def _literal(annotation: str, tree: ast.Module) -> str:
-    """The annotation; the ``Literal`` itself if the annotation is the name of a Literal that the module
-    imports."""
+    """Return the annotation. If it is the name of a ``Literal`` that the module imports, return this
+    ``Literal``."""
     name = annotation.removesuffix(" | None")
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and name in {one.name for one in node.names}:
@@ -167,7 +171,8 @@ def _literal(annotation: str, tree: ast.Module) -> str:
 
 
 def _texts(section: str) -> dict[str, str]:
-    """The text of each parameter, from lines ``name: text``. A text continues on lines that are indented more."""
+    """Return the text of each parameter, from lines ``name: text``. A text continues on lines that are indented
+    further."""
     found = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", section, re.MULTILINE)
     return {parameter: " ".join(text.split()).replace("``", "") for parameter, text in found}
 
@@ -180,8 +185,8 @@ def add_declared(
     leave_out: Collection[str] = (),
     special: Special | None = None,
 ) -> None:
-    """Add the parameters of ``method`` (see ``declared``) to a parser or its group: ``only`` these (all if empty),
-    except the parameters in ``leave_out``.
+    """Add the parameters of ``method`` (see ``declared``) to a parser or its group: the parameters in ``only``
+    (all if empty), except those in ``leave_out``.
     """
     found = {one.name: one for one in declared(method).parameters}
     for one in only or found:
@@ -204,7 +209,7 @@ def add_parameter(
 
 
 def option(one: Parameter) -> str:
-    """The option of a parameter."""
+    """Return the option of a parameter."""
     return option_of(f"no_{one.name}" if one.default == "True" else one.name)
 
 
@@ -220,7 +225,7 @@ class _Pairs(argparse.Action):
 
 
 def _kind(one: Parameter) -> dict[str, Any]:
-    """The syntax of a parameter, from its annotation and its unit."""
+    """Return the syntax of a parameter, from its annotation and its unit."""
     kind = one.annotation.removesuffix(" | None")
     if kind == "bool":
         return {"action": "store_false" if one.default == "True" else "store_true"}
@@ -268,20 +273,20 @@ def _milliseconds(text: str) -> int:
 
 
 def call(method: Callable[..., Any], given: argparse.Namespace, **more: Any) -> Any:
-    """Call a method with the given arguments, by name. Failures are in the report."""
+    """Call a method with the given arguments, by name. The report has the failures."""
     taken = inspect.signature(method).parameters
     words = {name: value for name, value in vars(given).items() if name in taken and value is not None}
     return method(**{**words, **more}, **({"check": False} if "check" in taken else {}))
 
 
 Confirm = Callable[[argparse.Namespace], str | None]
-"""The irreversible step of a call, which the user must confirm; None if there is none."""
+"""The irreversible step of a call, which the user must confirm; None if the call has no such step."""
 
 
 def operation_job(
     name: str, description: str | None = None, *, confirm: Confirm | None = None, special: Special | None = None
 ) -> JobMain:
-    """The job of ``Cluster.name``. ``description`` None: the docstring of the method."""
+    """Return the job of ``Cluster.name``. If ``description`` is None, it is the docstring of the method."""
     method = f"jobs.Jobs.{name}"
 
     def arguments(parser: argparse.ArgumentParser) -> None:
@@ -307,8 +312,8 @@ def add_command(
     leave_out: Collection[str] = (),
     special: Special | None = None,
 ) -> argparse.ArgumentParser:
-    """Add the subcommand of a method by ``command`` (from ``commands_of``), with the first sentence of the
-    docstring and the parameters. ``name`` defaults to the method's name.
+    """Use ``command`` (from ``commands_of``) to add the subcommand of a method, with its parameters, and the first
+    sentence of its docstring. ``name`` defaults to the method's name.
     """
     found = declared(method)
     reads = all(parameter.name != "dry_run" for parameter in found.parameters)
@@ -322,8 +327,8 @@ def add_command(
 def group_job(
     name: str, description: str | None, commands: Sequence[str], *, confirm: Mapping[str, Confirm] | None = None
 ) -> JobMain:
-    """The job of ``Cluster.name``, a group of methods: a subcommand for each of ``commands``. Those in ``confirm``
-    ask for confirmation first.
+    """Return the job of ``Cluster.name``, a group of methods, with a subcommand for each of ``commands``. The
+    subcommands in ``confirm`` first ask for confirmation.
     """
     asked = confirm or {}
 

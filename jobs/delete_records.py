@@ -5,8 +5,8 @@
 
 The file has Kafka's format: {"partitions": [{"topic": "trips", "partition": 0, "offset": 1000}], "version": 1}.
 latest (-1 in the file) deletes everything that is committed. The report lists the new low watermarks; stratalog
-retain deletes the files later. Topics whose log only snapshots may shorten (cleanup.policy=snapshot,
-__cluster_metadata) are refused with POLICY_VIOLATION.
+retain deletes the files later. A topic whose log may be shortened only by snapshots (cleanup.policy=snapshot,
+__cluster_metadata) is refused with POLICY_VIOLATION.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def delete_records(job: Job) -> Report:
 
 
 def _offsets(text: str) -> list[tuple[int, int]]:
-    """Parses ``0:1000,1:latest``."""
+    """Parse ``0:1000,1:latest``."""
     if not re.fullmatch(r"\d+:(\d+|latest)(,\d+:(\d+|latest))*", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"{text!r}: write offsets by partition as 0:1000,1:latest")
     pairs = (part.split(":") for part in text.split(","))
@@ -98,7 +98,7 @@ def _offsets(text: str) -> list[tuple[int, int]]:
 
 
 def _wanted(given: argparse.Namespace) -> list[_Partition]:
-    """The requested offsets. Raises: InvalidCallError."""
+    """Return the requested offsets. Raises: InvalidCallError."""
     if given.offset_json_file is None:
         if given.before is None:
             raise InvalidCallError("no partitions were given: use --before, such as --before 0:1000,1:latest")

@@ -5,8 +5,8 @@
   stratalog describe --trouble --sort lag:desc    only partitions whose state is not ok, the largest lag first
   stratalog describe --wide            one row per replica, with all details (also with --json)
 
-end: the high watermark, up to which records can be read. lag: the number of the leader's records that the slowest
-available replica lacks. tiered: the offset up to which the log is in the remote tier.
+end: the high watermark, up to which records can be read. lag: the number of records that the leader has, but the
+slowest available replica lacks. tiered: the offset up to which the log is in the remote tier.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def describe(job: Job) -> Report:
 
 
 def _partitions(report: Report) -> list[list[Row]]:
-    """The rows of replicas, by partition."""
+    """Return the rows of replicas, by partition."""
     return [list(found) for _, found in groupby(report.rows, lambda row: (row["topic"], row["partition"]))]
 
 
 def narrow(report: Report) -> Report:
-    """A report of replicas, reduced to one row per partition."""
+    """Reduce a report of replicas to one row per partition."""
     rows = [_partition(group) for group in _partitions(report)]
     totals: dict[str, Value] = {"partitions": len(rows)}
     if (empty := report.totals.get("empty_internal_replicas")) is not None:
@@ -65,7 +65,7 @@ def narrow(report: Report) -> Report:
 
 
 def _partition(replicas: Sequence[Row]) -> Row:
-    """The row of a partition, from the rows of its replicas."""
+    """Return the row of a partition, from the rows of its replicas."""
     first = replicas[0]
     leader = next((row for row in replicas if str(row["role"]).startswith("leader")), None)
     ends = [int(row["log_end"]) for row in replicas if row["log_end"] is not None]
@@ -84,7 +84,7 @@ def _partition(replicas: Sequence[Row]) -> Row:
 
 
 def _state(replicas: Sequence[Row], leader: Row | None) -> str:
-    """The problem of a partition in a few words, or ``ok``."""
+    """Return the problem of a partition in a few words, or ``ok``."""
     away = [row for row in replicas if row["log_end"] is None]
     if leader is None:
         return "unavailable"

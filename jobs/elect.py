@@ -3,7 +3,7 @@ the load again.
 
 --unclean elects, for each partition without a leader, the replica with the most records, even if the topic's
 unclean.leader.election.enable is false. Acknowledged records that exist only on lost storage are then lost
-permanently. Read the plan first (--dry-run), and bring the lost storage back if you can.
+permanently. If you can, bring the lost storage back instead. Read the plan first (--dry-run).
 """
 
 import sys

@@ -1,7 +1,8 @@
 """How SIGTERM and SIGINT (Ctrl-C) end a process that runs a job.
 
-A job ends immediately. This does no harm, because finished work is kept. A job that repeats itself (``--every``),
-or appends its input in batches, first finishes the run or batch in progress; a second signal ends it immediately.
+Most jobs end immediately. This does no harm, because finished work is kept. A job that repeats itself
+(``--every``), or appends its input in batches, first finishes the run or batch in progress; a second signal ends
+the job immediately.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Ending:
     """Whether a signal has asked the process to end.
 
     Waits also watch a pipe, because a signal that arrives just before the system call of a sleep does not
-    interrupt the sleep. By then, Python has written the signal's number to the pipe.
+    interrupt the sleep. By then, Python has already written the signal's number to the pipe.
     """
 
     def __init__(self, pipe: int) -> None:
@@ -37,8 +38,8 @@ class Ending:
         self._waiting = False
 
     def listen(self) -> None:
-        """Install the signal handlers. Call it again after a library may have replaced them (Spark takes SIGINT).
-        Signals reach the main thread only, so in another thread this does nothing."""
+        """Install the signal handlers. Call this method again if a library may have replaced the handlers (Spark
+        takes SIGINT). Only the main thread receives signals, so in another thread this method does nothing."""
         if _is_main():
             for one in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(one, self._hear)
@@ -49,7 +50,7 @@ class Ending:
 
     def wait(self, sources: Sequence[int], seconds: float | None) -> bool:
         """Wait until one of these descriptors can be read, for at most ``seconds`` (None: no limit), or until a
-        signal asks the process to end. Returns whether one can be read."""
+        signal asks the process to end. Returns whether a descriptor can be read."""
         end_s = None if seconds is None else time.monotonic() + seconds
         self._waiting = True
         try:
@@ -58,7 +59,7 @@ class Ending:
                 ready, _, _ = select.select([self._pipe, *sources], [], [], left_s)
                 if ready != [self._pipe]:
                     return bool(ready)
-                # any signal writes to the pipe, not only one that ends the process
+                # any signal writes to the pipe, not only a signal that ends the process
                 os.read(self._pipe, _MOST_SIGNALS)
             return False
         finally:
@@ -76,7 +77,8 @@ class Ending:
 
 @contextmanager
 def after_the_work() -> Iterator[Ending]:
-    """A context manager that yields an ``Ending``, which receives signals from its first ``listen`` on."""
+    """A context manager that yields an ``Ending``. The ``Ending`` receives signals from its first ``listen``
+    on."""
     reads, writes = os.pipe()
     try:
         os.set_blocking(writes, False)

@@ -9,16 +9,16 @@ keys.txt has one key per line. With --key-format json, keys have the form that t
 "area": "x"}, a date as "2013-01-02", and bytes that are not text as {"base64": "AP8="}.
 
 --where takes comparisons of columns with literals of their types, [NOT] IN, BETWEEN, LIKE, IS NULL, AND, OR, NOT
-and parentheses, as in Spark SQL. Use stratalog read --where to see the records first. With --keys-file, a record
-must match both.
+and parentheses, as in Spark SQL. Use stratalog read --where to see the records first. With --keys-file and
+--where, a record must match both.
 
 The files that had the records are deleted by the next run, after file.delete.delay.ms, or immediately with --now.
-The certificate says what was erased, and what is not erased yet. It contains no keys, only digests, with which
-stratalog verify --erased finds the keys in the bytes of every copy. In the remote tier, the objects that had the
-records and the older versions of the Delta table and of the Iceberg table are deleted too. A topic from which
-records cannot be erased everywhere (compacted with an Iceberg table, with published snapshots, protected) is
-refused with an error that names it, and nothing is changed. In a topic with snapshots, the log then starts at a
-snapshot without the keys: all earlier records leave the log.
+The certificate lists what was erased, and what is not erased yet. It does not contain keys, only their digests.
+With these, stratalog verify --erased finds the keys in the bytes of every copy. In the remote tier, the objects
+that had the records are deleted too, and so are the older versions of the Delta table and of the Iceberg table. A
+topic is refused if its records cannot be erased everywhere, because it publishes its snapshots, or is protected.
+The error then names the topic, and nothing is changed. In a topic with snapshots, the log starts at a snapshot
+without the keys after the erasure: all earlier records leave the log.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--keys-file",
         metavar="FILE",
         type=Path,
-        help="file with the keys, one per line; without it and --where: continue an earlier run",
+        help="file with the keys, one per line; without --keys-file and --where, continue an earlier run",
     )
     parser.add_argument(
         "--key-format",
         choices=sorted(_FORMATS),
-        help="encoding of the keys in the file: text (the default), hex, base64 or json; "
-        "it must suit the topic's key type",
+        help="encoding of the keys in the file: text (the default), hex, base64 or json; it must suit the "
+        "topic's key type",
     )
     add_declared(parser, _METHOD, only=["where", "before", "now", "certificate", "dry_run"], special=special)
     add_yes(parser)
@@ -102,7 +102,7 @@ def _told(keys: Sequence[object] | None, where: str | None) -> str:
 
 
 def read_keys(path: Path, key_format: str) -> list[object]:
-    """The keys in a file. Raises: InvalidCallError that names the line, but not the key."""
+    """Return the keys in a file. Raises: InvalidCallError, which names the line, but not the key."""
     try:
         lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).splitlines()
     except OSError as error:
@@ -123,9 +123,9 @@ def read_keys(path: Path, key_format: str) -> list[object]:
 
 
 def typed_keys(keys: Sequence[object], topics: Sequence[TopicImage], path: Path) -> list[object]:
-    """The keys of a file of JSON, as values of the key type of the topics.
+    """Return the keys in a file of JSON, as values of the key type of the topics.
 
-    Raises: InvalidCallError that names the line, but not the key; also if the topics have different key types.
+    Raises: InvalidCallError, which names the line, but not the key; also if the topics have different key types.
     """
     # imported here, so that --help does not load pyarrow
     from stratalog.engine.driver.plain_values import example, from_plain

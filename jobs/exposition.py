@@ -1,5 +1,5 @@
-"""Metrics in OpenMetrics: gauges of the latest health check, counters of the work of ``maintain`` in this process,
-and counters of the operations in the history since the process began.
+"""Metrics in OpenMetrics: gauges from the latest health check, counters of the work of ``maintain`` in this
+process, and counters of the operations that the history lists since the process began.
 
 Names are Kafka's if Kafka has them, with the prefix ``stratalog_``; dashes become underscores, and times are in
 seconds. Each metric has the label ``cluster``. ``prometheus-client`` renders and serves the metrics.
@@ -54,7 +54,7 @@ FIGURES = {
     "uncleanable-partitions-count": "Partitions whose compaction failed when it last ran",
     "scrub-lag-ms": "Time since the scrub became overdue",
 }
-"""The meaning of each figure of health, apart from the ages of steps."""
+"""The meaning of each figure of health, except the ages of steps."""
 
 
 class Exposition(Collector):
@@ -93,7 +93,7 @@ class Exposition(Collector):
         }
 
     def look(self, found: HealthReport | None) -> None:
-        """Replace the gauges by those of this health check; None: the check has failed, and the gauges are
+        """Replace the gauges with those of this health check. None: the check has failed, and the gauges are
         unknown.
         """
         self._seen = found
@@ -108,7 +108,7 @@ class Exposition(Collector):
                 counter.labels(self._cluster, step).inc(float(row[name] or 0))
 
     def count(self, events: Iterable[Event]) -> None:
-        """Count ended operations."""
+        """Count operations that have ended."""
         for event in events:
             if event.outcome is None:
                 continue
@@ -118,7 +118,7 @@ class Exposition(Collector):
                 counter.labels(self._cluster, event.operation).inc(figures.get(name, 0))
 
     def collect(self) -> Iterator[Metric]:
-        """The gauges."""
+        """Yield the gauges."""
         seen = self._seen
         yield self._gauge(
             "stratalog_up", "Whether the latest health check could open the cluster", seen is not None
@@ -164,7 +164,7 @@ class Exposition(Collector):
         yield disks
 
     def text(self) -> str:
-        """All metrics as OpenMetrics text."""
+        """Return all metrics as OpenMetrics text."""
         encode, _ = choose_encoder("application/openmetrics-text")
         return encode(self.registry).decode()
 

@@ -66,7 +66,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def topic_offsets(text: str) -> dict[tuple[str, int], int]:
-    """Offsets by topic and partition, from ``trips:0:1000,trips:1:980``."""
+    """Parse ``trips:0:1000,trips:1:980`` to offsets by topic and partition."""
     found = dict[tuple[str, int], int]()
     for part in text.split(","):
         parts = _OFFSET.fullmatch(part)

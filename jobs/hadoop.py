@@ -1,7 +1,7 @@
 """Hadoop's settings for the buckets of stratalog's stores. Spark reads Parquet and Delta through Hadoop's file
 systems.
 
-Resolved options contain the endpoint of a bucket, so Hadoop does not look the endpoint up. No setting contains a
+Resolved options contain the endpoint of a bucket, so Hadoop does not look up the endpoint. No setting contains a
 secret: S3A and Google's connector find credentials in the environment, the profile or the machine; Azure's setting
 names the environment variable that holds its key. A credentials provider is Python code, which Hadoop cannot call.
 """
@@ -29,7 +29,7 @@ _PROVIDERS = (
     "org.apache.hadoop.fs.s3a.auth.IAMInstanceCredentialsProvider",
 )
 """S3A's default providers, plus a provider for profiles, in the same position as in the AWS SDK. S3A's own list
-has none.
+has no provider for profiles.
 """
 _AZURE = "org.apache.hadoop.fs.azurebfs"
 _AZURE_KEY = "AZURE_STORAGE_ACCOUNT_KEY"
@@ -74,7 +74,7 @@ def reach_stores(spark: SparkSession, roots: Mapping[str, StoreOptions]) -> None
 
 
 def s3a_settings(bucket: str, options: StoreOptions, environ: Mapping[str, str]) -> dict[str, str]:
-    """Resolved ``options`` as Hadoop's S3A keys for a bucket, without Spark's prefix ``spark.hadoop.``.
+    """Return resolved ``options`` as Hadoop's S3A keys for a bucket, without Spark's prefix ``spark.hadoop.``.
 
     A custom endpoint gets path-style addresses, because its buckets have no host names. Keys in the environment
     take precedence over a profile that the environment names.
@@ -96,12 +96,11 @@ def s3a_settings(bucket: str, options: StoreOptions, environ: Mapping[str, str])
 
 
 def abfs_settings(host: str, options: StoreOptions, environ: Mapping[str, str]) -> dict[str, str]:
-    """Resolved ``options`` as Hadoop's keys for an account, ``host`` being ``account.dfs.core.windows.net``.
-
-    The key of the account stays in the environment of the JVM; a command prints it when Hadoop needs it.
+    """Return resolved ``options`` as Hadoop's keys for an account. ``host`` is ``account.dfs.core.windows.net``.
+    The key of the account stays in the environment of the JVM; a command prints the key when Hadoop needs it.
     Identities use Hadoop's own settings (``fs.azure.account.auth.type``).
     """
-    # Hadoop's threads for these metrics are not daemons: a JVM of spark-submit would never end.
+    # Hadoop's threads for these metrics are not daemons, so a JVM of spark-submit would never end.
     settings = {"fs.azure.metrics.collection.enabled": "false"}
     command = None
     if "AccountKey=" in environ.get(CONNECTION_STRING, ""):
@@ -126,8 +125,8 @@ def abfs_settings(host: str, options: StoreOptions, environ: Mapping[str, str]) 
 
 
 def gcs_settings(options: StoreOptions, environ: Mapping[str, str]) -> dict[str, str]:
-    """Resolved ``options`` as the keys of Google's connector. They apply to all buckets, because the connector has
-    no settings per bucket."""
+    """Return resolved ``options`` as the keys of Google's connector. These keys apply to all buckets, because the
+    connector has no settings per bucket."""
     settings = dict(_GOOGLE)
     endpoint = options.endpoint_url or ""
     if endpoint:

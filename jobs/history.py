@@ -6,8 +6,8 @@
   stratalog history --json                           all columns
 
 Appends and offset commits write no events, because the log itself records them. A destructive operation also
-writes an event before it acts. The topic __operations holds the events. STRATALOG_HISTORY=off turns them off for a
-process.
+writes an event before it acts. The topic __operations holds the events. With STRATALOG_HISTORY=off, a process
+writes no events.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def history(job: Job) -> Report:
 
 
 def short(report: Report) -> Report:
-    """The history as a readable table: totals of all topics together, and the first note of each event."""
+    """Return the history as a readable table, with the totals of all topics together, and the first note of each
+    event."""
     rows = []
     for row in report.rows:
         totals = {name: value for name, value in parse_json(str(row["totals"])).items() if "/" not in name}

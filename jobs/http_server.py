@@ -34,7 +34,7 @@ _log = logging.getLogger("stratalog.http")
 
 
 def host_and_port(text: str) -> tuple[str, int]:
-    """``host:port``, ``[::1]:port``, or a port alone, which means 127.0.0.1. Raises: InvalidCallError."""
+    """Parse ``host:port``, ``[::1]:port``, or a port alone, which means 127.0.0.1. Raises: InvalidCallError."""
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit()) or int(port) >= 1 << 16:
         raise InvalidCallError(f"{text!r} is not an address: write it as host:port, such as 127.0.0.1:8080")
@@ -42,7 +42,8 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the host. A name other than ``localhost`` may be any machine."""
+    """Whether only this machine can reach the host. A name other than ``localhost`` may be the name of any
+    machine."""
     if host == "localhost":
         return True
     try:
@@ -52,8 +53,8 @@ def is_loopback(host: str) -> bool:
 
 
 def tls_context(cert: str, key: str | None, client_ca: str | None) -> ssl.SSLContext:
-    """The TLS context of a server, from PEM files: its certificate, its key (None: in the same file), and the CA
-    that must have signed clients' certificates (None: clients need no certificate).
+    """Return the TLS context of a server, from PEM files: the certificate, the key (None: in the same file), and
+    the CA that must have signed clients' certificates (None: clients need no certificate).
 
     Raises: InvalidCallError for missing or invalid files.
     """
@@ -72,12 +73,12 @@ def tls_context(cert: str, key: str | None, client_ca: str | None) -> ssl.SSLCon
 
 
 def _no_password() -> str:
-    """Refuses an encrypted key, because OpenSSL would ask for its password on the terminal."""
+    """Refuse an encrypted key, because OpenSSL would ask for its password on the terminal."""
     return ""
 
 
 def read_token(path: str) -> str:
-    """The token in a file, without white space around it. Raises: InvalidCallError."""
+    """Return the token in a file, without white space around it. Raises: InvalidCallError."""
     try:
         return Path(path).read_text(encoding="ascii").strip()
     except UnicodeDecodeError:
@@ -132,7 +133,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # HTTPServer's method asks the resolver for a name
+        TCPServer.server_bind(self)  # the method of HTTPServer would look up a name
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
 
@@ -153,8 +154,8 @@ class _Server(ThreadingMixIn, WSGIServer):
             self._slots.release()
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """The TLS handshake is here, in the connection's thread, so a client that never begins it delays no other
-        client.
+        """Do the TLS handshake here, in the connection's thread, so that a client that never begins the handshake
+        does not delay other clients.
         """
         if self._tls is None:
             super().finish_request(request, client_address)

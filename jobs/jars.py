@@ -28,7 +28,7 @@ from stratalog.partitions.errors import EnvironmentUnusableError
 JARS = "jars.xml"
 """The pins of the jars that every session needs."""
 CLOUDS = ("azure.xml", "gcs.xml")
-"""The pins of jars that sessions use if they were fetched."""
+"""The pins of jars that sessions use if these jars were fetched."""
 DELTA = "delta"
 """The set of Delta's jars."""
 WITH_DELTA = ("4.0", "4.1", "4.2")
@@ -40,15 +40,16 @@ atexit.register(_unpacked.close)
 
 
 def conf_file(name: str) -> Path:
-    """The path of a file of the package ``conf``, or of a copy if the packages are in a zip (--py-files)."""
+    """Return the path of a file of the package ``conf``, or of a copy if the packages are in a zip
+    (--py-files)."""
     return _unpacked.enter_context(
         importlib.resources.as_file(importlib.resources.files("stratalog.conf").joinpath(name))
     )
 
 
 def jar_folder() -> Path:
-    """The folder of the jars: ``$STRATALOG_JARS``, else ``.cache/jars`` of the checkout, else a folder in the
-    user's cache if the packages are installed without a checkout."""
+    """Return the folder of the jars: ``$STRATALOG_JARS`` if set, otherwise ``.cache/jars`` of the checkout. If the
+    packages are installed without a checkout, it is a folder in the user's cache."""
     named = os.environ.get("STRATALOG_JARS")
     if named:
         return Path(named).absolute()
@@ -59,8 +60,8 @@ def jar_folder() -> Path:
 
 
 def pinned_jars(pins: str = JARS) -> Sequence[Path]:
-    """Every jar of a file of ``conf``, as a path below the jar folder (``delta/delta-storage-4.4.0.jar``), without
-    Delta's jars if Delta has no build for the installed pyspark.
+    """Return every jar of a file of ``conf``, as a path below the jar folder (``delta/delta-storage-4.4.0.jar``).
+    Delta's jars are left out if Delta has no build for the installed pyspark.
 
     Raises: EnvironmentUnusableError if pyspark is not installed.
     """
@@ -82,13 +83,14 @@ def with_delta() -> bool:
 
 
 def session_jars(folder: Path) -> Sequence[Path]:
-    """The jars of a session: the jars that every session needs, and those of the fetched sets of ``CLOUDS``."""
+    """Return the jars of a session: the jars that every session needs, and the jars of the fetched sets of
+    ``CLOUDS``."""
     there = [pins for pins in CLOUDS if not missing_jars(folder, pins)]
     return [folder / jar for pins in (JARS, *there) for jar in pinned_jars(pins)]
 
 
 def missing_jars(folder: Path, pins: str = JARS) -> Sequence[Path]:
-    """The jars of ``pinned_jars`` that ``folder`` lacks."""
+    """Return the jars of ``pinned_jars`` that ``folder`` lacks."""
     return [jar for jar in pinned_jars(pins) if not (folder / jar).is_file()]
 
 
@@ -104,7 +106,7 @@ def fetch_jars(folder: Path, pins: str = JARS) -> None:
     print(f"fetching the jars of {pins} from Maven Central to {folder}, once", file=sys.stderr)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
-        # 1. Resolve and download into a scratch folder: an interrupted fetch leaves no partial jar.
+        # 1. Resolve and download into a scratch folder, so that an interrupted fetch leaves no partial jar.
         pattern = os.path.join(scratch, "[conf]", "[artifact]-[revision].[ext]")
         command: list[str | Path] = [java, *(f"-D{name}={version}" for name, version in _versions().items())]
         command += ["-cp", _shipped_jar("ivy"), "org.apache.ivy.Main", "-warn"]
@@ -139,13 +141,13 @@ def fetch_jars(folder: Path, pins: str = JARS) -> None:
 
 
 def class_path(folder: Path, pins: str = JARS, of: str = "") -> str:
-    """The class path of a JVM on this machine: one entry per jar, in the order of the pins. ``of`` limits it to
-    one set (the first folder of its jars)."""
+    """Return the class path of a JVM on this machine, with one entry per jar, in the order of the pins. ``of``
+    limits it to one set (the first folder of its jars)."""
     return os.pathsep.join(str(folder / jar) for jar in pinned_jars(pins) if of in ("", jar.parts[0]))
 
 
 def pyspark_version() -> str:
-    """The version of the pyspark that Python imports. Raises: ImportError without one."""
+    """Return the version of the pyspark that Python imports. Raises: ImportError without pyspark."""
     from pyspark.version import __version__
 
     return __version__
@@ -159,7 +161,7 @@ def _versions() -> Mapping[str, str]:
 
 
 def _shipped_jar(name: str) -> str:
-    """The path of the pyspark jar whose name begins with ``name``."""
+    """Return the path of the pyspark jar whose name begins with ``name``."""
     pyspark = importlib.util.find_spec("pyspark")
     places = list(pyspark.submodule_search_locations or ()) if pyspark is not None else []
     for place in places:

@@ -19,7 +19,7 @@ from pathlib import Path
 from stratalog.partitions.errors import EnvironmentUnusableError
 
 SUPPORTED_MAJORS = (17, 21)
-"""The versions that Spark 4.2 and its Hadoop are tested on; on Java 24 and later Hadoop finds no ``Subject``."""
+"""The versions on which Spark 4.2 and its Hadoop are tested. On Java 24 and later, Hadoop finds no ``Subject``."""
 
 USUAL_PLACES = (
     "/usr/lib/jvm/*",
@@ -45,8 +45,8 @@ class Java:
 
 
 def java_major(executable: Path) -> int | None:
-    """The major version (8, 11, 17, ...) that ``java -version`` reports; None if it does not run or
-    reports none."""
+    """Return the major version (8, 11, 17, ...) that ``java -version`` reports; None if the command does not run,
+    or reports no version."""
     try:
         answer = subprocess.run(
             [executable, "-version"],
@@ -63,9 +63,10 @@ def java_major(executable: Path) -> int | None:
 
 
 def find_java(environ: Mapping[str, str], places: Iterable[str] = USUAL_PLACES) -> Java:
-    """The first supported Java among ``JAVA_HOME``, ``java`` on ``PATH`` and ``places`` (globs of homes).
+    """Return the first supported Java among ``JAVA_HOME``, ``java`` on ``PATH`` and ``places`` (globs of homes).
 
-    Raises: EnvironmentUnusableError, with one line that says which versions were found and what to install.
+    Raises: EnvironmentUnusableError, with one line that names the versions that were found, and says what to
+        install.
     """
     seen: dict[Path, int | None] = {}
     for executable, home in _candidates(environ, places):
@@ -77,7 +78,7 @@ def find_java(environ: Mapping[str, str], places: Iterable[str] = USUAL_PLACES) 
 
 
 def use_java(environ: MutableMapping[str, str], places: Iterable[str] = USUAL_PLACES) -> Java:
-    """Find a Java like ``find_java``, and set ``environ`` so that Spark starts exactly that one.
+    """Find a Java like ``find_java``, and set ``environ`` so that Spark starts exactly that Java.
 
     Raises: EnvironmentUnusableError.
     """
@@ -85,7 +86,7 @@ def use_java(environ: MutableMapping[str, str], places: Iterable[str] = USUAL_PL
     if java.home is not None:
         environ["JAVA_HOME"] = str(java.home)
     else:
-        # Spark prefers JAVA_HOME to PATH, but the Java in JAVA_HOME was rejected.
+        # Spark prefers JAVA_HOME to PATH, but JAVA_HOME has no supported Java.
         environ.pop("JAVA_HOME", None)
     return java
 
@@ -120,7 +121,7 @@ def _what_to_install(seen: Mapping[Path, int | None]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the Java that would be used, or what to install (exit code 1)."""
+    """Print the Java that would be used. If there is none, print what to install, and return the exit code 1."""
     del argv
     try:
         java = find_java(os.environ)

@@ -28,7 +28,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "append": "append anything that Spark can read to a topic, once or as a stream",
         "read": "show, count or write out a range of records",
         "tail": "print the latest records, and follow new ones",
-        "offsets": "print each partition's offset at a time or a position such as earliest",
+        "offsets": "print the offset of each partition at a time, or at a position such as earliest",
         "delete_records": "delete records below given offsets",
     },
     "state of the cluster": {
@@ -70,7 +70,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "package": "pack stratalog into one zip for --py-files",
     },
 }
-"""The jobs of the core, by heading. Those of bridges join them (``overview``)."""
+"""The jobs of the core, by heading. ``overview`` adds the jobs of bridges."""
 _CORE = tuple(name for group in GROUPS.values() for name in group)
 _OF_BRIDGES = {name: bridge for bridge in bridges() for name in bridge.jobs if name not in _CORE}
 JOBS = (*_CORE, *_OF_BRIDGES)
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complete()
     words = [*(sys.argv[1:] if argv is None else argv)]
     if words[:1] == ["help"]:
-        words = [*words[1:], "--help"]  # also for a command of a job: help topics create
+        words = [*words[1:], "--help"]  # a command of a job may follow: help topics create
     name, *rest = words or [""]
     if name in ("version", "--version"):
         print(f"stratalog {VERSION}")
@@ -101,7 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def job_of(name: str) -> JobMain:
-    """``main`` of a job's module. Raises: EnvironmentUnusableError for a job of a bridge that is not installed."""
+    """Return ``main`` of a job's module. Raises: EnvironmentUnusableError for a job of a bridge that is not
+    installed."""
     if (bridge := _OF_BRIDGES.get(name)) is not None:
         bridged: JobMain = bridge.load(f"{bridge.jobs[name].module}:main")
         return bridged
@@ -110,8 +111,8 @@ def job_of(name: str) -> JobMain:
 
 
 def _complete() -> None:
-    """Print the completions of the command line for the shell, and exit: options of the job that it names, or
-    the names of all jobs. argcomplete passes the line in the environment.
+    """Print completions of the command line for the shell, and exit. The completions are options of the job on the
+    line, or the names of all jobs. argcomplete passes the line in the environment.
     """
     import argcomplete
 
@@ -129,7 +130,7 @@ def _complete() -> None:
 
 
 def _topics(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
-    """Names of topics; none if the cluster cannot be opened."""
+    """Return the names of topics; none if the cluster cannot be opened."""
     from stratalog import Cluster, StratalogError
 
     before = prefix.rpartition(",")[0]

@@ -6,16 +6,17 @@
   stratalog maintain --every 30s             run repeatedly until interrupted; prints one line per run
   stratalog maintain --budget 5m             start no work after five minutes, not even the next segment of a
                                              partition; the next run continues there
-  stratalog maintain --budget-bytes 10GiB    nor after 10 GiB; --budget-requests 5000: storage requests
+  stratalog maintain --budget-bytes 10GiB    start no work after reading and writing 10 GiB;
+                                             --budget-requests limits the storage requests
   stratalog maintain --every 30s --metrics 9409    also serve health and the costs of the runs to Prometheus
-  stratalog maintain --every 30s --otlp URL        also push them by OTLP (see metrics --help)
+  stratalog maintain --every 30s --otlp URL        also push these figures by OTLP (see metrics --help)
   stratalog maintain --every 30s --page 8080       also serve the page of the cluster at http://127.0.0.1:8080/
   stratalog maintain --exclude scrub,vacuum  run the other steps
   stratalog maintain --dry-run               list due steps with their partitions, and when the other steps are due
 
-A run lists the brokers once to find the partitions that have changed, and works only on these. replicate and tier
-are part of every run; cluster configs set the intervals of the other steps (log.retention.check.interval.ms and
-others). Concurrent runs are safe. Each step is also a job.
+A run lists the brokers once to find the partitions that have changed, and works only on these partitions.
+replicate and tier are part of every run; cluster configs set the intervals of the other steps
+(log.retention.check.interval.ms and others). Concurrent runs are safe. Each step is also a job.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ def maintain(job: Job) -> Report:
 
 
 def _watched(job: Job, closed: ExitStack) -> Callable[[Report], None]:
-    """A function that shows a run as usual, and checks the cluster after it: for the page, and for figures that
-    are served or pushed with the operations of all drivers. ``closed`` stops the servers.
+    """Return a function that shows a run as usual, and then checks the cluster. The check is for the page, and for
+    figures that are served or pushed with the operations of all drivers. ``closed`` stops the servers.
 
     Raises: InvalidCallError, EnvironmentUnusableError.
     """
@@ -138,7 +139,7 @@ def _watched(job: Job, closed: ExitStack) -> Callable[[Report], None]:
 
 
 def _served(job: Job) -> Any:
-    """The running page. Raises: InvalidCallError."""
+    """Return the running page. Raises: InvalidCallError."""
     given = job.arguments
     return job.cluster().serve_page(
         given.page,
@@ -151,8 +152,8 @@ def _served(job: Job) -> Any:
 
 
 def _measured(job: Job) -> Callable[[Report, HealthReport | None], None]:
-    """A function that shows a run as usual, and serves or pushes its figures with the health of the cluster after
-    it and the operations of all drivers.
+    """Return a function that shows a run as usual, and then serves or pushes the figures of the run, the health of
+    the cluster, and the operations of all drivers.
 
     Raises: InvalidCallError, EnvironmentUnusableError.
     """
@@ -177,7 +178,7 @@ def _measured(job: Job) -> Callable[[Report, HealthReport | None], None]:
         if push is not None:
             try:
                 push.push()
-            except StorageError as error:  # the receiver is unreachable: the next run pushes all figures again
+            except StorageError as error:  # if the receiver is unreachable, the next run pushes all figures again
                 warn([str(error)])
 
     return publish

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def exposition(cluster_id: str) -> Exposition:
-    """A new exposition of a cluster. Raises: EnvironmentUnusableError without prometheus-client."""
+    """Return a new exposition of a cluster. Raises: EnvironmentUnusableError without prometheus-client."""
     try:
         from stratalog.jobs.exposition import Exposition
     except ModuleNotFoundError as error:
@@ -42,8 +42,7 @@ def exposition(cluster_id: str) -> Exposition:
 
 
 def otlp_push(shown: Exposition, endpoint: str) -> OtlpPush:
-    """A function that pushes ``shown`` to ``endpoint``; "" takes the endpoint from the environment.
-
+    """Return a function that pushes ``shown`` to ``endpoint``. If ``endpoint`` is "", the environment names it.
     Raises: EnvironmentUnusableError without OpenTelemetry.
     """
     try:

@@ -46,7 +46,7 @@ def package(job: Job) -> Report:
     try:
         with tempfile.TemporaryDirectory(dir=to.parent, prefix=f".{NAME}-") as scratch:
             with zipfile.ZipFile(Path(scratch, to.name), "w") as packed:
-                # a ZipInfo without a time, so that the zip has the same bytes at any time
+                # the ZipInfo has no time, so that the zip always has the same bytes
                 for name, file in files.items():
                     packed.writestr(zipfile.ZipInfo(name), file.read_bytes(), zipfile.ZIP_DEFLATED)
             os.replace(Path(scratch, to.name), to)
@@ -59,7 +59,7 @@ def package(job: Job) -> Report:
 
 
 def _files(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
-    """Every file of a folder, with its name in the zip. (In a checkout the folders are links.)"""
+    """Yield every file of a folder, with its name in the zip. (In a checkout the folders are links.)"""
     for child in folder.iterdir():
         if child.is_dir() and child.name != "__pycache__":
             yield from _files(child, f"{name}/{child.name}")

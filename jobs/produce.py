@@ -6,14 +6,14 @@ r"""Append lines of standard input or a file to a topic; needs no Spark.
   stratalog tail trips --format json | stratalog produce copy --format json
   stratalog produce trips --input day-7.txt --producer loader --sequence 7    stored once, however often you run it
 
-Each line is one value, unchanged; for a typed topic it is JSON, or plain text if the type is STRING. With
+Each line is one value, unchanged. For a typed topic, the line is JSON, or plain text if the type is STRING. With
 --key-separator the text before the separator is the key, in the same form. With --format json each line is a
 record as tail prints it: an object with value, key, headers and timestamp, all optional; partition and offset are
 ignored. Bytes are a string, or {"base64": "..."}. A record without a timestamp gets the time of the append.
 
 A batch is appended when it has --batch lines, or when no line has arrived for --linger. If a line does not fit the
-topic, the error names the line, and its whole batch is not appended. With --producer and --sequence all lines are
-one append.
+topic, the error names the line, and no line of its batch is appended. With --producer and --sequence, all lines
+are one append.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _LONGEST = 64 * 1024 * 1024
 _METHOD = "producer.Producer.produce"
 _HOW = ("partition", "acks", "on_unknown_field", "producer", "sequence")
 _ASIDE = ("partition", "offset")
-"""The fields that tail prints and that are ignored here: the record's position in the other topic."""
+"""The fields that tail prints, but that are ignored here: the record's position in the topic that tail has
+read."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,9 +109,9 @@ def produce(job: Job) -> Report:
 
 
 def batches(source: int, most: int | None, linger_s: float, ending: Ending) -> Iterator[list[bytes]]:
-    """Batches of lines without line ends, at most ``most`` lines each (None: all lines are one batch). A batch
-    ends when it is full, or when no line has come for ``linger_s``. After a signal to end, the lines that were
-    read are yielded.
+    """Yield batches of lines without line ends, with at most ``most`` lines each (None: all lines are one batch).
+    A batch ends when it is full, or when no line has arrived for ``linger_s``. After a signal to end, the lines
+    that were already read are yielded.
 
     Raises: InvalidRecordError for a line that is too long.
     """
@@ -164,10 +165,10 @@ class _Lines:
         self._columns = columns
         self._declared = {"key": topic.key_schema, "value": topic.value_schema}
         self.columns = {column: column for column in columns}
-        """The columns of the rows, as arguments of ``Cluster.produce``."""
+        """Return the columns of the rows, as arguments of ``Cluster.produce``."""
 
     def records(self, lines: Sequence[bytes], before: int) -> list[dict[str, Any]]:
-        """The rows of ``Cluster.produce``. Raises: InvalidRecordError, naming the line."""
+        """Return the rows for ``Cluster.produce``. Raises: InvalidRecordError, which names the line."""
         found = []
         for index, line in enumerate(lines):
             try:
@@ -182,7 +183,7 @@ class _Lines:
         return found
 
     def _check(self, row: dict[str, Any]) -> None:
-        """Check that the topic's type has all fields; this check exists to name the line. Raises: ValueError."""
+        """Check that the topic's type has all fields, so that the error can name the line. Raises: ValueError."""
         from stratalog.partitions.unknown_fields import refused, unknown_in_values
 
         for column in self._columns:
@@ -201,7 +202,7 @@ class _Lines:
         return {"key": self._of_text(key, "key"), "value": self._of_text(value, "value")}
 
     def _of_text(self, text: bytes, column: str) -> Any:
-        """The key or value in a part of a line. Raises: ValueError."""
+        """Return the key or value in a part of a line. Raises: ValueError."""
         import pyarrow as pa
 
         from stratalog.engine.driver.plain_values import example, from_plain
@@ -243,7 +244,7 @@ class _Total:
     """The reports of all batches as one report: one row per partition, with first offset and number of records."""
 
     def __init__(self, *, named: bool) -> None:
-        """``named``: --producer and --sequence were given, so all lines are one append."""
+        """``named``: whether --producer and --sequence were given, so that all lines are one append."""
         self._named = named
         self._batches = 0
         self._in_part = False
@@ -272,8 +273,9 @@ class _Total:
         self.failures, self._in_part = [Failure.of("produce", error)], False
 
     def report(self, lines: int) -> Report:
-        """The report of all batches; ``lines`` is the number of lines in batches that were appended as a whole."""
-        if self.failures and not self._named:  # otherwise the notes of the append say how to proceed
+        """Return the report of all batches. ``lines`` is the number of lines in batches that were appended
+        completely."""
+        if self.failures and not self._named:  # otherwise the notes of the append itself say how to proceed
             self._notes |= dict.fromkeys(self._after_failure(lines))
         rows = sorted(self._rows.values(), key=lambda row: (row["partition"] is None, int(row["partition"] or 0)))
         totals: dict[str, Value] = {"lines": lines, "batches": self._batches}
@@ -282,19 +284,19 @@ class _Total:
         return Report("produce", rows, self.failures, totals, notes=[*self._notes])
 
     def _after_failure(self, lines: int) -> Iterator[str]:
-        """Notes on the lines that were appended, and on how to append the rest."""
+        """Return notes on the lines that were appended, and on how to append the rest."""
         if self._in_part:
-            known = f"lines 1 to {lines:,} were appended; some of the rest" if lines else "some of the lines"
+            known = f"lines 1 to {lines:,} were appended; some later lines" if lines else "some of the lines"
             yield (
                 f"{known} may have been appended: with --producer and --sequence in each run, a second run "
                 "appends no line twice"
             )
         elif lines:
-            yield f"lines 1 to {lines:,} were appended, and none of the rest: next time, give the rest alone"
+            yield f"lines 1 to {lines:,} were appended, and no later line: next time, give only the later lines"
 
 
 def _opened(path: str | None) -> int:
-    """Opens the input. Raises: InvalidCallError."""
+    """Open the input. Raises: InvalidCallError."""
     try:
         return os.dup(sys.stdin.fileno()) if path is None else os.open(path, os.O_RDONLY)
     except OSError as error:

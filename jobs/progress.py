@@ -1,5 +1,6 @@
-"""Progress of a job: on a terminal, a bar with partitions done, bytes so far and bytes per second; elsewhere,
-plain lines about long work, so that a scheduler's log is not silent for hours. Short jobs print nothing.
+"""Progress of a job. On a terminal, a bar shows the partitions done, the bytes so far and the bytes per second.
+Elsewhere, plain lines report on long work, so that a scheduler's log is not silent for hours. Short jobs print no
+lines.
 
 Only the tasks know how many bytes there will be, because they list the logs. So the bar counts partitions, and
 shows the bytes moved so far.
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def terminal_progress() -> Progress:
-    """A bar if standard error is a terminal and rich is installed; else lines on standard error."""
+    """Return a bar if standard error is a terminal and rich is installed; otherwise lines on standard error."""
     terminal = open_terminal()
     if terminal is None:
         return PlainProgress()
@@ -33,8 +34,8 @@ def terminal_progress() -> Progress:
 
 
 def open_terminal() -> TextIO | None:
-    """Standard error, if it is a terminal. spark-submit gives its driver a pipe; then the terminal is the standard
-    error of spark-submit itself, if the system shows which file that is.
+    """Return standard error, if it is a terminal. spark-submit gives its driver a pipe. In this case, return the
+    standard error of spark-submit itself, if that is a terminal, and if the system shows which file it is.
     """
     if sys.stderr is not None and sys.stderr.isatty():
         return sys.stderr
@@ -49,7 +50,7 @@ def open_terminal() -> TextIO | None:
 
 
 class TerminalProgress:
-    """See ``stratalog.engine.driver.tasks.Progress``. One bar per piece of work; it stays on screen
+    """See ``stratalog.engine.driver.tasks.Progress``. Shows one bar per piece of work. The bar stays on screen
     afterwards."""
 
     def __init__(self, terminal: TextIO) -> None:
@@ -103,8 +104,8 @@ class TerminalProgress:
 
 
 class PlainProgress:
-    """See ``stratalog.engine.driver.tasks.Progress``. Prints a line every ``every_s`` seconds; shorter work
-    prints none.
+    """See ``stratalog.engine.driver.tasks.Progress``. Prints a line every ``every_s`` seconds. Shorter work prints
+    no line.
     """
 
     def __init__(self, clock: Clock | None = None, every_s: float = 30.0) -> None:

@@ -4,9 +4,9 @@
   stratalog protect trips --days 365
 
 Until then retention deletes nothing; delete_records, snapshots, topics delete, and turning off tiering are refused
-(POLICY_VIOLATION). The config protect.until.ms of the topic holds the time; it can be moved later, never earlier.
-The storage does not enforce the protection by itself; SECURITY.md, "Protected records", lists the storage settings
-that do.
+(POLICY_VIOLATION). The config protect.until.ms of the topic holds the time, which can be moved later, but never
+earlier. The storage does not enforce the protection by itself. SECURITY.md, "Protected records", lists the storage
+settings that enforce it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 quorum snapshot takes a snapshot now, and reports one row per voter; the job snapshot takes a snapshot only if the
 policy requires it. To bring back a voter that lost its storage, run bootstrap N, then quorum replace-voter N. Add
-or remove one voter at a time. After add-voter and remove-voter, write the voters that the report lists into the
+or remove one voter at a time. After add-voter or remove-voter, write the voters that the report lists into the
 cluster file.
 """
 

@@ -4,7 +4,7 @@
   stratalog read flights --output flights.parquet
   stratalog read --pattern "flights-.*" --last 10 --explain
 
-Ranges are half open, [start, end); the end is at most the high watermark. Times select records by timestamp,
+Ranges are half-open, [start, end). The end is at most the high watermark. Times select records by timestamp,
 regardless of their order in the log: --start 2013-01-10 --end 2013-01-11 reads that day, in UTC unless the time
 names a zone. --start first-at:2013-06-01 is Kafka's lookup: it reads everything from the first record at or after
 that time.
@@ -73,7 +73,7 @@ def read(job: Job) -> Report:
     planned_only = given.dry_run or given.explain
     with cluster.measured() as planning:
         start = given.start if given.group is None else stratalog.Committed(given.group)
-        # report errors before a session is started
+        # report errors before a session starts
         plan = call(cluster.plan_read, given, topic=given.topics, start=start)
     if not planned_only:
         cluster = job.on_spark()
@@ -103,7 +103,7 @@ def read(job: Job) -> Report:
 
 
 def _carry_out(given: argparse.Namespace, frame: DataFrame) -> tuple[list[dict[str, Value]], int]:
-    """The rows to show, and the number of records that were read."""
+    """Return the rows to show, and the number of records that were read."""
     if given.count:
         return [], frame.count()
     if given.output is not None:
@@ -116,7 +116,7 @@ def _carry_out(given: argparse.Namespace, frame: DataFrame) -> tuple[list[dict[s
 
 
 def _write(given: argparse.Namespace, frame: DataFrame) -> int:
-    """Write the records, and count them on the way. Returns their number."""
+    """Write the records, and count them meanwhile. Returns their number."""
     from pyspark.sql import Observation, functions
 
     counted = Observation("read")
@@ -127,8 +127,8 @@ def _write(given: argparse.Namespace, frame: DataFrame) -> int:
 
 
 def _readable(field: StructField) -> Column:
-    """The column of a field. Spark converts times and nested values to text, because Python would show times in
-    the zone of this machine.
+    """Return the column of a field. Spark converts times and nested values to text, because Python would show
+    times in the zone of this machine.
     """
     from pyspark.sql import functions
     from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType
@@ -153,7 +153,7 @@ def _planned(part: FileRange) -> dict[str, Value]:
 
 
 def _shown(value: Any) -> Value:
-    """A value of a record, as the text of a table cell."""
+    """Return a value of a record as the text of a table cell."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, bytes | bytearray):

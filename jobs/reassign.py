@@ -2,10 +2,11 @@
 progress of reassignments, and cancels them.
 
 New replicas are copied first, at the speed of --throttle; old replicas are removed when all new replicas are in
-sync. If a run stops halfway, the next replicate continues it at the same throttle; --cancel reverts everything.
+sync. If a run stops halfway, the next run of replicate continues at the same throttle. --cancel reverts
+everything.
 
   stratalog reassign --drain 3 --dry-run --write-plan plan.json     make a plan, show it, and save it
-  stratalog reassign --plan plan.json --throttle 50MiB              carry it out
+  stratalog reassign --plan plan.json --throttle 50MiB              carry out the plan
   stratalog reassign --status                                       show what remains to be copied
 """
 
@@ -59,7 +60,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def moves(text: str) -> dict[int, int]:
-    """Moves such as ``1:2,3:4``, as a mapping from broker to broker."""
+    """Convert moves such as ``1:2,3:4`` to a mapping from broker to broker."""
     found: dict[int, int] = {}
     for part in text.split(","):
         pair = [word.strip() for word in part.split(":")]
@@ -87,14 +88,14 @@ def reassign(job: Job) -> Report:
     if given.write_plan is not None:
         _write(given.write_plan, plan)
     if given.force:
-        job.confirm("reassign with --force: records that only a removed replica has will be lost")
+        job.confirm("reassign with --force: records that only removed replicas have will be lost")
     cluster = job.cluster() if given.dry_run else job.on_workers()
     report = call(cluster.reassign, given, plan=plan)
     return report
 
 
 def read_plan(path: Path) -> ReplicaPlan:
-    """The plan in a file. Raises: InvalidCallError."""
+    """Return the plan in a file. Raises: InvalidCallError."""
     try:
         return parse_plan(path.read_bytes(), str(path))
     except OSError as error:

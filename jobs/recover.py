@@ -1,4 +1,4 @@
-"""Export truncated records that replicas still have to Parquet files with all record columns.
+"""Export truncated records that replicas still have. The Parquet files have all columns of a record.
 
   stratalog recover flights --to recovered
   stratalog recover flights --keep remote --dry-run
@@ -7,8 +7,8 @@ An export does not change the log, and may be repeated. verify --discarded lists
 to the log, append them again; recovered/manifest.json explains how.
 
 --keep is for partitions whose leader and remote log have different records at the same offsets (verify, health and
-appends report this). It keeps one of the two logs, and discards the other log's records from the offset where they
-differ. With --dry-run, it only shows the offsets of both logs.
+appends report this). It keeps one of the two logs, and discards the other log's records from the first different
+offset on. With --dry-run, it only shows the offsets of both logs.
 
 --keep brokers is also for partitions whose records are lost on all brokers and in the remote log (LOG_LOST): the
 log restarts at the last known offset.

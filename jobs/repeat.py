@@ -1,4 +1,4 @@
-"""The loop of jobs that run repeatedly, in place of a service."""
+"""The loop of jobs that run repeatedly, so that no service is necessary."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from stratalog.partitions.errors import InvalidCallError, StratalogError
 def once_or_every(
     operation: str, once: Callable[[], Report], show: Callable[[Report], None], every_s: float | None
 ) -> Report:
-    """The report of one run or, if ``every_s`` is given, of ``repeat`` with that many seconds between runs."""
+    """Return the report of one run. If ``every_s`` is given, return the report of ``repeat``, with that many
+    seconds between runs."""
     return once() if every_s is None else repeat(operation, once, show, lambda _: every_s)
 
 
@@ -26,8 +27,8 @@ def repeat(
 ) -> Report:
     """Run, show the report, and sleep ``pause_s(report)`` seconds, until SIGTERM or SIGINT; the current run is
     finished first. A failed run is shown as a report of ``operation``, and the next run tries again; finished work
-    is kept. An unexpected error is handled the same way, and its traceback is printed. ``sleep`` replaces the
-    default pause, which a signal interrupts. Returns a report with the number of runs.
+    is kept. An unexpected error is handled in the same way, and its traceback is printed. ``sleep`` replaces the
+    default pause; a signal interrupts the default pause. Returns a report with the number of runs.
 
     Raises: InvalidCallError, which every later run would also raise; KeyboardInterrupt at a second signal.
     """

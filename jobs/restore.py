@@ -1,7 +1,7 @@
 """Restore a cluster to empty brokers from its remote tier, or rehearse a restore while the cluster runs.
 
-  stratalog restore --cluster new.toml --from flights     the file names the same remote, new brokers, and a new id
-  stratalog restore --cluster cluster.toml --drill        restore to a temporary folder, compare, and delete it
+  stratalog restore --cluster new.toml --from flights     the file names the same remote tier, new brokers, new id
+  stratalog restore --cluster cluster.toml --drill        restore to a temporary folder, compare, delete the copy
 
 The job restores topics, configs, records, leader epochs and producers as far as they were tiered. The report lists
 what is not restored: records that were not tiered yet, topics without tiering, offsets of consumer groups, and
@@ -43,7 +43,7 @@ def restore(job: Job) -> Report:
     check_options(given, needs=[("deep", "drill")], bars=[("drill", "dry_run", "yes")])
     if given.drill:
         return job.cluster().drill(deep=given.deep)
-    job.confirm(f"restore {given.former!r}: that cluster will lose access to its remote tier")
+    job.confirm(f"restore {given.former!r}: the former cluster will lose access to its remote tier")
     return stratalog.Cluster.restore(
         given.cluster,
         given.former,

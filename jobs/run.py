@@ -6,11 +6,11 @@
        analyser, and formats that Spark does not have
     130, 143  SIGINT or SIGTERM interrupted the job
 A traceback is a bug of stratalog. If the reader of the output closes it, as ``| head`` does, a job that prints
-records ends; the exit status of any other job stays the same. With ``--json`` the last line of standard output is
-one report object, also after failures. (spark-submit prints the driver's standard error on its own standard
-output, before that line.)
+records ends. Any other job keeps its exit status. With ``--json`` the last line of standard output is one report
+object, also after failures. (spark-submit prints the driver's standard error on its own standard output, before
+that line.)
 
-Errors in the call are reported before a JVM starts, if they can be found without a JVM.
+Errors in the call that can be found without a JVM are reported before a JVM starts.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class Job:
 
     @property
     def key(self) -> KeySource:
-        """The source of the cluster key: the named file, or the environment."""
+        """The source of the cluster key: the file that the options name, or the environment."""
         path = self.arguments.cluster_key_file
         return key_of_environment if path is None else key_file(path)
 
     def cluster(self) -> stratalog.Cluster:
-        """The cluster, with its work in threads of this process. Checks that the topics of the call exist.
+        """Return the cluster, with its work in threads of this process. Checks that the topics of the call exist.
 
         Raises: see ``Cluster.open``; UnknownTopicOrPartitionError for a topic that does not exist.
         """
@@ -80,14 +80,15 @@ class Job:
             image = cluster.image if named else None
             for name in named:
                 assert image is not None
-                # the metadata log is not a topic in the metadata: each job decides whether it accepts this name
+                # the metadata log is not a topic of the metadata, so each job decides whether it accepts its name
                 if name != METADATA_TOPIC:
                     image.topic(name)
             self._opened = cluster
         return self._opened
 
     def on_spark(self, settings: Mapping[str, str] | None = None) -> stratalog.Cluster:
-        """The cluster, with its work on executors. Starts a session with ``settings`` if none is active.
+        """Return the cluster, with its work on executors. Starts a session with ``settings`` if no session is
+        active.
 
         Raises: see ``cluster``; EnvironmentUnusableError.
         """
@@ -95,8 +96,9 @@ class Job:
         return cluster.using(self.session(settings), self.arguments.runner)
 
     def on_workers(self) -> stratalog.Cluster:
-        """The cluster, with its work on executors if the caller uses Spark (spark-submit, ``--master``, a session
-        in this process) and did not give ``--runner threads``; otherwise in threads of this process.
+        """Return the cluster. Its work runs on executors if the caller uses Spark (spark-submit, ``--master``, a
+        session in this process), and did not give ``--runner threads``. Otherwise the work runs in threads of this
+        process.
 
         Raises: see ``on_spark``.
         """
@@ -104,7 +106,8 @@ class Job:
         return self.on_spark() if spark and self.arguments.runner == SPARK else self.cluster()
 
     def session(self, settings: Mapping[str, str] | None = None) -> SparkSession:
-        """The session of this process, or a new one with ``settings``. Raises: EnvironmentUnusableError."""
+        """Return the session of this process, or a new session with ``settings``. Raises:
+        EnvironmentUnusableError."""
         running = active_session()
         if running is not None:
             return running
@@ -123,8 +126,8 @@ class Job:
         return self._started
 
     def confirm(self, what: str) -> None:
-        """Ask on a terminal to confirm the irreversible step ``what``; without a terminal ``--yes`` is required. A
-        dry run asks nothing.
+        """Ask on a terminal to confirm the irreversible step ``what``. Without a terminal, ``--yes`` is required.
+        A dry run does not ask.
 
         Raises: InvalidCallError if the step is not confirmed.
         """
@@ -139,7 +142,7 @@ class Job:
             raise InvalidCallError("not confirmed: nothing was changed")
 
     def show(self, report: Report) -> None:
-        """Finish the progress bar, and show one of several reports, preceded by the time in UTC. Raises:
+        """Finish the progress bar, and show one of several reports, after the time in UTC. Raises:
         NobodyReadsError.
         """
         self.progress.finish()
@@ -147,8 +150,8 @@ class Job:
             self.print(report, f"{utc_text(SystemClock().now_ms() // 1000 * 1000)} ")
 
     def print(self, report: Report, stamp: str = "") -> None:
-        """Print ``stamp`` and the table (with ``--json``, the object) on standard output; with ``--json`` also the
-        failures on standard error.
+        """Print ``stamp`` and the table on standard output. With ``--json``, print the object instead, and also
+        print the failures on standard error.
         """
         if not self.arguments.json:
             text = report.text(terminal_width(sys.stdout))
@@ -159,14 +162,14 @@ class Job:
         self.print_object(report)
 
     def print_object(self, report: Report) -> None:
-        """Print the object on standard output: the report with its time, cluster, version, job and run."""
+        """Print the object on standard output. It is the report with its time, cluster, version, job and run."""
         by, cluster = origin(), None if self._opened is None else self._opened.file.cluster_id
         now = utc_text(SystemClock().now_ms())
         print(report.to_json({"time": now, "cluster": cluster, "version": VERSION, "job": by.job, "run": by.run}))
 
     def show_line(self, report: Report) -> None:
-        """Like ``show``, but without the rows of a table: its headline, notes and failures. Raises:
-        NobodyReadsError."""
+        """Show only the headline, notes and failures of a report, without the rows of the table; otherwise like
+        ``show``. Raises: NobodyReadsError."""
         self.show(report if self.arguments.json else replace(report, rows=()))
 
     def close(self) -> None:
@@ -189,7 +192,7 @@ class JobMain:
     runs: str = "threads"
     """The argument ``runs`` of ``job_parser``."""
     prints: bool = False
-    """Whether the body prints records itself; its table then goes to standard error."""
+    """Whether the body prints records itself. The table of the report then goes to standard error."""
 
     def parser(self) -> argparse.ArgumentParser:
         """The parser of the command line."""
@@ -203,20 +206,20 @@ class JobMain:
         """
         try:
             arguments = self.parser().parse_args(argv)
-        except SystemExit as stop:  # argparse has printed the error; a caller in this process needs the status
+        except SystemExit as stop:  # argparse has printed the error, but a caller in this process needs the status
             return int(stop.code or 0)
         job = Job(self.name, arguments)
         try:
             with at_once(), closing(job):  # closing the job prints its messages
                 if getattr(arguments, "master", None) is not None and under_spark_submit():
                     raise InvalidCallError(
-                        "under spark-submit, --master is its own option: put it before the script"
+                        "under spark-submit, --master is an option of spark-submit: put it before the script"
                     )
                 report = arranged(self.body(job), arguments)
         except OutputClosedError:
             return ALL_DONE
         except KeyboardInterrupt as stop:
-            print("interrupted: finished work is kept; run it again to continue", file=sys.stderr)
+            print("interrupted: finished work is kept; run the job again to continue", file=sys.stderr)
             return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
         except OperationFailedError as error:
             report = error.report
@@ -244,9 +247,8 @@ class OutputClosedError(Exception):
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """A context manager that flushes standard output at its end.
-
-    Raises: NobodyReadsError if the reader closed it; later output is lost.
+    """A context manager that flushes standard output at the end of its block. Raises: NobodyReadsError if the
+    reader closed standard output; later output is lost.
     """
     try:
         yield
@@ -258,13 +260,13 @@ def printing() -> Iterator[None]:
 
 
 _NO_SUCH_FORMAT = "[DATA_SOURCE_NOT_FOUND]"
-"""Whether an error means that a format is missing. A classic session raises it as a py4j error, and Spark Connect
-not as an AnalysisException.
+"""Whether an error means that a format is missing. A classic session raises this error as a py4j error, and Spark
+Connect does not raise it as an AnalysisException.
 """
 
 
 def explain(error: Exception) -> tuple[str, str, int] | None:
-    """Code, one-line message, and exit status of an expected error; None for a bug of stratalog."""
+    """Return the code, one-line message, and exit status of an expected error; None for a bug of stratalog."""
     if isinstance(error, StratalogError):
         return error.code, _line(str(error)), BAD_CALL if isinstance(error, InvalidCallError) else FAILED
     if "pyspark" in sys.modules:
@@ -293,7 +295,7 @@ def under_spark_submit() -> bool:
 
 
 def active_session() -> SparkSession | None:
-    """The session of this process, or None."""
+    """Return the session of this process, or None."""
     if "pyspark" not in sys.modules:
         return None
     from pyspark.sql import SparkSession
@@ -302,7 +304,7 @@ def active_session() -> SparkSession | None:
 
 
 def renamed(report: Report, operation: str, *, dry_run: bool = False) -> Report:
-    """The report, under the name of the job that made it."""
+    """Return the report under the name of the job that made it."""
     return replace(report, operation=operation, dry_run=dry_run)
 
 

@@ -9,7 +9,7 @@ There are four cases. The first three give the same session:
 
 No secret is ever put in a Spark setting: S3A reads the environment, the profile or the instance. Spark itself
 copies credentials from the environment into Hadoop's settings, which every scan writes to disks and sends to
-executors. A session that this module creates removes them again.
+executors. This module removes them again from a session that it creates.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _EXTENSIONS, _DELTA = "spark.sql.extensions", "io.delta."
 _CATALOG, _DELTA_CATALOG = "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta."
 
 _NOISE = (b"WARNING: Using incubator modules",)
-"""Lines that the JVM itself prints about Spark's flags on every start, which log4j cannot suppress."""
+"""Lines about Spark's flags that the JVM itself prints on every start. log4j cannot suppress these lines."""
 
 _ECHOES = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """Loggers with which PySpark prints an error as a page of JSON before raising the error."""
@@ -65,13 +65,13 @@ def spark_session(
     roots: Mapping[str, StoreOptions] | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """The active session if there is one, otherwise a new session that reads Delta tables, ``file://`` and
-    ``s3://``, and has the format ``stratalog``.
+    """Return the active session. If there is no active session, return a new session that reads Delta tables,
+    ``file://`` and ``s3://``, and has the format ``stratalog``.
 
     ``master`` overrides ``$SPARK_MASTER``, which overrides ``local[*]``; spark-submit has its own master.
     ``$SPARK_REMOTE``, which PySpark always obeys, is refused together with a classic ``master``. ``settings``
-    override everything else. ``master`` and ``settings`` apply only to a new session. The ``roots`` of a cluster
-    file (``ClusterFile.roots``) are made accessible in any session.
+    override everything else. ``master`` and ``settings`` apply only to a new session. Any session gets access to
+    the ``roots`` of a cluster file (``ClusterFile.roots``).
 
     Raises: EnvironmentUnusableError for a missing or wrong Java, jars that cannot be fetched, a spark-submit
     without Delta's jars, or a master that ``$SPARK_REMOTE`` contradicts.
@@ -100,19 +100,20 @@ def spark_session(
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """The settings of a file in the format of spark-defaults.conf: ``key value`` or ``key=value`` lines."""
+    """Return the settings in a file that has the format of spark-defaults.conf: ``key value`` or ``key=value``
+    lines."""
     lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
     pairs = (re.split(r"\s*=\s*|\s+", line, maxsplit=1) for line in lines if line and line[0] not in "#!")
     return {pair[0]: pair[1] if len(pair) == 2 else "" for pair in pairs}
 
 
 def log_option() -> str:
-    """The JVM option for quiet logs, for callers that set ``spark.driver.extraJavaOptions``."""
+    """Return the JVM option for quiet logs, for callers that set ``spark.driver.extraJavaOptions``."""
     return f"-Dlog4j2.configurationFile={conf_file('log4j2.properties').as_uri()}"
 
 
 def local_cores(master: str) -> int | None:
-    """The number of tasks that run at the same time with a ``local`` master; None for a cluster."""
+    """Return the number of tasks that run at the same time with a ``local`` master; None for a cluster."""
     if master == "local":
         return 1
     found = re.fullmatch(r"local\[(\*|\d+)(?:,\s*\d+)?\]", master)
@@ -129,7 +130,7 @@ def _running_session() -> SparkSession | None:
 
 
 def _own_defaults() -> dict[str, str]:
-    """The settings of ``conf/spark-defaults.conf``, without Delta's settings if Delta has no build for this
+    """Return the settings of ``conf/spark-defaults.conf``, without Delta's settings if Delta has no build for this
     Spark.
     """
     settings = read_properties(conf_file("spark-defaults.conf"))
@@ -163,13 +164,13 @@ def _own_session(app_name: str, master: str | None, settings: Mapping[str, str])
     chosen["spark.master"] = os.environ.get("SPARK_MASTER") or "local[*]"
     chosen |= _placed_here(stronger.get("spark.master", chosen["spark.master"]), folder) | stronger
 
-    # 3. Worker processes must run the Python of this process, or the one that the cluster sets.
+    # 3. Worker processes must run the Python of this process, or the Python that the cluster sets.
     if local_cores(chosen["spark.master"]) is not None or "PYSPARK_PYTHON" not in os.environ:
         os.environ["PYSPARK_PYTHON"] = sys.executable
     chosen["spark.pyspark.python"] = os.environ["PYSPARK_PYTHON"]
 
     if local_cores(chosen["spark.master"]) is not None:
-        # With this setting, Spark needs no name service, and no network address that may change.
+        # With this setting, Spark needs no name service, and no network address, which might change.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
     spark_home = Path(pyspark.__file__).parent
@@ -177,7 +178,7 @@ def _own_session(app_name: str, master: str | None, settings: Mapping[str, str])
         # A SPARK_HOME left in the environment would start another version's JVM.
         os.environ["SPARK_HOME"] = str(spark_home)
 
-    # 4. Start a JVM, unless one from an earlier session is running, and the session in it.
+    # 4. Start a JVM, unless the JVM of an earlier session is running. Then start the session.
     conf = SparkConf(loadDefaults=False).setAppName(app_name).setAll(list(chosen.items()))
     if SparkContext._gateway is None:
         SparkContext._ensure_initialized(gateway=_start_jvm(conf), conf=conf)
@@ -195,7 +196,7 @@ def _without_secrets(session: SparkSession) -> SparkSession:
 
 
 def _placed_here(master: str, folder: Path) -> dict[str, str]:
-    """The settings that depend on the location of the files and on the number of cores."""
+    """Return the settings that depend on the location of the files and on the number of cores."""
     placed = {
         "spark.driver.extraClassPath": os.pathsep.join(map(str, session_jars(folder))),
         "spark.driver.extraJavaOptions": f'"{log_option()}"',
@@ -228,7 +229,7 @@ def _submitted_session(app_name: str, settings: Mapping[str, str]) -> SparkSessi
         if "spark.sql.shuffle.partitions" not in submitted:
             chosen["spark.sql.shuffle.partitions"] = str(max(4, 2 * cores))
     extensions = submitted.get(_EXTENSIONS, chosen.get(_EXTENSIONS, "")).split(",")
-    if not with_delta():  # the file that spark-submit has read names Delta for every version of Spark
+    if not with_delta():  # the file that spark-submit has read names Delta for all versions of Spark
         extensions = [each for each in extensions if not each.strip().startswith(_DELTA)]
         chosen[_EXTENSIONS] = ",".join(extensions)
         if submitted.get(_CATALOG, "").startswith(_DELTA_CATALOG):
@@ -254,7 +255,7 @@ def _require_class(name: str) -> None:
 
 
 def _start_jvm(conf: SparkConf) -> JavaGateway:
-    """Start the JVM; its standard error is passed on line by line, without ``_NOISE``."""
+    """Start the JVM. The lines of its standard error are passed on, without ``_NOISE``."""
     read_end, write_end = os.pipe()
     threading.Thread(target=_pass_on, args=(read_end,), name="jvm-stderr", daemon=True).start()
     try:

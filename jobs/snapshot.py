@@ -1,6 +1,6 @@
-"""Take snapshots of topics with cleanup.policy=snapshot, including internal topics, and of the metadata log; copy
-the snapshots to the other replicas, and advance log starts. Default: all of these. In --topics, the metadata log
-has the name __cluster_metadata.
+"""Take snapshots of topics with cleanup.policy=snapshot, including internal topics, and of the metadata log. Copy
+the snapshots to the other replicas, and advance log starts. Default: all these topics, and the metadata log. In
+--topics, the metadata log has the name __cluster_metadata.
 """
 
 from __future__ import annotations

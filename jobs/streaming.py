@@ -1,8 +1,6 @@
-"""A stream as a run of appends: it appends the data that is new since the last run, batch by batch, each batch
-exactly once.
-
-Spark records a batch in the checkpoint before and after it is processed. It repeats an interrupted batch under the
-same id, so the log recognizes the batch.
+"""A stream as a run of appends. A run appends the data that is new since the last run, batch by batch, each batch
+exactly once. Spark records a batch in the checkpoint before and after the batch is processed. Spark repeats an
+interrupted batch under the same id, so that the log recognizes the batch.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 AppendBatch = Callable[["DataFrame", int], Report]
-"""Appends a batch, given its id, and returns the report."""
+"""A function that appends a batch, given the id of the batch, and returns the report."""
 
 
 def append_stream(frame: DataFrame, checkpoint: str, append: AppendBatch) -> Report:
@@ -108,18 +106,18 @@ class Batches:
 
 
 def _is_unexpected(record: logging.LogRecord) -> bool:
-    """Whether a log record is of an unexpected error. False for a stratalog error, which py4j would show as a
-    traceback.
+    """Whether a log record is about an unexpected error. False for a stratalog error, because py4j would show it
+    as a traceback.
     """
     return record.exc_info is None or not isinstance(record.exc_info[1], StratalogError)
 
 
 _LEFT_OUT = ("bad_records", "dropped_fields")
-"""The totals that count records or fields that batches left out."""
+"""The totals with the number of records or fields that batches left out."""
 
 
 def summed(reports: list[tuple[int, Report]], stopped: list[StratalogError]) -> Report:
-    """One report on all batches. ``stopped`` holds the error that ended the run, if any."""
+    """Return one report on all batches. ``stopped`` is the error that ended the run, if any."""
     failures = [failure for _, report in reports for failure in report.failures]
     failures += [Failure.of("stream", error) for error in stopped if not failures]
     rows: list[dict[str, Value]] = [
@@ -150,7 +148,7 @@ def summed(reports: list[tuple[int, Report]], stopped: list[StratalogError]) -> 
 
 
 def _notes(report: Report) -> list[str]:
-    """The notes of a batch, including its bad records, because a batch has only one row."""
+    """Return the notes of a batch, including its bad records, because a batch has only one row."""
     bad = [row for row in report.rows if row.get("outcome") == "bad"]
     notes = [f"{row['records']} bad records of {row['topic']}: {row['reason']}" for row in bad]
     return [*report.notes, *notes]

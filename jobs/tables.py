@@ -26,8 +26,8 @@ def add_sort(parser: argparse._ActionsContainer) -> None:
 
 
 def arranged(report: Report, given: argparse.Namespace) -> Report:
-    """The report with its rows sorted by ``--sort``; absent values are last. Without the option, the report is
-    unchanged.
+    """Return the report with its rows sorted by ``--sort``, and missing values last. Without the option, return
+    the report unchanged.
 
     Raises: InvalidCallError for a column that the table does not have.
     """
@@ -36,7 +36,7 @@ def arranged(report: Report, given: argparse.Namespace) -> Report:
         return report
     column = wanted.removesuffix(_LAST)
     if column not in report.columns:
-        hint = did_you_mean(column, report.columns) or f"; it is one of {', '.join(report.columns)}"
+        hint = did_you_mean(column, report.columns) or f"; the columns are {', '.join(report.columns)}"
         raise InvalidCallError(f"--sort {wanted}: the table has no column {column!r}{hint}")
 
     def known(row: Mapping[str, Value]) -> bool:
@@ -51,7 +51,8 @@ def arranged(report: Report, given: argparse.Namespace) -> Report:
 
 
 def terminal_width(stream: TextIO | None) -> int | None:
-    """The width of the stream's terminal in columns; None for a file or a pipe, where no line is cut."""
+    """Return the width of the stream's terminal in columns; None for a file or a pipe, whose lines are never
+    cut."""
     if stream is None or not stream.isatty():
         return None
     return shutil.get_terminal_size((0, 0)).columns or None

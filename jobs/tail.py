@@ -10,9 +10,9 @@ A line has partition, offset, timestamp, key and value, separated by tabs. Keys 
 tab, \\n and \\r end a line, \\\\ is a backslash; \\xff is a byte that is not UTF-8, and \\u202e is a character
 that could control a terminal. A time beyond the year 9999 is printed in microseconds. --format hex and base64
 print the bytes of keys and values; a typed value is printed as the bytes of its JSON. --format json prints one
-object per line; bytes are a string if they are UTF-8, else {"base64": "..."}. --format avro also decodes values
-with --schema; confluent-avro expects a schema id before each value. The report goes to standard error; with --json
-it is the last line, and records are printed as JSON unless you give --format.
+object per line. Bytes are a string if they are UTF-8, otherwise {"base64": "..."}. --format avro also decodes
+values with --schema; confluent-avro expects a schema id before each value. The report goes to standard error. With
+--json, it is the last line of standard output instead, and records are printed as JSON unless you give --format.
 """
 
 from __future__ import annotations
@@ -51,12 +51,13 @@ Show = Callable[[dict[str, Any]], str]
 
 
 def decoded_formats() -> list[str]:
-    """The formats of bridges, which decode values by a schema."""
+    """Return the formats of bridges, which decode values by a schema."""
     return [name for bridge in bridges() for name in bridge.formats]
 
 
 def shown_as(how: str, schema: str | None = None) -> Show:
-    """The formatter for a name of ``FORMATS`` or ``decoded_formats``; ``schema`` is the schema file of the latter.
+    """Return the formatter for a name of ``FORMATS`` or ``decoded_formats``. For the latter, ``schema`` is the
+    schema file.
 
     Raises: InvalidCallError; EnvironmentUnusableError without the bridge or its library. The formatter raises
         InvalidCallError for a value that does not fit the schema.
@@ -90,7 +91,8 @@ def _object(record: dict[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    """A value as part of a line: backslashes are escaped, then bytes that are not UTF-8, then unprintable text."""
+    """Return a value as part of a line. Backslashes are escaped first, then bytes that are not UTF-8, then
+    unprintable text."""
     if isinstance(value, bytes):
         return printable(value.replace(b"\\", b"\\\\").decode("utf-8", errors="backslashreplace"))
     shown = plain(value)
@@ -108,7 +110,7 @@ def _base64(record: dict[str, Any]) -> str:
 
 
 def _decoded(decode: Callable[[bytes], Any], how: str) -> Callable[[dict[str, Any]], Any]:
-    """The value of a record, decoded. Raises: InvalidCallError."""
+    """Return the decoded value of a record. Raises: InvalidCallError."""
 
     def decoded(record: dict[str, Any]) -> Any:
         value = record["value"]
@@ -171,14 +173,14 @@ def tail(job: Job) -> Report:
         except KeyboardInterrupt:
             if not given.follow:
                 raise
-            shown = None  # this is the normal way to stop following
+            shown = None  # this is the normal way to stop a tail
     report = tailed.report()
     totals = report.totals if shown is None else {**report.totals, "records": shown}
     return replace(report, totals=totals, seconds=measure.seconds, counts=measure.counts)
 
 
 def _print(tailed: Tail, most: int | None, show: Callable[[dict[str, Any]], str]) -> int:
-    """Print records. Returns how many were printed. Raises: NobodyReadsError."""
+    """Print records. Returns the number of printed records. Raises: NobodyReadsError."""
     shown = 0
     for table in tailed:
         with printing():

@@ -41,8 +41,8 @@ def tier(job: Job) -> Report:
 
 
 def until_due_s(report: Report, every_s: float) -> float:
-    """The seconds to sleep after a run: until the next partition is due, at most ``every_s``. The limit bounds the
-    time until new partitions and moved leaders are noticed.
+    """Return the seconds to sleep after a run: until the next partition is due, at most ``every_s``. With this
+    limit, a run soon notices new partitions and moved leaders.
     """
     next_ms = report.totals.get("next_ms")
     pause_s = every_s if next_ms is None else min(every_s, float(next_ms) / 1000)

@@ -25,7 +25,8 @@ _TROUBLES = (
     ("under-replicated", "list partitions with a replica outside the ISR, or in a worse state"),
 )
 _CELL = 37
-"""Characters of a type or of configs that the table shows of an internal topic; topics describe shows all."""
+"""The number of characters that the table shows of the types and configs of an internal topic. topics describe
+shows all characters."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,8 +93,8 @@ def topics(job: Job) -> Report:
 
 
 def _short(row: Mapping[str, Value]) -> Mapping[str, Value]:
-    """The row of an internal topic with its long cells cut, because they would widen the columns for all
-    topics.
+    """Return the row of an internal topic with its long cells cut, because long cells would widen the columns for
+    all topics.
     """
     from stratalog.engine.state.internal_topics import (
         INTERNAL_TOPICS,  # imported here, because ``--help`` does not need it
@@ -106,7 +107,7 @@ def _short(row: Mapping[str, Value]) -> Mapping[str, Value]:
 
 
 def _changes(given: argparse.Namespace) -> dict[str, str | None]:
-    """The changes of ``--set`` and ``--unset``. Raises: InvalidCallError for a config that has both."""
+    """Return the changes of ``--set`` and ``--unset``. Raises: InvalidCallError for a config that has both."""
     changes: dict[str, str | None] = dict(given.set)
     if both := changes.keys() & set(given.unset):
         raise InvalidCallError(f"{min(both)} is set and unset in one call")

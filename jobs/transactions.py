@@ -1,4 +1,4 @@
-"""List transactions, describe one, end abandoned transactions, and find transactions that hang in a log.
+"""List transactions, describe a transaction, end abandoned transactions, and find transactions that hang in a log.
 
   stratalog transactions list
   stratalog transactions describe loader-1
@@ -6,8 +6,8 @@
   stratalog transactions find-hanging --topics trips
   stratalog transactions abort loader-1
 
-Every replicate run includes finish: it aborts transactions that have timed out, and completes those whose outcome
-is decided.
+Every run of replicate includes finish: it aborts transactions that have timed out, and completes transactions
+whose outcome is decided.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Compare all replicas and the remote tier with each other. Changes nothing.
 
-  stratalog verify                   check names, sizes, contiguity, footers and the remote table; reads no records
+  stratalog verify                   check names, sizes, offsets, footers and the remote table; reads no records
   stratalog verify --deep            check every byte of every copy against the checksums
   stratalog verify --discarded       list discarded files that replicas still have (recover exports them)
   stratalog verify --erased FILE     read every copy again, and search for the keys of an erasure's certificate
@@ -22,7 +22,7 @@ from stratalog.jobs.run import Job, JobMain, renamed
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_declared(parser, "jobs.Jobs.verify")
-    add_dry_run(parser, "list the files to read; read none")
+    add_dry_run(parser, "list the files to read, but do not read them")
     parser.add_argument("--discarded", action="store_true", help="list discarded files that replicas still have")
     parser.add_argument(
         "--erased",
@@ -31,7 +31,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="search for the keys of this erasure certificate: each copy is erased, not erased, or unknown",
     )
     parser.add_argument(
-        "--where", metavar="EXPR", help="with --erased: the condition given to erase, to search for its records"
+        "--where",
+        metavar="EXPR",
+        help="with --erased: the condition given to erase; also searches for the records that match it",
     )
 
 

@@ -1,10 +1,10 @@
 """The log of one replica: names, storage, and everything that follows from a listing.
 
 Purpose
-    A broker is a storage root. The log of one replica is a folder of write-once files under such a
-    root; its lineage, live files, log end offset and high watermark *follow from the listing*. This
-    package names, writes, reads, lists, merges and expires those files. It does not know who may do so:
-    leadership, in-sync replicas and clusters belong to ``engine``.
+    A broker is a storage root. The log of one replica is a folder of write-once files under such a root; its
+    lineage, live files, log end offset and high watermark *follow from the listing*. This package names, writes,
+    reads, lists, merges and expires those files. It does not decide who may do so: leadership, in-sync replicas
+    and clusters belong to ``engine``.
 
 Rooms
     Names and numbers: ``paths`` (every name in storage), ``identity`` (ids), ``numbers``, ``offsets``,
@@ -27,41 +27,42 @@ Rooms
     ``compaction`` (when), ``removal`` (the rule and its protocol), ``removing`` (applies a rule to a replica),
     ``superseded`` (the records that a rule removes, by key), ``comparable_keys``. Erasing: ``erasure`` (the rule
     and its protocol), ``erasing`` (applies it to a replica), ``wanted_keys`` (the records of given keys),
-    ``wanted_where`` (those that a condition selects: ``where`` reads its text, ``predicate`` evaluates it).
+    ``wanted_where`` (the records that a condition selects), ``where`` (reads the text of a condition),
+    ``predicate`` (evaluates it).
 
     Work: ``runner`` (threads), ``probing`` (calls that may hang), ``backoff``, ``group_commit``,
     ``clock``, ``agreed_time`` (deletion by time needs two clocks that agree). Memory:
     ``cache`` (with a shared memory budget), ``bounded``, ``bulk``. Storage: ``store``.
 
 In and out
-    In: a ``Store`` (memory, folders, object storage) and the names of ``paths``. Out: values
-    (``Listing``, ``ReplicaLog``, ``SegmentFooter``) and plans (``merge``, ``retention``), which the
-    layers above carry out.
+    In: a ``Store`` (memory, folders, object storage) and the names of ``paths``. Out: values (``Listing``,
+    ``ReplicaLog``, ``SegmentFooter``) and plans (``merge``, ``retention``), which the layers above execute.
 
 Checksums
-    A file contains the checksum of its bytes (``segment_footer``, ``register``). A copy computes the checksum of
-    the bytes that it copied (``StagedCopy.crc32``), and the two are compared before the copy gets a name
-    (``segment_check``), so damage in storage does not spread. Checksums are CRC-32, as in gzip, computed by ISA-L
-    (``isal``) in a tenth of zlib's time: they add almost nothing to the cost of a copy.
+    A file contains the checksum of its bytes (``segment_footer``, ``register``). This checksum is compared with
+    the checksum of the copied bytes (``StagedCopy.crc32``) before a copy gets a name (``segment_check``), so
+    damage in storage does not spread. Checksums are CRC-32, as in gzip, computed by ISA-L (``isal``) in a tenth of
+    zlib's time: they add almost nothing to the cost of a copy.
 
 Bytes of unknown origin
     Any writer may have written the bytes, with correct checksums. Before Arrow decodes anything, a small reader in
     this package reads a segment's footer (``thrift``, ``parquet_footer``) and inspects its pages
     (``parquet_pages``). This bounds the memory that a row group takes; a form that the log's writers never produce
-    counts as damage. Arrow's own description of a column chunk is not used: a contradictory one crashes the
-    process. So decoding needs no child process, which would cost half a second and a copy of the decoded data, and
-    every reader refuses the same files. Arrow only gets pages of known sizes whose checksums match. Spark's
-    executors decode the same files by themselves: a hostile file costs them the memory that its pages claim. Spark
-    has to bound this memory: at worst the task fails, or the executor is lost and the query fails.
+    is treated as damage. Arrow's own description of a column chunk is not used, because a contradictory
+    description crashes the process. So decoding needs no child process, which would cost half a second and a copy
+    of the decoded data. Every reader refuses the same files. Arrow only gets pages of known sizes whose checksums
+    match. Spark's executors decode the same files by themselves: a hostile file costs them the memory that its
+    pages claim. Spark has to bound this memory: at worst the task fails, or the executor is lost and the query
+    fails.
 
 May not know pyspark, Delta, or the cluster metadata. Pure modules (``lineage``, ``listing``, ``producers``,
     ``merge``, ``retention``, ``compaction``, ``removal``, ``transactions``, ``paths``, ``offsets``, ``records``,
     ``register``) do no I/O and read no clock.
 
 Differences from the design
-    * S3 is accessed through ``botocore``, on which fsspec's own S3 file system is built, not through fsspec:
-      staging needs uncompleted multipart uploads with ``If-None-Match`` on their completion, and a
-      synchronous client survives Spark's forked Python workers.
+    * S3 is accessed through ``botocore``, not through fsspec, whose S3 file system is itself built on botocore.
+      Staging needs multipart uploads that are completed later, with ``If-None-Match``, and a synchronous client
+      survives Spark's forked Python workers.
     * ``Store.create`` returns whether it created the object, instead of raising when the name is taken:
       losing the race is an ordinary outcome of the protocol, not an error.
 """

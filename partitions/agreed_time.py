@@ -1,11 +1,11 @@
-"""The time for deletion by time, on which two clocks must agree: the clock of the driver and that of the storage.
+"""The time for deletion by time. Two clocks must agree on it: the driver's and the storage's.
 
 Any notebook may be a driver, and nobody maintains its clock. A clock that is days ahead would expire fresh
-records, producers and groups. A clock that is days behind would give new work dates that are days old, and the
-next driver would expire it. A storage has its own time (``Store.now_ms``). If the two differ by more than
-``MOST_APART_MS``, one of them is wrong, and nothing is deleted by time.
+records, producers and groups. A clock that is days behind would date new work days back, and the next driver would
+expire that work. A storage has its own time (``Store.now_ms``). If the driver's time and the storage's differ by
+more than ``MOST_APART_MS``, one of them is wrong, and nothing is deleted by time.
 
-A driver deletes by the earlier of the two times, and records the later one for other drivers. So whichever clock
+A driver deletes by the earlier of the two times, and records the later time for other drivers. So whichever clock
 is wrong, the only effect is that data is kept longer.
 """
 
@@ -34,9 +34,9 @@ def agree(driver_ms: int, storage_ms: int | None) -> bool:
 
 
 def agreed_by_most(driver_ms: int, storages_ms: Iterable[int | None]) -> int | None:
-    """The time for all deletion by time, given the times of several roots: the earliest of the driver's
-    time and the root times that agree with it. None unless more than half of the known times agree: one root with
-    a wrong clock does not stop the others.
+    """The time for all deletion by time, given the times of several roots: the earliest of the driver's time and
+    the root times that agree with it. None unless more than half of the known root times agree, so that one root
+    with a wrong clock does not stop the others.
     """
     known = [storage_ms for storage_ms in storages_ms if storage_ms is not None]
     agreeing = [storage_ms for storage_ms in known if agree(driver_ms, storage_ms)]
@@ -51,16 +51,16 @@ def agreed_ms(clock: Clock, store: HasTime) -> int | None:
 
 
 def stamp_ms(clock: Clock, store: HasTime) -> int:
-    """The time to record for an event that happens now, by which others will expire it: the later of the driver's
-    time and the storage's.
+    """The time to record for an event that happens now: the later of the driver's time and the storage's. Others
+    will expire the event by this time.
     """
     driver_ms, storage_ms = clock.now_ms(), store.now_ms()
     return driver_ms if storage_ms is None else max(driver_ms, storage_ms)
 
 
 def earlier_ms(clock: Clock, store: HasTime) -> int:
-    """The time to record for an event that happens now, by which others will expire earlier events: the earlier of
-    the driver's time and the storage's.
+    """The time to record for an event that happens now: the earlier of the driver's time and the storage's. Others
+    will expire earlier events by this time.
     """
     driver_ms, storage_ms = clock.now_ms(), store.now_ms()
     return driver_ms if storage_ms is None else min(driver_ms, storage_ms)

@@ -19,8 +19,8 @@ def bytes_text(count: int) -> str:
 
 
 def span_text(ms: int) -> str:
-    """A time span such as ``7 days``, ``3 s`` or ``250 ms``, rounded down. The unit is the largest one that is
-    exactly the span, or at most half of it.
+    """A time span such as ``7 days``, ``3 s`` or ``250 ms``, rounded down. The unit is the largest that fits into
+    the span exactly once, or at least twice.
     """
     left = max(0, ms)
     for unit, length in _TIMES:

@@ -17,7 +17,7 @@ class Backoff:
     longest_s: float
     """The longest wait after any number of failures."""
     least: float = 0.0
-    """The smallest part of the limit to wait; 1 if no other client retries at the same time."""
+    """The smallest fraction of the limit to wait; 1 if no other client retries at the same time."""
 
     def pause_s(self, failures: int, draw: float = 0.0) -> float:
         """The wait in seconds after the ``failures``-th failure in a row (from 1); ``draw`` is in [0, 1)."""

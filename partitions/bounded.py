@@ -1,10 +1,11 @@
 """Objects of storage, read into memory up to a bound and decoded by one decoder.
 
-Any writer to a root may store gigabytes, or a thousand nested brackets, under a name of the log. So a small file
-is read by one request that ends at the bound of its kind, however large the file is. Its JSON is decoded here and
-nowhere else, which the linter checks. Any problem with size or content is one error, which names the file.
+Any writer to a root may store gigabytes, or a thousand nested brackets, under a name of the log. So a file of a
+kind that is normally small is read by one request, which ends at the bound of the kind, however large the file is.
+The JSON of such files is decoded here and nowhere else, which the linter checks. Any problem with size or content
+raises one kind of error, which names the file.
 
-The interpreter's recursion limit, which the decoder respects, bounds depth: types that name their fields allow
+The decoder respects the interpreter's recursion limit, which bounds nesting. Types that name their fields allow
 nesting only in fields that are ignored. Integers are bounded if their type says so
 (``stratalog.partitions.numbers``).
 """
@@ -95,8 +96,9 @@ def read_listed(store: Store, stored: StoredObject, most_bytes: int) -> bytes:
 
 
 def check_size(size_bytes: int, most_bytes: int, store: Store, name: str) -> None:
-    """Raises: CorruptionError for an object that is larger than any object of its kind can be."""
+    """Check the size of an object. Raises: CorruptionError if it is larger than ``most_bytes``."""
     if size_bytes > most_bytes:
         raise CorruptionError(
-            f"{store.uri_of(name)} has more than {most_bytes} bytes: stratalog never writes a larger one"
+            f"{store.uri_of(name)} has more than {most_bytes} bytes: stratalog never writes a larger object of "
+            "this kind"
         )

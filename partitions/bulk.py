@@ -1,8 +1,8 @@
-"""Creation of very many objects that all stay alive.
+"""Speeds up the creation of very many objects that all stay alive.
 
-Python's cycle collector traverses the living objects again and again while their number grows. While none of them
-can be garbage, the collector finds nothing but takes a third of the time. Without this module, a remote log with
-ten times the segments takes fifteen times as long.
+Python's cycle collector traverses the living objects again and again while their number grows. While no object can
+be garbage, the collector finds nothing, but takes a third of the running time. Without this module, a remote log
+with ten times the segments takes fifteen times as long.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _was_enabled = False
 @contextmanager
 def collector_paused() -> Iterator[None]:
     """A context in which the whole process collects no cycles; objects without references are freed as usual.
-    Threads may pause at the same time: collection resumes after the last, if it was on before the first. Use it
-    for short work that creates no cycles.
+    Several threads may pause collection at the same time. Collection resumes when the last pause ends, if it was
+    on before the first pause. Use it for short work that creates no cycles.
     """
     global _pausing, _was_enabled
     with _lock:

@@ -1,12 +1,12 @@
-"""The key of a cluster: its holders distinguish their own files from those of others.
+"""The key of a cluster, by which its holders distinguish their own files from files of others.
 
 Storage does not hold the key, so write access to a root is not enough to sign. A tag is the hexadecimal
-HMAC-SHA-256 of the cluster's id, the kind and the name of the object, and the SHA-256 of its bytes: an object that
-is copied to another name, or to another cluster with the same key, is not treated as signed there. An object
+HMAC-SHA-256 of the cluster's id, the kind and the name of the object, and the SHA-256 of its bytes. So an object
+that is copied to another name, or to another cluster with the same key, is not treated as signed there. An object
 restored under its own name *is* signed: no tag can show that storage presents an earlier state of itself.
 
-The object itself contains the tag, so that one write or read suffices: in the footer of a data file
-(``segment_signature``), as the last field of a JSON object (here), in the name of a claim.
+The object itself contains its tag, so that one write or read suffices. The tag is in the footer of a data file
+(``segment_signature``), in the last field of a JSON object (this module), or in the name of a claim.
 
 A key never leaves its process: it cannot be pickled, and its text does not contain it. Executors need no key.
 """
@@ -27,7 +27,7 @@ _LAST_FIELD = re.compile(rb'(.*),"tag":"([0-9a-f]{64})"\}\Z', re.DOTALL)
 
 
 class ClusterKey:
-    """The secrets of one cluster. The first one signs; all of them verify, so that secrets can be rotated."""
+    """The secrets of one cluster. The first secret signs; all secrets verify, so that they can be rotated."""
 
     __slots__ = ("_secrets", "cluster_id", "trusting")
 
@@ -48,7 +48,7 @@ class ClusterKey:
         return ClusterKey(cluster_id, self._secrets, trusting=self.trusting)
 
     def trusting_what_is_there(self) -> ClusterKey:
-        """The same key, which signs but does not verify."""
+        """A key with the same secrets that signs but does not verify."""
         return ClusterKey(self.cluster_id, self._secrets, trusting=True)
 
     def tag(self, kind: str, name: str, digest: bytes) -> str:
@@ -56,7 +56,9 @@ class ClusterKey:
         return self._tag(self._secrets[0], kind, name, digest)
 
     def knows(self, kind: str, name: str, digest: bytes, tag: str) -> bool:
-        """Whether ``tag``, or its first half, is the tag that a holder of the key gave the object."""
+        """Whether ``tag`` is the tag that a holder of the key gave the object, or at least the first half of that
+        tag.
+        """
         if self.trusting:
             return True
         return len(tag) >= TAG_DIGITS // 2 and any(

@@ -1,8 +1,8 @@
-"""Columns of Python values and of numpy arrays.
+"""Arrow columns from Python values and numpy arrays, made without importing pandas.
 
-``pyarrow.array`` and ``pyarrow.scalar``, Arrow's functions with a Python number as argument, and ``to_numpy`` and
-``numpy.asarray`` of Arrow columns import pandas if it is installed, as it usually is with Spark: that costs 50 MB
-and half a second per process. Only ``engine.spark`` needs it.
+Some calls import pandas if it is installed, as it usually is with Spark: ``pyarrow.array`` and ``pyarrow.scalar``,
+Arrow's functions with a Python number as argument, and ``to_numpy`` and ``numpy.asarray`` of Arrow columns. The
+import costs 50 MB and half a second per process, and only ``engine.spark`` needs pandas.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """When a log is compacted, and up to which offset: Kafka's conditions (KIP-58, KIP-354). Pure.
 
-The *clean* part of a log consists of the files that its last removal rule has rewritten, the *dirty* part of the
-sealed segments after them. The active tail, and everything above the last stable offset, stay unchanged.
+The *clean* part of a log consists of the files that its last removal rule has rewritten, and the *dirty* part
+consists of the sealed segments after those files. The active tail, and everything above the last stable offset,
+stay unchanged.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ class Cleanable:
     clean_bytes: int
     dirty_bytes: int
     oldest_ms: int | None
-    """The time (ms) of the first append of the dirty part; None without one."""
+    """The time (ms) of the first append of the dirty part; None if there is no dirty part."""
 
     next_ms: int = FOREVER_MS
-    """The time (ms) before which an unchanged log does not become due, if it is not due."""
+    """The time (ms) before which a log that is not due does not become due, if it does not change."""
 
     @property
     def dirty_ratio(self) -> float:
@@ -62,8 +63,8 @@ class Cleanable:
 
 
 def dirty_from(log: ReplicaLog, compacted_to: int) -> int:
-    """The first offset of the brokers' files that was never compacted. Files that an erasure has rewritten reach
-    above ``compacted_to``, the bound of the last compaction.
+    """The first offset of the brokers' files that was never compacted. Files that an erasure has rewritten may
+    extend above ``compacted_to``, the bound of the last compaction.
     """
     return max(min(log.removed_to, compacted_to), log.local_start)
 

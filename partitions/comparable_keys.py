@@ -1,4 +1,6 @@
-"""Keys that Arrow can compare: binary, or of declared types that are equal exactly when their bytes are. Pure."""
+"""Keys that Arrow can compare: binary keys, and keys of declared types that are equal exactly when their bytes
+are. Pure.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import pyarrow as pa
 
 
 def is_comparable(data_type: pa.DataType) -> bool:
-    """Whether keys of this type are equal exactly when their bytes are, structs of such types included."""
+    """Whether keys of this type are equal exactly when their bytes are. This includes structs of such types."""
     if pa.types.is_struct(data_type):
         return all(is_comparable(data_type.field(i).type) for i in range(data_type.num_fields))
     return not (pa.types.is_floating(data_type) or pa.types.is_nested(data_type))

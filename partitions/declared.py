@@ -55,8 +55,8 @@ _SQL = {"integer": "INT", "long": "BIGINT", "short": "SMALLINT", "byte": "TINYIN
 
 
 def declared(text: str) -> str:
-    """The JSON text of a declared type for the metadata: Spark's, reduced to the parts that a topic keeps. From a
-    field's metadata, a topic keeps the comment, and the mark of a field that was added later.
+    """The JSON text of a declared type for the metadata: Spark's text, reduced to the parts that a topic keeps.
+    From a field's metadata, a topic keeps the comment, and the mark of a field that was added later.
 
     Raises: InvalidCallError for a text that is not a type, or a type that no topic can have.
     """

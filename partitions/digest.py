@@ -1,14 +1,14 @@
 """A digest of records that does not depend on their order: the sum of the rows' hashes modulo 2^64.
 
-It shows whether two attempts of an append have the same records: in any order, in any batches and slices, from any
-process, version or machine, and whether or not the topic's types have since grown. So the digest is computed from
-values, not from the bytes of Arrow's buffers: nulls, including null fields, add nothing; all NaNs are equal, and
-0.0 equals -0.0; a map is a set of entries. The digest leaves out the columns that the log adds (partition,
-offset), and timestamps that the append itself assigns.
+It shows whether two attempts of an append have the same records. Batches and slices, the process, the version and
+the machine make no difference, and neither does a growth of the topic's types between the attempts. So the digest
+is computed from values, not from the bytes of Arrow's buffers: nulls, including null fields, add nothing; all NaNs
+are equal, and 0.0 equals -0.0; a map is a set of entries. The digest leaves out the columns that the log adds
+(partition, offset), and timestamps that the append itself assigns.
 
 The digest detects mistakes, not attacks: it is possible to construct two sets of records with the same digest. A
-value replaced by another one of the same length goes unnoticed with a probability of 2^-32; a change of at most
-four consecutive bytes is always noticed.
+value that is replaced by another value of the same length goes unnoticed with a probability of 2^-32; a change of
+at most four consecutive bytes is always noticed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SLICE_ROWS = 8192
 """The number of rows of a batch to hash at a time, so that intermediate arrays stay in the processor's caches."""
 _PRIME = np.uint64(2**61 - 1)
 _MOST_PLACES, _PLACES = 38, 9
-"""The largest scale of a DECIMAL, and the places by which one multiplication moves the point."""
+"""The largest scale of a DECIMAL, and the number of places by which one multiplication moves the decimal point."""
 _DAY_US = np.int64(86_400_000_000)
 _SHORT_BYTES = 32
 """Average length up to which a column's values are deduplicated before hashing."""
@@ -52,7 +52,7 @@ class RecordsDigest:
         self._sum = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add the records of a batch with record columns; missing columns count as null."""
+        """Add the records of a batch with record columns; missing columns are treated as null."""
         if batch.num_rows == 0:
             return
         self.count += batch.num_rows
@@ -78,7 +78,7 @@ class RecordsDigest:
 
 
 def row_hashes(records: pa.Table) -> _U64:
-    """A hash of each record, from all columns that a producer supplies: two files that hold the same records have
+    """A hash of each record, from all columns that a producer supplies. Two files that hold the same records have
     the same hashes, whatever their schemas, encodings and boundaries.
     """
     found = [np.zeros(0, np.uint64)]
@@ -139,7 +139,7 @@ def _hashes(array: pa.Array) -> _U64:
 
 
 def _bounds(array: pa.Array) -> npt.NDArray[np.int64]:
-    """The start of each value in the child array, and the end of the last one."""
+    """The start of each value in the child array, and the end of the last value."""
     offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, 4 * array.offset)
     return offsets.astype(np.int64)
 
@@ -187,7 +187,7 @@ def _of_bytes(array: pa.Array) -> _U64:
 
 
 def _of_decimals(array: pa.Array) -> _U64:
-    """Hashes of the numbers at the scale 38, modulo a prime: the scale of a DECIMAL may become larger."""
+    """Hashes of the numbers at scale 38, modulo a prime, because the scale of a DECIMAL may grow."""
     words = np.frombuffer(array.buffers()[1], np.uint64, 2 * len(array), 16 * array.offset).reshape(-1, 2)
     high = (words[:, 1].astype(np.int64) % np.int64(_PRIME)).astype(np.uint64)
     numbers = (_shifted(high, 3) + words[:, 0] % _PRIME) % _PRIME  # 2^64 is 2^3 modulo the prime

@@ -4,8 +4,8 @@ A file leaves a log in three ways: the local log start passes it, a merged segme
 replaces it (a truncation, after which the file itself stays). Deletion is delayed in each case
 (``file.delete.delay.ms``); a file of a lost history is deleted only when it can never become live again.
 
-The lineage decides first which case applies: a file of another history is truncated wherever the log starts,
-because a replica that follows a tiered history starts again above its former log.
+The lineage is checked first: a file of another history is truncated, wherever the log starts, because a replica
+that follows a tiered history starts again above its former log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class BelowLocalStart:
 
 @dataclass(frozen=True, slots=True)
 class HiddenBy:
-    """Merged segments, including this one, hold the records of the file."""
+    """Merged segments, including the segment ``name``, hold the records of the file."""
 
     name: DataName
 
@@ -41,8 +41,8 @@ class HiddenBy:
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """The history of this replica continued from ``offset`` with another epoch than the file's, and the file
-    extends beyond it: the log has none of the file's records from ``offset`` on.
+    """From ``offset`` on, the history of this replica has a different epoch than the file. The file extends beyond
+    ``offset``, and the log has none of the file's records from there on.
     """
 
     epoch: int
@@ -62,12 +62,12 @@ class Discarded:
     file: DataFile
     why: Why
     since_ms: int | None
-    """The start of the deletion delay, in ms. None while the file must stay: a file above the high watermark may
-    become live again under a later leader, or lose the segment that covers it.
+    """The start of the deletion delay, in ms. None while the file must stay: under a later leader, a file above
+    the high watermark may become live again, or the segment that covers it may be truncated.
     """
 
     def deletable_ms(self, delay_ms: int) -> int | None:
-        """The time from which on retention may delete the file; None if unknown."""
+        """The time from which retention may delete the file; None if unknown."""
         return None if self.since_ms is None else self.since_ms + delay_ms
 
 
@@ -85,8 +85,8 @@ def _dead(log: ReplicaLog, file: DataFile) -> Discarded:
     decides = _epoch_offset(file.name)
     epoch = log.lineage.epoch_at(decides)
     if epoch == file.name.epoch or (epoch is None and decides < log.local_start):
-        # The first register that starts the log above the file counts; later registers make no difference to the
-        # file.
+        # The delay starts with the first register that starts the log above the file; later registers make no
+        # difference.
         written = [stored.modified_ms for name, stored in log.listing.local_starts if decides < name.offset]
         return Discarded(file, BelowLocalStart(log.local_start), min(written, default=None))
     why = _truncation(log.lineage, file.name)
@@ -97,8 +97,8 @@ def _dead(log: ReplicaLog, file: DataFile) -> Discarded:
 
 
 def truncated_by(listing: Listing, lineage: Lineage) -> list[Discarded]:
-    """The files of a former replica whose history differs from ``lineage``, the leader's, by name. The caller sets
-    the time.
+    """The files of a former replica that are not part of ``lineage``, the leader's history, by name. The caller
+    sets the time.
     """
     found = [
         Discarded(file, _truncation(lineage, file.name), None)
@@ -109,8 +109,9 @@ def truncated_by(listing: Listing, lineage: Lineage) -> list[Discarded]:
 
 
 def _truncation(lineage: Lineage, name: DataName) -> Truncated:
-    """The point where a history diverges from that of a dead file: the start of the first epoch above the file's
-    or, if this history never had the file's epoch, of the epoch that has the offset.
+    """The point where a history diverges from the history of a dead file: the start of the first epoch above the
+    file's. If the file ends before that start, this history never had the file's epoch, and diverges at the file's
+    base offset.
     """
     later = next((entry for entry in lineage if entry.epoch > name.epoch), None)
     if later is not None and later.start_offset <= _epoch_offset(name):
@@ -120,7 +121,7 @@ def _truncation(lineage: Lineage, name: DataName) -> Truncated:
 
 def _first_hidden_ms(log: ReplicaLog) -> dict[DataName, int]:
     """The time since which appends are hidden by a merged segment that is itself hidden. A tail of small appends
-    is merged again and again. If each merge restarted the delay of the appends, it would never end.
+    is merged again and again. If each merge restarted the delay of the appends, the delay would never end.
     """
     appends = [file for file in log.hidden if not file.name.merged]
     bases = [file.name.base_offset for file in appends]
@@ -139,7 +140,7 @@ def _first_hidden_ms(log: ReplicaLog) -> dict[DataName, int]:
 def _hidden(
     log: ReplicaLog, starts: list[int], file: DataFile, first_hidden_ms: Mapping[DataName, int]
 ) -> Discarded:
-    """The files hidden by merged segments. ``starts`` are the start offsets of the chain."""
+    """A file that merged segments hide. ``starts`` are the start offsets of the chain."""
     name = file.name
     first = max(bisect_right(starts, name.base_offset) - 1, 0)
     covering = log.chain[first : bisect_left(starts, name.least_end)]

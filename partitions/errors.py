@@ -9,7 +9,7 @@
     `-- OutcomeUnknownError       the call may have taken effect; read before you retry
 
 Each class has a ``code``, which is Kafka's name of the error if Kafka has one. A message names the thing (topic,
-partition, broker, file), says what is wrong, and what to do. It is one line of printable characters, whatever
+partition, broker, file), and says what is wrong and what to do. It is one line of printable characters, whatever
 characters its names contain, since it goes to terminals and logs.
 """
 
@@ -41,7 +41,7 @@ class RetriableError(StratalogError):
 
 
 class StorageError(RetriableError):
-    """A store refused or failed a call; nothing is known to have changed."""
+    """A store refused a call, or the call failed; nothing is known to have changed."""
 
     code = "KAFKA_STORAGE_ERROR"
 
@@ -104,7 +104,7 @@ class NotEnoughReplicasAfterAppendError(RetriableError):
 
 
 class RemoteNotReadyError(RetriableError):
-    """The remote log does not have the data yet from which the follower would start (KIP-1023)."""
+    """The remote log does not yet have the data from which the follower would start (KIP-1023)."""
 
     code = "REMOTE_NOT_READY"
 
@@ -128,7 +128,7 @@ class ConcurrentTransactionsError(RetriableError):
 
 
 class UnstableOffsetCommitError(RetriableError):
-    """An open transaction has offsets of the group, and its outcome decides whether they count (KIP-447)."""
+    """An open transaction has offsets of the group; its outcome decides whether they take effect (KIP-447)."""
 
     code = "UNSTABLE_OFFSET_COMMIT"
 
@@ -140,7 +140,7 @@ class CoordinatorNotAvailableError(RetriableError):
 
 
 class OffsetNotAvailableError(RetriableError):
-    """A recently elected leader does not know the high watermark yet; an append finds it (KIP-207, KIP-392)."""
+    """The new leader's high watermark is not known yet; an append determines it (KIP-207, KIP-392)."""
 
     code = "OFFSET_NOT_AVAILABLE"
 
@@ -161,25 +161,25 @@ class StaleMetadataError(StratalogError):
 
 
 class FencedLeaderEpochError(StaleMetadataError):
-    """The caller's leader epoch is older than the partition's."""
+    """The caller's leader epoch is older than the partition's leader epoch."""
 
     code = "FENCED_LEADER_EPOCH"
 
 
 class SnapshotNotFoundError(StaleMetadataError):
-    """The leader does not have the requested snapshot, or no longer has it: request its current one (KIP-630)."""
+    """The leader does not have the requested snapshot: request the leader's current snapshot (KIP-630)."""
 
     code = "SNAPSHOT_NOT_FOUND"
 
 
 class PositionOutOfRangeError(StaleMetadataError):
-    """The position is after the end of the snapshot, which is not the one that the caller assumes (KIP-630)."""
+    """The position is after the end of the snapshot: the caller assumes a different snapshot (KIP-630)."""
 
     code = "POSITION_OUT_OF_RANGE"
 
 
 class InvalidUpdateVersionError(StaleMetadataError):
-    """The caller's partition epoch is not the current one."""
+    """The caller's partition epoch is not the current epoch."""
 
     code = "INVALID_UPDATE_VERSION"
 
@@ -191,7 +191,7 @@ class IneligibleReplicaError(StaleMetadataError):
 
 
 class StaleBrokerError(StaleMetadataError):
-    """A broker's root is not the registered one (register it), or was registered again (read the metadata)."""
+    """A broker's root is not the registered root (register it), or was registered again (read the metadata)."""
 
     code = "STALE_BROKER_EPOCH"
 
@@ -263,8 +263,8 @@ class InvalidConfigError(InvalidCallError):
 
 
 class PolicyViolationError(InvalidCallError):
-    """A config of the topic forbids the call. ``cleanup.policy``: only snapshots move the start of such a log
-    (KIP-630); ``protect.until.ms``: its records cannot be deleted before that time."""
+    """A config of the topic forbids the call. With ``cleanup.policy=snapshot``, only snapshots move the start of
+    the log (KIP-630). Before ``protect.until.ms``, records of the log cannot be deleted."""
 
     code = "POLICY_VIOLATION"
 
@@ -375,13 +375,13 @@ class LogTruncationError(OffsetOutOfRangeError):
 
 
 class DuplicateSequenceNumberError(InvalidCallError):
-    """The producer has already appended later sequences; whether it appended this one is unknown."""
+    """The producer has already appended later sequences; whether it appended this sequence is unknown."""
 
     code = "DUPLICATE_SEQUENCE_NUMBER"
 
 
 class OutOfOrderSequenceNumberError(InvalidCallError):
-    """The producer has already appended later sequences, but never this one."""
+    """The producer has already appended later sequences, but never this sequence."""
 
     code = "OUT_OF_ORDER_SEQUENCE_NUMBER"
 

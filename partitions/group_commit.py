@@ -25,8 +25,8 @@ W = TypeVar("W", bound=CommitRequest)
 
 
 class GroupCommit(Generic[W]):
-    """Makes one commit at a time. Requests that arrive during a commit share the next one, so under load commits
-    grow instead of queueing. A commit never waits for more requests. Thread-safe.
+    """Makes one commit at a time. Requests that arrive during a commit share the next commit, so under load
+    commits grow instead of queueing. A commit never waits for more requests. Thread-safe.
     """
 
     def __init__(self, most: int) -> None:
@@ -45,8 +45,8 @@ class GroupCommit(Generic[W]):
 
     def commit(self, wanted: W, commit: Callable[[Sequence[W]], None]) -> None:
         """Return when ``wanted`` has its outcome. ``commit`` gives outcomes to the requests that it receives; a
-        call by another thread may handle this request. A request that an interruption leaves without an outcome
-        waits for another turn.
+        call by another thread may handle this request. A request that has no outcome because of an interruption
+        gets another turn.
 
         Raises: errors of ``commit``.
         """

@@ -2,8 +2,8 @@
 wider types of fields of the value. Pure.
 
 Nothing else about a schema ever changes. So of any two schemas that a topic has had, one grew from the other. A
-file of the narrower schema reads as if it had nulls in the fields that it lacks, and its values in the wider
-types. So the wider schema can hold the records of both.
+file of the narrower schema is read with nulls in the fields that it lacks, and with its values in the wider types.
+So the wider schema can hold the records of both schemas.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ ADDED = "stratalog.added"
 
 def grown_schema(present: str, wanted: str, column: str) -> tuple[str, list[str]]:
     """The declared type after growing from ``present`` to ``wanted`` (both Spark's JSON text), and the dotted
-    names of the fields of ``column`` that this adds or widens, in order. If nothing changes: ``present`` and no
-    names. Keys are not widened, because the hash of a key, which selects its partition, depends on its type.
+    names of the fields of ``column`` that the change adds or widens, in order. If nothing changes: ``present`` and
+    no names. Keys are not widened, because the hash of a key selects its partition, and depends on the type of the
+    key.
 
     Raises: InvalidCallError for a type that no topic can have, or a change of ``present`` that is not growth.
     """
@@ -72,8 +73,8 @@ def _grown(present: Any, wanted: Any, path: str, added: list[str], *, widens: bo
 
 _ONLY = (
     "a declared schema only grows, by nullable fields at the end of a struct, and by wider types: a larger whole "
-    "number, FLOAT to DOUBLE, DATE to TIMESTAMP_NTZ, and a DECIMAL to one with a larger scale and as many digits "
-    "before the point or more, such as DECIMAL(9, 2) to DECIMAL(20, 3)"
+    "number, FLOAT to DOUBLE, DATE to TIMESTAMP_NTZ, and a DECIMAL to one with a larger scale and at least as "
+    "many digits before the point, such as DECIMAL(9, 2) to DECIMAL(20, 3)"
 )
 _KEY = "a key only grows, by nullable fields at the end of a struct: the hash of a key depends on its type"
 
@@ -82,8 +83,9 @@ _WHOLE = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 
 def widened(narrow: pa.DataType, wide: pa.DataType) -> bool:
     """Whether each value of ``narrow`` is also a value of ``wide``, and Delta's type widening allows the change. A
-    DECIMAL becomes wider only with its scale: with an equal scale, Spark's Parquet reader applies a filter's
-    number to an older file's column that may be too short for it, and fails or loses rows.
+    DECIMAL becomes wider only if its scale grows. With an equal scale, Spark's Parquet reader would compare a
+    filter's number with a column of an older file that may be too narrow for the number. The query would fail or
+    lose rows.
     """
     if narrow in _WHOLE and wide in _WHOLE:
         return _WHOLE.index(narrow) < _WHOLE.index(wide)
@@ -102,7 +104,9 @@ def _type(node: Any) -> pa.DataType:
 
 
 def not_in_iceberg(present: str | None, wanted: str | None) -> list[str]:
-    """The dotted names of fields whose types become wider in a way that Iceberg lacks, each with both types."""
+    """The dotted names of fields whose types become wider in a way that Iceberg does not support, each with its
+    old and new type.
+    """
     if present is None or wanted is None:
         return []
     return list(_not_in_iceberg(parse_json(present), parse_json(wanted), "value"))
@@ -129,7 +133,7 @@ def grew(narrow: pa.DataType, wide: pa.DataType) -> bool:
 
 
 def widest(schemas: Iterable[pa.Schema], what: str) -> pa.Schema:
-    """The schema, of at least one, that all others grew to, so that it can hold all of their records.
+    """The widest of these schemas (at least one): all others grew to it, so it can hold all their records.
 
     Raises: CorruptionError, which names ``what``, if neither of two schemas grew from the other.
     """
@@ -150,11 +154,12 @@ def fitted(records: Records, schema: pa.Schema, what: str) -> Records:
     """The records with the columns of ``schema``, which equals or grew from the records' schema. Fields that the
     records lack are null.
 
-    Raises: StaleMetadataError if they have a field that ``schema`` lacks: then ``schema`` is outdated, and no
-        value may be dropped.
+    Raises: StaleMetadataError if the records have a field that ``schema`` lacks: then ``schema`` is outdated, and
+        no value may be dropped.
     """
     if not grew(pa.struct(list(records.schema)), pa.struct(list(schema))):
         raise StaleMetadataError(
-            f"{what} has the schema {records.schema}, but this run knows the topic with {schema}: try again"
+            f"{what} has the schema {records.schema}, but for this run the topic has the schema {schema}: try "
+            "again"
         )
     return records.cast(schema)

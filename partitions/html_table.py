@@ -1,7 +1,7 @@
-"""Tables and marked lines as HTML, for notebooks; escapes every text.
+"""Tables and marked lines as HTML, for notebooks. Every text is escaped.
 
-Text has the color of the notebook's theme, light or dark; a mark has its own background. Without scripts or
-classes, it looks the same everywhere.
+Text has the color of the notebook's theme, light or dark; a mark has its own background. The HTML has no scripts
+or classes, so it looks the same everywhere.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def marked_line(kind: str, word: str, text: str) -> str:
 
 
 def head_line(text: str, kind: str = "", word: str = "") -> str:
-    """The line above a table, with a mark in front if it has a word."""
+    """The line above a table. It begins with a mark if ``word`` is given."""
     return marked_line(kind, word, text) if word else f'<p style="margin:.2em 0">{escaped(text)}</p>'
 
 
@@ -57,8 +57,8 @@ def html_table(
     numbers: Iterable[str] = (),
     total: int | None = None,
 ) -> str:
-    """A table of texts. The columns in ``numbers`` are right-aligned. Rows after the first ``MOST_ROWS`` are left
-    out, and counted; ``total`` is the full number of rows, if ``rows`` are only the first.
+    """A table of texts. The columns in ``numbers`` are right-aligned. Rows after the first ``MOST_ROWS`` are
+    replaced by their number. If ``rows`` has only the first rows of a table, ``total`` is the number of all rows.
     """
     if not rows:
         return ""

@@ -35,7 +35,7 @@ def is_id(text: str) -> bool:
 
 
 def same_root(one: str, other: str) -> bool:
-    """Whether two identities may belong to the same root; unknown parts of either are ignored."""
+    """Whether two identities may belong to the same root. Parts that are unknown in either one are ignored."""
     if not one or not other:
         return True
     (one_object, _, one_born), (other_object, _, other_born) = one.partition("+"), other.partition("+")

@@ -18,7 +18,7 @@ class Isolation(StrEnum):
 
 
 def isolation_of(given: Isolation | str) -> Isolation:
-    """The isolation level of that name. Raises: InvalidCallError naming the nearest one."""
+    """The isolation level of that name. Raises: InvalidCallError, which names the nearest level."""
     try:
         return Isolation(given)
     except ValueError:

@@ -35,12 +35,12 @@ class KnownLog:
     """The folder of a replica, as a process has cached it."""
 
     answer: Sequence[StoredObject]
-    """The latest listing by the store."""
+    """The store's latest answer to a listing."""
     objects: Sequence[StoredObject]
-    """The latest listing from the store."""
+    """The objects of that listing."""
     listing: Listing
     log: ReplicaLog | None = None
-    """The log that was resolved last, from this listing or an earlier one."""
+    """The log that was resolved last, from this listing or an earlier listing."""
     looked: int = 0
     """The number of the listing of the folder; see ``replica.LookMark``."""
 
@@ -62,8 +62,8 @@ def known_again(
     uri_of: Callable[[str], str],
     generation: int = 0,
 ) -> KnownLog:
-    """The known log after a new listing ``answer`` of the folder. ``generation``: see ``parse``; ``before`` must
-    have the same. Raises: see ``parse``.
+    """The known log after a new listing ``answer`` of the folder. ``generation`` (see ``parse``) must also be that
+    of ``before``. Raises: see ``parse``.
     """
     if before is None:
         return KnownLog(answer, answer, parse(folder, answer, uri_of, generation=generation))

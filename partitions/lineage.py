@@ -67,8 +67,8 @@ class Lineage:
         return self.entries[index - 1].epoch if index else None
 
     def end_of(self, epoch: int) -> int | None:
-        """The end offset of ``epoch``: the start of the first entry with a greater epoch, whether or not ``epoch``
-        is itself an entry; None if no greater epoch follows (it ends at the log end).
+        """The end offset of ``epoch``: the start of the first entry with a greater epoch. ``epoch`` itself need
+        not be an entry. None if no greater epoch follows: then ``epoch`` ends at the log end.
         """
         index = bisect_right(self.entries, epoch, key=lambda entry: entry.epoch)
         return self.entries[index].start_offset if index < len(self.entries) else None
@@ -93,8 +93,8 @@ class Lineage:
 
     def truncated_from_start(self, log_start_offset: int) -> Lineage:
         """The lineage without the entries that are wholly below the log start; the entry that covers the log start
-        is kept unchanged. (Kafka's epoch cache moves its start to the log start.) The epochs of offsets below the
-        first entry are unknown.
+        is kept unchanged. (Kafka's epoch cache moves the start of that entry to the log start.) The epochs of
+        offsets below the first entry are unknown.
         """
         return Lineage(self.entries[max(bisect_right(self._starts, log_start_offset) - 1, 0) :])
 

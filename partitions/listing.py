@@ -88,9 +88,9 @@ def parse(
     folder: str, objects: Iterable[StoredObject], uri_of: Callable[[str], str] = str, *, generation: int = 0
 ) -> Listing:
     """The objects of a replica's folder, sorted by kind; ``folder`` is the path below the root, and ``uri_of``
-    gives the address for errors. ``generation`` is that of the partition's last removal rule (0: none): a data
-    file of a later generation is foreign, because no rule has made it. A snapshot counts if it has exactly this
-    generation.
+    gives the address for errors. ``generation`` is the number of the partition's last removal rule (0: none). A
+    data file of a later generation is foreign, because no rule has made it. A snapshot counts if it has exactly
+    this generation.
 
     Raises: CorruptionError if a name of the log is not a regular file: a reader by path, such as Spark, would
     follow it.
@@ -143,7 +143,7 @@ def parse(
 @dataclass(frozen=True, slots=True)
 class Link:
     """The part ``[start, end)`` of the log in one file. ``start`` is above the file's base offset if the file
-    overlaps the previous one, or the local log start. ``end`` is below the file's end if a file of a greater
+    overlaps the previous file, or the local log start. ``end`` is below the file's end if a file of a greater
     generation begins at ``end``.
     """
 
@@ -227,8 +227,9 @@ def is_live(name: DataName, lineage: Lineage, local_start: int) -> bool:
 def resolve(listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFile], int]) -> ReplicaLog:
     """The log of a listing for ``lineage``.
 
-    ``end_of_append`` reads the next offset of an append from its footer. It is called at most for the last file of
-    the chain: base offsets of one epoch are true boundaries, so every other append ends at the next base.
+    ``end_of_append`` reads the next offset of an append from its footer. ``end_of_append`` is called at most for
+    the last file of the chain: base offsets of one epoch are true boundaries, so every other append ends at the
+    next base.
     """
     local_start = listing.local_start
     live: list[DataFile] = []
@@ -262,16 +263,17 @@ def chain_of(live: Iterable[DataFile], position: int, end_of_append: Callable[[D
 
 
 def _greatest_generations(rewritten: list[DataFile], position: int) -> Iterator[Link]:
-    """The parts of rewritten segments starting at a position, ascending, no two of which overlap. At each offset,
-    the segment of the greatest generation counts; among several, the one with the greatest end.
+    """The parts of rewritten segments from a position on, ascending and without overlaps. At each offset, the
+    segment of the greatest generation applies; among several such segments, the one with the greatest end.
     """
     rewritten.sort(key=lambda file: file.name.base_offset)
     reaching: list[tuple[int, int, int]] = []  # the generation and the end, both negated, and the file's number
     upcoming = 0
 
     def reach(until: int, generation: float) -> int:
-        """Take the segments that begin up to ``until``, before the first one of a greater generation. Returns the
-        offset at which that begins, or ``until``."""
+        """Take the segments that begin up to ``until``, but stop at the first segment of a greater generation.
+        Returns the offset at which that segment begins, or ``until``.
+        """
         nonlocal upcoming
         while upcoming < len(rewritten) and (name := rewritten[upcoming].name).base_offset <= until:
             if name.generation > generation:
@@ -355,12 +357,15 @@ def log_of_chain(
     )
 
 
-# The end of an append is inferred from the next file, so a listing alone cannot show that a file in between is
-# lost: readers compare the end with the footer's (``segment.end_of_file``), and logs of one history are compared.
+# The end of an append is inferred from the next file. A listing alone cannot show that a file in between is lost,
+# so readers compare the inferred end with the end in the footer (``segment.end_of_file``), and logs of one history
+# are compared with each other.
 
 
 def missing_file(what: str, end: int, start: int) -> LogGapError:
-    """The error for an append ``what`` whose footer ends at ``end``, before the next file at ``start``."""
+    """The error for an append ``what`` that ends at ``end`` according to its footer, before the next file at
+    ``start``.
+    """
     return LogGapError(
         f"{what} ends at offset {end}, but the next file starts at {start}: a file is missing between them; "
         "restore it from another replica"
@@ -379,8 +384,8 @@ def check_same_ends(what: str, log: ReplicaLog, leader: ReplicaLog) -> None:
 
 
 def check_boundaries(what: str, leader: ReplicaLog, log: ReplicaLog) -> None:
-    """Check that no file of a follower begins inside an append of the leader, which ``what`` names: otherwise the
-    leader has lost the append that began at that offset.
+    """Check that no file of a follower begins inside an append of the leader: otherwise the leader has lost the
+    append that began at that offset. ``what`` names the leader.
 
     Raises: LogGapError.
     """
@@ -393,7 +398,7 @@ def check_boundaries(what: str, leader: ReplicaLog, log: ReplicaLog) -> None:
         if link.start < own.start < link.end and not link.name.merged:
             raise LogGapError(
                 f"{what}: offset {own.start} is missing: {own.file.object.name} on a follower begins there; "
-                "restore it from that file"
+                "restore the append from that file"
             )
 
 
@@ -427,8 +432,8 @@ def _high_watermark(listing: Listing, lineage: Lineage, local_start: int, log_en
 
 
 def claimed_high_watermark_of(listing: Listing, lineage: Lineage) -> int:
-    """The offset up to which the high-watermark files of a folder say that a history was committed; 0 if there are
-    no such files. Late files are ignored: their records may also have been written after the listing.
+    """The offset up to which a history was committed, according to the high-watermark files of a folder; 0 if
+    there are no such files. Late files are ignored: their records may also have been written after the listing.
     """
     known = {entry.epoch for entry in lineage}
     claims = (name for name in listing.watermarks if name.epoch in known and name not in listing.late)

@@ -1,5 +1,5 @@
-"""Lookups by time, from footers, row-group statistics and one column, without reading data that cannot match; and
-the choice of files that may hold records of a time range.
+"""Lookups by time, from footers, row-group statistics and one column. Data that cannot match is not read. This
+module also selects the files that may hold records of a time range.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 Each append is its own file, however small. Below the high watermark, neighboring files are merged:
 
-- *sealed* runs: together about ``segment.bytes``, or older than ``segment.ms``. A run becomes one segment, which
-  is never merged again, and which may move to the remote tier. If it moves there soon, it is not merged first: the
-  upload writes the segment from the files, and retention deletes the files.
+- *sealed* runs of files that have about ``segment.bytes`` together, or are older than ``segment.ms``. A run
+  becomes one segment, which is never merged again, and which may move to the remote tier. A run that moves there
+  soon is not merged first: the upload writes the segment from the files, and retention deletes the files.
 - in the *active* tail, ``segment.merge.min.files`` neighbors, if the merged file belongs to a higher tier of sizes
-  than each of them, and each is less than a 64th of ``segment.bytes``. So a folder of small appends stays short,
-  and every byte is rewritten only a logarithmic number of times.
+  than each neighbor, and each neighbor has less than 1/64 of ``segment.bytes``. So a folder of small appends stays
+  short, and every byte is rewritten only a logarithmic number of times.
 
 Merges never cross the end of the remote log, so the remote table holds every offset once.
 
@@ -30,9 +30,9 @@ from stratalog.partitions.transactions import Fate, FooterOf, LogTransactions
 
 _SMALLEST_TIER_BYTES = 64 * 1024
 FEW = 64
-"""A file of at least this fraction of ``segment.bytes`` waits until its segment is sealed. A segment has at most
-this many of them, and an earlier merge would write their bytes once more. An upload reads at most this many files
-of a run that ``merge`` leaves to it.
+"""A file of at least 1/64 of ``segment.bytes`` is not merged before its segment is sealed. A segment has at most
+64 such files, and an earlier merge would write their bytes once more. An upload reads at most 64 files of a run
+that ``merge`` leaves to it.
 """
 
 
@@ -44,9 +44,9 @@ class MergePolicy:
     segment_ms: int
     min_files: int
     leaves_sealed: bool = False
-    """Whether sealed runs of at most ``FEW`` files are not merged, because ``tier`` uploads each as one segment,
-    which it writes straight from the files. A run with transactions is merged nevertheless, because its readers
-    would have to find the markers.
+    """Whether sealed runs of at most ``FEW`` files are not merged, because ``tier`` uploads each run as one
+    segment, written directly from the files. A run with transactions is merged nevertheless, because otherwise its
+    readers would have to find the markers.
     """
 
 
@@ -78,8 +78,8 @@ class Run:
         return sum(map(_size, self.links))
 
     def name_in(self, log: ReplicaLog, generation: int) -> DataName:
-        """The name of the segment of this generation that replaces the run. Its epoch is that of the last record,
-        even if a rewritten segment has cut the last file.
+        """The name of the segment of this generation that replaces the run. The segment's epoch is the epoch of
+        its last record, even if a rewritten segment has cut the last file.
         """
         epoch = log.lineage.epoch_at(self.end - 1)
         assert epoch is not None  # the last file of the run is live
@@ -87,7 +87,9 @@ class Run:
 
     @property
     def is_segment(self) -> bool:
-        """Whether the run is already one whole file, so that nothing has to be merged, cut or decided."""
+        """Whether the run is already one complete file: nothing has to be merged or cut, and no transaction is
+        left to decide.
+        """
         return (
             len(self.links) == 1
             and self.links[0].start == self.links[0].name.base_offset
@@ -115,7 +117,7 @@ def made_ms(link: Link) -> int:
 
 
 def oldest_by(footer: FooterOf) -> Callable[[Link], int]:
-    """A function from a link to the time (ms) of its first append, which ``footer`` knows for merged files."""
+    """A function that returns the time (ms) of a link's first append. For merged files it reads the ``footer``."""
 
     def oldest_ms(link: Link) -> int:
         return min(made_ms(link), footer(link.file).oldest_ms) if link.name.merged else made_ms(link)
@@ -138,10 +140,10 @@ def sealed_runs(
     oldest_ms: Callable[[Link], int] = made_ms,
 ) -> list[Run]:
     """The sealed runs at or above ``from_offset``, in order. ``from_offset`` is the end of the remote log; a link
-    that straddles it is cut there. ``transactions`` are those of the log from there on; None if it has none. An
-    active tail that ``has_expired`` completely is sealed, just as Kafka rolls it. ``oldest_ms`` gives the time of
-    a link's first append (``oldest_by``). Merges use the time of the file instead: otherwise an old tail would be
-    rewritten every time that a few appends join it.
+    that straddles it is cut there. ``transactions`` are the log's transactions from there on; None if the log has
+    none. An active tail that ``has_expired`` completely is sealed, just as Kafka rolls it. ``oldest_ms`` gives the
+    time of a link's first append (``oldest_by``). Merges use the time of the file instead: otherwise an old tail
+    would be rewritten each time that a few appends join it.
     """
     sealed, _ = _sealed(_mergeable(log, from_offset, transactions), policy, now_ms, has_expired, oldest_ms)
     return [with_outcomes(run, transactions) for run in sealed]
@@ -255,7 +257,7 @@ def _mergeable(log: ReplicaLog, from_offset: int, transactions: LogTransactions 
 
 
 def with_outcomes(run: Run, transactions: LogTransactions | None) -> Run:
-    """The run with the outcomes of its transactions; ``transactions`` None: a log without transactions."""
+    """The run with the outcomes of its transactions. ``transactions`` is None for a log without transactions."""
     if transactions is None or not transactions.fates:
         return run
     fates = {link.name: fate for link in run.links if (fate := transactions.fates.get(link.name)) is not None}
@@ -290,7 +292,7 @@ def _roll(links: Sequence[Link], policy: MergePolicy) -> tuple[list[Run], list[L
 
 def _crowds(links: Sequence[Link], policy: MergePolicy) -> list[Run]:
     """Disjoint runs of at least ``min_files`` small neighbors whose total size belongs to a higher tier of sizes
-    than each of theirs.
+    than the size of each neighbor.
     """
     crowds: list[Run] = []
     for small, group in groupby(links, key=lambda link: _size(link) * FEW < policy.segment_bytes):

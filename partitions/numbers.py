@@ -28,8 +28,8 @@ Epoch = Annotated[int, Meta(ge=0, le=GREATEST_EPOCH)]
 
 
 def whole(given: object, what: str, least: int | None = None, greatest: int = GREATEST) -> int:
-    """``given``, an integer of any type (such as numpy's), as an int in ``[least, greatest]`` (None: the least
-    64-bit integer); ``what`` names it in the error.
+    """Convert ``given``, an integer of any type (such as numpy's), to an int in ``[least, greatest]`` (None: the
+    least 64-bit integer); ``what`` names the integer in errors.
 
     Raises: InvalidCallError for any other value, including a bool or a float such as 2.0.
     """

@@ -28,8 +28,8 @@ class OffsetSpec(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FoundOffset:
-    """A position: the offset; if the request was for a time, the timestamp of the record in microseconds; and the
-    leader epoch of the offset, if known.
+    """A position: the offset and, if known, its leader epoch. If the request was for a time, a position also has
+    the timestamp of the record in microseconds.
     """
 
     offset: int

@@ -2,12 +2,12 @@
 
 Arrow only sees input that was checked first: a footer of bounded size and counts (``parquet_footer``), and row
 groups whose records take a known amount of memory (``parquet_pages``). Arrow's description of a column chunk
-(``RowGroupMetaData.column``) is never requested, because a contradictory one crashes the process. A lack of memory
-or threads in Arrow does not count as damage: only the read of this one file fails.
+(``RowGroupMetaData.column``) is never requested, because a contradictory description crashes the process. A lack
+of memory or threads in Arrow is not treated as damage: only the read of this one file fails.
 
-The calling thread decodes a file itself: if a thread of Arrow releases Python bytes while the process exits, just
-after the read has returned, it aborts the process (the thread cannot take the interpreter lock, and is terminated
-inside C++).
+The calling thread decodes a file itself. A thread of Arrow might release Python bytes while the process exits,
+just after the read has returned. That would abort the process, because the thread cannot take the interpreter
+lock, and is terminated inside C++.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def read_end(source: BinaryIO, size_bytes: int, what: str, most_bytes: int = MOS
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Translates Arrow's errors about the content of a file; the store's own errors pass."""
+    """A context that translates Arrow's errors about the content of a file. The store's own errors are not
+    changed.
+    """
     try:
         yield
     except FileNotFoundError as error:
@@ -111,10 +113,10 @@ def decoded(
     kept: list[str] | None = None,
 ) -> pa.Table:
     """The records of a row group, in these columns; ``part`` gives the bytes of their chunks. With ``kept``, all
-    columns are decoded in pieces of about ``_PIECE_BYTES``, to check them, but only the ``kept`` ones are
+    columns are decoded in pieces of about ``_PIECE_BYTES``, to check them, but only the ``kept`` columns are
     returned.
 
-    Raises: ValueError, and any Arrow error, if they cannot be decoded, or take too much memory.
+    Raises: ValueError, and any Arrow error, if the columns cannot be decoded, or take too much memory.
     """
     group = layout.row_groups[index]
     numbers = [number for number, leaf in enumerate(layout.leaves) if columns is None or leaf.path[0] in columns]

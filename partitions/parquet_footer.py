@@ -1,6 +1,6 @@
 """Parses the parts of a Parquet footer that a segment needs, within bounds, before Arrow sees it.
 
-For each byte of a malicious footer Arrow allocates some hundred bytes. It also crashes the process when Python
+For each byte of a malicious footer Arrow allocates some hundred bytes. Arrow also crashes the process when Python
 requests a column chunk with a wrong histogram of levels, so this product never requests column chunks from Arrow.
 The invariants of a segment's writer are checked here: column chunks are contiguous from the first byte after the
 magic to the page index, and match the schema; there is one page index, and no encryption, bloom filter, or chunk
@@ -27,10 +27,11 @@ segment with 30 columns has a footer of 100 kB.
 MOST_CHUNKS = 128 * 1024
 """The maximum number of column chunks: 500 row groups with 256 columns."""
 MOST_ROWS = 2 * 1024 * 1024
-"""The maximum number of rows of a row group. A record counts for more than 50 bytes, so 100 MB have fewer rows."""
+"""The maximum number of rows of a row group. A record is counted as more than 50 bytes, so 100 MB have fewer rows.
+"""
 MOST_GROUP_BYTES = 192 * 1024 * 1024
-"""The maximum compressed size of a row group, and the maximum size of its records in memory: twice what
-``segment_writer`` puts into one.
+"""The maximum compressed size of a row group, and the maximum size of its records in memory: twice the size that
+``segment_writer`` puts into a row group.
 """
 NOT_OURS = "stratalog never writes such a file; run heal, or restore it from a backup"
 MOST_LEAVES = 16 * 1024
@@ -59,9 +60,9 @@ class Leaf:
     bits: int
     """Bits of a value in memory, including its null bit, without the content of variable-length values."""
     definition: int
-    """The number of nullable groups that contain it, including itself."""
+    """The number of nullable and repeated elements on the path from the root to the leaf, including the leaf."""
     repetition: int
-    """The number of lists that contain it."""
+    """The number of lists that contain the leaf."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +98,12 @@ class ColumnChunk:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Rows ``[first, end)`` of the file; bytes ``[start, stop)``."""
+    """A row group: the rows ``[first, end)`` of the file, in the bytes ``[start, stop)``."""
 
     first: int
     end: int
     chunks: tuple[ColumnChunk, ...]
-    """One per leaf, in the file's order."""
+    """One chunk per leaf, in the file's order."""
 
     @property
     def num_rows(self) -> int:
@@ -156,7 +157,7 @@ def parse_layout(footer: bytes, records_end: int) -> Layout:
     """
     layout = _parse(footer)
     if tuple(dict.fromkeys(leaf.path[0] for leaf in layout.leaves)) != COLUMNS:
-        raise ValueError(f"its columns are not those of a segment: {', '.join(COLUMNS)}")
+        raise ValueError(f"its columns are not the columns of a segment: {', '.join(COLUMNS)}")
     if not layout.row_groups:
         raise ValueError("it has no records")
     at = len(MAGIC)
@@ -200,7 +201,7 @@ def _parse(footer: bytes) -> Layout:
         RowGroup(first, first + rows, chunks) for first, (rows, chunks) in zip(ends, groups, strict=False)
     )
     if found.get(3) != ends[-1]:
-        raise ValueError(f"it has {found.get(3)} rows, but row groups with {ends[-1]}")
+        raise ValueError(f"it has {found.get(3)} rows, but its row groups have {ends[-1]}")
     for group in row_groups:
         _check_group(group, leaves)
     return Layout(leaves, row_groups)

@@ -1,9 +1,9 @@
 """Computes the memory of a row group's records before decoding, from the headers of its pages.
 
-A few bytes of a page can encode any number of values: a dictionary repeats a long one, a run of levels counts
-nulls, a codec unpacks zeros. So each page header is read, within bounds, and what it claims is what Arrow would
-allocate. If a dictionary may be the cause, its values are measured, and finally the indices into it are read: this
-gives the column's exact size instead of a bound.
+A few bytes of a page can encode any number of values: indices repeat a long value of a dictionary, a run of levels
+counts nulls, a codec unpacks zeros. So each page header is read, within bounds: Arrow would allocate the memory
+that the header claims. If the bound is too large because of a dictionary, the dictionary's values are measured. If
+it is still too large, the indices are read, which gives the column's exact size instead of a bound.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from stratalog.partitions.parquet_footer import (
 from stratalog.partitions.thrift import BINARY, I32, I64, STRUCT, TRUE, CompactReader, Field, varint
 
 LEVELS_BYTES = 8
-"""Bytes per value in a list and per enclosing list: for the levels, and the end offset of the list."""
+"""Bytes for each value in a list, per enclosing list: for the levels, and for the end offset of the list."""
 
 _DATA, _DICTIONARY = 0, 2
 """Types of pages: only those of version 1, because segments have no others."""
@@ -45,7 +45,7 @@ _USUAL = re.compile(
 )
 """The header of nearly all pages: the fields of ``_HEADER`` in order, no statistics, small numbers."""
 _HEAD_BYTES = 5
-"""The maximum size of the head of a run of indices, which has 32 bits."""
+"""The maximum size of the head of a run of indices: a varint of 32 bits."""
 _AT_ONCE = 64 * 1024
 """The number of indices to unpack at a time; a multiple of eight."""
 
@@ -54,7 +54,7 @@ Read = Callable[[int, int], bytes]
 
 
 class _Page(NamedTuple):
-    """Bytes ``[start, end)`` of the file, after the header."""
+    """A page: its content is the bytes ``[start, end)`` of the file, after the header."""
 
     start: int
     end: int
@@ -103,7 +103,7 @@ def check_row_group(
         for index, column in enumerate(found)
         if column.dictionary is not None and column.repeats
     }
-    # Try the cheapest bound first, and the more expensive ones only while it is too large.
+    # Try the cheapest bound first, and more expensive bounds only while the result is too large.
     for look in (_by_the_longest, _by_places):
         for index in sorted(repeated, key=lambda index: -repeated[index]):
             if unpacked <= most_bytes and fixed + sum(repeated.values()) > most_bytes >= fixed:
@@ -118,7 +118,7 @@ def check_row_group(
 
 
 def _pages(leaf: Leaf, chunk: ColumnChunk, read: Read) -> _Column:
-    """The pages of a chunk. Raises: ValueError for pages that do not fill it exactly."""
+    """The pages of a chunk. Raises: ValueError for pages that do not fill the chunk exactly."""
     data = read(chunk.start, chunk.end)
     at, values = 0, 0
     most = 512 + chunk.values // 256  # a page has at least 256 values, or is large
@@ -177,7 +177,9 @@ def _zigzag(text: bytes) -> int:
 
 
 def _by_the_longest(column: _Column, read: Read) -> int:
-    """An upper bound of the bytes of dictionary-encoded values: as if all were as long as the longest."""
+    """An upper bound of the bytes of dictionary-encoded values: as if all values were as long as the longest
+    value.
+    """
     return column.repeats * int(_lengths(column, read).max(initial=0))
 
 

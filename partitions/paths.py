@@ -30,7 +30,7 @@ Offsets and positions have 20 digits and epochs 10, so that names sort as number
 written, and a number of more than 64 bits is not an offset. An incarnation folder is ``<directory_id>.<8 hex
 digits>``: the directory id of the root and, if known, a digest of the identity of its ``broker.json`` as an
 object. A root that was restored from an older copy has the directory id of the original, and drivers that knew the
-original must not write to it.
+original must not write to the restored root.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class ChunkName:
 
     @property
     def checkpoint(self) -> CheckpointName:
-        """The snapshot that this is a part of."""
+        """The snapshot to which these bytes belong."""
         return CheckpointName(self.end_offset, self.epoch, self.generation)
 
     def __str__(self) -> str:
@@ -356,7 +356,7 @@ def parse_schedule_name(text: str) -> int | None:
 
 def remote_segment_path(partition: int, name: DataName, rebuilt: int = 0) -> str:
     """A segment in the remote tier, relative to the topic's folder there; ``rebuilt`` is 0 for the first upload,
-    and counts the objects that have replaced a damaged object, or one with other content.
+    and counts the replacements of a damaged object, or of an object with different content.
     """
     return f"{partition}/{rebuilt}/{name}" if rebuilt else f"{partition}/{name}"
 

@@ -42,7 +42,7 @@ class Comparison(StrEnum):
 
     @property
     def negated(self) -> Comparison:
-        """The comparison that is true if this one is false, and unknown if this one is unknown."""
+        """The opposite comparison: true if this comparison is false, and unknown if this comparison is unknown."""
         return _NEGATED[self]
 
 
@@ -149,7 +149,7 @@ def _compared(column: pa.Array, comparison: Comparison, values: tuple[Any, ...])
 
 
 def may_select(predicate: Predicate, group: pq.RowGroupMetaData) -> bool:
-    """Whether a row group may hold a record for which the condition is true, by its statistics."""
+    """Whether a row group, by its statistics, may hold a record for which the condition is true."""
     columns = {group.column(number).path_in_schema: number for number in range(group.num_columns)}
     return _may(predicate, group, columns)
 

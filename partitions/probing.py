@@ -51,11 +51,12 @@ def until_all_have_answered(answered: threading.Condition, missing: Callable[[],
 
 
 class ThreadProber:
-    """One thread per item. An item whose abandoned thread still hangs is not called again: a driver that probes
-    for weeks leaves one thread per dead item, not one per probe. An unpickled prober starts without such items.
+    """One thread per item. An item whose abandoned thread still hangs is not called again. So a driver that probes
+    for weeks has one abandoned thread per dead item, not one per probe. An unpickled prober starts without such
+    items.
 
     While all items answer quickly, one thread calls them all, because threads that take turns cost more CPU time
-    than the answers. The other threads start if the first one has not ended after ``QUICK_S``.
+    than the answers. The other threads start if the first thread has not ended after ``QUICK_S``.
     """
 
     def __init__(self, wait: Wait = until_all_have_answered) -> None:

@@ -1,16 +1,16 @@
 """The part of the producer state that a footer holds: all producers, or the changes since an earlier file.
 
-A partition may know ten thousand producers, and an append changes one. So its footer holds only the producers
-touched since an earlier offset (``since``), each with its entry, or without an entry if it was dropped. Some
-earlier file holds all producers.
+A partition may have ten thousand producers, and an append changes one of them. So its footer holds only the
+producers touched since an earlier offset (``since``), each with its entry, or without an entry if it was dropped.
+Some earlier file holds all producers.
 
     touched   every producer whose entry changed at or after ``since``, or whose transaction is open
     rule      the state after the file is the state at *any* offset from ``since`` up to the file's end, updated by
-              the touched entries. So no particular file must stay: a merged segment over the one that ended at
-              ``since`` works, and so does the ``.local`` register of a log that starts later
-    levels    changes since a complete state (the first level), or since a file with changes of that level: the
-              state is in three files (four, if replicas merged separately), and a footer has some dozens of
-              producers
+              the touched entries. So no particular file must stay: a merged segment that covers the file
+              that ended at ``since`` works, and so does the ``.local`` register of a log that starts later
+    levels    the first level has the changes since a complete state, and the second level has the changes since a
+              file of the first level. So the state is in three files (four, if replicas merged separately), and a
+              footer has some dozens of producers
 
 Each footer has all open transactions. (Merged segments, the remote tier and snapshots have none open.) Segments in
 the remote tier, snapshots and ``.local`` registers leave their log, so they hold the complete state. Pure.
@@ -30,13 +30,13 @@ level.
 _SMALL = 32
 """Up to this number of producers, all are written."""
 _PART_OF_ALL = 16
-"""The complete state is written if this fraction of it was touched, or if it takes less than this fraction of the
-file.
+"""The complete state is written if more than 1/16 of its producers were touched, or if it takes at most 1/16 of
+the file.
 """
 _ENTRY_BYTES = 64
 
 Changes = Mapping[str, ProducerEntry | None]
-"""Entries of producers; None for a dropped one."""
+"""Entries of producers; None for a dropped producer."""
 
 
 class Level(NamedTuple):
@@ -76,8 +76,8 @@ def part_of(level: Level, state: ProducerState, file_bytes: int) -> ProducerPart
 
 def next_level(levels: Levels | None, touched: Iterable[str], producers: int, log_end: int) -> Level | None:
     """The producers that the next file's footer must hold, for a log whose last file is based on ``levels`` and
-    ends at ``log_end``; ``producers`` is the number of all producers. None: all producers, as when there is no
-    earlier file (``levels`` is None).
+    ends at ``log_end``; ``producers`` is the number of all producers. None: all producers, for example when there
+    is no earlier file (``levels`` is None).
     """
     names = frozenset(touched)
     if levels is None:
@@ -105,9 +105,9 @@ def levels_after(levels: Levels | None, part: ProducerPart) -> Levels:
 
 
 def combined(files: Sequence[tuple[int, ProducerPart]], start: int) -> ProducerPart:
-    """The combined part of neighboring files, given ``(base offset, part)`` of each in order: the last part,
-    combined with the earlier parts on which it is based, back to a complete part, or a part based on an offset
-    before ``start``.
+    """The combined part of neighboring files, given the ``(base offset, part)`` of each file in order. The last
+    part is combined with the earlier parts on which it is based, back to a complete part, or to a part based on an
+    offset before ``start``.
     """
     _, part = files[-1]
     entries, since = part
@@ -127,8 +127,8 @@ def part_after(
     state: ProducerState,
     file_bytes: int,
 ) -> ProducerPart:
-    """The part of ``state`` for the footer of an append: its producer has appended at the end of a log that is
-    based on ``levels`` and has the state ``before``; other producers may have been dropped.
+    """The part of ``state`` for the footer of an append by ``producer_id`` at ``log_end``. Up to there the log has
+    the state ``before``, based on ``levels``. Other producers may have been dropped from ``state``.
     """
     touched = {producer_id}
     if len(state) < len(before) + (producer_id not in before):

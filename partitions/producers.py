@@ -1,15 +1,15 @@
 """Producer state, which ensures that a retried, speculative or repeated append is stored once (KIP-98's
 idempotence).
 
-It is cumulative: per producer the epoch, the last sequence and the offsets of that sequence. The footer of every
-data file contains the state, or its changes (``producer_changes``). One sequence is one append to the partition;
-gaps are allowed, since a micro-batch may have no records for a partition. Pure.
+The state is cumulative: it has the epoch, the last sequence, and the offsets of that sequence for each producer.
+The footer of every data file contains the state, or its changes (``producer_changes``). One sequence is one append
+to the partition; gaps are allowed, since a micro-batch may have no records for a partition. Pure.
 
 For named producers the state contains more, because their appends may be repeated much later: a scheduler reruns a
 day, a stream continues from a checkpoint. Offsets and digests of the last five appends (as in Kafka) show whether
-it is the same append. Runs of sequences, which stay small for a long time, show whether an older sequence was
-appended at all. If it was, but its records can no longer be compared, the append is refused. An append that comes
-too late is also refused. The answer never claims more than is known.
+a repeated append has the same records. Runs of sequences, which stay small for a long time, show whether an older
+sequence was appended at all. If the sequence was appended, but its records can no longer be compared, the append
+is refused. An append that comes too late is also refused. The answer never claims more than is known.
 
 For a transactional producer the state also contains the start of its open transaction. Each transaction has its
 own producer epoch (KIP-890): the decision to end it raises the epoch by one, and the marker has the raised epoch.
@@ -41,16 +41,18 @@ from stratalog.partitions.register import sealed, unsealed
 LAST_APPENDS = 5
 """The number of a producer's appends whose offsets and digests are remembered, as in Kafka."""
 MOST_RUNS = 128
-"""Numbers in ``ProducerEntry.runs``: five years of a daily append whose sequence is its date."""
+"""The maximum number of lengths in ``ProducerEntry.runs``: enough for five years of a daily append whose sequence
+is its date.
+"""
 
 Acks = Literal["all", "leader"]
 """The replicas that must have the records of an append before it is acknowledged."""
 OnChangedReplay = Literal["refuse", "accept"]
-"""The policy for a sequence that is repeated with other records."""
+"""The policy for a sequence that is repeated with different records."""
 
 
 class PastAppend(msgspec.Struct, frozen=True, array_like=True):
-    """An append of a producer before its last one; see ``ProducerEntry``."""
+    """An append of a producer before its last append; see ``ProducerEntry``."""
 
     sequence: Int64
     base_offset: Int64
@@ -60,8 +62,9 @@ class PastAppend(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ProducerEntry(msgspec.Struct, frozen=True, array_like=True):
-    """The last append of one producer: epoch, sequence, offsets ``[base, next)``, time (wall clock); for a named
-    producer also its earlier appends."""
+    """The last append of one producer: its epoch, sequence, offsets ``[base, next)`` and time (wall clock). The
+    entry of a named producer also has the earlier appends.
+    """
 
     epoch: Int64
     sequence: Int64
@@ -69,8 +72,9 @@ class ProducerEntry(msgspec.Struct, frozen=True, array_like=True):
     next_offset: Int64
     appended_ms: Int64
     txn_first_offset: Int64 | None = None
-    """The start of its open transaction in this partition (Kafka's currentTxnFirstOffset); None if none is
-    open."""
+    """The start of the producer's open transaction in this partition (Kafka's currentTxnFirstOffset); None if none
+    is open.
+    """
     partition_count: Int64 | None = None
     """The partition count by which keys were assigned to partitions; None if the caller gave the partitions."""
     digest: bytes | None = None
@@ -119,11 +123,11 @@ class ProducerAppend(msgspec.Struct, frozen=True):
     partition_count: int | None = None
     """See ``ProducerEntry``; for a retry of the append when the topic has grown."""
     on_changed_replay: OnChangedReplay | None = None
-    """The policy for a repeated sequence of a named producer. None: the engine numbers the sequences itself; they
-    are repeated soon and with the same records, or never.
+    """The policy for a repeated sequence of a named producer. None: the engine numbers the sequences itself. It
+    repeats a sequence soon and with the same records, or never.
     """
     late: bool = False
-    """Whether other partitions have later sequences: then partitions without this sequence must not get it."""
+    """Whether other partitions have later sequences: then a partition that lacks this sequence must refuse it."""
     base_offset: int | None = None
     """The source offset of the first record, for a mirror. The append gets exactly this offset or fails, and keeps
     the timestamps and gaps (``records.GAP``) of the source. None: the log end, whatever it is.
@@ -141,8 +145,8 @@ class ProducerAppend(msgspec.Struct, frozen=True):
 
 UNNAMED_EXPIRATION_MS = 24 * 60 * 60 * 1000
 """The state of producers that the engine has named expires after a day (Kafka's producer.id.expiration.ms), or
-earlier if the topic says so. Each process, even a short one, leaves such a producer behind. Only the caller of an
-append with an unknown outcome knows its name, and will retry soon.
+earlier if the topic says so. Each process, even a short-lived one, leaves such a producer behind. Only the caller
+of an append with an unknown outcome knows the producer's name, and will retry soon.
 """
 
 _UNNAMED = "unnamed-"
@@ -172,20 +176,20 @@ class EarlierAttempt(msgspec.Struct, frozen=True):
     """An earlier attempt of an append, which is or was in the log."""
 
     next_offset: int
-    """The end of its records; an upper bound if ``base_offset`` is None."""
+    """The end of the attempt's records; an upper bound if ``base_offset`` is None."""
     base_offset: int | None = None
-    """The first offset; None if the attempt was too long ago for it to be known."""
+    """The first offset; None if the attempt was so long ago that its offsets are no longer known."""
     digest: bytes | None = None
     """The digest of its records; None if unknown."""
 
 
 def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> EarlierAttempt | None:
     """The outcome of an earlier attempt of the same append; None for a new append. A marker has already been
-    written if the producer has the marker's epoch, or a later one.
+    written if the producer has the marker's epoch, or a later epoch.
 
     Raises: InvalidProducerEpochError if a newer instance has appended. If later sequences of the producer are in
-        the log: OutOfOrderSequenceNumberError if this sequence never was, DuplicateSequenceNumberError if that is
-        unknown.
+        the log: OutOfOrderSequenceNumberError if this sequence was never appended, DuplicateSequenceNumberError if
+        that is unknown.
     """
     last = state.get(append.producer_id)
     if append.control is not None and last is not None and append.epoch <= last.epoch:
@@ -212,7 +216,7 @@ def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> 
     if appended is None:
         raise DuplicateSequenceNumberError(
             f"{what}: producer {append.producer_id!r} has already appended sequence {last.sequence}, and it is "
-            f"unknown whether it appended sequence {append.sequence}, which is too old: search the log for its "
+            f"unknown whether it appended sequence {append.sequence}, which is too old: search the log for the "
             "records"
         )
     raise OutOfOrderSequenceNumberError(
@@ -227,21 +231,21 @@ def check_same_records(
     """Compare the records of an append, by number and digest, with those of its earlier attempt, as far as these
     are known.
 
-    Raises: ChangedReplayError for other records; DuplicateSequenceNumberError if the earlier ones are no longer
-        known.
+    Raises: ChangedReplayError for different records; DuplicateSequenceNumberError if the earlier records are no
+        longer known.
     """
     sequence = f"{what}: sequence {append.sequence} of producer {append.producer_id!r}"
     if earlier.base_offset is None:
         raise DuplicateSequenceNumberError(
-            f"{sequence} was appended too long ago to compare its records with these. These "
-            "records were not stored. If they are the same, you are done; give new records "
-            "a new sequence; on_changed_replay='accept' treats them as the same"
+            f"{sequence} was appended too long ago to compare its records with these. These records were not "
+            "stored. If they are the same, there is nothing to do; otherwise give them a new sequence. "
+            "on_changed_replay='accept' treats such records as the same"
         )
     known = earlier.next_offset - earlier.base_offset
     if records == known and digest == (earlier.digest or digest):
         return
     raise ChangedReplayError(
-        f"{sequence} was appended before with other records ({known} at offsets [{earlier.base_offset}, "
+        f"{sequence} was appended before with other records ({known} records at offsets [{earlier.base_offset}, "
         f"{earlier.next_offset}), now {records}{'' if records != known else ' different ones'}); the new records "
         "were not stored: give new records a new sequence"
     )
@@ -255,7 +259,7 @@ def after_append(
     now_ms: int,
     digest: bytes | None = None,
 ) -> dict[str, ProducerEntry]:
-    """The state after ``append`` has received the offsets ``[base_offset, next_offset)``, for records of a
+    """The state after ``append`` has received the offsets ``[base_offset, next_offset)``, for records with this
     ``digest``.
     """
     last = state.get(append.producer_id)
@@ -277,16 +281,16 @@ def after_append(
 
 
 def _longer(before: ProducerEntry, sequence: int) -> tuple[int, ...]:
-    """The runs with one more sequence, which is greater than all earlier ones."""
-    runs = before.runs or (1, 0)  # an old entry knows only its last append
+    """The runs with one more sequence, which is greater than all earlier sequences."""
+    runs = before.runs or (1, 0)  # an old entry has only its last append
     missing = sequence - before.sequence - 1
     return ((1, missing, *runs) if missing else (runs[0] + 1, *runs[1:]))[:MOST_RUNS]
 
 
 def without_transactions(state: ProducerState) -> dict[str, ProducerEntry]:
-    """The state at an offset below which all transactions are decided, with none open. An entry below the last
-    stable offset may still list an open transaction whose marker comes later; a log that continues from there
-    without the later files, such as a restored one, would never see that marker.
+    """The state, without open transactions, at an offset below which all transactions are decided. An entry below
+    the last stable offset may still list an open transaction whose marker comes later. A log that continues from
+    there without the later files, such as a restored log, would never get that marker.
     """
     return {name: replace(entry, txn_first_offset=None) for name, entry in state.items()}
 

@@ -4,10 +4,10 @@ A topic's ``key`` and ``value`` are binary, or typed when the topic declares a s
 columns and skips row groups inside the log. Declared schemas are stored as Spark's JSON text (the same text as in
 Delta tables), so the metadata needs neither Spark nor Arrow.
 
-Producers may choose any field names, except names that are empty, contain a NUL, differ from another one only in
+Producers may choose any field names, except names that are empty, contain a NUL, differ from another name only in
 case, or share a Parquet column with another field. Parquet and Delta's protocol do not restrict names. Without
 column mapping, Delta's Spark connector does restrict names when *it* writes: it forbids ``,;{}()=``, blanks and
-ends of lines. It reads all names.
+ends of lines. The connector reads all names.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _GIVEN_COLUMNS = frozenset((*RECORD_COLUMNS, "partition"))
 
 def columns_of_records(names: Collection[str], declared: Collection[str]) -> dict[str, str]:
     """A mapping of each name to itself, if rows have the columns of a record by name, as Kafka clients and Spark's
-    Kafka sink expect. Empty if the rows have no ``value``, or have another column, or if the declared fields of
-    the value (``declared``; none unless the value is a struct) include one of the names.
+    Kafka sink expect. Empty if the rows have no ``value``, or have any other column, or if the declared fields of
+    the value (``declared``; none unless the value is a struct) include the name of one of these columns.
     """
     given = set(names)
     if "value" not in given or not given <= _GIVEN_COLUMNS or not given.isdisjoint(declared):
@@ -202,8 +202,8 @@ def check_columns(
 
 
 def typed_nulls(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """The batch with the topic's types for columns that Arrow cannot type: record columns with only nulls, or only
-    empty lists and nulls.
+    """The batch with the topic's types for record columns whose types Arrow cannot infer: columns with only nulls,
+    or with only empty lists and nulls.
     """
     for index, field in enumerate(batch.schema):
         if field.name in RECORD_COLUMNS:
@@ -229,8 +229,8 @@ def same_type(one: pa.DataType, other: pa.DataType) -> bool:
 
 
 def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A column as another type. Fields may become required: a null struct then has values in their place, which
-    no file stores. Arrow's own casts refuse such structs, and Arrow 19 does not cast a nullable field to a
+    """Convert a column to another type. Fields may become required. A null struct then has values in these fields,
+    which no file stores. Arrow's own casts refuse such structs, and Arrow 19 does not cast a nullable field to a
     required one.
 
     Raises: pyarrow.ArrowException, also for a null in a required field.
@@ -257,8 +257,8 @@ def _optional(kind: pa.DataType) -> pa.DataType:
 def _required(
     column: pa.Array, kind: pa.DataType, live: npt.NDArray[np.bool_], what: str = "", *, nullable: bool = True
 ) -> pa.Array:
-    """A column without an offset as a type that differs only in nullability. ``live``: the rows that have no null
-    around them.
+    """Convert a column without an offset to a type that differs only in nullability. ``live`` marks the rows that
+    are not inside a null.
     """
     valid, *buffers = column.buffers()
     if column.null_count:
@@ -296,7 +296,7 @@ def leaf_types(schema: pa.Schema) -> dict[str, pa.DataType]:
     """The leaf columns by their dotted Parquet paths, in file order.
 
     Raises: InvalidCallError if two leaves have the same path, such as ``a.b`` and a field ``b`` of ``a``: Parquet
-        settings of one would apply to the other.
+        settings of one leaf would apply to the other leaf.
     """
 
     def leaves(prefix: str, data_type: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:

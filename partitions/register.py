@@ -10,9 +10,11 @@ from isal import isal_zlib
 from stratalog.partitions.errors import InvalidCallError
 
 REGISTER_BYTES = 16 * 1024 * 1024
-"""The size limit of a register: a hundred thousand producers of one partition."""
+"""The size limit of a register: enough for a hundred thousand producers of one partition."""
 EPOCH_BYTES = 1024 * 1024
-"""The size limit of an ``.epoch`` register: forty thousand elections of one partition, 12 MB in memory."""
+"""The size limit of an ``.epoch`` register: enough for forty thousand elections of one partition, which take 12 MB
+in memory.
+"""
 
 
 def sealed(line: bytes, most: int = REGISTER_BYTES) -> bytes:

@@ -1,57 +1,59 @@
-"""Removal: deletes records from a log while all others keep their offsets: the rule, and the invariants. Pure.
+"""The removal of records from a log while all other records keep their offsets: the rule, and the invariants.
+Pure.
 
-A *rule* names the records of one partition to remove: below ``bound``, records whose key has a later record below
-``bound``, and records without a key; and tombstones below ``tombstones_before``. The rules of a partition have
-*generations* 1, 2, 3 ... A rule never restores what an earlier one removed: ``bound`` and ``tombstones_before``
-only grow. So the remaining records of generation g in a range of offsets depend only on g and the committed log.
-They do not depend on the driver that applies the rule, nor on the generations of the files that it reads.
+A *rule* names the records of one partition to remove. Below ``bound``, these are the records whose key has a later
+record below ``bound``, and the records without a key. Below ``tombstones_before``, tombstones are removed as well.
+The rules of a partition have *generations* 1, 2, 3 ... A rule never restores records that an earlier rule removed:
+``bound`` and ``tombstones_before`` only grow. So the remaining records of generation g in a range of offsets
+depend only on g and the committed log. They do not depend on the driver that applies the rule, nor on the
+generations of the files that it reads.
 
 The range
     ``bound`` is at most the last stable offset, so the outcome of every transaction below it is known. ``bound``
-    is the end of a file, and below the active tail: the last record of a log is never below it. A file that
+    is the end of a file, and below the active tail: the last record of a log is never below ``bound``. A file that
     crosses the bound stays unchanged until a later rule. Tombstones are removed below the bound of a rule that was
-    carried out at least ``delete.retention.ms`` ago (KIP-534), so a reader that began before that has had the time
-    to see them. The commit of a rule proves that the previous rule was carried out. The delay counts from that
-    commit: the run that made the commit may end later, and a later run may carry out the rule.
+    applied at least ``delete.retention.ms`` ago (KIP-534), so a reader that began before that time has had enough
+    time to read them. The commit of a rule proves that the previous rule was applied, and the delay starts at that
+    commit. (The run that made the commit may end later, and a later run may apply the new rule.)
 
 A rewritten file
     A segment ``<base>-<next>.<epoch>.<generation>.parquet``, with a row for each offset. The row of a removed
     record is a gap (``records.GAP``): every column except the partition and the offset is null. A gap takes a few
     bits. So offsets stay contiguous, positions in a file follow from offsets, and readers skip the gaps as they do
     in a mirror. The footer keeps the base and next offset, the lineage, the producer state, the markers that end
-    earlier transactions, and the time of the first append. It also has the rule, and the number of gaps.
+    earlier transactions, and the time of the first append. The footer also has the rule, and the number of gaps.
 
 The file that applies
     At each offset, the file of the greatest generation applies; among several, the one with the greatest end
     (``listing.chain_of``). Merged files have generation 0, and merges skip rewritten segments. So a late merge, or
-    a late copy of a replaced file, does not bring back a removed record, whatever its range. A replaced file is
-    hidden, like a merged one, and is deleted after ``file.delete.delay.ms``.
+    a late copy of a replaced file, does not bring back a removed record, whatever range the file has. A replaced
+    file is hidden, like a merged file, and is deleted after ``file.delete.delay.ms``.
 
 The order of steps
-    1. The rule is committed to the metadata, which number it. Every member of the ISR must have carried out the
-       previous rule (``carried_out``). The logs do not need this condition: the result of a rule does not depend
-       on the files that it finds, so no log shows that a rule was skipped. Readers need it: on a member that has
-       not carried out a rule, they still see the records that its tombstones delete. So the tombstones must stay
-       for their full delay from then on (``next_rule``).
+    1. The rule is committed to the metadata, and gets its number there. Every member of the ISR must have applied
+       the previous rule (``carried_out``). The logs do not need this condition: the result of a rule does not
+       depend on the files that it finds, so no log shows that a rule was skipped. Readers need the condition: on a
+       member that has not applied a rule, they still see the records that the rule's tombstones delete. So the
+       delay of the tombstones starts only when every member has applied the rule (``next_rule``).
     2. The leader rewrites its files in ascending order, each as a merge does: read, stage, list again, name.
-    3. Followers copy the leader's files, in ascending order. A file of a greater generation replaces one of a
+    3. Followers copy the leader's files, in ascending order. A file of a greater generation replaces a file of a
        lesser generation, and never the reverse.
-    4. Hidden files are deleted late, and only after all bytes of the files that hide them were read.
-    A crash between any two steps leaves the log intact: some of its files follow the rule, the others an earlier
-    one. The next run continues. So does a newly elected leader: it has all committed records, at some generation,
-    and the rule is in the metadata.
+    4. Hidden files are deleted after ``file.delete.delay.ms``, and only after all bytes of the files that hide
+    them were read. A crash between any two steps leaves the log intact: some of its files follow the rule, the
+    others follow an earlier rule. The next run continues. A newly elected leader can continue, too: it has all
+    committed records, at some generation, and the rule is in the metadata.
 
     Ascending order is a safety step (!): when a tombstone is removed, every earlier record of its key has already
     been removed. In descending order, a crash would leave the earlier record without the tombstone, and the next
     run would treat it as the last record of its key.
 
-    An unclean election, or a log that begins again, loses committed records. A lost record may be the later record
-    because of which a rule removed an earlier one on some of the replicas. So such an election is refused for a
-    partition with a rule (``election_commands``).
+    An unclean election, or a log that begins again, loses committed records. Because of a record that is lost in
+    this way, a rule may have removed an earlier record of the same key on some replicas. So such an election is
+    refused for a partition with a rule (``election_commands``).
 
 The remote tier
     ``stratalog.tiering.removal`` does the same for the remote part of a log. The remote log follows a rule before
-    the leader does. A rule that covers all tiers comes after one that all tiers follow.
+    the leader does. The next rule is committed only after all tiers follow the previous rule.
 
 Removed, or lost
     At each offset, a replica has the generation of its file there. At equal generations two replicas contain equal
@@ -88,7 +90,7 @@ class Rule(msgspec.Struct, frozen=True):
 
     generation: Natural
     bound: Natural
-    """Offsets below it are subject to the rule."""
+    """The rule applies to offsets below this bound."""
     tombstones_before: Natural = 0
     """At most ``bound``. Below this offset, the last record of a key is also removed if its value is null."""
 
@@ -107,13 +109,13 @@ def next_rule(
     delete_retention_ms: int,
     generation: int | None = None,
 ) -> Rule:
-    """The rule that follows ``earlier``, the rules of the partition in order. ``generation`` is its own, because
-    an erasure (``stratalog.partitions.erasure``) may have the last generation. Raises: ValueError if ``bound`` is
-    below the bound of an earlier rule.
+    """The rule that follows ``earlier``, the rules of the partition in order. ``generation`` is given if an
+    erasure (``stratalog.partitions.erasure``) has the last generation. Raises: ValueError if ``bound`` is below
+    the bound of an earlier rule.
     """
     last = earlier[-1].rule if earlier else Rule(0, 0)
     if bound < last.bound:
-        raise ValueError(f"a rule up to offset {bound} cannot follow one up to {last.bound}")
+        raise ValueError(f"a rule up to offset {bound} cannot follow a rule up to {last.bound}")
     carried_out_ms = [*(one.committed_ms for one in earlier[1:]), now_ms]
     old = (
         one.rule.bound
@@ -125,14 +127,14 @@ def next_rule(
 
 def still_needed(earlier: Sequence[CommittedRule], rule: Rule) -> tuple[CommittedRule, ...]:
     """The earlier rules that a ``next_rule`` after ``rule`` needs: their tombstones are not removed yet, and each
-    records when the rule before it had been applied. At most ``MOST_KEPT`` rules, the oldest: without the others,
-    tombstones only stay longer.
+    commit time proves that the previous rule was applied. At most the oldest ``MOST_KEPT`` rules: without the
+    newer rules, tombstones only stay longer.
     """
     return tuple(one for one in earlier if one.rule.bound > rule.tombstones_before)[:MOST_KEPT]
 
 
 def to_rewrite(log: ReplicaLog, rule: Rule) -> tuple[Link, ...]:
-    """The links of a log that are subject to the rule and follow an earlier one, ascending. A link that crosses
+    """The links of a log that are subject to the rule and follow an earlier rule, ascending. A link that crosses
     the bound is not included.
     """
     return tuple(link for link in log.chain if link.end <= rule.bound and link.name.generation < rule.generation)

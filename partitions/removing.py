@@ -34,7 +34,9 @@ from stratalog.partitions.transactions import Fate, LogTransactions
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """The segments made, the files that they replace, their gaps, and the bytes of both."""
+    """The segments that a removal made, the files that they replace, the gaps in the segments, and the bytes read
+    and written.
+    """
 
     segments: int = 0
     files: int = 0
@@ -58,8 +60,9 @@ class RemovingOptions:
     most: int | None = None
     """The maximum number of segments to make; None: all."""
     erasures: Sequence[Erasure] = ()
-    """The erasures of the partition whose offsets are known. The records that those before the rule name leave
-    too: a file may have come from a replica that was away (heal)."""
+    """The erasures of the partition whose offsets are known. The records that the erasures before the rule name
+    are removed, too: a file may have come from a replica that was not reachable before (heal).
+    """
 
 
 def carry_out(
@@ -68,8 +71,8 @@ def carry_out(
     """Apply ``rule`` to the replica, which has this log and these transactions.
 
     Raises: RetriableError if the rule extends above the last stable offset, because a newly elected leader may not
-        know it yet; SourceChangedError if files left the log meanwhile; CorruptSegmentError; StorageError when
-        the folder cannot be written.
+        know that offset yet; SourceChangedError if files left the log meanwhile; CorruptSegmentError; StorageError
+        when the folder cannot be written.
     """
     check_stable(rule, transactions, str(replica))
     runs = runs_of(to_rewrite(log, rule), options.segment_bytes)
@@ -97,15 +100,16 @@ def carry_out(
 
 
 def erased_before(rule: Rule, erasures: Iterable[Erasure]) -> list[Erasure]:
-    """Those of the erasures of a partition that every file that follows ``rule`` follows too."""
+    """The erasures of a partition before ``rule``: each file that follows the rule also follows these erasures."""
     return [one for one in erasures if one.generation < rule.generation]
 
 
 def removed_by(
     erased: Sequence[Erasure], by_rule: Callable[[int, int], npt.NDArray[np.bool_]]
 ) -> Callable[[int, int], npt.NDArray[np.bool_]]:
-    """Whether each record of a range leaves a file that follows a rule: by the rule itself, or by ``erased``, the
-    erasures before it."""
+    """For each record of a range, whether a file that follows a rule lacks the record, because of the rule itself,
+    or because of ``erased``, the erasures before the rule.
+    """
     return lambda start, end: by_rule(start, end) | marks(erased, start, end)
 
 
@@ -125,13 +129,13 @@ def runs_of(links: tuple[Link, ...], segment_bytes: int) -> list[Run]:
 
 def check_stable(rule: Rule, transactions: LogTransactions, what: str) -> None:
     """Raises: RetriableError if the rule extends above the last stable offset, because a newly elected leader
-    may not know it yet.
+    may not know that offset yet.
     """
     if rule.bound > transactions.last_stable_offset:
         raise RetriableError(
             f"{what}: {rule} extends above the last stable offset {transactions.last_stable_offset} known to "
-            "this replica; a newly elected leader can be late to learn it: run `stratalog replicate`, and "
-            "compact again"
+            "this replica; a newly elected leader may not know the current offset yet: run `stratalog "
+            "replicate`, and compact again"
         )
 
 
@@ -152,14 +156,14 @@ def keys_of_log(
     erased: Sequence[Erasure],
     key: pa.Schema,
 ) -> Iterator[pa.RecordBatch]:
-    """``keys_of`` links of the replica's log, whose transactions these are."""
+    """``keys_of`` these links of the replica's log, which has these transactions."""
     for link in links:
         aborted = transactions.fates.get(link.name) is Fate.ABORTED
         yield from keys_of(replica.store, link, rule, erased, key, str(replica), aborted=aborted)
 
 
 def key_field(schemas: Iterable[pa.Schema], what: str) -> pa.Schema:
-    """The widest of the keys of these schemas, as a schema. Raises: see ``widest``."""
+    """A schema whose only column is the widest key of these schemas. Raises: see ``widest``."""
     return pa.schema([widest(schemas, what).field("key")])
 
 
@@ -174,9 +178,9 @@ def keys_of(
     aborted: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The keys of the records of a link below the bound, in the form that ``Superseded.find`` accepts. Values are
-    read only if a tombstone may be removed. Records that ``erased``, the erasures before the rule, name are gaps:
-    the file may not have lost them yet, and an erased record supersedes no other (!). ``key``: see ``key_field``;
-    ``aborted``: the file's transaction was aborted.
+    read only if a tombstone may be removed. Records named by ``erased``, the erasures before the rule, are gaps:
+    the file may still contain them, but an erased record supersedes no other record (!). ``key``: see
+    ``key_field``; ``aborted``: the file's transaction was aborted.
 
     Raises: CorruptSegmentError; SourceChangedError.
     """
@@ -201,7 +205,7 @@ def keys_of(
 
 
 def _with_gaps(control: pa.Array, offsets: npt.NDArray[np.int64], erased: Sequence[Erasure]) -> pa.Array:
-    """The column ``control`` of the records at these ascending offsets, with a gap for each that is erased."""
+    """The column ``control`` of the records at these ascending offsets, with a gap for each erased record."""
     if not len(offsets):
         return control
     start = int(offsets[0])

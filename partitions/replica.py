@@ -1,4 +1,6 @@
-"""One replica on one root: lists it, then checks that the root is the registered one (protocol section 1)."""
+"""One replica on one root. A listing is followed by a check that the root is the registered root (protocol section
+1).
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ from stratalog.partitions.unwritable import UnwritableStorageError
 
 _ATTEMPTS = 5
 LINEAGES_BYTES = 64 * 1024 * 1024
-"""Memory for cached lineages; one of ten elections takes 2 KB."""
+"""Memory for cached lineages; a lineage of ten elections takes 2 KB."""
 
 remembered_lineages: BoundedCache[tuple[Store, StoredObject], Lineage] = BoundedCache(LINEAGES_BYTES)
 """Lineages, cached by the listed object, so that a replaced register is read again."""
@@ -45,9 +47,9 @@ KNOWN_LOGS_BYTES = 64 * 1024 * 1024
 """Memory for cached logs: about 60,000 files. A larger log is listed from scratch each time."""
 
 known_logs: BoundedCache[tuple[Store, str, int], KnownLog] = BoundedCache(KNOWN_LOGS_BYTES)
-"""Logs, by the folder of the replica and the generation for which it is listed."""
+"""Logs, by the folder of the replica and the generation for which the folder is listed."""
 _DECODED = Room(REGISTER_BYTES)
-"""Memory for registers that are being decoded, which takes many times their size in bytes."""
+"""Memory for decoding registers, which takes many times their size."""
 
 
 _looks = itertools.count(1)
@@ -57,8 +59,8 @@ _PROCESS = random_id()
 
 @dataclass(frozen=True, slots=True)
 class LookMark:
-    """A moment between two listings of replicas by this process. In another process, no listing is later
-    than it.
+    """A moment between two listings of replicas by this process. In another process, no listing is later than the
+    mark.
     """
 
     process: tuple[int, str]
@@ -87,7 +89,7 @@ def errors_of(replica: Replica) -> Iterator[None]:
 
 @contextmanager
 def writes_of(*replicas: Replica) -> Iterator[None]:
-    """A context that attributes refused writes to the broker of the replica whose root refused."""
+    """A context that attributes refused writes to the broker of the replica whose root refused them."""
     try:
         yield
     except UnwritableStorageError as error:
@@ -134,12 +136,13 @@ ANY_GENERATION = (1 << 63) - 1
 class Replica:
     """One incarnation of one replica: a folder under the root of a broker.
 
-    Every listing is followed by one ``stat`` of the root's ``broker.json``. It detects a root that was wiped and
-    formatted again, and a root that was restored from an older copy by ``cp``, ``rsync`` or object copies, whose
-    history ends too early. It does not detect changes that leave that file alone: a volume or bucket rolled back
-    as a whole, or files removed in place (``rsync --delete``). The price is that a root that was moved to another
-    disk counts as another incarnation, unless it is registered as a trusted copy. In addition, a file system must
-    show the same inodes on all machines and after a remount (NFS does, some FUSE file systems do not).
+    Every listing is followed by one ``stat`` of the root's ``broker.json``. This check detects a root that was
+    wiped and formatted again, and a root that was restored from an older copy by ``cp``, ``rsync`` or object
+    copies, whose history ends too early. The check does not detect changes that leave that file alone: a volume or
+    bucket rolled back as a whole, or files removed in place (``rsync --delete``). One drawback: a root that was
+    moved to another disk is treated as another incarnation, unless it is registered as a trusted copy. In
+    addition, a file system must show the same inodes on all machines and after a remount (NFS does, some FUSE file
+    systems do not).
     """
 
     broker_id: int
@@ -152,7 +155,7 @@ class Replica:
     root: str = ""
     """The registered identity of the root; empty if unknown: then ``broker.json`` is read."""
     incarnation_folder: str = ""
-    """The folder of this incarnation below the root; empty for the directory id."""
+    """The folder of this incarnation below the root; empty: the folder is named by the directory id."""
     generation: int = 0
     """The generation of the partition's last removal rule; 0: none. Files of a later generation are foreign."""
 
@@ -170,11 +173,11 @@ class Replica:
         return paths.join(self.folder, str(name))
 
     def list(self, *, fresh: bool = False) -> Listing:
-        """The files of the replica. The root is checked afterwards, so the listing is that of the registered
+        """The files of the replica. The root is checked afterwards, so the listing belongs to the registered
         incarnation.
 
-        Files seen before may be taken as unchanged (``Store.list``). With ``fresh`` every file is queried again
-        (for storage checks).
+        Files of an earlier listing may be assumed to be unchanged (``Store.list``). With ``fresh`` every file is
+        queried again (for storage checks).
 
         Raises: StaleBrokerError when the root is another incarnation, by directory id or identity;
             BrokerUnreachableError without a ``broker.json``; ListingUnstableError; CorruptionError if a folder or
@@ -205,7 +208,7 @@ class Replica:
     @_own
     def list_behind(self, last: DataName) -> Listing:
         """The changes since a full listing: files whose names sort after ``last``, and all registers of epochs
-        above that of ``last``. The cost does not grow with the log. The root is not checked.
+        above the epoch of ``last``. The cost does not grow with the log. The root is not checked.
 
         Raises: see ``list``.
         """

@@ -18,12 +18,12 @@ from stratalog.partitions.listing import Listing, ReplicaLog, litter, old_waterm
 
 UNLIMITED = -1
 UNKNOWN_MS = 2**63 // 1000 + 1
-"""The largest timestamp of a file if it is unknown: above any record's."""
+"""The value for an unknown largest timestamp of a file: above the timestamp of any record."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A file of a log as retention sees it, local or remote: offsets ``[start, end)``."""
+    """A local or remote file of a log, with the data that retention needs: offsets ``[start, end)``."""
 
     start: int
     end: int
@@ -39,8 +39,8 @@ class LogFile:
         return self.max_timestamp if isinstance(self.max_timestamp, int) else self.max_timestamp()
 
     def latest_ms(self, now_ms: int) -> int:
-        """The time from which the age of the file counts: its largest timestamp, unless that is in the future. No
-        record can be that young, so in that case the time of writing counts.
+        """The time from which the age of the file is measured: its largest timestamp. If that timestamp is in the
+        future, the age is measured from the time of writing, because no record can be that young.
         """
         max_timestamp_ms = self.max_timestamp_ms
         return max_timestamp_ms if max_timestamp_ms <= now_ms else min(max_timestamp_ms, self.written_ms)
@@ -64,8 +64,8 @@ def retained_from(extents: Sequence[LogFile], limits: RetentionLimits, now_ms: i
 
     ``extents`` is the log in order. As in Kafka, whole files expire, oldest first, including the last: by time
     while the largest timestamp of the next file is too old; by size while at least ``retention_bytes`` would
-    remain without the next file. (In Kafka a timestamp in the future keeps its segment, and all later ones, until
-    then.)
+    remain without the next file. (In Kafka a timestamp in the future keeps its segment, and all later segments,
+    until then.)
     """
     keep_from: int | None = None
     remaining = sum(extent.size_bytes for extent in extents)
@@ -111,7 +111,7 @@ def next_expiry_ms(extents: Sequence[LogFile], limits: RetentionLimits, now_ms: 
 
 def in_future(extents: Sequence[LogFile], keep_from: int, now_ms: int) -> LogFile | None:
     """The first file with a timestamp in the future. If timestamps have to be read, only the files up to the first
-    kept one, and the last file, are checked: the other files are checked when they are the next to expire.
+    kept file, and the last file, are checked: the other files are checked when they are the next to expire.
     """
     for extent in extents:
         cheap = isinstance(extent.max_timestamp, int) or extent.start <= keep_from or extent is extents[-1]
@@ -139,13 +139,14 @@ def removable(log: ReplicaLog, now_ms: int, delay_ms: int, leader_epoch: int | N
     """The names that a vacuum of this replica may delete now (V6, V10, V11 of the attack on the protocol), if the
     committed leader epoch of its partition is ``leader_epoch`` or later.
 
-    - files that left the log at least ``delay_ms`` ago (``discarded`` knows when): below the local start, hidden
-      by a merged segment, or of another history; of the last kind only files below the high watermark, because
-      files above it may become live again;
-    - registers without meaning: local starts below one that is as old as the delay, so that a start that moves
-      more often does not keep files forever; leader epochs before the last ``KEPT_EPOCHS`` up to the committed
-      epoch, all of them as old as the delay. (A register above that epoch belongs to no leader, and does not
-      count.)
+    - Files that left the log at least ``delay_ms`` ago (``discarded`` has the time): files below the local start,
+      files hidden by a merged segment, and files of another history. A file of another history must be below the
+      high watermark, because a file above it may become live again.
+    - Registers of local starts below a start that is at least as old as the delay. So a start that moves more
+      often does not keep files forever.
+    - Superseded high watermarks (``litter``).
+    - Registers of leader epochs up to the committed epoch that are at least as old as the delay, except the last
+      ``KEPT_EPOCHS`` of these. (A register above the committed epoch belongs to no leader.)
     """
     listing = log.listing
     lasting = _lasting_local_start(listing, now_ms - delay_ms)

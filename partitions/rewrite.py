@@ -3,13 +3,14 @@
 This is the only step of the engine that decodes and re-encodes records. The name appears at once or not at all;
 the merged files stay until a later vacuum.
 
-The schemas of a run's files may have grown one from the other (``stratalog.partitions.growth``). The segment has
-the widest of them, not the topic's current schema. So the segment depends on the files alone, and the same files
-always merge into the same bytes. A transaction's outcome follows from its marker, which is already in the log.
-
-A segment has the combined producer part of its files: all producers, or those touched since an earlier offset
-(``producer_changes``). It has the complete state if the segment is much larger than the state, or is to leave the
+The schemas of a run's files may have grown from one another (``stratalog.partitions.growth``). The segment has the
+widest of these schemas, not the topic's current schema. So the segment depends on the files alone, and the same
+files always merge into the same bytes. A transaction's outcome follows from its marker, which is already in the
 log.
+
+A segment has the combined producer part of its files: all producers, or the producers touched since an earlier
+offset (``producer_changes``). A segment has the complete state if it is much larger than the state, or will leave
+the log.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from stratalog.partitions.store.protocol import Readable, Staged, StagedWriter, 
 from stratalog.partitions.store.reader import HeldObject
 
 _HELD_BYTES = 32 * 1024 * 1024
-"""The memory for the small files of one run: 10,000 appends of a few records, or 32 of 1 MiB."""
+"""The memory for the small files of one run: 10,000 appends of a few records, or 32 appends of 1 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Target(Protocol):
 
 def merge_run(replica: Replica, run: Run, *, compression: str) -> int | None:
     """Merge a run of the replica's log into one segment there. Returns the size of the new file in bytes, or None
-    if another driver has made it already.
+    if another driver has already made the segment.
 
     Raises: SourceChangedError when a file of the run left the log meanwhile; CorruptSegmentError, LogGapError.
     """
@@ -118,7 +119,9 @@ def remove_from_run(
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A segment from which records were removed: its gaps, and the bytes written (0: another driver made it)."""
+    """A segment from which records were removed: its gaps, and the bytes written (0: another driver has made the
+    segment).
+    """
 
     gaps: int
     size_bytes: int
@@ -126,8 +129,8 @@ class Rewritten:
 
 def check_in_log(replica: Replica, run: Run, *, or_merged: bool = False) -> None:
     """List again: every file of the run must still be in the replica's log, as the object that was read (protocol
-    section 3 step 4). With ``or_merged``, a merge may meanwhile have hidden it: then it is live, and the log holds
-    the same records.
+    section 3 step 4). With ``or_merged``, a merge may meanwhile have hidden the file: then the file is still live,
+    and the log holds the same records.
 
     Raises: SourceChangedError.
     """
@@ -171,7 +174,8 @@ def stage_run(
 ) -> tuple[Staged, SegmentFooter]:
     """Write the records ``[run.start, run.end)`` as one segment, staged under ``name`` in ``target``. ``state``
     gives the producer state at the segment's end if the files do not have it. A segment that ``leaves`` its log
-    has the complete state. With a ``removal`` it follows that rule, otherwise the rule of its files, if any.
+    has the complete state. With a ``removal`` the segment follows the removal's rule, otherwise the rule of its
+    files, if any.
 
     Raises: CorruptSegmentError, SourceChangedError, LogGapError; errors of ``state``.
     """
@@ -216,8 +220,9 @@ def stage_run(
 
 class _Files:
     """The files of a run. A small file is read by one request, with its footers: reading it by columns would take
-    a request for each column. Files of up to ``_HELD_BYTES`` in total are kept in memory after the first read, the
-    others are read again. Around a rewritten file, a merged file of an older generation has several links.
+    a request for each column. Files of up to ``_HELD_BYTES`` in total are kept in memory after the first read;
+    other files are read again. A merged file of an older generation has several links if a rewritten file covers
+    its middle.
     """
 
     segments: list[Segment]
@@ -243,7 +248,7 @@ class _Files:
         self.segments = [self._by_name[link.name] for link in run.links]
 
     def records(self, link: Link) -> Iterator[pa.RecordBatch]:
-        """The records of a link. Call it once for each link. Raises: see ``read_batches``."""
+        """The records of a link. Call this once for each link. Raises: see ``read_batches``."""
         self._left[link.name] -= 1
         held: Readable | None = self._held.get(link.name)
         if not self._left[link.name]:
@@ -330,10 +335,10 @@ def _write(
 
 
 def _with_gaps(batch: pa.RecordBatch, removed: npt.NDArray[np.bool_]) -> pa.RecordBatch:
-    """The records, with a gap in place of each removed one."""
+    """The records, with a gap in place of each removed record."""
     if not removed.any():
         return batch
-    # Taking rows by null indices leaves nothing of a removed value, so the same rule always produces the same
+    # Taking rows by null indices keeps no byte of a removed value, so the same rule always produces the same
     # bytes.
     kept = numbers(0, len(removed)).buffers()[1]
     places = pa.Array.from_buffers(pa.int64(), len(removed), [booleans(~removed).buffers()[1], kept])

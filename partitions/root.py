@@ -27,7 +27,7 @@ _KIND = "broker"
 
 
 class BrokerFile(msgspec.Struct, frozen=True, kw_only=True):
-    """``broker.json``: whose root this is. A new directory id is a new incarnation of the root."""
+    """``broker.json``: the owner of a root. A new directory id is a new incarnation of the root."""
 
     cluster_id: str
     broker_id: Int64
@@ -58,8 +58,8 @@ def _decode_broker_file(store: Store, data: bytes) -> BrokerFile:
 
 
 def root_identity(broker_file: StoredObject) -> str:
-    """An identity that distinguishes this root from every other one that ever has its address: the identity of the
-    object ``broker.json``, from ``Store.stat``. The file is written once, when the root is formatted.
+    """An identity that distinguishes this root from every other root that ever has the same address: the identity
+    of the object ``broker.json``, from ``Store.stat``. The file is written once, when the root is formatted.
     """
     born = f"+{broker_file.born}" if broker_file.born else ""
     return f"{broker_file.version}@{broker_file.modified_ms}{born}"
@@ -77,7 +77,7 @@ def inspect_root(store: Store) -> Root | None:
     """The root as it is now; None without a description (unmounted, or never formatted). Looks up ``broker.json``,
     and reads exactly the object that was found.
 
-    Raises: CorruptionError as ``read_broker_file``; SourceChangedError, StorageError.
+    Raises: CorruptionError (see ``read_broker_file``); SourceChangedError, StorageError.
     """
     try:
         found = store.stat(paths.BROKER_FILE)
@@ -89,8 +89,8 @@ def inspect_root(store: Store) -> Root | None:
 
 def check_signed(found: BrokerFile, store: Store, key: ClusterKey | None) -> None:
     """Check the signature of a ``broker.json`` that is the only source of a directory id, if the cluster has a
-    key. (Registered ids are in the metadata, which is signed; and the file outlives the secret with which the root
-    was formatted.)
+    key. (A registered id needs no check: it is in the metadata, which is signed, and ``broker.json`` may outlive
+    the secret with which the root was formatted.)
 
     Raises: UnsignedError.
     """

@@ -20,8 +20,8 @@ R = TypeVar("R")
 QUICK_S = 0.001
 """Storage behind a network never answers within this time, and few disks make a file durable in it."""
 QUICK_RUNS = 10
-"""The number of runs in a row that must be quick. (A disk answers some calls that fast, but not those of ten runs
-in a row during appends.)
+"""The number of runs in a row that must be quick. (A disk answers some calls that fast, but not all calls of ten
+runs in a row during appends.)
 """
 
 
@@ -76,8 +76,8 @@ def attempt(function: Callable[[T], R], item: T) -> Outcome[T, R]:
 
 
 def side_by_side(runner: Runner, *works: Callable[[], object]) -> None:
-    """Run all of the calls side by side. Raises: the error of the first call, in their order, that failed, after
-    all calls have ended.
+    """Run all calls side by side, and wait for all of them. Raises: the error of the first failed call, in the
+    order given.
     """
     outcomes = list(runner.run(lambda number: works[number](), range(len(works))))
     for failed in sorted((one for one in outcomes if isinstance(one, Failed)), key=lambda one: one.item):
@@ -180,9 +180,10 @@ class _Run(Generic[T, R]):
         return outcome
 
     def end(self) -> None:
-        """Start no more items, and wait for those that have started."""
+        """Start no more items, and wait for the items that have started."""
         self._waiting.clear()
-        # Wait only for helpers that have started: another may itself wait for threads of runs that wait here.
+        # Wait only for helpers that have started: a helper in the queue may be behind runs that themselves wait
+        # here.
         wait([helper for helper in self._called if not helper.cancel()])
 
     def _help(self) -> None:

@@ -35,7 +35,7 @@ from stratalog.partitions.store.protocol import Readable, StoredObject
 from stratalog.partitions.store.reader import read_range
 
 REMEMBERED_BYTES = 32 * 1024 * 1024
-"""Memory for cached footers: those of about 2,500 small appends, or of 50 segments of 1 GiB with 30 columns."""
+"""Memory for cached footers: about 2,500 small appends, or 50 segments of 1 GiB with 30 columns."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Segment:
     index_start: int
     """The end of the column chunks, where the page index begins."""
     crc32: int
-    """The CRC-32 of the file's bytes as written; a copy must have the same."""
+    """The CRC-32 of the file's bytes as written; a copy must have the same CRC-32."""
     what: str
     """The file's address, for messages."""
 
@@ -78,7 +78,7 @@ class Segment:
 
     @property
     def row_group_offsets(self) -> list[int]:
-        """The first offset of each row group, and the one after the last. Raises: see ``layout``."""
+        """The first offset of each row group, and the offset after the last row group. Raises: see ``layout``."""
         return list(accumulate((group.num_rows for group in self.row_groups), initial=self.footer.base_offset))
 
     @cached_property
@@ -104,7 +104,7 @@ def forget() -> None:
 
 def forget_files(store: Readable, files: Iterable[DataFile]) -> None:
     """Clear the cached footers of files that this process is unlikely to read again. Otherwise a process that
-    appends for hours would fill the cache with them. Their ends stay cached.
+    appends for hours would fill the cache with them. The ends of the files stay cached.
     """
     for file in files:
         _remembered.take(_key(store, file.object))
@@ -120,8 +120,8 @@ def read_segment(store: Readable, file: DataFile, *, remembered: bool | None = N
     version, or the caller knows that the name is never reused (``remembered`` True); ``remembered`` False reads
     the current content.
 
-    Raises: CorruptSegmentError for a truncated or foreign file, a missing footer, or one that does not match the
-        file's name; SourceChangedError when the file is gone.
+    Raises: CorruptSegmentError for a truncated or foreign file, a missing footer, or a footer that does not match
+        the file's name; SourceChangedError when the file is gone.
     """
     stored = file.object
     if remembered is False or (remembered is None and not stored.version):
@@ -149,8 +149,8 @@ def segment_of(store: Readable, file: DataFile, held: Readable) -> Segment:
 def end_of_file(
     store: Readable, file: DataFile, footer_of: Callable[[DataFile], SegmentFooter] | None = None
 ) -> int:
-    """The offset after the last record of a data file: from its name, for an append from its footer
-    (``footer_of``, if another source provides it). Cached while the object is the same.
+    """The offset after the last record of a data file. It is in the name of a segment, and in the footer of an
+    append (``footer_of``, if another source provides the footer). Cached while the object is the same.
 
     Raises: see ``read_segment``.
     """
@@ -248,8 +248,8 @@ def naming(stored: StoredObject) -> Iterator[None]:
 
 
 def check_held(data: bytes, column: str, most_bytes: int, what: str) -> None:
-    """Check that Arrow may decode a column of a data file in memory: the file is one of the log's, and the column
-    takes at most ``most_bytes``. (Checksums are not compared.)
+    """Check that Arrow may decode a column of a data file in memory: the file has the layout of a segment, and the
+    column takes at most ``most_bytes``. (Checksums are not compared.)
 
     Raises: CorruptSegmentError; ``what`` names the file.
     """
@@ -269,8 +269,9 @@ def read_row_groups(
     columns: list[str] | None = None,
     wanted: Callable[[RowGroup], bool] = lambda _: True,
 ) -> Iterator[tuple[int, pa.Table]]:
-    """``(first offset, records)`` of the part of each row group with offsets ``[start, end)``, checksums verified.
-    Row groups without such offsets, or not in ``wanted``, are not read. Each column takes one ranged read.
+    """Yields ``(first offset, records)`` for each row group: the records with offsets ``[start, end)``, checksums
+    verified. Row groups without such offsets, or not in ``wanted``, are not read. Each column takes one ranged
+    read.
 
     Raises: CorruptSegmentError, SourceChangedError; StorageError if this process lacks memory.
     """

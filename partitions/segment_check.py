@@ -1,15 +1,15 @@
 """Checks every byte of a data file against its checksums.
 
     copied      ``check_copy``: the bytes in transit, before the copy gets a name. No request, no second read
-    copied      ``read_small``: the same of a small file, which is read by one request for all its copies
+    copied      ``read_small``: the same for a small file, which is read by one request for all its copies
     stored      ``verify_bytes``: one sequential read, nothing decoded. It finds *whether* a file is damaged
     stored      ``check_segment``: one sequential read, every page decoded. It finds *which records* of a damaged
-                file are lost, and whether the good ones have the right offsets
+                file are lost, and whether the good records have the right offsets
 
 Parquet's footer has its own checksum, all positions, and the checksum of all other bytes, and is checked first.
 ``check_segment`` keeps the compressed bytes of one row group in memory, and decompresses them in pieces, because
 rows may be wide, and a Python worker may have little memory. It reports the offsets of the lost records, in the
-smallest range that a file can show: that of a row group, or the whole file.
+smallest range that a file can show: a row group, or the whole file.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def check_copy(source: Readable, segment: Segment, copied: StagedCopy) -> None:
 
 
 def read_small(store: Readable, file: DataFile) -> bytes:
-    """All bytes of a data file of at most ``SMALL_BYTES``, by one request, and compared with the checksum that was
-    written with them. The file's footers are cached.
+    """Read all bytes of a data file of at most ``SMALL_BYTES`` by one request, and compare them with the checksum
+    that was written with them. The file's footers are cached.
 
     Raises: CorruptSegmentError; SourceChangedError if the file was deleted or replaced.
     """
@@ -191,7 +191,7 @@ def _whole(segment: Segment, message: str) -> BadRange:
 
 
 def _joined(bad: list[BadRange]) -> tuple[BadRange, ...]:
-    """The ranges, with those that touch or overlap joined, each with its first error."""
+    """The ranges, in order. Ranges that touch or overlap are joined, and keep the first error."""
     joined: list[BadRange] = []
     for found in sorted(bad, key=lambda found: (found.start, -found.end)):
         if joined and found.start <= joined[-1].end:

@@ -1,12 +1,13 @@
 """The footer of a data file: the log's own part, and the checksums beside it.
 
 The footer has the data that listings lack: the end of an append, the producer state after the file, the lineage
-under which it was written, the largest timestamp. It is JSON under the key ``log.segment`` of Parquet's footer.
+under which the file was written, and the largest timestamp. The log's own part is JSON under the key
+``log.segment`` of Parquet's footer.
 
-Every byte has a checksum. Pages have Parquet's own, by which readers find damage. The log's checksums, under the
-key ``log.segment.crc``, cover the Parquet footer and all bytes before it: a copy decodes nothing, and compares the
-checksum of the copied bytes with ``file_crc32``, which is in the last bytes of the file. The page index has its
-own checksum, for readers that use it to skip pages and read little else (``check_tail``).
+Every byte has a checksum. Pages have Parquet's own checksums, by which readers find damage. The log's checksums,
+under the key ``log.segment.crc``, cover the Parquet footer and all bytes before it: a copy decodes nothing, and
+compares the checksum of the copied bytes with ``file_crc32``, which is in the last bytes of the file. The page
+index has its own checksum, for readers that use it to skip pages and read little else (``check_tail``).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class TransactionPart(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
-    """The log's description of a data file. Offsets ``[base_offset, next_offset)``; never empty."""
+    """The log's description of a data file with the offsets ``[base_offset, next_offset)``, at least one."""
 
     topic_id: str
     partition: Int64
@@ -58,7 +59,8 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
     lineage: tuple[tuple[Epoch, Natural], ...]
     producers: dict[str, ProducerEntry | None]
     """The producer state of the partition after this file; or only the producers touched since
-    ``producers_since``, with None for dropped ones (``producer_changes``)."""
+    ``producers_since``, with None for dropped producers (``producer_changes``).
+    """
     min_timestamp_us: Int64
     """The largest timestamp; 0 when no record has a timestamp."""
     max_timestamp_us: Int64
@@ -85,7 +87,9 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
     first_created_ms: Int64 | None = None
     """In a merged segment: the creation time of its first append; None: ``created_ms``."""
     producers_since: Natural | None = None
-    """At most ``base_offset``; None if ``producers`` is the complete state."""
+    """The offset since which ``producers`` has the changes; at most ``base_offset``. None if ``producers`` is the
+    complete state.
+    """
 
     rule: Rule | None = None
     """In a segment from which records were removed: the rule that it follows (``partitions.removal``)."""
@@ -153,8 +157,8 @@ def checksum_at(footer: bytearray | memoryview) -> int:
 
 
 def value_at(footer: bytes | bytearray | memoryview, key: bytes) -> int:
-    """The position of a key's value in the Parquet footer; both have less than 128 bytes, and a string is its
-    length and its bytes. Raises: ValueError without the key.
+    """The position of a key's value in the Parquet footer. Key and value have less than 128 bytes each, and a
+    string is stored as its length and its bytes. Raises: ValueError without the key.
     """
     return bytes(footer).rindex(bytes([len(key)]) + key) + 1 + len(key) + 2
 
@@ -191,8 +195,8 @@ def checksums_of(raw: bytes, what: str) -> Checksums:
 
 
 def file_crc32(end: bytes | memoryview, body_crc32: int) -> int:
-    """The CRC-32 of a whole file: of all bytes before the Parquet footer, as the footer states it, and of ``end``,
-    the footer and everything after it.
+    """The CRC-32 of a complete file, combined from two parts: the CRC-32 of all bytes before the Parquet footer,
+    which the footer states, and the CRC-32 of ``end``, the footer and everything after it.
     """
     return isal_zlib.crc32(end, body_crc32)
 
@@ -206,8 +210,8 @@ def check_tail(store: Readable, stored: StoredObject) -> None:
     """Compare the page index and Parquet footer with their checksums, by one ranged read of the file's end, or up
     to three if they are large.
 
-    For readers such as Spark that check pages but trust the rest: a wrong statistic would skip row groups, a wrong
-    name would make a column null.
+    Readers such as Spark check pages but trust the rest: a wrong statistic would make them skip row groups, and a
+    wrong name would make a column null.
 
     Raises: CorruptSegmentError; SourceChangedError when the file is gone, or was replaced; StorageError kinds.
     """

@@ -1,10 +1,10 @@
 """Writes a data file: Parquet, in one streaming pass, with the memory of two row groups.
 
-The same records give the same bytes, in whatever batches they arrive, so merges of one range do not depend on the
-files that they come from.
+The same records give the same bytes, in whatever batches they arrive, so a merge of a range does not depend on the
+files that hold the range.
 
-It writes nothing that readers refuse (``parquet_footer``, ``parquet_pages``): no record that is too large, no row
-group beyond the readers' memory, no unbounded footer.
+The writer produces nothing that readers refuse (``parquet_footer``, ``parquet_pages``): no record that is too
+large, no row group beyond the readers' memory, no unbounded footer.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ ROW_GROUP_BYTES = 64 * 1024 * 1024
 MOST_RECORD_BYTES = MOST_GROUP_BYTES // 2
 """The maximum size in memory of a record, and of a row group."""
 DICTIONARY_BYTES = 256 * 1024
-"""The maximum size of a column's dictionary in a row group. When a column has more distinct values, the rest is
-stored without a dictionary; the values before that cost a tenth more than without a dictionary.
+"""The maximum size of a column's dictionary in a row group. When a column has more distinct values, the remaining
+values are stored without a dictionary. The values before them take a tenth more space than without a dictionary.
 """
 PAGE_ROWS = 2048
 """The maximum number of rows of a page: a reader of a range skips pages by their offsets, and reads at least one
-of each column.
+page of each column.
 """
 _PAGES = {"max_rows_per_page": PAGE_ROWS} if int(pa.__version__.split(".")[0]) >= 23 else {}
 """Before version 23, Arrow cannot bound the rows of pages: they have up to 1 MiB, and readers of a range read
@@ -69,9 +69,7 @@ _WRITE_BATCH_ROWS = 1024
 """The number of rows after which Arrow's writer checks whether a page is full."""
 
 _OFFSET, _OFFSET_BITS = Struct("<i"), 32
-"""By Arrow type, the offsets to the start of a value's bytes or a list's elements: their format, and their
-bits.
-"""
+"""The offsets to the start of a value's bytes or of a list's elements: their format, and their number of bits."""
 
 Sign = Callable[[bytes], str]
 """Computes the tag of a file from the SHA-256 of the file without its tag."""
@@ -107,8 +105,8 @@ class SegmentWriter:
         self._buffer = pa.output_stream(self._sink, buffer_size=_BUFFER_BYTES)
         leaves = leaf_types(schema)
         self._leaves, self._chunks = len(leaves), 0
-        # Dictionaries pay for keys and typed fields, but not for opaque values. Offsets and timestamps ascend, so
-        # their differences are small and are stored instead.
+        # Dictionaries pay off for keys and typed fields, but not for opaque values. Offsets and timestamps ascend,
+        # so their differences are small and are stored instead.
         plain = {"value"} if pa.types.is_binary(schema.field("value").type) else set()
         ascending = {"offset", "timestamp"}
         self._writer = pq.ParquetWriter(
@@ -118,7 +116,7 @@ class SegmentWriter:
             use_dictionary=[path for path in leaves if path not in plain | ascending],
             dictionary_pagesize_limit=DICTIONARY_BYTES,
             column_encoding=dict.fromkeys(ascending, "DELTA_BINARY_PACKED"),
-            # Parquet's bounds omit NaN, but Spark orders it above all numbers: by the bounds it would skip such
+            # Parquet's bounds omit NaN, but Spark orders NaN above all numbers. With bounds, Spark would skip such
             # rows.
             write_statistics=[path for path, leaf in leaves.items() if not pa.types.is_floating(leaf)],
             write_page_index=True,
@@ -201,8 +199,8 @@ class SegmentWriter:
         """Finish the file; the sink stays open.
 
         ``producers`` gives the producer state for the file's next offset. ``part`` gives the part of that state
-        for the footer, from the number of bytes of the records. ``metadata`` gives more metadata for the Parquet
-        footer, under its checksum, when the bytes of all records are in the sink.
+        for the footer, given the number of bytes of the records. ``metadata`` is called when the bytes of all
+        records are in the sink. It gives more metadata for the Parquet footer, which the footer's checksum covers.
 
         Raises: ValueError when no record was written; InvalidCallError for a footer that could not be read again,
         because a number has more than 64 bits, or the footer is too long.
@@ -299,7 +297,7 @@ class SegmentWriter:
 def _regular(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The column in pieces that give the same pages as one piece. Arrow's writer ends pages only after a multiple
     of ``_WRITE_BATCH_ROWS`` rows of a piece. So pieces of bytes end there, and only rows around the ends of
-    batches are copied. In lists the writer counts elements instead, so these become one piece.
+    batches are copied. In lists the writer counts elements instead, so lists become one piece.
     """
     kind = column.type
     if column.num_chunks < 2:
@@ -385,7 +383,7 @@ def _encoded(footer: SegmentFooter) -> bytes:
 
 class _CheckedTail(io.RawIOBase):
     """Passes bytes on to a sink and computes their checksum; bytes after ``hold`` (the page index and Parquet's
-    footer) wait for the checksums and the tag, which are inside the footer itself.
+    footer) are held back until the checksums and the tag are known, which are inside the footer itself.
     """
 
     def __init__(self, sink: BinaryIO, sign: Sign | None) -> None:

@@ -10,7 +10,7 @@ from stratalog.partitions.errors import InvalidCallError
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """The end of a message about an unknown name: ``; did you mean 'trips'?``, or an empty text if no known name
-    has a similarity of ``cutoff``. A name that differs only in case is the nearest.
+    has a similarity of at least ``cutoff``. A name that differs only in case is the nearest.
     """
     names = list(known)
     same = [one for one in names if one.casefold() == name.casefold()]
@@ -19,7 +19,9 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
 
 
 def check_options(given: Iterable[str], known: Iterable[str]) -> None:
-    """Check that all options are known. Raises: InvalidCallError for an unknown option, naming the nearest one."""
+    """Check that all options are known. Raises: InvalidCallError, which names the unknown option and the nearest
+    known option.
+    """
     names = list(dict.fromkeys(known))
     for option in given:
         if option not in names:

@@ -2,8 +2,8 @@
 
 One pass over the keys and offsets below the rule's bound marks the offsets whose key has a later record. Keys are
 compared in full; their hashes only select the keys to compare with one another. A table of keys that exceeds the
-bound is reduced to the last offset of each key. If that is not enough, it is split by the hash into files in a
-folder, each of which is reduced separately, and split again if necessary.
+bound is reduced to the last offset of each key. If that is not enough, the table is split by the hash into files
+in a folder, each of which is reduced separately, and split again if necessary.
 
 The result is a byte for each offset, in a file that is mapped into memory.
 """
@@ -71,9 +71,9 @@ class Superseded:
         self._stack.close()
 
     def find(self, records: Iterable[pa.RecordBatch]) -> None:
-        """Find which of ``records`` the rule removes: columns ``offset``, ``key``, ``control``, and ``tombstone``,
-        which says whether the value is null. They must be all records from the start to the bound, in any order,
-        and of one key type; ``control`` has the outcomes of transactions.
+        """Find which of ``records`` the rule removes. Their columns are ``offset``, ``key``, ``control`` (with the
+        outcomes of transactions), and ``tombstone``, which says whether the value is null. The records must be all
+        records from the start to the bound, in any order, with keys of one type.
 
         Raises: StorageError when the folder cannot be written.
         """
@@ -132,7 +132,7 @@ class Superseded:
         return self._files
 
     def _latest(self, table: pa.Table) -> pa.Table:
-        """The rows with the last offset of each key; the others are marked."""
+        """The rows with the last offset of each key; all other rows are marked."""
         table = table.combine_chunks()
         keys = [_one_chunk(table.column(name)) for name in table.column_names if name != _OFFSET]
         offsets = integers_of(_one_chunk(table.column(_OFFSET)))
@@ -154,7 +154,7 @@ class Superseded:
         return pa.concat_tables(found)
 
     def _latest_of_groups(self, table: pa.Table) -> pa.Table:
-        """The same without hashes, for few rows: it takes ten times their memory."""
+        """Like ``_latest``, but without hashes, for few rows: it takes ten times the memory of the rows."""
         keys = [name for name in table.column_names if name != _OFFSET]
         last = table.group_by(keys, use_threads=False).aggregate([(_OFFSET, "max")])
         last = last.select([*keys, f"{_OFFSET}_max"]).rename_columns([*keys, _OFFSET])
@@ -172,7 +172,7 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _hashes(keys: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
-    """The hash of each row, found piece by piece: it takes much memory for a row."""
+    """The hash of each row, computed piece by piece, because hashing takes much memory per row."""
     starts = range(0, len(keys[0]), _READ_ROWS)
     return np.concatenate([key_hashes([key.slice(at, _READ_ROWS) for key in keys]) for at in starts])
 
@@ -180,7 +180,7 @@ def _hashes(keys: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
 def _are_equal(
     keys: Sequence[pa.Array], rows: npt.NDArray[np.int64], others: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
-    """For each of ``rows``, whether it has the key of the row at its place in ``others``."""
+    """For each row in ``rows``, whether its key equals the key of the row at the same place in ``others``."""
     equal = np.ones(len(rows), np.bool_)
     for at in range(0, len(rows), _READ_ROWS):
         one, other = integers(rows[at : at + _READ_ROWS]), integers(others[at : at + _READ_ROWS])

@@ -15,13 +15,14 @@ from typing import Any
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 
 MOST_NESTED = 16
-"""The maximum nesting of structs and lists; Parquet's own nest six deep."""
+"""The maximum nesting of structs and lists; Parquet's own structures nest six deep."""
 
 _BITS = {BYTE: 8, I16: 16, I32: 32, I64: 64}
 
 
 def varint(data: bytes, at: int, most_bytes: int = 10) -> tuple[int, int]:
-    """The number that begins at a byte, with seven bits in each of at most ``most_bytes``, and its end.
+    """The number that begins at a byte, and its end. Each byte holds seven bits; there are at most ``most_bytes``
+    bytes.
 
     Raises: ValueError for a longer number; IndexError if the data end within it.
     """

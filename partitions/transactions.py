@@ -1,16 +1,16 @@
 """Transactions in a log: their outcomes, the last stable offset, and the records that readers get (KIP-98). Pure.
 
-An append in a transaction is its own file, and so is the marker that ends the transaction in a partition; their
-footers say so. The footer of the last file contains the start of each open transaction. A merged segment has no
-open transaction: its records contain their own outcome (``records``). So footers are read only if something
-transactional was appended since the last merge.
+An append in a transaction is its own file, and so is the marker that ends the transaction in a partition; the
+footers of both files say so. The footer of the last file contains the start of each open transaction. A merged
+segment has no open transaction: its records contain their own outcome (``records``). So footers are read only if
+something transactional was appended since the last merge.
 
-    last stable offset    below it every transaction is decided, and its markers are committed: readers of
-                          committed records stop there, and so do merges, the remote tier, and snapshots
-    fate of an append     decided by the producer's next marker after the append. The append was committed if the
-                          epoch of the marker is the next one: the decision raises the epoch by one. Any other
-                          marker belongs to a later transaction, and the append is the rest of a transaction that
-                          lost its own marker (in an unclean election): it counts as aborted
+    last stable offset    below this offset every transaction is decided, and its markers are committed: readers
+                          of committed records stop there, and so do merges, the remote tier, and snapshots
+    fate of an append     decided by the producer's next marker after the append. The marker
+                          belongs to the append's transaction if its epoch is one higher, because the decision
+                          raises the epoch by one. Otherwise the marker belongs to a later transaction, and the
+                          append's own marker was lost (in an unclean election): the append is treated as aborted
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class LogTransactions:
 
 
 def transactions_of(log: ReplicaLog, footer_of: FooterOf, start: int = 0) -> LogTransactions:
-    """The transactions of a log starting at ``start``, below its high watermark.
+    """The transactions of a log from ``start`` to the high watermark of the log.
 
     For a log without transactions this reads one footer, that of the last unmerged file below the high watermark,
     which is usually cached. Raises: see ``footer_of``.

@@ -50,7 +50,7 @@ class UnknownField:
     kind: Any
     """The field's Arrow or Spark type; None if only nulls are known."""
     inside: bool = False
-    """Whether it is inside a list or map."""
+    """Whether the field is inside a list or map."""
     count: int | None = None
     """The number of values that have the field; None: all."""
     row: int | None = None
@@ -257,7 +257,7 @@ def with_fields(
 ) -> str | None:
     """A declared type (Spark's JSON text) with the fields added at the ends of their structs, nullable.
 
-    Raises: InvalidCallError naming a field that no topic's type can have.
+    Raises: InvalidCallError, which names a field that no topic's type can have.
     """
     if not unknown:
         return schema

@@ -10,7 +10,7 @@ _FILE = "file://"
 
 
 class UnwritableStorageError(StorageRefusedError):
-    """A store answers reads but refuses writes: it is read-only, full, over a quota, or its device fails."""
+    """A store answers reads but refuses writes: it is read-only, full or over a quota, or its device fails."""
 
     def __init__(self, message: str, path: str = "", *, full: bool = False) -> None:
         """``message`` ends with the remedy, without a full stop. ``path`` (or an address) is the file that could

@@ -1,5 +1,5 @@
-"""The version of this package. It is also known in a checkout, and in a zip on an executor, where the package is
-not installed.
+"""The version of this package. It is also available in a checkout, and in a zip on an executor, where the package
+is not installed.
 """
 
 from __future__ import annotations

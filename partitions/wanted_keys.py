@@ -28,12 +28,12 @@ from stratalog.partitions.store.protocol import Readable
 
 @dataclass(frozen=True)
 class WantedKeys:
-    """Keys of one topic. Only records before a given time count."""
+    """Finds the records of one topic that have one of these keys and are older than a given time."""
 
     keys: pa.Array
     """Values of the topic's key type, without nulls or duplicates."""
     before_us: int | None = None
-    """Microseconds since 1970; None: all records. A record without a timestamp counts."""
+    """Microseconds since 1970; None: all records. A record without a timestamp is included."""
 
     @cached_property
     def _flat(self) -> list[pa.Array]:
@@ -51,7 +51,7 @@ class WantedKeys:
 
     def offsets_in(self, source: Readable, file: DataFile, start: int, end: int) -> Iterator[int]:
         """The offsets in ``[start, end)`` of a data file at which a record has one of the keys, ascending. Records
-        of aborted transactions count, gaps do not.
+        of aborted transactions are included, gaps are not.
 
         Raises: see ``read_row_groups``.
         """
@@ -68,7 +68,7 @@ class WantedKeys:
                 yield from integers_of(batch.column("offset"))[held].tolist()
 
     def matches(self, key: pa.Array) -> npt.NDArray[np.bool_]:
-        """A boolean for each key of a column: whether it is one of these."""
+        """A boolean for each key of a column: whether it is one of the wanted keys."""
         flat = [*flat_keys(key)]
         held = bools_of(pc.fill_null(pc.is_valid(key), False))
         for column, wanted in zip(flat, self._flat, strict=True):
@@ -80,7 +80,7 @@ class WantedKeys:
         return held
 
     def _row_groups(self, segment: Segment) -> set[int]:
-        """The first rows of the row groups that may hold one of the keys, by their statistics."""
+        """The first rows of the row groups that, by their statistics, may hold one of the keys."""
         found = set()
         for index, group in enumerate(segment.row_groups):
             if self.may_hold(segment, index):
@@ -88,7 +88,7 @@ class WantedKeys:
         return found
 
     def may_hold(self, segment: Segment, index: int) -> bool:
-        """Whether a row group may hold one of the keys, by its statistics."""
+        """Whether a row group, by its statistics, may hold one of the keys."""
         metadata = segment.parquet.row_group(index)
         for number in range(metadata.num_columns):
             column = metadata.column(number)

@@ -59,7 +59,7 @@ class WantedWhere:
 
     def offsets_in(self, source: Readable, file: DataFile, start: int, end: int) -> Iterator[int]:
         """The offsets in ``[start, end)`` of a data file at which the condition is true, ascending. Records of
-        aborted transactions count. Gaps and markers, which have no columns, do not.
+        aborted transactions are included. Gaps and markers, which have no columns, are not.
 
         Raises: see ``read_row_groups``.
         """

@@ -33,7 +33,7 @@ COLUMNS = ("key", "value", "timestamp", "partition", "offset")
 _MOST_CHARACTERS = 100_000
 _MOST_NESTED = 50
 _MOST_IN_FLOAT = 2**24
-"""A FLOAT can represent every whole number up to this one. Spark may round a greater literal to a number that a
+"""A FLOAT can represent every whole number up to this number. Spark may round a greater literal to a number that a
 FLOAT can represent.
 """
 _TOKEN = re.compile(
@@ -63,7 +63,7 @@ class _Token:
     kind: str
     text: str
     at: int
-    """Its first character, from 1."""
+    """The position of the first character, from 1."""
 
     def is_word(self, *words: str) -> bool:
         return self.kind == "word" and self.text.upper() in words
@@ -208,7 +208,7 @@ class _Parser:
             if "_" in pattern or not pattern.isascii():
                 self._refuse(at, "a BINARY column takes only patterns of ASCII text and %")
         elif not pa.types.is_string(kind):
-            self._refuse(at, f"LIKE needs a column of text, and this one has type {kind}")
+            self._refuse(at, f"LIKE needs a column of text, but this column has type {kind}")
         return ColumnTest(path, Comparison.LIKE, (pattern,))
 
     def _column(self) -> tuple[Path, pa.DataType]:

@@ -1,4 +1,5 @@
-"""A replicated, tiered log on storage alone. The public door of the product; everything else is below this name.
+"""A replicated, tiered log on storage alone. This package is the public entry point of the product, and contains
+all its other packages.
 
     from stratalog import Cluster
     cluster = Cluster.open("cluster.toml", spark)
@@ -6,19 +7,19 @@
     cluster.read("flights", start=1000).where("value.carrier = 'UA'")
 
 One name
-    A project that installs this may have a ``jobs/`` or an ``engine/`` of its own, so ``stratalog`` is the only
-    name that it takes. In the repository the packages lie side by side, and two maps bring them below that name.
-    ``setup.py`` says which folder becomes which package of a wheel or an sdist, which therefore need no links.
-    The symbolic links in this folder make the checkout itself importable: on ``PYTHONPATH``, as an editable
-    install, for Python before any install, type checkers and editors. An editable install puts the path of the
-    checkout into the environment, because an import hook would leave type checkers without types. A checkout
-    that has lost its links refuses to be imported or installed as editable, and builds wheels all the same.
+    A project that installs this package may have its own ``jobs/`` or ``engine/``, so ``stratalog`` is the only
+    top-level name of the package. In the repository the packages are side by side, and two maps place them below
+    that name. ``setup.py`` maps folders to packages of a wheel or an sdist, which therefore need no links. The
+    symbolic links in this folder make the checkout itself importable: on ``PYTHONPATH``, as an editable install,
+    for Python before any install, type checkers and editors. An editable install puts the path of the checkout
+    into the environment, because type checkers would find no types through an import hook. A checkout without its
+    links cannot be imported, or installed as editable, but it can build wheels.
 
-    Each package refuses to be imported by the name of its folder: a module under two names would be there twice,
-    with two of each class.
+    No package can be imported by the name of its folder, because a module under two names would be loaded twice,
+    with two copies of each class.
 
-Errors to catch are in ``stratalog.errors``. Modules are loaded on first use: ``import stratalog`` needs only the
-standard library.
+The errors to catch are in ``stratalog.errors``. Modules are loaded on first use: ``import stratalog`` needs only
+the standard library.
 """
 
 from importlib.util import find_spec as _find_spec
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     __version__ = _version.VERSION
 
     class Cluster(_Core, _Kafka, _State, _Rights):
-        """The cluster with its bridges, as a type checker sees it (``stratalog.engine.cluster.with_bridges``)."""
+        """The cluster with its bridges, for type checkers (``stratalog.engine.cluster.with_bridges``)."""
 
 else:
     _HOMES = {
@@ -84,7 +85,7 @@ else:
     __all__ = [name for name in _HOMES if not name.startswith("_")]
 
     def __getattr__(name):
-        """A name of the door, loaded when it is first asked for (PEP 562)."""
+        """Return a public name of this package. It is loaded on first use (PEP 562)."""
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module  # noqa: TID251 - one of _HOMES

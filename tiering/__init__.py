@@ -1,9 +1,9 @@
 """The remote tier: moves the prefix of a log off the brokers' disks, and lets a replica work without it (KIP-405).
 
 Purpose
-    Sealed segments of a leader are copied into one folder per topic and listed in one Delta table there; then the
-    brokers may delete them. A follower that lost its disk starts at the end of the remote log (KIP-1023). The
-    table is both the metadata of the tier and the topic's history for any lake engine.
+    Sealed segments of a leader are copied into one folder per topic and listed in one Delta table there. After
+    that, the brokers may delete their own files. A follower that lost its disk starts at the end of the remote log
+    (KIP-1023). The table is both the metadata of the tier and the topic's history for any lake engine.
 
 KIP-405's pieces, and their counterparts here
     RemoteStorageManager            a ``stratalog.partitions.store.Store``: stage, commit, read, delete
@@ -13,9 +13,9 @@ KIP-405's pieces, and their counterparts here
     unclean leader election         ``divergence``: the remote part of the leader's history
     leftovers of failed copies      ``remote_objects``: which objects of a folder are litter
     none: foreign writers           ``foreign_commits``: their effect on the remote log
-    none: a name that is taken      ``copier``: compares its object with the bytes of an upload
+    none: a name that is taken      ``copier``: compares the object of that name with the bytes of an upload
     none: another history           ``same_records``: the first offset with different records on leader and remote
-    log none: a damaged object          ``rebuilder``: rebuilds it from a replica, under a new name
+    none: a damaged object          ``rebuilder``: rebuilds it from a replica, under a new name
     its list of topic-partitions    ``schedule``: when each is due, and what failed, since when
     remote log index                none: Parquet's own statistics and page index, and the footer
     auxiliary state                 the footer of the last remote segment (``bootstrap``)
@@ -32,32 +32,33 @@ KIP-405's pieces, and their counterparts here
     DELETE_PARTITION_FINISHED       the folder is empty
 
 The Delta table
-    ``delta_reader`` and ``delta_table`` read and change it, through ``delta_entries`` (its log, checked before
-    delta-rs reads it), ``delta_commit`` (one atomic version), ``delta_options`` (its address) and
-    ``delta_schema``. ``remote_log`` is its content, ``remote_change`` a batch of changes to it, ``listed_files``
-    the files grouped by writer, ``foreign_files`` the records in files of other writers, ``remote_file`` reads
-    objects.
+    ``delta_reader`` reads the table, and ``delta_table`` changes it. Both use ``delta_entries`` (the table's log,
+    checked before delta-rs reads it), ``delta_commit`` (one atomic version), ``delta_options`` (the address) and
+    ``delta_schema``. ``remote_log`` is the content of the table, and ``remote_change`` a batch of changes to it.
+    ``listed_files`` groups the files by writer, ``foreign_files`` reads records in files of other writers, and
+    ``remote_file`` reads objects.
 
 Tables of a topic
     ``iceberg_table`` also lists the segments of the remote log in a catalog of the user
-    (``iceberg_files``: the files that its metadata may name; ``iceberg_avro``: their bytes; ``iceberg_history``:
-    what erased records leave in them).
-    ``topic_table`` is the common part of tables. One is the remote log. The other, ``snapshot_table``, is for
-    topics that are not tiered: the latest record of each key, in files that ``published`` describes.
+    (``iceberg_files``: the files that the table's metadata may name; ``iceberg_avro``: the bytes of these files;
+    ``iceberg_history``: the traces of erased records in them).
+    ``topic_table`` has the common code of a topic's tables. One table is the remote log. The other table,
+    ``snapshot_table``, is for topics that are not tiered. It has the latest record of each key, in files that
+    ``published`` describes.
 
 The invariant
     Copy -> commit -> delete, always in this order. An object exists before the table lists it; the table
     lists it before a broker deletes it; the table drops it before the object is deleted. The remote log holds
-    every offset once, without gaps, and of one history. A commit that would break this invariant is refused in
-    advance. Changes of the table by other writers are not part of it: a rewrite is recognized and reverted, a
-    write of data is refused (``foreign_commits``).
+    every offset of one history once, without gaps. A commit that would break this invariant is refused in advance.
+    Other writers may change the table, too: their rewrites are recognized and reverted, and a table to which they
+    have written data is refused (``foreign_commits``).
 
 In and out
     In: the listing of a leader (``ReplicaLog``), a remote ``Store``, policies. Out: plans, uploads that
     travel from tasks to the driver, ``RemoteLog`` (the fold of the table at one version), ``FetchOrigin``.
 
 May not know pyspark, the cluster metadata, or the leader of a partition. Pure modules (``remote_segment``,
-    ``remote_log``, ``statistics``, ``plan``, the decision in ``bootstrap``) do no I/O and know no clock.
+    ``remote_log``, ``statistics``, ``plan``, the decision in ``bootstrap``) do no I/O and read no clock.
 
 ``docs/kips.md`` lists the parts of KIP-405 without a counterpart.
 """

@@ -1,8 +1,8 @@
-"""The start offset of a follower, and the state of the log before it that the follower needs (KIP-405, KIP-1023).
+"""Finds the offset at which a follower starts, and the state of the earlier log that it needs (KIP-405, KIP-1023).
 
-``fetch_origin`` is the whole decision, pure, a table in code. ``auxiliary_state`` reads KIP-405's remote log
-auxiliary state: both parts of it, the leader epoch sequence and the producer state, are in the footer of the last
-remote segment, so it takes one ranged read.
+``fetch_origin`` makes the decision. It is pure: the following table in code. ``auxiliary_state`` reads KIP-405's
+remote log auxiliary state: the leader epoch sequence and the producer state. Both are in the footer of the last
+remote segment, so one ranged read is enough.
 
     the leader answers a fetch with         an empty follower that bootstraps   any other
     records (the offset is local)           FromLeader; with ALWAYS (2)         FromLeader
@@ -11,7 +11,7 @@ remote segment, so it takes one ranged read.
       topic not tiered                      StartOver(local start)              StartOver(local start)
       offset past the leader's log end      StartOver(local start)              StartOver(local start)
       nothing of the log is tiered (1)      StartOver(local start)              StartOver(local start)
-      log start = local start               as the next two                     StartOver(local start)
+      log start = local start               as in the next two rows             StartOver(local start)
       remote ends in the local log          FromRemote(pending upload)          FromRemote(local start)
       remote ends elsewhere, or unknown     RemoteNotReady                      RemoteNotReady
 
@@ -19,10 +19,11 @@ remote segment, so it takes one ranged read.
 
 (2) FromRemote(pending upload) if the remote ends in the local log, above the follower's end.
 
-If Kafka 4.3 differs from the KIP's text, this follows the text. Kafka's leader never answers with a pending upload
-offset below its log start, but raises it to that; followers begin there in both cases. Kafka's follower checks
-whether the leader's log end is 0; if both logs are empty, there is nothing to skip either way. Compacted topics,
-which Kafka excludes, begin as the others do: rewritten segments keep the state in their footers.
+If Kafka 4.3 differs from the KIP's text, this module follows the text. If the pending upload offset is below the
+log start, Kafka's leader answers with the log start instead. Followers begin there in both cases. Kafka's follower
+checks whether the leader's log end is 0; if both logs are empty, there is nothing to skip either way. Followers of
+compacted topics, which Kafka excludes, use the same table, because rewritten segments keep the state in their
+footers.
 
 ``docs/kips.md`` lists the parts of KIP-1023 without a counterpart.
 """
@@ -42,8 +43,8 @@ from stratalog.tiering.remote_segment import RemoteSegment
 
 
 class LastTiered(Enum):
-    """The cases in which an empty follower starts at the earliest pending upload offset (the one after the last
-    tiered offset), and everything before that offset stays only in the remote tier.
+    """The cases in which an empty follower starts at the earliest pending upload offset, which follows the last
+    tiered offset. Everything before the start offset then stays only in the remote tier.
     """
 
     NEVER = "never"
@@ -54,8 +55,8 @@ class LastTiered(Enum):
 
     @classmethod
     def of(cls, enable: bool, always: bool) -> LastTiered:
-        """The case for ``follower.fetch.last.tiered.offset.enable``, and the same key with ``.always`` before its
-        last word.
+        """The case for the values of ``follower.fetch.last.tiered.offset.enable`` and
+        ``follower.fetch.last.tiered.offset.always.enable``.
         """
         if not enable:
             return cls.NEVER
@@ -71,8 +72,8 @@ class FetchError(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LeaderOffsets:
-    """The leader's offsets, as a follower learns them. ``local_start <= log_end``; ``log_start`` is above
-    ``local_start`` if data below it still waits for local deletion.
+    """The leader's offsets, as a follower reads them. ``local_start <= log_end``; ``log_start`` is above
+    ``local_start`` if the leader has not yet deleted its local data below ``log_start``.
     """
 
     log_start: int
@@ -93,7 +94,7 @@ class LeaderOffsets:
 
     @property
     def nothing_is_tiered(self) -> bool:
-        """Whether the remote tier certainly contains no part of the log."""
+        """Whether it is certain that the remote tier contains no part of the log."""
         pending = self.earliest_pending_upload
         return self.log_start >= self.local_start if pending is None else pending < self.log_start
 
@@ -124,7 +125,7 @@ class FromRemote:
 
 @dataclass(frozen=True, slots=True)
 class RemoteNotReady:
-    """The remote log does not show yet where to begin; try again later."""
+    """The remote log does not yet show the offset to begin at; try again later."""
 
     reason: str
 
@@ -134,8 +135,8 @@ FetchOrigin = FromLeader | StartOver | FromRemote | RemoteNotReady
 
 def fetch_error(leader: LeaderOffsets, fetch_offset: int) -> FetchError | None:
     """The leader's answer to a fetch from ``fetch_offset`` (KIP-1023, "High-Level Design", the current protocol):
-    None when it has that offset (case 1), OFFSET_OUT_OF_RANGE (case 2.1), OFFSET_MOVED_TO_TIERED_STORAGE (case
-    2.2).
+    None if the leader has that offset (case 1), OFFSET_OUT_OF_RANGE (case 2.1), OFFSET_MOVED_TO_TIERED_STORAGE
+    (case 2.2).
     """
     if leader.local_start <= fetch_offset <= leader.log_end:
         return None
@@ -190,15 +191,15 @@ class AuxiliaryState:
 
     offset: int
     lineage: Lineage
-    """The leader epochs of those records, without entries that start at or above ``offset``."""
+    """The leader epochs of the records below ``offset``."""
     producers: dict[str, ProducerEntry]
 
     def check_history(self, lineage: Lineage, what: str) -> None:
-        """Check that the remote log belongs to the leader's history: a follower may leave only its leader's
-        records to the remote tier. ``lineage`` is the leader's; ``what`` names the partition.
+        """Check that the remote log belongs to the leader's history, because a follower may leave only its
+        leader's records to the remote tier. ``lineage`` is the leader's lineage; ``what`` names the partition.
 
-        Raises: CorruptionError when the remote log is of another history (an unclean election, or a late commit of
-        a leader that lost an unclean election).
+        Raises: CorruptionError if the remote log belongs to another history (after an unclean election, or after a
+        late commit of a leader that lost an unclean election).
         """
         wrote = Lineage(entry for entry in lineage if entry.start_offset < self.offset)
         if wrote != self.lineage:
@@ -211,11 +212,12 @@ class AuxiliaryState:
 
 
 def auxiliary_state(remote: Store, folder: str, segment: RemoteSegment) -> AuxiliaryState:
-    """The state at the end of a remote segment, from its footer (KIP-1023, "Follower Fetch Scenarios": "fetch
+    """Read the state at the end of a remote segment from its footer (KIP-1023, "Follower Fetch Scenarios": "fetch
     remote segment info and build local leader epoch sequence"). ``folder`` is the topic's folder in the remote
-    store. No transaction is open at that offset, because the remote tier stops at the last stable offset.
+    store. No transaction is open at the end of the segment, because the remote tier stops at the last stable
+    offset.
 
-    Raises: RemoteObjectMissingError; CorruptSegmentError; CorruptionError when partition or end of the file differ
+    Raises: RemoteObjectMissingError; CorruptSegmentError; CorruptionError if the file's partition or end differs
         from the table.
     """
     footer = read_remote(remote, folder, segment).footer

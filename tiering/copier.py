@@ -5,23 +5,23 @@ speculative or late upload is harmless, because names are exclusive and only obj
 of the log.
 
 Verification
-    * During the copy: the store reads exactly the listed object; before the new object has a name, the bytes read
-      are compared with the CRC-32 in the file's footer (a difference means that the leader's storage is damaged).
-      S3 checks the CRC-32 of each received part. A rewritten run is read page by page, each against its own
-      checksum.
-    * Before the name appears: each file of a run of several must still be in the leader's log, which is listed
-      again (protocol section 3, step 4), or be hidden there by a merge of the same records. For a single file one
-      ``stat`` shows that it is the listed object, at a cost that does not grow with the log. Neither notices that
-      the leader was deposed meanwhile: then the commit leaves its segments out
-      (``stratalog.engine.upkeep.tiering``).
-    * Afterwards: the store must have the object with the written size, and a footer with a valid checksum that
-      equals the copied or written one.
+    * During the copy: the store reads exactly the listed object. Before the new object has a name, the bytes read
+      are compared with the CRC-32 in the file's footer. (A difference means that the leader's storage is damaged.)
+      S3 checks the CRC-32 of each received part. A rewritten run is read page by page, and each page is compared
+      with its own checksum.
+    * Before the name appears: if a run has several files, the leader's log is listed again (protocol section 3,
+      step 4). Each file must still be in the log, or be hidden there by a merge of the same records. For a single
+      file, one ``stat`` shows that it is the listed object; the cost of a ``stat`` does not grow with the log.
+      Neither check detects a leader that was deposed meanwhile: the commit then skips the deposed leader's
+      segments (``stratalog.engine.upkeep.tiering``).
+    * Afterwards: the store must have the object with the written size. The object's footer must have a valid
+      checksum, and be equal to the footer that was copied or written.
     * An existing file (of a run that crashed before its commit, or of another driver) is read completely, and
-      compared with the CRC-32 in its footer. A cheaper check would prove less: size and footer prove nothing about
-      the pages, it is unknown who wrote the object and whether its parts were checked on arrival, and not every
-      store keeps S3's checksums. The check costs little, because only uploads without a commit are read: those of
-      the last seconds of a crashed run. The file must also equal this upload byte for byte (``crc32_of``).
-      Otherwise an intact file stays, and this upload takes the next name.
+      compared with the CRC-32 in its footer. A cheaper check would prove less. Size and footer prove nothing about
+      the pages. The writer of the object is unknown, and the store may not have checked the parts on arrival. Not
+      every store keeps S3's checksums. The full check costs little, because only uploads without a commit are
+      read: those of the last seconds of a crashed run. The file must also equal this upload byte for byte
+      (``crc32_of``). Otherwise an intact file stays, and this upload takes the next name.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ MOST_OF_A_NAME = 1000
 
 
 def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression: str) -> Uploaded:
-    """Upload ``run`` to ``folder`` (the topic's) of ``remote``, under the name of its segment; if that has other
-    content, under the next name (``RemoteSegment.rebuilt``).
+    """Upload ``run`` to ``folder`` (the topic's) of ``remote``, under the name of its segment. If an object with
+    that name has different content, use the next name (``RemoteSegment.rebuilt``).
 
     1. Stage the bytes. 2. List the leader again: the run must still exist. 3. Give the bytes their name. 4. Look
     up the object, and read it back. A crash leaves at most an uncommitted file, which the next upload reuses. If
-    bytes and name are sent together (``StoreOptions.bytes_with_name``), step 2 comes first: a leader that is
-    deposed meanwhile is detected when the segment is committed (``stratalog.engine.upkeep.tiering``).
+    bytes and name are sent together (``StoreOptions.bytes_with_name``), step 2 comes first: if the leader is
+    deposed meanwhile, the commit of the segment detects it (``stratalog.engine.upkeep.tiering``).
 
     Raises: SourceChangedError if the run left the leader's log meanwhile (nothing was uploaded; plan again);
         CorruptionError if the object of that name is damaged, or, with the leader's ``broker_id``, if the leader's
-        storage is; StorageError, OutcomeUnknownError.
+        storage is damaged; StorageError, OutcomeUnknownError.
     """
     with errors_of(leader):
         run = as_whole(leader, run)
@@ -81,7 +81,7 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression
 
 
 def _upload_as(name: str, leader: Replica, run: Run, remote: Store, compression: str) -> Uploaded | None:
-    """The upload under a name; None if that name has other content. Raises: see ``upload``."""
+    """Upload the run under this name; returns None if the name has different content. Raises: see ``upload``."""
     try:
         already = remote.stat(name)
     except FileNotFoundError:
@@ -157,13 +157,13 @@ def found_object(remote: Store, name: str) -> StoredObject:
         return remote.stat(name)
     except FileNotFoundError as error:
         raise SourceChangedError(
-            f"{remote.uri_of(name)} was created and deleted at the same time; plan again"
+            f"{remote.uri_of(name)} was created, but was deleted meanwhile; plan again"
         ) from error
 
 
 def _reused(leader: Replica, run: Run, remote: Store, there: StoredObject, compression: str) -> Uploaded | None:
-    """The object that another driver, or a crashed run, has uploaded, if it equals the object that this upload
-    would write.
+    """The object that another driver, or a crashed run, has uploaded; None if this upload would write different
+    bytes.
     """
     found = verify_bytes(remote, DataFile(run.segment_name, there))
     with errors_of(leader):
@@ -199,9 +199,9 @@ def crc32_of(leader: Replica, run: Run, *, compression: str) -> int:
     """The CRC-32 of the segment that an upload of this run would create, to compare it with an existing object of
     that name.
 
-    A name does not imply content: brokers restored to an older state, with their metadata, may assign the same
-    offsets to other records under the same epoch. A copied file states its checksum. A rewritten one is encoded
-    without being stored, because the same files always give the same bytes (``stratalog.partitions.rewrite``).
+    A name does not imply content: brokers that were restored to an older state, with their metadata, may assign
+    the same offsets to different records under the same epoch. A copied file states its checksum. A rewritten run
+    is encoded but not stored: the same files always give the same bytes (``stratalog.partitions.rewrite``).
 
     Raises: see ``stage_run``.
     """

@@ -45,11 +45,11 @@ def commit(
     transactions: Sequence[Transaction],
     info: Mapping[str, str],
 ) -> None:
-    """Commit the version after ``expected_version``, at which ``table`` was opened, or nothing. ``transactions``
-    are application transactions; ``info`` is added to the commit info.
+    """Commit the version after ``expected_version``, or nothing. ``table`` was opened at ``expected_version``.
+    ``transactions`` are application transactions; ``info`` is added to the commit info.
 
-    Raises: Delta's CommitFailedError when another writer committed that version; DeltaError, OSError: the outcome
-        is unknown, and the table shows it.
+    Raises: Delta's CommitFailedError when another writer committed that version; DeltaError, OSError when the
+        outcome is unknown (the table shows it).
     """
     if table.version() != expected_version:
         raise ValueError(f"the table was opened at version {table.version()}, not {expected_version}")

@@ -1,25 +1,28 @@
 """Checks the log of a table before delta-rs reads it, because other writers may have written anything there.
 
-delta-rs crashes the process on JSON that is nested some ten thousand levels deep, also in JSON strings
-(statistics, schemas), and reads an entry, checkpoint or checksum file of any size. So this module lists these
-files, and reads the new ones within these bounds:
+delta-rs crashes the process on JSON that is nested some ten thousand levels deep, including JSON in strings
+(statistics, schemas). It reads entries, checkpoints and checksum files of any size. So this module lists these
+files, and reads new files within these bounds:
 
     entries, compacted ones,        up to ``ENTRY_BYTES`` each, together up to ``LOG_BYTES``, nested up to
     ``.crc``, ``_last_checkpoint``  ``MOST_DEPTH`` brackets deep
-    checkpoints                     up to ``LOG_BYTES``, also uncompressed by their own account; statistics in them
-                                    are nested no deeper
+    checkpoints                     up to ``LOG_BYTES``, also by the uncompressed size that they state;
+                                    statistics in them are nested no deeper
 
-V2 checkpoints name sidecars, which delta-rs would read anywhere: any Parquet file of the machine, or a FIFO. So
-this module refuses the folder ``_sidecars``, names of V2 checkpoints, hints at one, and checkpoints with sidecars.
+V2 checkpoints name sidecars, which delta-rs would read wherever they are: any Parquet file of the machine, or a
+FIFO. So this module refuses the folder ``_sidecars``, names of V2 checkpoints, hints at one, and checkpoints with
+sidecars.
 
-There may be at most ``MOST_FILES``, because delta-rs reads each of them, and so does this module. Checkpoints are
-written every 20 versions; other Delta writers write one every 10 or 100.
+At most ``MOST_FILES`` files may have to be read, because both delta-rs and this module read each of them.
+Checkpoints are written every 20 versions; other Delta writers write one every 10 or 100.
 
-Only entries after the latest checkpoint are checked (or after the one before the version to open), because no
-reader opens the others. A refused table is a failure of that table alone, with the file and the remedy.
+Only entries after the latest checkpoint are checked, or, to open an older version, after the checkpoint before
+that version: no reader opens other entries. A refused table fails alone, and the error names the file and the
+remedy.
 
-Limits: delta-rs reads on its own a moment later, and may find another entry or a link; repeated dictionary values
-of a checkpoint are not counted. Spark's own Delta reader is out of scope: such an entry fails the query there.
+Limits: delta-rs reads on its own a moment later, and may then find a different entry or a link. Repeated
+dictionary values of a checkpoint are not counted. Spark's own Delta reader is out of scope: such an entry fails
+the query there.
 """
 
 from __future__ import annotations
@@ -68,7 +71,7 @@ _harmless: BoundedCache[tuple[Store, StoredObject], bool] = BoundedCache(REMEMBE
 
 
 def check_log(remote: Store, folder: str, version: int | None = None) -> None:
-    """Check the log of the table in ``folder`` as far as opening a version requires; None: the newest version.
+    """Check the files of a table's log that are read to open a version; None: the newest version.
 
     Raises: CorruptionError naming the file that delta-rs must not read; StorageError when the remote does not
         answer.
@@ -188,7 +191,7 @@ def check_checkpoint(footer: bytes) -> None:
 
 
 def check_sidecars(checkpoint: BinaryIO) -> None:
-    """Check that a checkpoint names no sidecars; some writers have the column with only nulls. Raises:
+    """Check that a checkpoint names no sidecars. (Some writers add the column, but with nulls only.) Raises:
     ValueError.
     """
     leaves = leaves_of(checkpoint)
@@ -221,7 +224,7 @@ def check_statistics(checkpoint: BinaryIO) -> None:
 
 
 def leaves_of(checkpoint: BinaryIO) -> set[str]:
-    """The paths of the columns of a Parquet file, as ``add.stats``. Raises: ValueError."""
+    """The paths of the columns of a Parquet file, such as ``add.stats``. Raises: ValueError."""
     try:
         schema = pq.ParquetFile(checkpoint).schema
     except (pa.ArrowException, OSError, MemoryError) as error:

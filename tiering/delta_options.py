@@ -58,7 +58,8 @@ def table_uri(store: Store, folder: str) -> str:
 def storage_options(uri: str, options: StoreOptions) -> dict[str, str]:
     """Delta's storage options. Make them for one call and never store them, because they contain credentials.
 
-    Raises: StorageAuthenticationError; UnsupportedStoreError for a variable that delta-rs would mix with them.
+    Raises: StorageAuthenticationError; UnsupportedStoreError for a variable that delta-rs would mix with these
+        options.
     """
     scheme = uri.partition("://")[0]
     if scheme != "s3" and scheme not in OBJECT_SCHEMES:
@@ -89,7 +90,7 @@ def _of_s3(here: Reached) -> dict[str, str]:
     options, shown = here.options, here.shown
     found = {
         "AWS_ENDPOINT_URL": here.server,
-        "AWS_ENDPOINT_URL_S3": here.server,  # it takes precedence
+        "AWS_ENDPOINT_URL_S3": here.server,  # takes precedence over AWS_ENDPOINT_URL
         "AWS_ALLOW_HTTP": _spelt(here.plain),
         "AWS_REGION": options.region or REGION_OF_OTHERS,
         "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false",
@@ -135,7 +136,8 @@ def _of_google(here: Reached) -> dict[str, str]:
 
 
 def _refuse_others(here: Reached, environ: Mapping[str, str]) -> None:
-    """Refuse variables that delta-rs would use for missing settings, if no value of a setting means *none*."""
+    """Refuse environment variables that delta-rs would use for missing settings. (Some settings have no value that
+    means *none*, so they must be missing.)"""
     mixed: tuple[str, ...]
     if here.scheme == "s3":
         mixed = () if "token" in here.shown else ("AWS_SESSION_TOKEN", "AWS_TOKEN")
@@ -168,8 +170,8 @@ def panics() -> Iterator[None]:
 
 def refusal_of(error: Exception, right: Right, what: str, uri: str) -> StorageRefusedError | None:
     """The error ``what`` if the caller lacks the permission ``right`` on a table, or the storage accepts no
-    writes; None for all other errors. Delta's errors show it only in their text: the errno, the status code of the
-    server, or object_store's words for it.
+    writes; None for all other errors. Delta's errors show the refusal only in their text: the errno, the status
+    code of the server, or a phrase of object_store.
     """
     text = str(error)
     number, code = _ERRNO.search(text), _CODE.search(text)
@@ -187,15 +189,15 @@ def refusal_of(error: Exception, right: Right, what: str, uri: str) -> StorageRe
 
 
 def is_catalog_managed(error: Exception) -> bool:
-    """Whether delta-rs refuses the table because its catalog commits to it (the features catalogManaged and
-    catalogOwned-preview), and it needs the catalog's version.
+    """Whether delta-rs refuses the table because a catalog commits to it (the features catalogManaged and
+    catalogOwned-preview), so that only the catalog knows the version.
     """
     return "catalog-managed table" in str(error)
 
 
 def error_text(error: Exception) -> str:
-    """The text of Delta's error in one line, without the server's answer: S3 echoes session tokens in its answer,
-    so the original error must not be chained either.
+    """The text of Delta's error in one line, without the server's answer. S3's answers echo session tokens, so the
+    original error must not be chained either.
     """
     text = _COLOURS.sub("", str(error))
     code = _CODE.search(text)

@@ -44,8 +44,9 @@ class DeltaTopicReader(TopicTable):
         return paths.join(self.folder, segment.path)
 
     def load(self) -> RemoteLog:
-        """The remote log at the newest version; an empty one (version -1) when there is no table. If other writers
-        have rewritten the table without changing data: the log as it was before, with ``rewrite`` set.
+        """Read the remote log at the newest version; an empty log (version -1) if there is no table. If other
+        writers have rewritten the table without changing data, this is the log before the rewrite, with
+        ``rewrite`` set.
 
         Raises: InconsistentClusterIdError, CorruptionError for a table of another topic, or with data changed by
             another writer; LogGapError; StorageError.
@@ -156,9 +157,9 @@ class DeltaTopicReader(TopicTable):
         return self._log(table, listed_segments(table, self.uri))
 
     def _rewritten(self, table: DeltaTable, since: int, commits: Sequence[ForeignCommit]) -> RemoteLog:
-        """The log of a table whose files other writers have changed since.
+        """The log of a table after other writers have changed its files.
 
-        Raises: CorruptionError when its data changed with them.
+        Raises: CorruptionError if they also changed its data.
         """
         segments = listed_segments(self._open_at(since), self.uri)
         commits = standing(segments, commits)

@@ -1,9 +1,9 @@
 """The schema of a remote table: the physical schema of a topic's segments, as a Delta schema. Pure.
 
 A topic's schema may grow by nullable fields, at the end of the record or of any nested struct, and by wider types.
-Earlier segments lack the fields, and readers fill in nulls; their values are narrower, and readers convert them.
-So the table has the wider of two schemas, and a driver that only knows the narrower one can continue: its segments
-are readable under the wider one.
+Earlier segments lack the new fields, so readers fill in nulls. Earlier values may have narrower types, so readers
+convert them. The table has the wider of two schemas. A driver that only knows the narrower schema can continue,
+because its segments are readable under the wider schema.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _widened(narrow: str, wide: str) -> bool:
 
 def with_wider_types(present: Schema, wanted: Schema) -> str | None:
     """The JSON text of ``present`` with the wider types of ``wanted``; None if ``wanted`` has no wider types.
-    Everything else stays: names, metadata, and fields that only one of them has.
+    Names, metadata, and fields that only one of the schemas has stay unchanged.
     """
     before, after = (parse_json(schema.to_json()) for schema in (present, wanted))
     wider = list(_wider(before, after))
@@ -98,11 +98,11 @@ _UNDERSTOOD = frozenset({"timestampNtz"})
 _WRITTEN = _UNDERSTOOD | {"appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns"}
 """Writer features with which delta-rs commits (measured; it refuses all others)."""
 _WRITER_VERSION = 7
-"""Delta's greatest writer version, with which a table names its writer features."""
+"""Delta's greatest writer version. A table of this version names its writer features."""
 
 
 def check_readable(table: DeltaTable, uri: str) -> None:
-    """Check that the files of the table still show its records. Raises: CorruptionError."""
+    """Check that the table's records can still be read from its files alone. Raises: CorruptionError."""
     protocol = table.protocol()
     features = {"columnMapping"} if protocol.min_reader_version == 2 else {*(protocol.reader_features or ())}
     if foreign := ", ".join(sorted(features - _UNDERSTOOD)):

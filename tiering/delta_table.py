@@ -1,12 +1,12 @@
 """Writes the Delta table of one topic: KIP-405's remote log metadata, one commit per batch.
 
-A commit is planned on one version and becomes the next one, or nothing: the conditional put of the log entry
-decides, with the application transaction ``stratalog`` (its version is the table's) as a second lock for writers
-that rebase. A writer that lost the race, or got no answer, reads the table again, which shows whether its commit
-succeeded, and drops the part of its batch that has been committed by then.
+A commit is planned on one version, and becomes the next version or nothing. The conditional put of the log entry
+decides. The application transaction ``stratalog``, whose version is the table's, is a second lock for writers that
+rebase. A writer that lost the race, or got no answer, reads the table again, which shows whether the commit
+succeeded. The writer then drops the part of its batch that has been committed meanwhile.
 
-Every version made here lists a complete remote log and nothing else: before a commit, a rewrite by other writers
-(``delta_reader``) is reverted, in a version of its own that changes no data.
+Every version made here lists a complete remote log and nothing else. So a rewrite by other writers
+(``delta_reader``) is reverted before a commit, in a separate version that changes no data.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class DeltaTopicTable(DeltaTopicReader):
     """The table of one topic, for writers."""
 
     def undo_rewrites(self) -> RemoteLog:
-        """Revert rewrites of other writers: the table lists the segments again and no foreign file, in one version
-        that changes no data. Without a rewrite it makes no version, and only loads the table.
+        """Revert rewrites of other writers: one version, which changes no data, lists the segments again and no
+        foreign file. If there is no rewrite, only load the table.
 
-        Raises: RemoteObjectMissingError when a segment was vacuumed meanwhile: the table stays unchanged, as the
-            foreign files may have the only copy of its records; see ``commit``.
+        Raises: RemoteObjectMissingError when a segment was vacuumed meanwhile: the table stays unchanged, because
+            the foreign files may have the only copy of the segment's records; see ``commit``.
         """
         log = self.load()
         return log if log.rewrite is None else self._commit(lambda log: log)[0]
@@ -79,42 +79,42 @@ class DeltaTopicTable(DeltaTopicReader):
         removes: Sequence[RemoteSegment] = (),
         histories: Histories = _NOBODYS,
     ) -> CommittedBatch:
-        """Add uploaded files and remove expired ones in one version (KIP-405: COPY_SEGMENT_FINISHED and
+        """Add uploaded files and remove expired files in one version (KIP-405: COPY_SEGMENT_FINISHED and
         DELETE_SEGMENT_STARTED). The same version removes segments outside of ``histories``, which must name every
-        partition of ``adds``. Without changes no version is written.
+        partition of ``adds``. If nothing changes, no version is written.
 
         1. Read the table.
-        2. Find the part of the batch that it lacks, and check that it stays a log with it.
-        3. Read the current leaders and log starts: a partition with a later epoch than its history is skipped;
-           segments below a log start are not added, and are removed from the table.
+        2. Find the part of the batch that the table lacks. Check that the table with this part is still a log.
+        3. Read the current leaders and log starts. Skip partitions with a later epoch than their history. Do not
+           add segments below a log start, and remove such segments from the table.
         4. Commit the next version, if no writer has.
         5. Whatever the answer, go to 1.
 
-        Step 3 follows step 1, so a driver with a deposed leader changes nothing once a later leader has committed:
-        the metadata knew that epoch before its commit, which step 1 read, hence step 3 reports it. If the later
-        leader commits afterwards, step 4 fails; if it was elected after step 3, its first commit removes segments
-        of another history. Likewise nothing is added again that retention has removed by step 1, and may have
-        deleted since.
+        Step 3 comes after step 1, so a driver with a deposed leader changes nothing once a later leader has
+        committed. The metadata had the later epoch before that commit. Step 1 reads the commit, so step 3 finds
+        the epoch. If the later leader commits after step 1, step 4 fails. If the later leader is elected after
+        step 3, its first commit removes segments of another history. Likewise, segments that retention has removed
+        by step 1, and may have deleted since, are not added again.
 
         Raises: LogGapError, CorruptionError when the batch would break the log (nothing is committed);
             StorageError when other writers always came first, StorageAuthorizationError when commits are refused;
-            OutcomeUnknownError; see ``load`` and ``undo_rewrites``, which comes first.
+            OutcomeUnknownError; see ``load``, and ``undo_rewrites``, which is called first.
         """
         done, made = self._commit(lambda log: decide(log, adds, removes, histories))
         return dataclasses.replace(done, made=made)
 
     def replace(self, rebuilt: Sequence[Rebuilt], histories: Histories = _NOBODYS) -> CommittedBatch:
-        """Replace segments with damaged or missing objects by rebuilt ones, in one version that changes no data
-        and reverts any rewrite of other writers. Partitions with an erasure that ``histories`` do not know are
-        skipped.
+        """Replace segments with damaged or missing objects by rebuilt segments, in one version that changes no
+        data and reverts any rewrite of other writers. Partitions with an erasure that is missing in ``histories``
+        are skipped.
 
         Raises: see ``commit``.
         """
         return self._commit(lambda log: decide_rebuilt(log, rebuilt, histories))[0]
 
     def remove_records(self, replaced: Sequence[Replaced], operation: str = "compact") -> CommittedBatch:
-        """Replace segments by ones with fewer records at the same offsets, in one version that changes data, which
-        its commit info calls ``operation``.
+        """Replace segments by segments with fewer records at the same offsets, in one version that changes data.
+        ``operation`` is the name of the change in the commit info.
 
         Raises: see ``commit``.
         """
@@ -122,8 +122,8 @@ class DeltaTopicTable(DeltaTopicReader):
         return dataclasses.replace(done, made=made)
 
     def record_rules(self, followed: Mapping[int, Followed]) -> RemoteLog:
-        """Record, by partition, the removal rules that the remote log follows, in a version of its own. Returns
-        the log; it lacks the rule of a partition whose segments have changed meanwhile. From that version on, no
+        """Record, by partition, the removal rules that the remote log follows, in a separate version. Returns the
+        log. The rule of a partition whose segments have changed meanwhile is not recorded. After that version, no
         segment of a lesser generation is added below a rule's bound.
 
         Raises: see ``commit``.
@@ -133,10 +133,10 @@ class DeltaTopicTable(DeltaTopicReader):
     def record_erasures(
         self, erasures: Mapping[int, Sequence[Erasure]], compacted: Mapping[int, Rule]
     ) -> RemoteLog:
-        """Record the last erasure of each of these partitions, in a version of its own. Returns the log; it lacks
-        the erasure of a partition that still lists a segment with erased records. From that version on, no such
-        segment is added. ``compacted`` has the last compaction of each partition that has one: see
-        ``decide_erased``.
+        """Record the last erasure of each of these partitions, in a separate version. Returns the log. The erasure
+        of a partition that still lists a segment with erased records is not recorded. After that version, no
+        segment with erased records is added. ``compacted`` has the last compaction of each partition that has one:
+        see ``decide_erased``.
 
         Raises: see ``commit``.
         """
@@ -145,7 +145,7 @@ class DeltaTopicTable(DeltaTopicReader):
     def record_beginning(
         self, erasures: Mapping[int, Sequence[Erasure]], compacted: Mapping[int, Rule]
     ) -> RemoteLog:
-        """Like ``record_erasures``, for those of the partitions that have no segment yet.
+        """Like ``record_erasures``, but only for partitions that have no segment yet.
 
         Raises: see ``commit``.
         """
@@ -184,14 +184,15 @@ class DeltaTopicTable(DeltaTopicReader):
         raise StorageError(f"{self.uri}: other writers were faster {COMMIT_ATTEMPTS} times; try again")
 
     def adopted(self, table: DeltaTable) -> dict[str, str]:
-        """The properties that this version of the table gets with another owner. Raises: see ``load``."""
+        """The properties of the table, at this version, that change when another cluster becomes its owner.
+        Raises: see ``load``."""
         if not table.metadata().configuration.get(RULES):
             return {}
         return {RULES: rules_json(adopted_rules(self._fold(table)))}
 
     def _commit(self, decision: Callable[[RemoteLog], TableChange | T]) -> tuple[T, frozenset[str]]:
-        """Commit the decision on the newest version, until there is nothing left to do; returns the paths of the
-        added files. Retries a commit without an answer, so that no other driver claims its version.
+        """Decide on the newest version and commit, until nothing is left to do. Returns the paths of the added
+        files. A commit without an answer is retried, so that no other driver claims its version.
         """
         made: set[str] = set()
         failures: list[Exception] = []
@@ -237,8 +238,8 @@ class DeltaTopicTable(DeltaTopicReader):
     def clean_log(self) -> None:
         """Write a checkpoint, and delete the log entries that it replaces and that are older than
         delta.logRetentionDuration. (Commits do both every ``delta.checkpointInterval`` versions; this is for
-        tables without commits.) Skips a table that other writers have rewritten, because its log shows the earlier
-        content.
+        tables without commits.) A table that other writers have rewritten is skipped, because its log is needed to
+        find the earlier content.
 
         Raises: StorageError; see ``load``.
         """
@@ -272,7 +273,7 @@ class DeltaTopicTable(DeltaTopicReader):
         )
 
     def _put(self, table: DeltaTable, change: TableChange) -> None:
-        now_ms = stamp_ms(self._clock, self.remote)  # the time of removal, from which the delay of deletion counts
+        now_ms = stamp_ms(self._clock, self.remote)  # the time of removal: the delay of deletion starts here
         version = table.version()
         transaction = Transaction(APPLICATION, version + 1, now_ms)
         properties = {}
@@ -298,14 +299,14 @@ _PAUSE_S = 0.2
 
 
 def hand_over(topic: TopicTable, former: str, to: str, options: StoreOptions, clock: Clock) -> bool:
-    """Make cluster ``to`` the owner of the topic's table, if ``former`` was. Returns whether there is a table.
-    Idempotent.
+    """Make cluster ``to`` the owner of the topic's table, if ``former`` was the owner. Returns whether there is a
+    table. Idempotent.
 
     The removal rules that the table records then end with the remote log (``removal.adopted_rules``).
 
-    Only the cluster in the table's properties may commit. The property changes by an ordinary commit, which
-    decides between two clusters. The former cluster's earlier commits are in the table that the restored cluster
-    reads. The former cluster's later commits lose the race, read the table again, and find another owner
+    Only the cluster in the table's properties may commit. An ordinary commit changes this property, and so decides
+    between two clusters. The former cluster's earlier commits are in the table that the restored cluster reads.
+    The former cluster's later commits lose the race, read the table again, and find another owner
     (``DeltaTopicTable``).
 
     Raises: InconsistentClusterIdError when a third cluster owns the table; StorageError; OutcomeUnknownError;

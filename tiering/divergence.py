@@ -2,13 +2,14 @@
 
 Kafka keeps segments of a lost history in the metadata of the remote log, looks up each by leader epoch, and
 uploads again from the end of the leader's epoch (``RemoteLogManager``). Here the remote log holds every offset
-once, so segments of another history leave the table (``DeltaTopicTable.commit``); until then readers stop at
-``agreed_end``. No record is lost that the leader lacks: an unclean election never lets a leader begin before the
-end of the remote log. So a segment of a lost history was uploaded later, by a driver with an outdated leader, and
-the current leader has its own records from that segment's start.
+once, so segments of another history are removed from the table (``DeltaTopicTable.commit``). Until then, readers
+stop at ``agreed_end``. This removal loses no record that the leader lacks: an unclean election never lets a leader
+begin before the end of the remote log. So a segment of a lost history was uploaded later, by a driver with an
+outdated leader. From the start of that segment on, the current leader has its own records.
 
 A leader epoch has one leader, which took over at one offset and never changes a record. So two histories with a
-common epoch agree on everything below it, and on the records of that epoch up to its end in either (KIP-101).
+common epoch agree on everything below that epoch. They also agree on the records of that epoch, up to the lower of
+its two ends (KIP-101).
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ class Present:
     leader_epoch: int
     log_start: int = 0
     erasure: int = 0
-    """The generation of its last erasure; 0: none."""
+    """The generation of the partition's last erasure; 0: none."""
 
 
 def no_replicas() -> Mapping[int, Present]:
-    """No partition has a leader."""
+    """The metadata of no partition."""
     return {}
 
 
@@ -42,21 +43,22 @@ class Histories:
     """The leaders' histories that a commit of remote segments follows."""
 
     lineages: Mapping[int, Lineage] = field(default_factory=dict)
-    """By partition, the lineage of its leader, as listed for this batch. Its latest epoch is the leader epoch of
-    that listing."""
+    """By partition, the lineage of the leader, as listed for this batch. The latest epoch of a lineage is the
+    leader epoch of the listing."""
     now: Callable[[], Mapping[int, Present]] = no_replicas
-    """Reads every partition of the topic, by a linearizable read that starts when it is called."""
+    """Reads the metadata of every partition of the topic, in a linearizable read that starts with the call."""
     erasures: Mapping[int, int] = field(default_factory=dict)
-    """By partition, the generation of the last erasure that the view of this batch knew; absent: 0."""
+    """By partition, the generation of the last erasure in the view of this batch; absent: 0."""
 
     def check(self, add: RemoteSegment) -> None:
-        """Check that the partition of each segment to add has a lineage. Raises: InvalidCallError."""
+        """Check that a segment to add belongs to the lineage of its partition's leader. Raises:
+        InvalidCallError."""
         lineage = self.lineages.get(add.partition)
         if lineage is None or not add.is_of(lineage):
             raise InvalidCallError(f"remote segment {add.path} is not part of its leader's history: {lineage}")
 
     def present(self) -> dict[int, Present]:
-        """The current metadata of partitions that still have their leader and its epoch."""
+        """The current metadata of the partitions whose leader epoch is still the same."""
         now = self.now()
         return {
             partition: now[partition]
@@ -65,16 +67,16 @@ class Histories:
         }
 
     def knows(self, partition: int, present: Present) -> bool:
-        """Whether no erasure was committed after the batch was planned: an older copy may contain erased records
-        (``tiering.erasure``).
+        """Whether the batch was planned with the partition's last erasure. A copy from before that erasure may
+        contain erased records (``tiering.erasure``).
         """
         return present.erasure <= self.erasures.get(partition, 0)
 
 
 def agreed_end(segment: RemoteSegment, lineage: Lineage) -> int:
-    """The offset below which all of the segment's records certainly belong to this history. The segment's base
-    offset if no record does, or if only the footer could prove it because the history lacks the segment's last
-    epoch.
+    """The offset below which all of the segment's records certainly belong to this history. Returns the segment's
+    base offset if no record does. The answer is the same if the history lacks the segment's last epoch, because
+    then only the footer could prove more.
     """
     if segment.is_of(lineage):
         return segment.next_offset
@@ -93,7 +95,7 @@ def agreeing(segments: Sequence[RemoteSegment], lineage: Lineage) -> tuple[Remot
 
 def readable(segments: Iterable[RemoteSegment], lineage: Lineage) -> Iterator[tuple[RemoteSegment, int]]:
     """The segments that readers of this history may read, in order, each with the offset up to which it belongs to
-    the history. For the last segment, that offset may be inside it.
+    the history. That offset may be inside the last segment.
     """
     for segment in segments:
         end = agreed_end(segment, lineage)

@@ -48,7 +48,7 @@ def erase_remotely(
     options: RemovingOptions,
 ) -> RemovedRemotely:
     """Step 2, without its commit: rewrite the segments of a partition that contain offsets of its erasures.
-    ``replica`` is any of the partition; ``compacted``: see ``ErasingOptions``.
+    ``replica`` is any replica of the partition; ``compacted``: see ``ErasingOptions``.
 
     Raises: see ``rewrite_segments``.
     """

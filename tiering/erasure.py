@@ -1,53 +1,55 @@
 """Erases records from a remote log, and from the history of its table (``partitions.erasure``). Pure.
 
 The segments
-    An erasure names offsets of the whole log. Records are found in the tier in which readers read them: in the
-    remote segments below the leader's local start, and in the leader's files from there on. So the remote log must
-    share the leader's history and extend to the start of the leader's local log. Otherwise nothing is found, and
-    the report says so. A remote segment that contains a named offset is rewritten as in ``removal``. The other
-    segments stay unchanged.
+    An erasure names offsets of the complete log, in both tiers. Records are found in the tier in which readers
+    read them: in the remote segments below the leader's local start, and in the leader's files from there on. So
+    the remote log must share the leader's history and extend to the start of the leader's local log. Otherwise
+    nothing is found, and the report says so. A remote segment that contains a named offset is rewritten as in
+    ``removal``. The other segments stay unchanged.
 
 The generation of a partition
-    The property ``stratalog.erasures`` of the table has, for each partition, the last erasure that its whole
-    remote log follows. This property is separate from ``stratalog.rules``: a compaction rule covers all offsets
-    below a bound, and an erasure covers single offsets. So a file that contains none of these offsets keeps its
-    generation, and may be uploaded.
+    The property ``stratalog.erasures`` of the table has, for each partition, the last erasure that the partition's
+    complete remote log follows. This property is separate from ``stratalog.rules``: a compaction rule covers all
+    offsets below a bound, and an erasure covers single offsets. So a file that contains none of these offsets
+    keeps its generation, and may be uploaded.
 
 Beside compaction
-    Both kinds of rule share one sequence of generations, and are carried out in its order, in each tier:
+    Both kinds of rule share one sequence of generations. Each tier applies them in that order:
 
         an erasure e is committed    the table records the compaction before e, and each member of the ISR
                                      follows it at each offset below its bound
         a compaction c is committed  the table records the erasure before c, and each member of the ISR has
                                      carried it out
-        e or c is recorded           in that order, and before the leader follows
+        e or c is recorded           in that order, and before the leader applies it
 
     So a table that records generation g, of either kind, follows every rule up to g. A segment follows the
-    recorded compaction if it begins below the bound, the recorded erasure at each offset, and the generation of
-    its name. At offsets that no erasure names, a replica's file may have a greater generation than the segment:
-    both have the same records there.
-    A rewrite applies both kinds, whichever made it necessary. An erasure finds segments that follow the last
-    compaction, and keeps what that left: a segment that compaction did not have to rewrite too. A compaction reads
-    gaps as gaps. It also reads the records that an earlier erasure names as gaps, even in a file that heal took
-    from a replica that was away (!): such a record is removed, and supersedes no other record. An erasure skips a
-    file to which the compaction before it has not been applied: ``compact`` comes first. A late commit of either
-    finds the replaced segments gone, or its generation recorded.
+    recorded erasure at each offset, and the rule of the generation in its name. If a segment begins below the
+    bound of the recorded compaction, it follows that, too. At offsets that no erasure names, a replica's file may
+    have a greater generation than the segment: both have the same records there. A rewrite applies both kinds of
+    rule, whichever kind made it necessary. An erasure finds segments that follow the last compaction, and keeps
+    the records that the compaction has kept, even in a segment that compaction did not have to rewrite. A
+    compaction treats gaps as gaps. It also treats records that an earlier erasure names as gaps (!): such a record
+    is removed, and supersedes no other record. This includes records in a file that heal took from a replica that
+    was unreachable before. An erasure skips a file to which the preceding compaction has not been applied:
+    ``compact`` comes first. A late commit of either kind finds that the segments to replace are gone, or that its
+    generation is recorded.
 
     If the metadata have both, and the table records neither, because tiering began later, both are recorded in
     one version.
 
 Tiering that begins after an erasure
-    The records are gone from the leader's files, or uploads wait until they are (``plan_uploads``). Before
-    ``tier`` adds the first segment of a partition to a table, the table records the partition's last rules of both
-    kinds. An upload from an earlier time of tiering was planned under an older view, and is not added.
+    Either the records are gone from the leader's files, or uploads wait until the records are gone
+    (``plan_uploads``). Before ``tier`` adds the first segment of a partition to a table, the table records the
+    partition's last rules of both kinds. An upload from an earlier time of tiering was planned under an older
+    view, and is not added.
 
     A topic that was tiered before may still have its table, without segments, and objects. An erasure of such a
-    topic performs steps 3, 5 and 6 on that table. It is refused while the table lists segments, or if objects
-    are left without a table.
+    topic performs steps 3, 5 and 6 on that table. The erasure is refused while the table lists segments, or if
+    objects are left without a table.
 
 The order of steps
-    1. The metadata commit the erasure, with its offsets. They refuse an erasure of a tiered topic whose offsets
-       were found without searching the remote log.
+    1. The metadata commit the erasure, with its offsets. The metadata refuse an erasure of a tiered topic if its
+       offsets were found without a search of the remote log.
     2. Remote segments are rewritten, and one version of the table replaces them, with a change of data.
     3. The table records the generation, in a version of its own, but only if no listed segment of a lesser
        generation contains a named offset. This version is made even if nothing was rewritten (!).
@@ -59,22 +61,22 @@ The order of steps
     6. When no such object is left, a checkpoint of the newest version is written, and every older file of the
        table's log is deleted: entries, checkpoints, checksums. Their statistics contain minima and maxima of
        erased records. The checkpoint lists removed objects by path, without statistics.
-       The history of an Iceberg table goes next (``iceberg_history``).
+       The history of an Iceberg table is deleted next (``iceberg_history``).
     7. The offsets are removed from the metadata.
     A crash between any two steps leaves the log intact. The next run continues: the table shows the remaining
     segments, a walk the remaining objects, and the table's log the remaining entries.
 
-    Step 3 before step 4 keeps C4 of ``removal``: a reader that finds an offset on no broker any more finds it in a
-    remote log that has erased it. A reader may use a cached table only if that table records the partition's last
-    erasure (``RemoteLog.lacks_erasure``).
+    Step 3 before step 4 keeps C4 of ``removal``: if a reader no longer finds an offset on any broker, the remote
+    log, where the reader finds it, has already erased the record. A reader may use a cached table only if that
+    table records the partition's last erasure (``RemoteLog.lacks_erasure``).
 
 Late uploads
     A driver that planned its uploads before the erasure may commit them later, even after step 7. So a commit
-    compares the generation of the partition's last erasure in the metadata with the one in the view of its plan,
-    and leaves out partitions with a later erasure (``Histories``). A commit reads the metadata after the table. If
-    it has read the metadata before step 1, there are two cases. It may commit before step 3, which then waits
-    until that segment is rewritten. Or it loses the race against the version of step 3, and reads again. A plan
-    leaves out files that contain offsets of an erasure in its own view.
+    compares two generations of the partition's last erasure: the one in the metadata, and the one in the view of
+    the driver's plan. Partitions with a later erasure are left out (``Histories``). A commit reads the metadata
+    after the table. If a driver has read the metadata before step 1, there are two cases. If it commits before
+    step 3, step 3 waits until the new segment is rewritten. If it commits later, it loses the race against the
+    version of step 3, and reads again. A plan leaves out files that contain offsets of an erasure in its own view.
 
     A late commit of rewritten segments, of compaction, or of heal finds that the replaced segments are gone, and
     changes nothing. Heal does not use a file that contains named offsets and does not follow the erasure.
@@ -83,8 +85,8 @@ History
     Time travel to a version before step 6 fails, because the entries of such versions are gone. A program that has
     such a version open can read objects until they are deleted. A program that follows the table entry by entry
     must start over if it has fallen behind by more than the delay. A writer that has read a version that has since
-    been deleted may write the entry after it, which no reader reads. This writer then reads the table again, as
-    after every commit; the next erasure deletes the entry.
+    been deleted may write the next entry, which no reader reads. This writer then reads the table again, as after
+    every commit; the next erasure deletes the entry.
 
 A restored cluster gets the tables unchanged. If the metadata are lost, so is an unfinished erasure: its offsets
 are unknown, and it must be repeated with the keys.
@@ -92,9 +94,9 @@ are unknown, and it must be repeated with the keys.
 Invariants, in addition to E1 and E2
     E3  after the table records an erasure, no version lists a segment with a record that the erasure names
     E4  after an erasure is reported complete, no object in the topic's folder contains such a record, or bounds
-        taken from one. The only exceptions are objects that a writer stalled since before step 1 creates later:
-        the object of a single PUT, which is smaller than a part, and an entry of the table's log (see History). No
-        reader sees either of them
+        taken from one. There are two exceptions, which a writer that has stalled since before step 1 may create
+        later: the object of a single PUT, which is smaller than a part, and an entry of the table's log (see
+        History). No reader sees either of them
 """
 
 from __future__ import annotations
@@ -150,10 +152,10 @@ def to_erase_remotely(segments: Iterable[RemoteSegment], erasures: Sequence[Eras
 def decide_erased(
     log: RemoteLog, erasures: Mapping[int, Sequence[Erasure]], compacted: Mapping[int, Rule]
 ) -> TableChange | RemoteLog:
-    """Step 3: the change that records each partition's last erasure; or ``log``, if it already records them or all
-    others must wait. An erasure waits while a listed segment holds a named offset, or does not follow the
-    partition's last compaction. ``compacted`` has the last compaction of each partition that has one; it is
-    recorded too.
+    """Step 3: the change that records each partition's last erasure; ``log`` if each erasure is already recorded,
+    or must wait. An erasure waits while a listed segment holds a named offset, or does not follow the partition's
+    last compaction. ``compacted`` has the last compaction of each partition that has one; these compactions are
+    recorded, too.
     """
     new, rules = {}, {}
     for partition, each in erasures.items():
@@ -174,14 +176,14 @@ def decide_erased(
 def decide_begun(
     log: RemoteLog, erasures: Mapping[int, Sequence[Erasure]], compacted: Mapping[int, Rule]
 ) -> TableChange | RemoteLog:
-    """Like ``decide_erased``, for those of the partitions that have no segment yet."""
+    """Like ``decide_erased``, but only for partitions that have no segment yet."""
     new = {partition: each for partition, each in erasures.items() if not log.of_partition(partition)}
     return decide_erased(log, new, compacted)
 
 
 def lacks_compaction(log: RemoteLog, partition: int, rule: Rule | None) -> bool:
-    """Whether the remote log of a partition may have records that ``rule``, its last compaction, removes. Until it
-    has none, no erasure may follow."""
+    """Whether the remote log of a partition may have records that ``rule``, its last compaction, removes. While it
+    may have such records, no erasure may be recorded."""
     if rule is None or log.generation(partition) >= rule.generation:
         return False
     return bool(to_rewrite(log.of_partition(partition), rule))

@@ -1,22 +1,23 @@
-"""Commits of other writers to a table since its last remote log, from the entries of its log. Pure, except for
-reading.
+"""Judges the commits of other writers to a table since its last version that was a remote log. Pure, except for
+reading the entries of the table's log.
 
-Each stratalog commit that touches files has the application transaction ``stratalog`` with its version, at which
-the table is a remote log. Later commits are judged by Delta's ``dataChange``:
+Each stratalog commit that touches files has the application transaction ``stratalog`` with its version. At that
+version, the table is a remote log. Later commits are judged by Delta's ``dataChange``:
 
     no add, no remove                   properties, columns, statistics: the files are unchanged
     the same files again                a RESTORE to that version: no change
-    dataChange=false on all of them OPTIMIZE, Z-order, REORG: the same records in other files. Segments stay in the
-    store until a VACUUM, so the remote log is unchanged (``Rewrite``), and the next commit by stratalog first
-    reverts the rewrite dataChange=true on any of them append, overwrite, DELETE, UPDATE, MERGE, a RESTORE to
-    another version: the
+    dataChange=false on all files       OPTIMIZE, Z-order, REORG: the same records in other files. Segments stay in
+                                        the store until a VACUUM, so the remote log is unchanged (``Rewrite``). The
+                                        next commit by stratalog first reverts the rewrite
+    dataChange=true on any file         append, overwrite, DELETE, UPDATE, MERGE, a RESTORE to another version: the
                                         table is no longer a log, and is refused until it is restored
 
 Statistics cannot prove that records are the same (an UPDATE keeps their number, offsets and times), but they can
 prove that they are not: a rewrite keeps the number of records. There is one exception. delta-rs 1.6.6 commits an
-OPTIMIZE even if files that it removes have left the table since it read them, without a change of data, by another
-OPTIMIZE or when this product reverts one. Then the records of those files are in the table twice. Such a commit is
-recognized by the files that it removes, and is reverted like any rewrite, because it has no new record.
+OPTIMIZE even if files that it removes have left the table since it read them. This happens if the files left
+without a change of data: by another OPTIMIZE, or when this product reverted one. Then the records of the files
+that had left are in the table twice. Such a commit is recognized by the files that it removes. It adds no new
+record, so it is reverted like any rewrite.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from stratalog.tiering.delta_entries import ENTRY_BYTES
 from stratalog.tiering.remote_segment import RemoteSegment
 
 MOST_COMMITS = 10_000
-"""The maximum number of commits of other writers since stratalog's last one; each is read with the table. It is
-one per minute for a week.
+"""The maximum number of commits of other writers since stratalog's last commit; each is read with the table. The
+maximum is one commit per minute for a week.
 """
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -48,7 +49,8 @@ class ForeignWriteError(CorruptionError):
     def __init__(
         self, *args: object, broker_id: int | None = None, table: str = "", version: int | None = None
     ) -> None:
-        """``table`` is its address or path. ``broker_id`` stays None, because the damage is not on a broker."""
+        """``table`` is the address or path of the table. ``broker_id`` stays None, because the damage is not on a
+        broker."""
         super().__init__(*args, broker_id=broker_id)
         self.table, self.version = table, version
 
@@ -98,12 +100,12 @@ class ForeignCommit:
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file that the table lists, of any writer."""
+    """A file of any writer that the table lists."""
 
     path: str
     size_bytes: int
     records: int | None
-    """The number of records, if its statistics have it."""
+    """The number of records; None if the file's statistics lack it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +144,8 @@ def _count(number: int, noun: str) -> str:
 
 
 def read_commits(remote: Store, folder: str, first: int, last: int) -> list[ForeignCommit] | None:
-    """The versions ``[first, last]`` of the table in ``folder``; None if its log begins later, or there are more
-    than ``MOST_COMMITS``.
+    """The versions ``[first, last]`` of the table in ``folder``; None if the table's log begins later, or if there
+    are more than ``MOST_COMMITS`` versions.
 
     Raises: CorruptionError for an entry that is not Delta JSON; StorageError.
     """
@@ -187,10 +189,10 @@ def rewrite_of(
     ours: Sequence[RemoteSegment],
     listed: Sequence[ListedFile],
 ) -> Rewrite:
-    """The rewrite by the ``standing`` commits after version ``since`` of the table ``what``, which was the log of
+    """The rewrite by the ``standing`` commits. ``what`` names the table. At version ``since``, it was the log of
     the segments ``ours``; ``listed`` are its current files.
 
-    Raises: ForeignWriteError, with the remedy, when they changed its records.
+    Raises: ForeignWriteError, with the remedy, if the commits changed its records.
     """
     data = [commit for commit in commits if commit.changes_data]
     records = None if any(file.records is None for file in listed) else sum(file.records or 0 for file in listed)
@@ -200,8 +202,8 @@ def rewrite_of(
         before = commits[0].version - 1
         changes = "; ".join(map(str, data or commits))
         raise ForeignWriteError(
-            f"another writer has changed the records of the table {what}: {changes}. It is no "
-            f"longer a log, and stratalog neither reads nor writes it until it is restored to version {before}: "
+            f"another writer has changed the records of the table {what}: {changes}. The table is no longer a "
+            f"log, and stratalog neither reads nor writes it until the table is restored to version {before}: "
             f"DeltaTable({what!r}).restore({before}), or RESTORE TABLE delta.`{what}` TO VERSION AS OF {before}",
             table=what,
             version=before,
@@ -232,7 +234,8 @@ def _when(timestamp_ms: object) -> str | None:
 
 
 def _removes_what_has_left(ours: Iterable[RemoteSegment], commits: Iterable[ForeignCommit]) -> bool:
-    """Whether a commit after a remote log of these segments removes a file that is no longer listed."""
+    """Whether a commit removes a file that had already left the table. Before the commits, the table listed
+    ``ours``."""
     listed = {segment.path for segment in ours}
     for commit in commits:
         if not commit.removed <= listed:
@@ -242,8 +245,9 @@ def _removes_what_has_left(ours: Iterable[RemoteSegment], commits: Iterable[Fore
 
 
 def standing(ours: Iterable[RemoteSegment], commits: Sequence[ForeignCommit]) -> list[ForeignCommit]:
-    """The commits after a remote log of these segments that touch files and that no later commit has reverted, in
-    order; none if the table lists exactly these segments at the end."""
+    """The commits that touch files and that no later commit has reverted, in order. Before the commits, the table
+    listed exactly the segments ``ours``. Returns no commits if the table lists exactly these segments at the end,
+    too."""
     log: dict[str, int | None] = {segment.path: segment.size_bytes for segment in ours}
     listed = dict(log)
     left: list[ForeignCommit] = []

@@ -1,9 +1,9 @@
 """Reads records from files that other writers have put into a table in place of the log's segments.
 
-Their origin is unknown, and their records may be in any order. So they are read within bounds, like segments: the
-footer, then one row group at a time, in the order of the first offset that each states. Records are kept while
-earlier ones may follow, up to the number that fits in memory for sorting. The end of the read proves that every
-offset is there once, independent of the files' own statistics.
+Their origin is unknown, and their records may be in any order. So the files are read within bounds, as segments
+are: first the footers, then one row group at a time. Row groups are read in the order of their first offsets, as
+stated in the footers. Records are kept in memory while earlier records may follow, up to a limit on the bytes to
+sort. A complete read has proven that every offset is there once, independently of the files' own statistics.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stratalog.partitions.store.protocol import Store, StoredObject
 from stratalog.partitions.store.reader import read_range
 
 MOST_WAITING_BYTES = 128 * 1024 * 1024
-"""Bytes of waiting records above which they are sorted; half of that may continue to wait."""
+"""The bytes of kept records above which they are sorted. After that, at most half of these bytes may be kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def records_in(
 ) -> Iterator[pa.RecordBatch]:
     """The records of a range from files of a table, in order, with the columns of ``schema``.
 
-    Raises: CorruptionError unless the files have each of them once, or if they take too much memory;
+    Raises: CorruptionError if the files do not have each record exactly once, or if sorting takes too much memory;
         SourceChangedError, StorageError.
     """
     groups = sorted(_groups(remote, files, wanted))
@@ -86,8 +86,8 @@ def _not_each_once(wanted: Range) -> CorruptionError:
 
 
 def _groups(remote: Store, files: Sequence[StoredObject], wanted: Range) -> Iterator[tuple[int, int, int]]:
-    """The row groups that may contain any of the records: the lowest such offset, the index of the file, and the
-    index of the row group in the file.
+    """The row groups that may contain any of the records: for each, the lowest offset of a wanted record, the
+    index of the file, and the index of the row group in the file.
     """
     for at, stored in enumerate(files):
         layout = _open(remote, stored).layout

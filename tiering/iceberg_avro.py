@@ -20,7 +20,7 @@ from stratalog.partitions.printable import printable
 _MAGIC: Final = b"Obj\x01"
 _SYNC_BYTES: Final = 16
 _PIECE_BYTES: Final = 1024 * 1024
-_CUT_OFF: Final = "it is truncated, or states a length that it does not have"
+_CUT_OFF: Final = "it is truncated, or one of its lengths is wrong"
 
 _Walk = Callable[[bytes, int], int]
 """Returns the end of the value that begins at a position in some bytes. Raises: ValueError, IndexError if it does
@@ -35,8 +35,8 @@ _checked: BoundedCache[bytes, int] = BoundedCache(10_000)
 def unpacked_bytes(data: bytes, most_bytes: int) -> int:
     """The uncompressed size of the records of an Avro file, in bytes.
 
-    Raises: ValueError for a file that is not Avro, unpacks to more than ``most_bytes``, or whose values do not end
-        where its lengths and counts say.
+    Raises: ValueError for a file that is not Avro, unpacks to more than ``most_bytes``, or whose values contradict
+        its lengths and counts.
     """
     digest = hashlib.blake2b(data, digest_size=32).digest()
     if (known := _checked.get(digest)) is not None and known <= most_bytes:
@@ -59,7 +59,7 @@ def _unpacked_bytes(data: bytes, most_bytes: int) -> int:
     schema = parse_json(described.get(b"avro.schema", b""))
     width, walk = _type_of(schema)
     if width == 0:
-        raise ValueError("its records may take no bytes")
+        raise ValueError("its records may be of zero bytes")
     at, total = at + _SYNC_BYTES, 0
     while at < len(data):
         count, at = _number(data, at)
@@ -155,7 +155,7 @@ def _after_record(fields: tuple[_Walk, ...]) -> _Walk:
 
 def _after_items(item: _Walk) -> _Walk:
     """The items of an array, in groups that state their number of items; a negative number is followed by the
-    bytes of the group.
+    group's size in bytes.
     """
 
     def walk(data: bytes, at: int) -> int:
@@ -202,7 +202,7 @@ _PRIMITIVES: Final[dict[str, tuple[int, _Walk]]] = {
 def _type_of(schema: Any) -> tuple[int, _Walk]:
     """The minimum size of a value of this type in bytes, and the function that walks a value.
 
-    Raises: ValueError for a type that Iceberg does not write, and for arrays whose items may take no bytes.
+    Raises: ValueError for a type that Iceberg does not write, and for arrays whose items may be of zero bytes.
     """
     match schema:
         case str() if schema in _PRIMITIVES:

@@ -4,7 +4,7 @@ The user configures the catalog, which names the table's metadata. The files nam
 manifests, older metadata, which a commit deletes) come from storage that others can write. They must be inside the
 table's own folder and, on a disk, regular files. The addresses of segments come from the remote log.
 
-Limit: a manifest of ``MOST_BYTES`` may decompress to more, without a bound.
+The files are also decompressed within bounds (``MOST_UNPACKED_BYTES``).
 """
 
 from __future__ import annotations
@@ -94,14 +94,14 @@ class TableFiles(FileIO):
         return _gunzipped(data) if data.startswith(_GZIP) else data
 
     def walk(self) -> dict[str, str]:
-        """All files in the table's folder: the address of each by its canonical spelling (``comparable``).
+        """The addresses of all files in the table's folder, by canonical spelling (``comparable``).
 
         Raises: InvalidCallError if the catalog's file system cannot list files.
         """
         return {comparable(each): each for each in _walk(self._inner, self._location)}
 
     def modified_ms(self, location: str) -> int | None:
-        """When a file was last written, by the clock of its storage; None if that does not say. Raises:
+        """When a file was last written, by the clock of its storage; None if the storage does not say. Raises:
         FileNotFoundError; InvalidCallError as ``walk``."""
         return _modified_ms(self._inner, location)
 
@@ -155,7 +155,7 @@ class _Read(InputFile):
         return True
 
     def open(self, seekable: bool = True) -> InputStream:
-        """The bytes."""
+        """Return the bytes that were read."""
         return io.BytesIO(self._data)
 
 
@@ -203,12 +203,12 @@ def _modified_ms(inner: FileIO, location: str) -> int | None:
         return None if info.mtime_ns is None else info.mtime_ns // 1_000_000
     try:
         return int(system.modified(location).timestamp() * 1000)
-    except (NotImplementedError, KeyError, AttributeError):  # adlfs, gcsfs: without a time in the answer
+    except (NotImplementedError, KeyError, AttributeError):  # adlfs, gcsfs: their answers have no time
         return None
 
 
 def _system_of(inner: FileIO, location: str) -> tuple[FileSystem | AbstractFileSystem, str]:
-    """The file system that opens an address, and the path there. Raises: InvalidCallError."""
+    """The file system that opens an address, and the path in that file system. Raises: InvalidCallError."""
     if type(inner).__name__ == "PyArrowFileIO":
         from pyiceberg.io.pyarrow import PyArrowFileIO
 

@@ -1,58 +1,58 @@
 """The history of an Iceberg table that may have erased values (``tiering.erasure``), and how it is deleted.
 
-An entry of a manifest has the minimum and maximum of each column of its data file, and these are data. The
-snapshot that removes a file lists it once more, as deleted. So a snapshot is *clean* only if each entry of its
-manifests, also of a deleted file, names a segment that the Delta table lists.
+An entry of a manifest has the minimum and maximum of each column of its data file, and these values are data. The
+snapshot that removes a file lists the file once more, as deleted. So a snapshot is *clean* only if each entry of
+its manifests, including entries of deleted files, names a segment that the Delta table lists.
 
 The order of steps, after the Delta table has recorded the erasure
-    1. The Iceberg table follows the Delta table: one snapshot without the replaced segments. If this snapshot is
-       not clean, because it lists the segments as deleted, a snapshot without changes follows, which has no
-       entries of deleted files. Readers use the last snapshot from then on. This comes before the objects are
-       deleted (step 5 of ``erasure``).
+    1. The Iceberg table follows the Delta table: a new snapshot lacks the replaced segments. If this snapshot is
+       not clean, because it lists the segments as deleted, another snapshot follows. It changes nothing, and has
+       no entries of deleted files. From then on, readers use the last snapshot. This step comes before the objects
+       are deleted (step 5 of ``erasure``).
     2. Steps 3 to 8 begin when the objects of older versions and the history of the Delta table have been deleted
        (step 6 of ``erasure``): after ``file.delete.delay.ms``, or immediately with ``--now``.
-    3. All files of the table are listed. A list or manifest may be of a job that is about to commit it, if no
-       snapshot names it, and no metadata file that was the present one has named it. It waits for
-       ``file.delete.delay.ms`` from when it was written, rounded up to hours. With ``--now`` it does not wait. A
-       file that waits is left.
-    4. If the present snapshot is not clean, or no snapshot names some other listed list or manifest, a snapshot
+    3. All files of the table are listed. A job may be about to commit a list or manifest if no snapshot names the
+       file, and no metadata file that was ever the current one has named it. Such a file waits until
+       ``file.delete.delay.ms``, rounded up to hours, has passed since it was written. With ``--now`` it does not
+       wait. A file that waits is not deleted.
+    4. If the current snapshot is not clean, or no snapshot names some other listed list or manifest, a snapshot
        without changes is committed after this listing (!). A commit to the main branch names the snapshot that it
-       builds on. So such a job that has written one of the listed files, and has not committed it yet, loses the
-       race, and no snapshot will ever name that file. A job that builds on the present snapshot, which is clean,
-       carries over no other manifests. A commit to another branch does not lose this race.
+       builds on. So a job that has written one of the listed files, and has not committed it yet, loses the race,
+       and no snapshot will ever name that file. A job that builds on the current snapshot, which is clean, carries
+       over no other manifests. A commit to another branch does not lose this race.
     5. One commit removes the snapshots that are not clean from the table's metadata.
-    6. The table is read again. If its snapshots are others than step 5 has left, all begins again at step 3. The
-       listed lists and manifests that no snapshot names any more, and that do not wait, are deleted.
-    7. All files are listed again, twice, and the table is read again. If its metadata have changed, all begins
-       again at step 3, which finds a snapshot whose files step 6 has deleted. Each other metadata file of the
-       first of these listings is deleted that names a list which is neither in the second one nor named by the
-       present metadata. (A writer writes the list first.) If one of these builds on the present metadata file, as
-       its own log says, a job may be about to make it the present one. Then a snapshot without changes is
-       committed, so that the job loses the race, and all begins again at step 3.
+    6. The table is read again. If other snapshots have been added or removed since step 5, the run goes back to
+       step 3. The listed lists and manifests that no snapshot names any more, and that do not wait, are deleted.
+    7. All files are listed again, twice, and the table is read again. If the table's metadata have changed, the
+       run goes back to step 3, which finds a snapshot whose files step 6 has deleted. Each metadata file of the
+       first listing, except the current one, is deleted if it names a list that is neither in the second listing
+       nor named by the current metadata. (A writer writes the list before the metadata.) If such a file builds on
+       the current metadata file, as its own log says, a job may be about to make it the current one. Then a
+       snapshot without changes is committed, so that the job loses the race, and the run goes back to step 3.
     8. The offsets are removed from the metadata of the cluster (step 7 of ``erasure``).
-    Without anything to delete, nothing is committed. A crash between any two steps leaves a table that all readers
-    can read: the next run begins at step 1, and its listing has the files that are left. Two runs at once race for
-    the commits of steps 4 and 5, and the loser begins again. Each deletes only what was listed before its own
-    commit of step 4. The present metadata file is never deleted.
+    If there is nothing to delete, nothing is committed. After a crash between any two steps, all readers can read
+    the table. The next run begins at step 1, and its listing has the files that remain. Two runs at once race for
+    the commits of steps 4 and 5, and the loser goes back to step 3. Each run deletes only files that were listed
+    before its own commit of step 4. The current metadata file is never deleted.
 
-    So the table's metadata can be read, also if others commit meanwhile. But a job whose lists or manifests have
-    waited longer than step 3 says, and that commits them to another branch or in a second attempt, finds them
-    deleted. The branch then cannot be read, and the report names it.
+    So the table's metadata can be read, even if others commit meanwhile. But a job may commit lists or manifests
+    that have waited longer than step 3 says, to another branch or in a second attempt. These files are deleted by
+    then. So the branch cannot be read, and the report names it.
 
     Clean snapshots keep their files. A reader that uses a snapshot that is not clean fails once the snapshot's
-    files are deleted, just as it fails once the segments are deleted. A catalog that does not answer delays only
-    this history: the objects are deleted nevertheless. Until the Iceberg table is updated, its readers fail, as
-    they do after retention.
+    files are deleted, just as it fails once the segments are deleted. If a catalog does not answer, only this
+    history is delayed: the objects are deleted nevertheless. Until the Iceberg table is updated, its readers fail,
+    as they do after retention.
 
 The erasure is not finished while any of the following is left; the report names them:
     * a snapshot that a tag or another branch keeps
     * a list or manifest that waits (step 3)
-    * a manifest of another program with entries of deleted files beside others
+    * a manifest of another program with entries of deleted files and other entries
     * files that are not lists, manifests or metadata
-    * metadata of another table in the same folder, which may be in use: then only files that a snapshot of this
+    * metadata of another table in the same folder. That table may be in use, so only files that a snapshot of this
       table has named are deleted
-    The table stays in the topic's configuration until the erasure is finished, so that it is not forgotten,
-    and tiering stays enabled.
+    Until the erasure is finished, the table stays in the topic's configuration, so that it is not forgotten, and
+    tiering stays enabled.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _Named(msgspec.Struct):
 
 
 Left = tuple[str, str]
-"""A file or snapshot that is left and may have erased values, and the reason."""
+"""A file or snapshot that is left and may have erased values, and the reason why it is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +98,14 @@ class IcebergHistory:
     """A table after its history was deleted."""
 
     files: int
-    """The table's own files that were deleted."""
+    """The number of the table's own files that were deleted."""
     sequence_number: int
-    """The least sequence number of the snapshots that are left; 0 without one."""
+    """The least sequence number of the snapshots that are left; 0 if none is left."""
     left: tuple[Left, ...]
     waiting: tuple[str, ...]
     """The lists and manifests that are left because they are too new (step 3)."""
     overtaken: bool
-    """Whether the present snapshot is not clean: the Delta table has changed meanwhile, or another program has
+    """Whether the current snapshot is not clean: the Delta table has changed meanwhile, or another program has
     changed the snapshot's manifests."""
 
 
@@ -114,13 +114,13 @@ class IcebergContents:
     """The segments that the metadata of a table name, and the table's own files."""
 
     files: int
-    """The lists, manifests and metadata files."""
+    """The number of lists, manifests and metadata files."""
     sequence_number: int
-    """The least of a snapshot; 0 without one."""
+    """The least sequence number of a snapshot; 0 without a snapshot."""
     segments: frozenset[tuple[str, int]]
-    """The address of each data file that an entry names, also as deleted, with its number of rows."""
+    """The address and number of rows of each data file that an entry names, including entries of deleted files."""
     unknown: tuple[Left, ...]
-    """Files of which nobody knows whether they have erased values."""
+    """Files that may have erased values, because it is unknown what they contain; each with the reason."""
 
 
 def contents_of(table: Table, own: TableFiles) -> IcebergContents:
@@ -140,13 +140,13 @@ def contents_of(table: Table, own: TableFiles) -> IcebergContents:
 
 
 def least_number(table: Table) -> int:
-    """The least sequence number of a table's snapshots; 0 without one."""
+    """The least sequence number of a table's snapshots; 0 without a snapshot."""
     return min((snapshot.sequence_number or 0 for snapshot in table.snapshots()), default=0)
 
 
 def unclean_snapshots(table: Table, listed: Collection[str], snapshots: Iterable[Snapshot]) -> set[int]:
-    """Those of the snapshots with an entry that names none of these addresses, or with a missing file. Reads each
-    manifest once."""
+    """The ids of snapshots that have a missing file, or an entry for an address that is not in ``listed``. Each
+    manifest is read once."""
     clean: dict[str, bool] = {}
 
     def is_clean(manifest: ManifestFile) -> bool:
@@ -184,8 +184,9 @@ def unnamed(table: Table, files: Iterable[str], named: Collection[str]) -> list[
 def in_flight(
     table: Table, own: TableFiles, files: Mapping[str, str], metadata: MetadataFiles, settled_ms: int | None
 ) -> list[str]:
-    """The lists and manifests of a walk that a job may be about to commit, as no metadata have named them yet, and
-    they were not written until ``settled_ms``. With None: none. Raises: see ``TableFiles.modified_ms``."""
+    """The lists and manifests of a walk that a job may be about to commit: no metadata have named them yet, and
+    they were written after ``settled_ms``, or at an unknown time. If ``settled_ms`` is None, there are none.
+    Raises: see ``TableFiles.modified_ms``."""
     if settled_ms is None:
         return []
     found = []
@@ -198,8 +199,9 @@ def in_flight(
 
 
 def unknown_files(table: Table, files: Iterable[str]) -> list[Left]:
-    """The files that are neither lists, manifests nor metadata in the folder of the present metadata."""
-    why = "it is no file of the table's metadata, so nobody knows what it has: remove it by hand"
+    """The files that are outside of the folder of the current metadata, or that are not lists, manifests or
+    metadata."""
+    why = "it is not a file of the table's metadata, so its content is unknown: remove it by hand"
     known = (_AVRO, *_METADATA, _HINT)
     return [(file, why) for file in sorted(files) if not _is_own(table, file) or not file.endswith(known)]
 
@@ -210,21 +212,21 @@ def _is_own(table: Table, file: str) -> bool:
 
 @dataclass(slots=True)
 class MetadataFiles:
-    """The metadata files of a walk, except the present one."""
+    """The metadata files of a walk, except the current one."""
 
     lists: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """The lists that each names."""
+    """The manifest lists that each metadata file names."""
     left: list[Left] = field(default_factory=list)
-    """Those that cannot be read, and those with snapshots of another table. That may be in use, so its files are
-    not deleted here."""
+    """The metadata files that cannot be read, or that have snapshots of another table. The other table may be in
+    use, so its files are not deleted here."""
     of_others: bool = False
-    """Whether there are any of another table."""
+    """Whether any metadata file belongs to another table."""
     pending: set[str] = field(default_factory=set)
-    """Those that a job may be about to make the present one: they build on it."""
+    """The metadata files that build on the current one. A job may be about to make one of them current."""
 
     @classmethod
     def read(cls, table: Table, own: TableFiles, files: Mapping[str, str]) -> MetadataFiles:
-        """Read all. Raises: CorruptionError for one that is too large."""
+        """Read all metadata files of a walk. Raises: CorruptionError for a file that is too large."""
         found, present_name = cls(), comparable(table.metadata_location)
         former = {comparable(one.metadata_file) for one in table.metadata.metadata_log}
         for name, address in sorted(files.items()):
@@ -235,11 +237,13 @@ class MetadataFiles:
             except FileNotFoundError:
                 continue
             except ValueError as error:
-                found.left.append((name, f"it is no metadata of a table ({error}): remove it by hand"))
+                found.left.append((name, f"it is not metadata of a table ({error}): remove it by hand"))
                 continue
             if metadata.table_uuid != str(table.metadata.table_uuid) and metadata.snapshots:
                 found.of_others = True
-                found.left.append((name, "it is of another table in this folder: if that was dropped, remove it"))
+                found.left.append(
+                    (name, "it is of another table in this folder: if that table was dropped, remove it")
+                )
             else:
                 found.lists[name] = tuple(comparable(one.manifest_list) for one in metadata.snapshots)
                 builds_on = [comparable(one.metadata_file) for one in metadata.metadata_log[-1:]]
@@ -249,11 +253,11 @@ class MetadataFiles:
 
     @property
     def named(self) -> set[str]:
-        """The lists that all name, except those that are ``pending``."""
+        """The lists that all metadata files name, except the ``pending`` files."""
         return {one for name, lists in self.lists.items() if name not in self.pending for one in lists}
 
     def outdated(self, table: Table, later: Collection[str]) -> list[str]:
-        """Those that name a list which is not there, and which the table does not name. ``later`` is a later walk:
-        a list is written before the metadata that name it."""
+        """The metadata files that name a list which is neither in ``later`` nor named by the table. ``later`` must
+        be a later walk, because a list is written before the metadata that name it."""
         there = set(later) | {comparable(snapshot.manifest_list) for snapshot in table.snapshots()}
         return [name for name, lists in self.lists.items() if not set(lists) <= there]

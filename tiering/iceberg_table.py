@@ -1,20 +1,20 @@
 """Lists the segments of a remote log in an Iceberg table of a user's catalog: the same files, without a copy.
 
 The Delta table is authoritative, and the Iceberg table follows it. Each change is one Iceberg snapshot that adds
-new segments and removes those that the remote log no longer lists. The snapshot's summary has the version of the
-Delta table, and the offsets of each partition.
+new segments, and removes segments that the remote log no longer lists. The snapshot's summary has the version of
+the Delta table, and the offsets of each partition.
 
 1. Read the Iceberg table.
 2. Read the Delta table, which is at least as new as the one of step 1.
 3. Commit the next snapshot, if no writer has.
 4. Whatever the answer, go to 1.
 
-So concurrent or late jobs never set the table back: a commit builds on a snapshot that was read before the Delta
-table.
+A commit builds on a snapshot that was read before the Delta table. So concurrent or late jobs never set the table
+back.
 
 Segments have no field ids, so the table has Iceberg's name mapping. Iceberg must not delete segments of the log:
 ``gc.enabled`` is false, and ``expire`` deletes old snapshots with Iceberg's own files only. ``delete_history``
-deletes those that may have erased values (``iceberg_history``).
+deletes the snapshots that may have erased values (``iceberg_history``).
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class IcebergTable:
         self._uri, self._options = uri, options
 
     def follow(self, remote: DeltaTopicReader, schema: pa.Schema) -> bool:
-        """Make the table list exactly the segments of the remote log; ``schema`` is the topic's physical one.
-        Creates a missing table. Returns whether it committed a snapshot.
+        """Make the table list exactly the segments of the remote log; ``schema`` is the topic's physical schema.
+        Creates a missing table. Returns whether a snapshot was committed.
 
         Raises: InvalidConfigError for a table of another topic; StorageError when the catalog or its storage
             fails, or other writers always came first; see ``load``.
@@ -106,15 +106,16 @@ class IcebergTable:
         wanted = {remote.remote.uri_of(remote.path(segment)): segment for segment in log.all_segments()}
         if held.keys() == wanted.keys():
             return False
-        for address in wanted.keys() - held.keys():  # bounded reads, before pyiceberg reads the files
+        for address in wanted.keys() - held.keys():  # reads each file within bounds, before pyiceberg reads it
             read_remote(remote.remote, remote.folder, wanted[address])
         own.allow(wanted)
         self._commit(table, log, held, wanted, schema)
         return True
 
     def _retried(self, what: str, attempt: Callable[[], T]) -> T:
-        """Try until no other writer comes first. The table shows whether a commit without an answer has landed.
-        The files of a snapshot may go while they are read, if it is not the present one any more."""
+        """Try until no other writer comes first. After a commit without an answer, the next attempt reads in the
+        table whether the commit has landed. While a snapshot is read, its files may be deleted, if it is no longer
+        the current one."""
         from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
         for left in reversed(range(COMMIT_ATTEMPTS)):
@@ -129,14 +130,14 @@ class IcebergTable:
         raise StorageError(f"the Iceberg table {self.name}: other writers were faster {COMMIT_ATTEMPTS} times")
 
     def expire(self, before_ms: int) -> int:
-        """Expire older snapshots, except the current one, and delete the Iceberg files that only they use; returns
-        the number of snapshots. Without a table: 0.
+        """Expire older snapshots, except the current one, and delete the Iceberg files that only they use. Returns
+        the number of expired snapshots; 0 without a table.
 
         Raises: see ``follow``.
         """
         from pyiceberg.exceptions import NoSuchTableError
 
-        from stratalog.tiering.iceberg_files import guard  # here: it needs pyiceberg
+        from stratalog.tiering.iceberg_files import guard  # imported here, because it needs pyiceberg
 
         with self._translated("expire snapshots of"):
             try:
@@ -160,7 +161,7 @@ class IcebergTable:
 
     def follow_clean(self, remote: DeltaTopicReader, schema: pa.Schema) -> None:
         """Step 1 of ``iceberg_history``: ``follow``, and then commit a snapshot without changes, unless the
-        present one is clean. Raises: see ``follow``."""
+        current snapshot is clean. Raises: see ``follow``."""
         self.follow(remote, schema)
         self._retried("bring up to date", lambda: self._settle(remote, schema))
 
@@ -172,9 +173,9 @@ class IcebergTable:
     def delete_history(
         self, remote: DeltaTopicReader, schema: pa.Schema, *, settled_ms: int | None
     ) -> IcebergHistory:
-        """Steps 3 to 7 of ``iceberg_history``: delete all snapshots and files of the table that may have values
-        of segments which the Delta table no longer lists. Called when ``follow`` has updated the Iceberg table.
-        Lists and manifests written after ``settled_ms`` wait for the jobs that may commit them; None: none waits.
+        """Steps 3 to 7 of ``iceberg_history``: delete all snapshots and files of the table that may have values of
+        segments which the Delta table no longer lists. Call ``follow`` first. Lists and manifests that were
+        written after ``settled_ms`` are kept for the jobs that may commit them; None: none is kept.
 
         Raises: see ``follow``; InvalidCallError if the catalog's file system cannot list files.
         """
@@ -206,7 +207,7 @@ class IcebergTable:
         if gone := sorted(unclean - kept.keys()):
             try:
                 table.maintenance.expire_snapshots().by_ids(gone).commit()
-            except ValueError as error:  # applied to newer metadata, which another run has removed them from
+            except ValueError as error:  # another run has removed them from newer metadata
                 raise CommitFailedException(str(error)) from error
         table, own = self._open(schema)
         present = {snapshot.snapshot_id for snapshot in table.snapshots()}
@@ -242,7 +243,7 @@ class IcebergTable:
         )
 
     def _is_unclean(self, table: Table, remote: DeltaTopicReader) -> bool:
-        """Whether the present snapshot names files that the Delta table does not list now."""
+        """Whether the current snapshot names files that the Delta table does not list now."""
         from stratalog.tiering.iceberg_history import unclean_snapshots
 
         present = table.current_snapshot()
@@ -250,7 +251,8 @@ class IcebergTable:
 
     @staticmethod
     def _listed(remote: DeltaTopicReader) -> set[str]:
-        """The addresses that the Delta table lists now. It is at least as new as an Iceberg table read before."""
+        """The addresses that the Delta table lists now. The Delta table is at least as new as an Iceberg table
+        that was read before it."""
         return {remote.remote.uri_of(remote.path(segment)) for segment in remote.load().all_segments()}
 
     def contents(self) -> IcebergContents | None:
@@ -269,8 +271,8 @@ class IcebergTable:
             return contents_of(table, guard(table, self.name))
 
     def drop(self) -> None:
-        """Drop the table from the catalog; segments stay. Does nothing without a table, or for one of another
-        topic.
+        """Drop the table from the catalog; segments stay. Does nothing if there is no table, or if it belongs to
+        another topic.
 
         Raises: StorageError.
         """
@@ -363,7 +365,7 @@ class IcebergTable:
 
     @contextmanager
     def _translated(self, what: str) -> Iterator[None]:
-        """Translates the various errors of catalogs."""
+        """Translate any error of a catalog into StorageError."""
         try:
             yield
         except StratalogError:
@@ -389,7 +391,7 @@ def _files(table: Table) -> dict[str, DataFile]:
 
 
 def _commit_unchanged(table: Table) -> None:
-    """Commit a snapshot that lists the same files as the present one. pyiceberg leaves out manifests that have
+    """Commit a snapshot that lists the same files as the current one. pyiceberg leaves out manifests that have
     only entries of deleted files."""
     last = table.current_snapshot()
     summary = {} if last is None else _ours(last)
@@ -401,13 +403,14 @@ def _commit_unchanged(table: Table) -> None:
 
 
 def _ours(snapshot: Snapshot) -> dict[str, str]:
-    """The properties of a snapshot that say what it lists."""
+    """The properties of a snapshot that describe the listed files."""
     found = {} if snapshot.summary is None else snapshot.summary.additional_properties
     return {name: found[name] for name in (TOPIC, TOPIC_ID, VERSION, OFFSETS) if name in found}
 
 
 def _kept(table: Table) -> dict[int, str]:
-    """The snapshots that branches and tags keep, each with the name of one; main counts before others."""
+    """The ids of the snapshots that branches and tags keep, each with the name of a branch or tag: main if it
+    keeps the snapshot."""
     refs = sorted(table.refs().items(), key=lambda named: (named[0] == MAIN, named[0]))
     return {ref.snapshot_id: name for name, ref in refs}
 
@@ -418,7 +421,7 @@ def _why_kept(ref: str) -> str:
         return (
             "another program has changed its manifests: drop the table with its files; `vacuum` creates it again"
         )
-    return f"the tag or branch {printable(ref)!r} keeps it: remove that, then erase again"
+    return f"the tag or branch {printable(ref)!r} keeps it: remove the tag or branch, then erase again"
 
 
 def _metadata_files(table: Table) -> set[str]:
@@ -437,7 +440,7 @@ _NEVER_MS = "253402300799000"
 
 def iceberg_properties(uri: str, options: StoreOptions) -> dict[str, str]:
     """Properties of a pyiceberg file system for objects below ``uri``; empty for a folder. Make them for one call
-    and never store them, as they hold credentials.
+    and never store them, because they contain credentials.
 
     Raises: StorageAuthenticationError, UnsupportedStoreError.
     """

@@ -16,7 +16,7 @@ from stratalog.tiering.statistics import listed_statistics
 
 
 def listed_segments(table: DeltaTable, what: str) -> list[RemoteSegment]:
-    """The segments that a table lists, in any order; ``what`` names it.
+    """The segments that a table lists, in any order; ``what`` names the table.
 
     Raises: CorruptionError for a file that is not a segment.
     """

@@ -1,10 +1,10 @@
 """The plan of copies to the remote tier and of expiry from it (KIP-405, the RLM task). Pure.
 
 Uploads are sealed runs below the high watermark, contiguous from the end of the remote log, as far as the copy lag
-allows (KIP-1241). A run that is one whole file is copied unchanged, under its own name. A run of several files, or
-one that begins inside a file (a late zombie's merge straddles the end of the remote log), is rewritten. Appends in
-transactions are also rewritten: the remote tier stops at the last stable offset, and every segment there marks its
-committed records (``control IS NULL``).
+allows (KIP-1241). A run of one complete file is copied unchanged, under the file's name. A run of several files,
+or one that begins inside a file (a zombie's late merge straddles the end of the remote log), is rewritten. Appends
+in transactions are also rewritten: the remote tier stops at the last stable offset, and every segment there marks
+its committed records (``control IS NULL``).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class UploadPlan:
 
     @property
     def end(self) -> int:
-        """The end of the remote log once all is committed."""
+        """The end of the remote log once all uploads are committed."""
         return self.runs[-1].end if self.runs else self.start
 
     @property
@@ -80,14 +80,14 @@ class UploadPlan:
 def earliest_pending_upload(log: ReplicaLog, remote: Sequence[RemoteSegment], log_start: int, what: str) -> int:
     """The next offset of the leader to upload (KIP-1023, "ListOffsets API").
 
-    It is the end of the remote log, if the log still reaches back that far. Otherwise it is the leader's first
-    offset, and the old remote segments must be removed in the same commit (``expiry.expired_segments``): nothing
-    was ever tiered, or tiering was off for so long that "the leader's Log-Start-Offset is much ahead of the
-    highest offset on the remote storage" (KIP-1023, "ReplicaFetcher Changes").
+    It is the end of the remote log, if the leader's log still reaches back that far. Otherwise it is the leader's
+    first offset, and the old remote segments must be removed in the same commit (``expired_segments``). This
+    happens if nothing was ever tiered, or if tiering was off for so long that "the leader's Log-Start-Offset is
+    much ahead of the highest offset on the remote storage" (KIP-1023, "ReplicaFetcher Changes").
 
-    Raises: CorruptionError if the remote log has another history than the leader (an unclean election);
-        LogGapError if the leader has deleted records that the remote log lacks: the remote store is not the same
-        as before, or is not mounted, and an upload would begin a table that hides the existing one.
+    Raises: CorruptionError if the remote log has a different history than the leader (after an unclean election);
+        LogGapError if the leader has deleted records that the remote log lacks. (Then the remote store is a
+        different one, or is not mounted. An upload would begin a table that hides the existing table.)
     """
     if not remote or remote[-1].next_offset <= log_start:
         if log.local_start > log_start:
@@ -135,11 +135,12 @@ def plan_uploads(
     unerased: Container[DataName] = (),
 ) -> UploadPlan:
     """The due uploads of the leader's log from ``start``, the ``earliest_pending_upload`` (of the remote log as
-    read after listing the leader). An active tail older than ``expires_ms`` is sealed, as it must be remote before
-    the brokers may delete it. ``latest_ms`` is called only if that, or ``lag``, is a time; ``oldest_ms``: see
-    ``sealed_runs``. ``transactions`` are those of the log from there on; None without any. Files that begin below
-    the bound of ``rule`` wait until they follow it (``tiering.removal``), and ``unerased`` files until they no
-    longer contain erased records (``tiering.erasure``).
+    read after listing the leader). An active tail older than ``expires_ms`` is sealed, because it must be in the
+    remote tier before the brokers may delete it. ``latest_ms`` is called only if ``expires_ms`` or ``lag`` is a
+    time; ``oldest_ms``: see ``sealed_runs``. ``transactions`` are the log's transactions from ``start`` on; None
+    without transactions. Files that begin below the bound of ``rule`` wait until they follow the rule
+    (``tiering.removal``), and ``unerased`` files until they no longer contain erased records
+    (``tiering.erasure``).
 
     Raises: see ``latest_ms``.
     """
@@ -208,11 +209,11 @@ def why_not_due(
 
 
 def waiting_as_before(pending_bytes: int, end: int, policy: MergePolicy) -> str:
-    """The same reason for a log, tiered up to ``end``, that is unchanged since an earlier plan found that none of
-    its ``pending_bytes`` were due.
+    """The reason if the log has not changed since an earlier plan, which found that none of the ``pending_bytes``
+    were due. The log is tiered up to ``end``.
     """
     if not pending_bytes:
-        return "all of it is in the remote tier" if end else "no records"
+        return "all of the log is in the remote tier" if end else "no records"
     return f"{bytes_text(pending_bytes)}, as in the previous run: a segment is {sealing(policy)}"
 
 
@@ -227,13 +228,13 @@ def changes_at_ms(
     latest_ms: LatestMs = lambda _: 0,
     oldest_ms: Callable[[Link], int] = made_ms,
 ) -> int:
-    """The earliest time at which the plan may change only because time passes; ``now_ms`` if it already may. Only
-    for a plan without uploads. Raises: see ``latest_ms``."""
+    """The earliest time at which the plan may change only because time passes; ``now_ms`` if it may already have
+    changed. Only for a plan without uploads. Raises: see ``latest_ms``."""
     left = [link for link in log.chain if link.end > plan.end]
     if not left:
         return 2**63 - 1
     if plan.held_bytes and lag.ms > 0:
-        return now_ms  # the records' own timestamps decide, and they are read each time
+        return now_ms  # the timestamps of the records decide, and these are read each time
     sealed_ms = oldest_of(left, oldest_ms) + policy.segment_ms
     if expires_ms != UNLIMITED:  # nothing changes before the last file has expired
         sealed_ms = min(sealed_ms, latest_ms(left[-1]) + expires_ms + 1)
@@ -241,8 +242,8 @@ def changes_at_ms(
 
 
 def waiting_since_ms(log: ReplicaLog, start: int, oldest_ms: Callable[[Link], int]) -> int | None:
-    """The time since which the first record at or above ``start``, the end of the remote log, has existed; None
-    without one. ``oldest_ms``: see ``sealed_runs``.
+    """The creation time of the first record at or above ``start``, the end of the remote log; None without a
+    record. ``oldest_ms``: see ``sealed_runs``.
 
     Raises: see ``oldest_ms``.
     """
@@ -251,8 +252,8 @@ def waiting_since_ms(log: ReplicaLog, start: int, oldest_ms: Callable[[Link], in
 
 
 def expired_segments(remote: RemoteLog, log_starts: Mapping[int, int]) -> list[RemoteSegment]:
-    """The segments wholly below the log start offset of their partition, in order. A segment that only begins
-    below it is kept, and readers skip its first records: files are never cut for retention.
+    """The segments that are completely below the log start offset of their partition, in order. A segment that
+    only begins below the offset is kept, and readers skip its first records: files are never cut for retention.
     """
     return [
         segment
@@ -263,10 +264,10 @@ def expired_segments(remote: RemoteLog, log_starts: Mapping[int, int]) -> list[R
 
 
 def both_tiers(remote: Sequence[RemoteSegment], local: Sequence[LogFile]) -> list[LogFile]:
-    """The whole log of a partition for total retention: every offset once, the remote part first.
+    """The complete log of a partition for total retention: every offset once, the remote part first.
 
     ``local`` are the leader's files in order. Files that the remote log contains are left out. A file that
-    straddles the end of the remote log starts there, and counts with its whole size.
+    straddles the end of the remote log starts there, but has its full size.
     """
     end = remote[-1].next_offset if remote else 0
     rest = [replace(extent, start=max(extent.start, end)) for extent in local if extent.end > end]

@@ -28,18 +28,19 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A file in the folder that may replace the listed one of its partition."""
+    """A file in the folder that may replace the listed file of its partition."""
 
     partition: int
     leader_epoch: int
-    """The epoch of the leader whose snapshot it holds."""
+    """The epoch of the leader whose snapshot the file holds."""
     snapshot: CheckpointName
     path: str
     size_bytes: int
     modified_ms: int
     records: int
     instead_of: str | None
-    """The path of the file that this one was planned to replace; that file may have any end offset."""
+    """The path of the listed file that this file was planned to replace. This file may replace it even without a
+    greater end offset."""
 
 
 def published_schema(schema: pa.Schema) -> pa.Schema:

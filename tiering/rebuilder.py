@@ -2,8 +2,9 @@
 writers have put in place of its segment.
 
 This module does not delete or change existing objects. A damaged object keeps its name until the table has dropped
-it and the delay is over; a rebuilt one gets a new name. Only a missing object is restored under its old name, if
-its old bytes still exist: then every version of the table that lists it is readable again.
+it and the delay is over; a rebuilt one gets a new name. There is one exception: a missing object is restored under
+its old name, if its old bytes still exist. Then every version of the table that lists the object is readable
+again.
 """
 
 from __future__ import annotations
@@ -49,15 +50,15 @@ def rebuild(
 ) -> Uploaded:
     """Copy ``run``, files of a replica, into the topic's ``folder`` of ``remote``: the offsets of ``lost``, whose
     object is damaged or missing; None if the table does not list these offsets. ``state`` is the producer state at
-    its end, if the files do not show it.
+    the end of ``run``, if the files do not show it.
 
-    1. Stage the bytes, checked on their way.
+    1. Stage the bytes, and check them during the copy.
     2. Give them a free name.
-    3. Read everything back, every checksum.
+    3. Read everything back, and verify every checksum.
 
     A crash leaves an uncommitted object.
 
-    Raises: CorruptSegmentError when the replica, or the remote tier, returns other bytes than were written;
+    Raises: CorruptSegmentError when the replica, or the remote tier, returns different bytes than were written;
         SourceChangedError, StorageError, OutcomeUnknownError.
     """
     run = as_whole(source, run)
@@ -84,8 +85,8 @@ class Beside:
     lineage: Lineage
     """The leader's lineage, which includes the segment."""
     producers: Mapping[str, ProducerEntry]
-    """The producer state at its end, if that is the end of the remote log; otherwise empty, because no replica
-    begins at that offset.
+    """The producer state at the end of the segment, if the remote log ends there. Otherwise empty, because no
+    replica begins at that offset.
     """
 
 
@@ -99,9 +100,9 @@ def rebuild_from_records(
     *,
     compression: str,
 ) -> Uploaded:
-    """Rebuild a segment from all of its records, in order. This is for a table that other writers have rewritten
-    and a segment whose object a VACUUM has deleted, so that the files of the other writers are the only copy. This
-    takes much memory, so segments are rebuilt one at a time.
+    """Rebuild a segment from all of its records, in order. Needed if other writers have rewritten the table, and a
+    VACUUM has deleted the segment's object: then the other writers' files have the only copy of the records. A
+    rebuild takes much memory, so segments are rebuilt one at a time.
 
     Raises: see ``rebuild``; errors of ``records``.
     """

@@ -1,5 +1,5 @@
-"""A batch of changes to a remote log: the change of its next version, and the outcome. Pure, except that it reads
-the current leaders between two steps of a commit.
+"""Decides on a batch of changes to a remote log: the change for the log's next version, and the outcome. Pure,
+except that a decision reads the current leaders between two steps of a commit.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ class CommittedBatch:
 
     log: RemoteLog
     listed: tuple[Uploaded, ...]
-    """Segments that are now in the table, by this commit or another writer's."""
+    """Segments that are now in the table, by this commit or a commit of another writer."""
     superseded: tuple[Uploaded, ...]
     """Segments that are not in the table because other files contain their offsets, or the log start has passed
-    them. They are litter in the remote tier.
+    them. Their objects are litter in the remote tier.
     """
     fenced: tuple[Uploaded, ...] = ()
     """Segments that are not in the table because their partitions have a later leader epoch than the upload."""
     stale: tuple[Uploaded, ...] = ()
-    """Segments that are not in the table because they, or segments before them, follow an older removal rule than
-    the log does, or were uploaded before an erasure of their partition.
+    """Segments that are not in the table because they were uploaded before an erasure of their partition, or
+    because they follow an older removal rule than the log does. Later segments of the same partition are also
+    refused.
     """
     made: frozenset[str] = frozenset()
     """Paths of the segments that this commit added."""
@@ -45,19 +46,19 @@ class CommittedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """Adjacent segments with damaged or missing objects, and their replacements: the same records, from the log
-    start on.
+    """Adjacent segments with damaged or missing objects, and their replacements. These have the same records, from
+    the log start on.
     """
 
     lost: tuple[RemoteSegment, ...]
     uploads: tuple[Uploaded, ...]
-    """None if all of it is below the log start."""
+    """None if all records are below the log start."""
     log_start: int
 
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """The additions and removals of a version; false if empty."""
+    """The additions and removals of a version. The object is false if there are none."""
 
     adds: tuple[Uploaded, ...]
     removes: tuple[RemoteSegment, ...]
@@ -82,7 +83,7 @@ class TableChange:
 
     def info(self, topic: str) -> dict[str, str]:
         """The commit info. Programs read the topic, the operation and its offsets by partition (JSON, half-open
-        ranges). ``userMetadata``, which ``DESCRIBE HISTORY`` shows, has the same as text.
+        ranges). ``userMetadata``, which ``DESCRIBE HISTORY`` shows, has the same information as text.
         """
         arrived, left = _ranges(upload.segment for upload in self.adds), _ranges(self.removes)
         if self.operation:
@@ -122,7 +123,7 @@ def decide(
     log: RemoteLog, adds: Sequence[Uploaded], removes: Sequence[RemoteSegment], histories: Histories
 ) -> TableChange | CommittedBatch:
     """Steps 2 and 3 of ``DeltaTopicTable.commit`` on the table as just read: the change for the next version, or
-    the outcome of the batch if nothing changes. Only a change reads the current leaders.
+    the outcome of the batch if nothing changes. The current leaders are read only if there is a change.
 
     Raises: LogGapError, CorruptionError when the batch would break the log; InvalidCallError, see
         ``Histories.check``.
@@ -154,7 +155,7 @@ def decide(
 
 
 def _is_wanted(segment: RemoteSegment, log_starts: Mapping[int, int]) -> bool:
-    """Whether the log start has not passed the segment since its upload. Otherwise the segment's object may have
+    """Whether the log start has not passed the segment since its upload. If it has, the segment's object may have
     been deleted.
     """
     log_start = log_starts.get(segment.partition)
@@ -164,9 +165,9 @@ def _is_wanted(segment: RemoteSegment, log_starts: Mapping[int, int]) -> bool:
 def decide_rebuilt(
     log: RemoteLog, rebuilt: Sequence[Rebuilt], histories: Histories = _NOBODYS
 ) -> TableChange | CommittedBatch:
-    """Like ``decide``, for rebuilt segments: they replace the lost segments that are still listed. (If those are
-    no longer listed, retention, a removal of records or another heal was first.) Leaders do not matter, because
-    the records are the same; a later erasure does.
+    """Like ``decide``, for rebuilt segments: they replace the lost segments that are still listed. (If some are no
+    longer listed, then retention, a removal of records or another heal was first.) Leaders do not matter, because
+    the records are the same. A later erasure does matter.
 
     Raises: LogGapError, CorruptionError when the batch would break the log.
     """
@@ -208,7 +209,7 @@ def _rebuilding(log: RemoteLog, rebuilt: Sequence[Rebuilt]) -> tuple[TableChange
 
 def _check_follows(log: RemoteLog, new: RemoteSegment, lost: Iterable[RemoteSegment]) -> None:
     """Raises: CorruptionError when a rebuilt segment may contain records that the recorded rule has removed from a
-    lost one. Records that a later rule has removed may come back until that rule is carried out.
+    lost segment. Records that a later rule has removed may come back until that rule is applied.
     """
     for each in lost:
         overlaps = new.base_offset < each.next_offset and each.base_offset < new.next_offset
@@ -235,8 +236,8 @@ def _lacking(
 
 
 def committed(log: RemoteLog, adds: Sequence[Uploaded], fenced: Collection[int]) -> CommittedBatch:
-    """The outcome of adding these segments when all are added or refused. ``fenced``: partitions with a later
-    leader epoch than that of their uploads."""
+    """The outcome when each of these segments was added or refused. ``fenced``: partitions with a later leader
+    epoch than their uploads have."""
     listed = {segment.path for segment in log.all_segments()}
     there = tuple(upload for upload in adds if upload.segment.path in listed)
     others = [upload for upload in adds if upload.segment.path not in listed]

@@ -1,4 +1,4 @@
-"""Reads objects of the remote tier that the table lists, or is about to list."""
+"""Reads objects of the remote tier that the table lists, or that a commit is about to add."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stratalog.partitions.store.protocol import Store, StoredObject
 from stratalog.tiering.remote_segment import RemoteSegment
 
 REMEMBERED_BYTES = 64 * 1024 * 1024
-"""Memory for the objects that a process has fully verified: about 100,000."""
+"""The memory for a record of the objects that a process has fully verified: about 100,000 objects."""
 
 _verified: BoundedCache[tuple[Store, StoredObject, RemoteSegment], bool] = BoundedCache(REMEMBERED_BYTES)
 
@@ -37,8 +37,7 @@ def read_remote(remote: Store, folder: str, segment: RemoteSegment) -> Segment:
 
 def verify_remote(remote: Store, segment: RemoteSegment, there: StoredObject) -> None:
     """Read all bytes of a remote segment's object ``there``, and compare them with the checksum that was computed
-    when they were written. Each object is read once per process, because it is written once and its version
-    identifies it.
+    at the write. A process reads each object once: an object is written only once, and its version identifies it.
 
     Raises: see ``read_remote``.
     """

@@ -1,8 +1,8 @@
 """The remote part of a topic's logs: the fold of its Delta table at one version. Pure.
 
-``RemoteLog.of`` builds it from the live files; ``after`` is the same log with a commit's adds and removes
-applied, which checks a commit before it is made. Both use one constructor, so that no remote log with a gap or an
-overlap can exist: it holds every offset once.
+``RemoteLog.of`` builds the log from the live files. ``after`` applies the adds and removes of a commit to a log,
+which checks the commit before it is made. Both use one constructor, which refuses gaps and overlaps. So every
+remote log holds each offset once.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class RemoteLog:
     rewrite: Rewrite | None = None
     """Files with which other writers replaced some segments; None if the table lists exactly the segments."""
     rules: Mapping[int, Rule] = field(default_factory=dict)
-    """By partition: the last removal rule that the whole partition follows, if there is one (``tiering.removal``).
+    """By partition: the last removal rule that all segments follow, if there is one (``tiering.removal``).
     """
     erased: Mapping[int, int] = field(default_factory=dict)
-    """By partition: the generation of the last erasure that the whole partition follows, if there is one
+    """By partition: the generation of the last erasure that all segments follow, if there is one
     (``tiering.erasure``).
     """
 
@@ -49,7 +49,7 @@ class RemoteLog:
         rules: Mapping[int, Rule] | None = None,
         erased: Mapping[int, int] | None = None,
     ) -> RemoteLog:
-        """The log of these segments, in any order.
+        """Build the log from these segments, given in any order.
 
         Raises: LogGapError for missing offsets, CorruptionError for duplicate offsets.
         """
@@ -72,7 +72,7 @@ class RemoteLog:
 
     @property
     def memory_bytes(self) -> int:
-        """The approximate size in memory, without the rewrite: a segment is two objects plus numbers."""
+        """The approximate size in memory, without the rewrite: a segment takes two objects plus numbers."""
         return 1024 + 500 * sum(map(len, self.segments.values()))
 
     def of_partition(self, partition: int) -> tuple[RemoteSegment, ...]:
@@ -92,17 +92,17 @@ class RemoteLog:
         return found[-1].next_offset if found else None
 
     def generation(self, partition: int) -> int:
-        """The generation of the last rule or erasure that the whole partition follows; 0: none."""
+        """The generation of the last rule or erasure that all segments of the partition follow; 0: none."""
         rule = self.rules.get(partition)
         return max(0 if rule is None else rule.generation, self.erased_to(partition))
 
     def erased_to(self, partition: int) -> int:
-        """The generation of the last erasure that the whole partition follows; 0: none."""
+        """The generation of the last erasure that all segments of the partition follow; 0: none."""
         return self.erased.get(partition, 0)
 
     def lacks_erasure(self, partition: int, generation: int) -> bool:
-        """Whether this log may list records that the partition's last erasure, of this generation, names. The
-        table records an erasure before the erasure is reported.
+        """Whether this log may list records that the partition's last erasure names; ``generation`` is that of the
+        erasure. The table records an erasure before the erasure is reported.
         """
         return self.erased_to(partition) < generation
 
@@ -113,15 +113,15 @@ class RemoteLog:
         return max(segment.generation, rule.generation if below and rule is not None else 0)
 
     def is_outdated(self, partition: int, generation: int) -> bool:
-        """Whether this log lacks a rule that the current remote log certainly has, given the generation of the
-        partition's last rule in the metadata. A rule is committed only when the remote log follows the previous
-        rule.
+        """Whether this log lacks a rule that the current remote log certainly follows. ``generation`` is that of
+        the partition's last rule in the metadata. (A rule is committed only if the remote log follows the previous
+        rule.)
         """
         return self.generation(partition) < generation - 1
 
     def stale(self, adds: Iterable[RemoteSegment]) -> list[RemoteSegment]:
-        """The adds beyond the end of this log that must be refused, because they follow an older rule than the log
-        does at their offsets; and all later adds of the same partitions.
+        """The adds beyond the end of this log that must be refused: adds that follow an older rule than the log
+        does at their offsets, and all later adds of the same partitions.
         """
         found: list[RemoteSegment] = []
         partitions: set[int] = set()
@@ -151,7 +151,7 @@ class RemoteLog:
         return sum(segment.size_bytes for segment in self.of_partition(partition))
 
     def after(self, adds: Iterable[RemoteSegment], removes: Iterable[RemoteSegment], version: int) -> RemoteLog:
-        """This log with a commit applied.
+        """Return this log with a commit applied.
 
         Raises: LogGapError, CorruptionError if the result would not be a valid remote log.
         """

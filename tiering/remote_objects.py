@@ -1,4 +1,4 @@
-"""The objects in a topic's folder of the remote store, compared with its table, and the litter among them. Pure.
+"""Compares the objects in a topic's folder of the remote store with the topic's table, and finds litter. Pure.
 
     listed                                          stays
     removed from the table                          deleted after the delay, for running readers (KIP-405,
@@ -6,17 +6,18 @@
     uploaded, never committed (COPY_SEGMENT_STARTED):
       below the log start offset                    deleted: it is not needed
       begins below the end of the remote log        deleted: a commit would find other files with its offsets
-      of another history than the leader's          deleted: no commit would take it
+      of a different history than the leader's      deleted: no commit would take it
       the topic is no longer tiered                 deleted
-      of a removal rule that is not carried out  stays: a commit may list it, until the table has the rule
+      of a removal rule that is not applied yet     stays: a commit may list it, until the table has the rule
       anything else                                 stays: the next tier run commits it, or files with its offsets
 
-An upload without a commit is deleted only after a day, by the clock of the storage. The first two cases would be
-safe without that, because log starts never move back, and a late commit is superseded. (An upload that only begins
-below the log start may be about to be committed, if the log start has just moved; it is superseded soon.) The
-others may become valid again, if another unclean election restores the lost history. Then a tier run finds the
-file, or uploads it again. Even if it finds the file just before another run deletes it, no record is lost, because
-a broker keeps its records until their remote copy was found after the commit.
+An upload without a commit is deleted only after a day, by the clock of the storage. In the first two cases, an
+earlier deletion would also be safe, because log starts never move back, and a late commit is superseded. (An
+upload that only begins below the log start may be about to be committed, if the log start has just moved; such an
+upload is superseded soon.) Uploads in the other cases may become valid again, if another unclean election restores
+the lost history. Then a tier run finds the file, or uploads it again. Even if the run finds the file just before
+another run deletes it, no record is lost, because a broker keeps its records until their remote copy was found
+after the commit.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class RemoteObjects:
         return self.foreign[path] if found is None else found.object
 
     def holds(self, segment: RemoteSegment) -> bool:
-        """Whether a listed segment's object exists, with its size."""
+        """Whether a listed segment's object exists and has the listed size."""
         found = self.segments.get(segment.path)
         return found is not None and found.object.size_bytes == segment.size_bytes
 
@@ -107,12 +108,13 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicLitter:
-    """The litter among a topic's objects, and the undecided partitions."""
+    """The litter among a topic's objects, and the partitions with undecided objects."""
 
     litter: Mapping[str, Why]
     """Keyed by path."""
     undecided: frozenset[int]
-    """Partitions with an old upload beyond the end of their remote log, which only the leader's lineage can judge.
+    """Partitions with an old upload beyond the end of their remote log, which can be judged only by the leader's
+    lineage.
     """
 
 
@@ -126,9 +128,9 @@ def find_litter(
     tiered: bool,
     before_ms: int,
 ) -> TopicLitter:
-    """The litter, by the table in the module's docstring. ``log`` and ``removed`` were read after ``objects``, and
-    ``log_starts`` after both. ``lineages`` are the known lineages of leaders; ``before_ms`` is a day ago on the
-    storage's clock."""
+    """Find the litter, by the table in the module's docstring. ``log`` and ``removed`` were read after
+    ``objects``, and ``log_starts`` after ``log`` and ``removed``. ``lineages`` are the known lineages of leaders;
+    ``before_ms`` is a day ago on the storage's clock."""
     listed = {segment.path for segment in log.all_segments()}
     litter: dict[str, Why] = {
         path: Why.OF_OTHERS
@@ -150,7 +152,7 @@ def find_litter(
         if not tiered:
             litter[path] = Why.NOT_TIERED
         elif found.name.generation > log.generation(found.partition):
-            continue  # a late commit may still list it (tiering.removal)
+            continue  # a late commit may still list the object (tiering.removal)
         elif next_offset <= log_starts.get(found.partition, 0):
             litter[path] = Why.EXPIRED
         elif found.name.base_offset < (log.end(found.partition) or 0):

@@ -32,8 +32,8 @@ class RemoteSegment:
     modified_ms: int = field(default=0, compare=False)
     """The time when the object appeared in the remote store, by the store's clock; 0 if unknown."""
     rebuilt: int = 0
-    """The number of the object with that name: 0 for the first upload. Later ones replace a damaged object, or one
-    with other content that was never committed."""
+    """The number of the object with that name: 0 for the first upload. Later objects replace a damaged object, or
+    an object with different content that was never committed."""
 
     def __post_init__(self) -> None:
         if self.next_offset <= self.name.base_offset or self.name.next_offset not in (None, self.next_offset):
@@ -63,7 +63,7 @@ class RemoteSegment:
 
     @property
     def records(self) -> int:
-        """The number of rows: records, and gaps in place of removed records."""
+        """The number of rows. A row is a record, or a gap in place of a removed record."""
         return self.next_offset - self.base_offset
 
     @property
@@ -90,8 +90,8 @@ class RemoteSegment:
         max_timestamp_ms: int | None,
         modified_ms: int,
     ) -> RemoteSegment:
-        """The segment of an add action; None for statistics that the action lacks. ``what`` names the table in
-        errors.
+        """The segment of an add action. Pass None for statistics that the action lacks. ``what`` names the table
+        in errors.
 
         Raises: CorruptionError when the path is not that of a segment, or contradicts the statistics.
         """

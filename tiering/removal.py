@@ -1,18 +1,19 @@
 """Removes records from a remote log while all others keep their offsets (``partitions.removal``). Pure.
 
 A rewritten segment
-    ``<base>-<next>.<epoch>.<generation>.parquet``, as on a broker, with a row for each offset. The row of a
-    removed record is a gap. Readers of other engines skip gaps with ``control IS NULL``, like the gaps of a mirror
-    and markers. Rows stay because everything that reads remote segments depends on them: fetches, lookups by time,
-    the page index and partial ranges convert an offset to a position; ``numRecords`` gives the end of a file whose
-    name does not contain it; a bootstrap and a heal compare a footer's offsets with the table's. A gap takes a few
-    bits, because runs of nulls and consecutive offsets compress well.
+    It is named ``<base>-<next>.<epoch>.<generation>.parquet``, as on a broker, and has a row for each offset. The
+    row of a removed record is a gap. Readers of other engines skip gaps with ``control IS NULL``, like markers and
+    the gaps of a mirror. Rows stay because everything that reads remote segments depends on them. Fetches, lookups
+    by time, the page index and partial ranges convert an offset to a position. ``numRecords`` gives the end of a
+    file whose name does not contain it. A bootstrap and a heal compare a footer's offsets with the table's. A gap
+    takes a few bits, because runs of nulls and consecutive offsets compress well.
 
 The rule of a partition
-    The property ``stratalog.rules`` of the table has, for each partition, the last rule that its remote log
-    follows (``RemoteLog.rules``). A segment that begins below the bound follows that rule, whatever generation its
-    name has: a segment without a record to remove is not rewritten. A segment above the bound follows the rule in
-    its name. A segment that crosses the bound is rewritten like the others, but keeps all records above the bound.
+    The property ``stratalog.rules`` of the table has, for each partition, the last rule that the partition's
+    remote log follows (``RemoteLog.rules``). A segment that begins below the rule's bound follows the rule,
+    whatever generation the segment's name has: a segment without a record to remove is not rewritten. A segment
+    above the bound follows the rule in its own name. A segment that crosses the bound is rewritten like the
+    others, but keeps all records above the bound.
 
 The order of steps
     1. The metadata commit the rule. Every member of the ISR and the table must follow the previous rule. The bound
@@ -22,7 +23,8 @@ The order of steps
     2. Segments are rewritten in ascending order, by the keys of the whole log: from the remote log below the
        leader's local start, and from the leader above it. An object is read back before it is committed. Each
        commit removes the old segments of a range and adds the new one, in one version that changes data. Like
-       every commit, it is checked: each offset once, without gaps, of a greater generation.
+       every commit, it is checked: the log still has each offset once, without gaps, and the new segment has a
+       greater generation.
     3. The table records the rule, in a version of its own, but only if each segment below the bound follows the
        rule or has nothing to remove.
     4. Only then does the leader rewrite its own files, and followers copy them (``partitions.removal``).
@@ -30,33 +32,34 @@ The order of steps
     committed again.
 
     Step 3 before step 4 is a safety step (!). At each offset, the remote log follows the rule of every replica's
-    file, or a later one. So if a broker drops a local file, and readers use the remote segment instead, no removed
-    record comes back, and no earlier record whose tombstone has been removed.
+    file, or a later one. Suppose that a broker drops a local file, and readers use the remote segment instead.
+    Then no removed record comes back, and neither does an earlier record whose tombstone has been removed.
 
-    A rule removes a tombstone only after all tiers have carried out a rule that removed the earlier records of its
-    key. So a reader must not combine a table from before the preceding rule with a current replica: a reader may
-    use a cached table only if it has the rule before the partition's last one (``RemoteLog.is_outdated``).
+    A rule removes a tombstone only after an earlier rule, which removed the earlier records of the tombstone's
+    key, was applied in all tiers. So a reader must not combine an old table with a current replica. A reader may
+    use a cached table only if the table has the rule before the partition's last rule (``RemoteLog.is_outdated``).
 
 Late uploads, and late removals
     A commit refuses an upload of a lesser generation that begins below the recorded bound (``RemoteLog.stale``):
     the table that the commit continues shows the bound. A commit that has read the table before step 3 loses the
-    race against it. ``tier`` uploads the leader's rewritten files instead. A late commit of rewritten segments
-    finds that the replaced ones are gone, or that the rule is recorded, and changes nothing. ``vacuum`` deletes an
-    uncommitted object only if its rule is recorded, so no late commit lists a deleted object.
+    race against step 3. ``tier`` uploads the leader's rewritten files instead. A late commit of rewritten segments
+    finds that the segments to replace are gone, or that the rule is recorded, and changes nothing. ``vacuum``
+    deletes an uncommitted object only if the object's rule is recorded, so no late commit lists a deleted object.
 
 Removed, or lost
     A gap is a row that a checksum covers. A segment whose name and footer disagree about the generation is
-    damaged. A damaged object is rebuilt from a replica whose file follows the object's rule or a later one, or the
-    recorded rule: a file of an older rule would bring back records whose tombstone has been removed. If no replica
-    has such a file, ``compact`` makes one. Comparisons of records with a replica of another generation leave out
-    gaps.
+    damaged. A damaged object is rebuilt from a replica whose file follows the object's rule or a later rule, or
+    the recorded rule. A file of an older rule would bring back records whose tombstone has been removed. If no
+    replica has such a file, ``compact`` makes one. Comparisons of records with a replica of another generation
+    leave out gaps.
 
-    A cluster that is restored from the remote tier gets the rules of its tables, in the metadata and in the tables
-    up to the end of the remote log (``adopted_rules``). Its next rule has a greater generation than every segment.
+    A cluster that is restored from the remote tier gets the rules of its tables, up to the end of the remote log,
+    in the metadata and in the tables (``adopted_rules``). The cluster's next rule has a greater generation than
+    every segment.
 
 Invariants, in addition to C1 to C3
-    C4  a record that a rule has removed from one tier does not come back to a reader of both: at each offset, the
-        generation of the remote log is at least that of every replica's file
+    C4  a record that a rule has removed from one tier does not come back to a reader of both tiers: at each
+        offset, the generation of the remote log is at least that of every replica's file
     C5  a replaced object stays until ``vacuum`` deletes it, after ``file.delete.delay.ms``: until then every
         version of the table can be read
 """
@@ -81,7 +84,7 @@ RULES = "stratalog.rules"
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """Adjacent segments, and the segment that replaces them, with fewer records at the same offsets."""
+    """Adjacent segments, and the segment that replaces them: it has fewer records at the same offsets."""
 
     former: tuple[RemoteSegment, ...]
     upload: Uploaded
@@ -117,8 +120,8 @@ def rules_of(properties: Mapping[str, str | None], what: str) -> dict[int, Rule]
 def decide_removed(
     log: RemoteLog, replaced: Sequence[Replaced], operation: str = "compact"
 ) -> TableChange | CommittedBatch:
-    """Step 2, like ``remote_change.decide``. Replacements of segments that are no longer listed, and replacements
-    by a rule that is already recorded, are left out: another driver, retention or a heal was faster.
+    """Step 2: like ``remote_change.decide``, for replacements. A replacement is skipped if its former segments are
+    no longer listed, or if its rule is already recorded: another driver, retention or a heal was faster.
 
     Raises: LogGapError, CorruptionError when the batch would break the log.
     """
@@ -150,8 +153,8 @@ def _check_greater(log: RemoteLog, each: Replaced) -> None:
 
 
 def decide_followed(log: RemoteLog, followed: Mapping[int, Followed]) -> TableChange | RemoteLog:
-    """Step 3: a change that records the rules. If there is nothing to record, the log. A rule waits while a listed
-    segment was not examined.
+    """Step 3: the change that records the rules, or the log if there is nothing to record. A rule waits while a
+    listed segment was not examined.
     """
     new = {
         partition: each.rule
@@ -168,8 +171,8 @@ def to_rewrite(segments: Iterable[RemoteSegment], rule: Rule) -> tuple[RemoteSeg
 
 
 def last_rule(log: RemoteLog, partition: int) -> Rule | None:
-    """The first rule of a partition in a cluster that knows only the partition's remote log: the recorded rule
-    (``adopted_rules``), with the greatest generation of a segment or an erasure. None if no record was removed.
+    """The first rule of a partition in a cluster that continues from the remote log alone. It is the recorded rule
+    (``adopted_rules``), with the greatest generation of any segment or erasure. None if no record was removed.
     """
     recorded = adopted_rules(log).get(partition)
     generations = (segment.generation for segment in log.of_partition(partition))
@@ -183,7 +186,7 @@ def last_rule(log: RemoteLog, partition: int) -> Rule | None:
 def adopted_rules(log: RemoteLog) -> dict[int, Rule]:
     """The recorded rules, for a cluster that continues from the remote log: none extends above the end of its
     partition. A rule may have been recorded before the first upload, with the bound of the lost brokers; the
-    offsets from the end on get other records, which it does not concern.
+    offsets from the end on get new records, to which that rule does not apply.
     """
     return {
         partition: Rule(rule.generation, min(rule.bound, end), min(rule.tombstones_before, end))

@@ -50,9 +50,9 @@ class RemovedRemotely:
 
     replaced: tuple[Replaced, ...] = ()
     examined: frozenset[str] = frozenset()
-    """The paths of the segments below the bound from which nothing is removed."""
+    """The paths of the segments below the bound that have no record to remove."""
     left: int = 0
-    """The number of segments that remain to be made."""
+    """The number of segments that are still to be made."""
     made: int = 0
     """The number of segments that earlier parts made."""
     gaps: int = 0
@@ -68,7 +68,7 @@ class RemovedRemotely:
         return self.made + len(self.replaced)
 
     def after(self, before: RemovedRemotely) -> RemovedRemotely:
-        """The figures of this part and of those before it, without their segments."""
+        """The figures of this part and of the parts before it, without their segments."""
         return RemovedRemotely(
             left=self.left,
             made=before.segments + self.segments,
@@ -98,11 +98,11 @@ def carry_out_remotely(
     spend: Callable[[int], None] = _free,
 ) -> RemovedRemotely:
     """Rewrite the segments of a partition's remote log from which ``rule`` removes records: those whose key has a
-    later record in either tier. ``segments`` are all of the partition; ``log`` is that of its leader; ``folder``
-    is the topic's. ``spend``: see ``rewrite_segments``. Nothing is committed.
+    later record in either tier. ``segments`` are all segments of the partition; ``log`` is the leader's log;
+    ``folder`` is the topic's folder. ``spend``: see ``rewrite_segments``. Nothing is committed.
 
     Raises: RetriableError for a rule above the last stable offset; LogGapError if the segments end before the
-        leader's log starts, which may happen if they were read long before that log; see ``rewrite_segments``.
+        leader's log starts, which may happen if they were read long before the log; see ``rewrite_segments``.
     """
     todo = to_rewrite(segments, rule)
     if not todo:
@@ -114,7 +114,8 @@ def carry_out_remotely(
         found.find(_keys(leader, log, transactions, rule, erased, remote, folder, segments))
 
         def by_rule(first: int, end: int) -> npt.NDArray[np.bool_]:
-            """A boolean for each record: whether the rule removes it. Records above the bound are not removed."""
+            """Return a boolean for each record: whether the rule removes the record. Records above the bound are
+            kept."""
             until = max(first, min(end, rule.bound))
             return np.concatenate([found.removed(first, until), np.zeros(end - until, bool)])
 
@@ -137,10 +138,10 @@ def rewrite_segments(
     options: RemovingOptions,
     spend: Callable[[int], None] = _free,
 ) -> RemovedRemotely:
-    """Write segments of a partition again, in ascending order, without the records of ``removal``; neighbors of at
-    most ``options.segment_bytes`` in total become one segment. ``replica`` is any of the partition; ``folder`` is
-    the topic's in ``remote``. Each new object is read back. ``spend`` waits until the bytes may be copied; it is
-    called before each run of segments is read. Nothing is committed.
+    """Rewrite segments of a partition, in ascending order, without the records of ``removal``; neighbors of at
+    most ``options.segment_bytes`` in total become one segment. ``replica`` is any replica of the partition;
+    ``folder`` is the topic's folder in ``remote``. Each new object is read back. ``spend`` is called before each
+    run of segments is read, and returns when the bytes may be copied. Nothing is committed.
 
     Raises: RemoteObjectMissingError, CorruptSegmentError; StorageError, OutcomeUnknownError.
     """
@@ -200,8 +201,8 @@ def _keys(
     folder: str,
     segments: Sequence[RemoteSegment],
 ) -> Iterator[pa.RecordBatch]:
-    """The keys of both tiers below the bound: from the remote segments up to the leader's local start, and from
-    the leader above it.
+    """Read the keys of both tiers below the bound: from the remote segments up to the leader's local start, and
+    from the leader above that offset.
     """
     until, what = min(log.local_start, rule.bound), str(leader)
     cold = [segment for segment in segments if segment.base_offset < until]

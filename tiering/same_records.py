@@ -1,10 +1,12 @@
-"""Finds the offsets at which a leader's log and remote segments contain different records, in whatever files.
+"""Finds the offsets at which a leader's log and remote segments contain different records. The boundaries of the
+files do not matter.
 
 Leader epochs distinguish two histories, unless brokers were restored together with their metadata: then an epoch
-may be used again for other records. Names and checksums do not help if one side was merged. So the records
-themselves are compared: timestamps, keys, values, headers. The log adds other columns, which follow from these or,
-like the outcome of a transaction, are known only in a merged file. If files follow different removal rules, one
-side may have a gap in place of a record that the other side still has. Such offsets are left out.
+may be used again for other records. Names and checksums do not help if the files of one side were merged. So the
+records themselves are compared: timestamps, keys, values, headers. Other columns are not compared: they follow
+from the compared columns, or, like the outcome of a transaction, are known only in a merged file. If files follow
+different removal rules, one side may have a gap in place of a record that the other side still has. Such offsets
+are left out.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ def first_difference(
     leader: Store, log: ReplicaLog, remote: Store, folder: str, segments: Iterable[RemoteSegment]
 ) -> int | None:
     """The first offset at which the leader's ``log`` and the ``segments``, in order, hold different records; None
-    if they hold the same, or one side has none. Segments of other leader epochs are skipped.
+    if both have the same records, or if one side has no records. Segments of other leader epochs are skipped.
 
     Raises: CorruptSegmentError; SourceChangedError when a file of the log is gone; StorageError.
     """
@@ -48,8 +50,9 @@ def first_difference(
 
 
 def _differs(leader: Store, links: Sequence[Link], first: int, theirs: pa.Table, generation: int) -> int | None:
-    """The first offset at which the leader's record differs from that in ``theirs``, which begin at ``first`` and
-    follow the rule of this generation. Records that the leader's files lack are damage, not a difference.
+    """The first offset at which the leader's record differs from the record in ``theirs``. These records begin at
+    ``first``, and follow the rule of this generation. Records that the leader's files lack are damage, not a
+    difference.
     """
     hashes, gaps = row_hashes(theirs), _gaps(theirs)
     for link in links:

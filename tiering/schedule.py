@@ -5,7 +5,7 @@
     processed                           due after the interval
     failed                              due after the retry interval, doubled with each failure in a row, give or
                                         take the jitter, up to a maximum
-    topic gone, or tiering switched off off the list
+    topic gone, or tiering turned off   removed from the list
 
 The list is only a hint. A forgotten partition is due immediately, which costs one listing. The end of a remote log
 in the list is used only if the remote log cannot be read.
@@ -60,7 +60,7 @@ class Intervals:
     jitter: float
 
     def after_failure(self, attempts: int, draw: float) -> int:
-        """The wait after ``attempts`` consecutive failures (from 1 on); ``draw`` is from [0, 1)."""
+        """The wait after ``attempts`` consecutive failures (at least 1); ``draw`` is from [0, 1)."""
         doubled = self.retry_ms * 2.0 ** min(attempts - 1, 62)
         factor = 1 - self.jitter + 2 * self.jitter * draw
         return round(min(doubled * factor, self.retry_max_ms))
@@ -79,7 +79,7 @@ class Schedule:
 
     def assigned(self, leader_epochs: Mapping[TopicIdPartition, int]) -> Schedule:
         """The list of exactly these partitions. New partitions, and partitions with a new leader, are due
-        immediately; the latter keep their failures.
+        immediately. Partitions with a new leader keep their failures.
         """
         entries: dict[TopicIdPartition, Entry] = {}
         for key, epoch in leader_epochs.items():
@@ -90,8 +90,8 @@ class Schedule:
         return Schedule(entries)
 
     def due(self, now_ms: int, longest_ms: int) -> list[TopicIdPartition]:
-        """The partitions that are due, the longest overdue first. A time further ahead than ``longest_ms`` came
-        from a clock that has jumped back, and counts as due.
+        """The partitions that are due, the longest overdue first. A due time further ahead than ``longest_ms`` was
+        set before the clock jumped back, so the partition is due.
         """
         found = [
             (entry.due_ms if entry.due_ms <= now_ms else 0, key)
@@ -101,12 +101,13 @@ class Schedule:
         return [key for _, key in sorted(found)]
 
     def next_due_ms(self, topic_ids: Collection[str]) -> int | None:
-        """The time at which the next partition of these topics is due; None if the list has none of them."""
+        """The time at which the next partition of these topics is due; None if the list has no partition of these
+        topics."""
         return min((entry.due_ms for key, entry in self.entries.items() if key[0] in topic_ids), default=None)
 
     def updated(self, changes: Mapping[TopicIdPartition, Entry]) -> Schedule:
-        """The list with the entries of these partitions replaced. Entries are ignored if their partition has left
-        the list, or if they are of an earlier leader epoch.
+        """The list with the entries of these partitions replaced. An entry is ignored if its partition is no
+        longer on the list, or if the entry has an earlier leader epoch.
         """
         entries = dict(self.entries)
         for key, entry in changes.items():

@@ -1,13 +1,13 @@
-"""The latest record of each key of a topic as a Delta table: one file per partition, from its latest snapshot
-(without a counterpart in KIP-630).
+"""The latest record of each key of a topic as a Delta table: one file per partition, from the partition's latest
+snapshot. KIP-630 has no counterpart of this table.
 
     partition, end_offset, epoch        the snapshot: the records ``[0, end_offset)``, the last one of ``epoch``
     timestamp, key, value, headers      the latest record of a key; keys without a value (tombstones) are absent
 
 A file replaces the previous one in one version. The table decides between concurrent jobs: each version is planned
-on the previous one, and the application transaction ``stratalog.<partition>`` has the leader epoch of a
+on the previous version, and the application transaction ``stratalog.<partition>`` has the leader epoch of a
 partition's last publication. A later leader's snapshot replaces any other; a snapshot of the same leader replaces
-one that ends earlier.
+a snapshot that ends earlier.
 
 The table is derived: the next publication removes files of other writers, and an unreadable table is created
 again.
@@ -51,7 +51,8 @@ class Listed:
     files: Mapping[int, Published] = field(default_factory=dict)
     """Keyed by partition."""
     foreign: tuple[ListedFile, ...] = ()
-    """Other files that the table lists: they belong to no partition, or are not the latest of their partition."""
+    """Other files that the table lists: they belong to no partition, or are not the latest file of their
+    partition."""
     leader_epochs: Mapping[int, int] = field(default_factory=dict)
     """By partition, the epoch of the leader that published last."""
 
@@ -63,7 +64,7 @@ class SnapshotTable(TopicTable):
     description = "The latest record of each key of topic {}; stratalog replaces it, others may read"
 
     def load(self) -> Listed:
-        """The table at the newest version; without one, version -1 and no files.
+        """The table at the newest version. Without a table, this is version -1 with no files.
 
         Raises: InconsistentClusterIdError, CorruptionError for a table that belongs to another topic, or cannot be
         read; StorageError.
@@ -72,8 +73,8 @@ class SnapshotTable(TopicTable):
         return Listed(-1) if table is None else self._listed(table)
 
     def open(self, schema: pa.Schema) -> Listed:
-        """The table, created if missing; ``schema`` is the topic's physical one. If the log of the table is
-        unreadable, or has other columns, it is deleted, and the table begins again without files.
+        """Open the table, and create it if it is missing; ``schema`` is the topic's physical schema. If the log of
+        the table is unreadable, or has other columns, it is deleted, and the table begins again without files.
 
         Raises: InconsistentClusterIdError; CorruptionError, for example for a link in its log; StorageError.
         """
@@ -101,7 +102,7 @@ class SnapshotTable(TopicTable):
         1. Read the table.
         2. Select the files that it is to list.
         3. Commit the next version, if no writer has.
-        4. Whatever the answer, go to 1: the table shows whether a version has landed.
+        4. Whatever the answer, go to 1: the table shows whether the version has landed.
 
         Raises: StorageError when other writers always came first; OutcomeUnknownError; see ``load``.
         """
@@ -127,9 +128,9 @@ class SnapshotTable(TopicTable):
                 self._clock.sleep(BACKOFF.pause_s(len(failures), self._rng.random()))
 
     def litter(self, objects: Iterable[StoredObject], *, delay_ms: int, before_ms: int) -> list[StoredObject]:
-        """The unused files among the objects of its folder: removed from the table ``delay_ms`` ago, rounded up to
-        whole hours, or never listed and created before ``before_ms``. The table is read after ``objects`` were
-        listed.
+        """The unused files in the table's folder. They were removed from the table ``delay_ms`` ago, rounded up to
+        whole hours, or were never listed and were created before ``before_ms``. The table is read after
+        ``objects`` were listed.
 
         Raises: see ``load``.
         """
@@ -205,7 +206,7 @@ class SnapshotTable(TopicTable):
         return Listed(table.version(), files, tuple(foreign), known)
 
     def _put(self, table: DeltaTable, listed: Listed, due: Sequence[Publication]) -> None:
-        now_ms = stamp_ms(self._clock, self.remote)  # the time of removal, from which the delay of deletion counts
+        now_ms = stamp_ms(self._clock, self.remote)  # the time of removal: the delay of deletion starts here
         actions: list[Action] = [
             AddAction(
                 path=one.path,

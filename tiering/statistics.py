@@ -1,7 +1,7 @@
-"""Delta's per-file statistics from Parquet's, by which a reader of the table skips whole files. Pure.
+"""Derives Delta's per-file statistics from Parquet's. With them, a reader of the table skips files. Pure.
 
 Delta protocol, "Per-file Statistics": numRecords, and per column minValues, maxValues, nullCount, nested like the
-schema. Wrong bounds hide rows, while absent ones only cost time, so uncertain bounds are left out:
+schema. Wrong bounds hide rows, while missing bounds only cost time, so uncertain bounds are left out:
 
 - floating point columns, for which segments keep no statistics: Parquet's statistics omit NaN, but Spark orders it
   last;
@@ -9,8 +9,8 @@ schema. Wrong bounds hide rows, while absent ones only cost time, so uncertain b
 - columns beyond ``INDEXED_COLUMNS``, to keep the log of a table small;
 - a bound that Parquet lacks for one row group, or that JSON's forms cannot hold (years beyond 9999).
 
-Bounds of strings are cut to a prefix, bounds of timestamps are rounded to milliseconds; minima are rounded down,
-maxima up.
+Bounds of strings are cut to a prefix, and bounds of timestamps are rounded to milliseconds. Minima are rounded
+down, maxima up.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ENCODER = msgspec.json.Encoder(decimal_format="number")
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """A Parquet column: its path in the schema, and its type when a reader may skip by it."""
+    """A Parquet column: its path in the schema, and its type if a reader may skip files by its bounds."""
 
     path: tuple[str, ...]
     type: pa.DataType | None
@@ -77,7 +77,7 @@ def listed_statistics(
     highest: Mapping[str, Any] | None,
     nulls: Mapping[str, Any] | None,
 ) -> str:
-    """The ``stats`` of an add action as delta-rs read it: number of records, bounds and null counts."""
+    """The ``stats`` of an add action as delta-rs has read them: number of records, bounds and null counts."""
     found = {"minValues": lowest, "maxValues": highest, "nullCount": nulls}
     stats = {name: _listed(tree) for name, tree in found.items() if tree is not None}
     return _ENCODER.encode(stats if records is None else {"numRecords": records, **stats}).decode()
@@ -137,8 +137,8 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], value: object) -> None:
 
 
 def _bounds(columns: list[ColumnChunk], data_type: pa.DataType) -> tuple[object, object] | None:
-    """Minimum and maximum of a column over all row groups, in JSON's forms. None for an unknown bound, and for
-    both bounds if there are no values or no statistics.
+    """Minimum and maximum of a column over all row groups, in JSON's forms. A bound is None if it is unknown; both
+    are None if there are no values or no statistics.
     """
     form = _form_of(data_type)
     bounds = [found.bounds for found in columns if found.values > (found.nulls or 0)]
@@ -209,7 +209,7 @@ def _string_below(raw: bytes) -> str | None:
 
 
 def _string_above(raw: bytes) -> str | None:
-    """A string that is not below any string with the prefix; UTF-8 orders as code points do."""
+    """A string that is not below any string with the prefix. (UTF-8 has the same order as code points.)"""
     text = _text(raw)
     if text is None or len(text) <= STRING_PREFIX:
         return text

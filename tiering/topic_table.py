@@ -1,5 +1,5 @@
-"""A Delta table of one topic in the remote tier: creation, schema growth, opening by its owner only, deletion. It
-lists a remote log (``delta_table``), or the latest record of each key (``snapshot_table``).
+"""A Delta table of one topic in the remote tier: creation, schema growth, opening by its owner only, deletion. The
+table lists a remote log (``delta_table``), or the latest record of each key (``snapshot_table``).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DELETED = "stratalog.deleted"
 COMMIT_ATTEMPTS = 20
 """The number of tries after lost races."""
 UNANSWERED_ATTEMPTS = 4
-"""The number of tries after commits that were refused, or got no answer: each may have taken the full deadline of
+"""The number of tries after commits that were refused, or got no answer. Each try may take the full deadline of
 all retries.
 """
 BACKOFF = Backoff(first_s=0.1, longest_s=2.0)
@@ -52,7 +52,7 @@ HOUR_MS = 3_600_000
 _PROPERTIES = {
     "delta.checkpointInterval": "20",  # opening reads one checkpoint and at most this many entries
     "delta.logRetentionDuration": "interval 30 days",
-    "delta.deletedFileRetentionDuration": "interval 30 days",  # files that the log could still restore must stay
+    "delta.deletedFileRetentionDuration": "interval 30 days",  # files must stay as long as a RESTORE may need them
     "delta.dataSkippingNumIndexedCols": "-1",  # polars refuses a struct of which only some fields are indexed
 }
 _ENGINE = "stratalog"
@@ -64,7 +64,7 @@ class TopicTable:
     """One table of a topic."""
 
     parent: ClassVar[str] = ""
-    """The folder of the remote store with the tables of this kind, each in ``<topic>-<topic_id>``."""
+    """The folder of the remote store that contains the tables of this kind, each in ``<topic>-<topic_id>``."""
     description: ClassVar[str]
     """The description of a table of this kind, with ``{}`` for the topic."""
 
@@ -111,14 +111,13 @@ class TopicTable:
         return True
 
     def is_newest(self, version: int) -> bool:
-        """Whether no entry of the table's log belongs to a later version. Costs one listing. Raises:
-        StorageError."""
+        """Whether the table's log has no entry of a later version. Costs one listing. Raises: StorageError."""
         later = self.remote.list(paths.join(self.folder, paths.DELTA_LOG), after=f"{version:020d}.json")
         return not any(_ENTRY.fullmatch(paths.base_name(one.name)) for one in later)
 
     def ensure(self, schema: pa.Schema) -> None:
         """Create the table if it is missing; ``schema`` is the physical schema of the topic's segments. A table
-        with a narrower schema grows (``delta_schema``), a table with a wider schema stays.
+        with a narrower schema grows (``delta_schema``); a table with a wider schema stays as it is.
 
         Raises: InvalidRecordError when the existing table has another schema; StorageError; see ``load``.
         """
@@ -147,9 +146,10 @@ class TopicTable:
         )
 
     def _widen(self, table: DeltaTable, schema: str) -> None:
-        """Commit a version with this schema, or lose the race to another writer. The version leaves out Delta's
-        feature ``typeWidening``: delta-rs neither reads nor commits to a table with it, while readers without the
-        feature convert the narrower files. delta-rs has no call for such a commit.
+        """Commit a version with this schema, or lose the race to another writer. The version does not declare
+        Delta's feature ``typeWidening``: delta-rs neither reads a table with this feature nor commits to it, while
+        readers without the feature convert the narrower files. delta-rs has no call for such a commit, so this
+        writes the log entry itself.
         """
         if '"timestamp_ntz"' in schema and not _knows_ntz(table):
             add = partial(table.alter.add_feature, TableFeatures.TimestampWithoutTimezone)
@@ -173,8 +173,8 @@ class TopicTable:
             self.remote.create(name, "\n".join(map(json.dumps, lines)).encode())
 
     def mark_deleted(self, deleted: bool) -> None:
-        """Mark in the table whether it is to be deleted with its topic. After a crash, the mark distinguishes an
-        interrupted deletion from a table to keep. Does nothing without a table.
+        """Mark in the table whether the table is to be deleted with its topic. After a crash, the mark
+        distinguishes an interrupted deletion from a table to keep. Does nothing without a table.
 
         Raises: StorageError; see ``load``.
         """
@@ -190,8 +190,9 @@ class TopicTable:
         raise StorageError(f"{self.uri}: other writers were faster {COMMIT_ATTEMPTS} times; try again")
 
     def delete(self) -> None:
-        """Delete the whole folder of a topic that the cluster has deleted: the log of the table last, so that
-        after a crash the rest is still recognized as belonging to this topic. Objects without a valid name stay.
+        """Delete the complete folder of a topic that the cluster has deleted. The log of the table is deleted
+        last, so that after a crash the remaining objects are still recognized as belonging to this topic. Objects
+        without a valid name stay.
         """
         names = [stored.name for stored in self.remote.walk(self.folder) if not stored.special]
         log_folder = paths.join(self.folder, paths.DELTA_LOG) + "/"
@@ -256,7 +257,7 @@ class TopicTable:
             self._failed("clean the log of", error, "create")
 
     def _alter(self, what: str, commit: Callable[[], None]) -> None:
-        """Try to commit a version without files. The table shows whether it landed."""
+        """Try to commit a version without files. The table shows whether the commit landed."""
         try:
             commit()
         except CommitFailedError:

@@ -11,29 +11,30 @@ kept           pieces at the same offsets
 offset_map     the map from the offsets here to those of the target, as a Delta table
 group_offsets  committed offsets of consumer groups
 
-An export has a name. Its journal is the topic ``stratalog-export.NAME`` in the target, which is also its
-transactional id. Only the journal stores the progress of an export.
+An export has a name. Its journal is the topic ``stratalog-export.NAME`` in the target; the topic's name is also
+the transactional id of the export. Only the journal stores the progress of an export.
 
 Exactly once, at new offsets
-    A piece of records is one transaction, which includes an entry of the journal with the piece's partition and
-    offsets. So the target has both the piece and the new position, or neither. A run begins with
-    ``InitProducerId``, which ends an open transaction of an earlier run and fences that run. Then it reads the
-    committed entries of the journal, and continues at the last position. So any number of runs, even killed and
-    slow ones, make one copy for readers of committed records. The position is not a consumer group's offset,
-    because these expire (``offsets.retention.minutes``).
+    A piece of records is one transaction. The transaction includes an entry of the journal with the piece's
+    partition and offsets. So the target has both the piece and the new position, or neither of them. A run begins
+    with ``InitProducerId``, which ends an open transaction of an earlier run and fences that run. Then it reads
+    the committed entries of the journal, and continues at the last position. So any number of runs, even killed
+    and slow runs, make one copy for readers of committed records. The position is not the offset of a consumer
+    group, because such offsets expire (``offsets.retention.minutes``).
 
 Exactly once, at the same offsets
     An aborted transaction would use up offsets permanently. So an idempotent producer without transactions writes
     the records. The position is the end of the target's log, to which nothing else may write. Before a piece is
-    written, the journal gets an entry with its offsets. So a fenced run begins no further piece, and its successor
-    knows that only records of that piece may still be in flight. If the log ends within the piece, the successor
-    waits until these have arrived or timed out at their producer (``settle_s``). One case remains: a run is paused
-    between writing bytes to its socket and their departure, for longer than that time, and continues while its
-    successor runs. Then records get wrong offsets. Both runs detect this, by the broker's answer or the end of the
-    log, and end with ``RECORDS_DIFFER``; ``compare`` names the records.
+    written, an entry with the piece's offsets is written to the journal. So a fenced run begins no further piece,
+    and only records of that piece may still be in flight. If the log ends within the piece, the next run waits
+    until these records have arrived, or timed out at their producer (``settle_s``). One case remains: a run is
+    paused after it has written bytes to its socket, but before they are sent. If the pause is longer than that
+    time, and the run continues while the next run works, records get wrong offsets. Both runs detect this by the
+    broker's answer or the end of the log, and end with ``RECORDS_DIFFER``; ``compare`` names the records.
 
 Gaps, at the same offsets
-    An offset without a committed record here must be used up in the target. A transaction's marker uses one: a gap
-    of one offset becomes a transaction without records, a longer gap an aborted transaction with one record fewer.
-    The transactional id writes each, so fencing covers gaps.
+    An offset without a committed record here must be used up in the target. The marker of a transaction uses one
+    offset. So a gap of one offset becomes a transaction without records, and a longer gap becomes an aborted
+    transaction whose number of records is one less than the gap. These transactions have the transactional id of
+    the export, so fencing covers gaps.
 """

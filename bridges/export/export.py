@@ -4,7 +4,7 @@ For each topic, one after the other:
 1. plan the range: by offsets, by times, from a group's offsets; or the whole topic
 2. begin: fence earlier runs of the export, and read the journal
 3. create the topic in the target, or check that it is still the topic of this export
-4. read here, and write to the target piece by piece, each once
+4. read here, and write each piece to the target once
 5. for a whole topic: set log starts, and commit groups' offsets
 6. update the map of offsets, a Delta table
 """
@@ -50,7 +50,7 @@ from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.lookup import TimeRange
 
 _ROUND_BYTES = 64 * 1024 * 1024
-"""The maximum size of waiting records of all partitions, in bytes."""
+"""The maximum total size of the records that wait to be written, in bytes."""
 _LEAST_S = 0.1
 """The sleep between two pieces that are not due yet, in seconds."""
 _LONGEST_NAME = 249
@@ -87,7 +87,8 @@ def export(
     options: ExportOptions,
 ) -> Report:
     """Export these topics once. The report has one row per partition. A topic that cannot be exported is a
-    failure, and the others continue. ``lag`` is the number of offsets here that are left at the end of the run.
+    failure, and the others continue. ``lag`` is the number of offsets in this cluster that are not yet exported at
+    the end of the run.
 
     Raises: InvalidCallError if no topic is given, or several topics with a ``target_topic``.
     """
@@ -149,8 +150,8 @@ class _ExportedTopic:
         self.journal = Journal()
 
     def export(self, pace: Pace, throttle: Throttle | None, began_s: float) -> None:
-        """Export the topic. Raises: the error that ends the export; records that were written before it remain,
-        and the rows include them.
+        """Export the topic. Raises: the error that ends the export. Records that were written before the error
+        remain, and the report's rows include them.
         """
         ranges, times = self._planned()
         topic = PREFIX + self.export_name
@@ -177,7 +178,7 @@ class _ExportedTopic:
     # ---------------------------------------------------------------------------------- beginning
 
     def _planned(self) -> tuple[dict[int, Range], TimeRange | None]:
-        """The requested offsets by partition, resolved now, and the times."""
+        """Return the requested offsets by partition, resolved now, and the requested times."""
         query = ReadQuery(
             (self.here.name,), start=self.options.start, end=self.options.end, isolation=Isolation.READ_COMMITTED
         )
@@ -185,16 +186,16 @@ class _ExportedTopic:
         return {one.partition: (one.start, one.end) for one in plan.partitions}, plan.times
 
     def _made(self) -> SourceTopic:
-        """The topic in the target; it and missing partitions are created if necessary."""
+        """Return the topic in the target. Create the topic or its missing partitions if necessary."""
         wanted = len(self.here.partitions)
         there = self.target.topic(self.there)
         if there is None:
             configs = configs_there(topic_config_of(self.image, self.here))
             self.target.create_topic(self.there, wanted, configs, self.options.replication_factor)
-            self.run.notes.append(f"{self.there}: created there, {wanted} partitions")
+            self.run.notes.append(f"{self.there}: created in the target with {wanted} partitions")
         elif there.partitions < wanted:
             self.target.create_partitions(self.there, wanted)
-            self.run.notes.append(f"{self.there}: has {wanted} partitions there now")
+            self.run.notes.append(f"{self.there}: now has {wanted} partitions in the target")
         there = self.target.topic(self.there)
         if there is None:
             raise RetriableError(f"topic {self.there!r} of the target was deleted during the export")
@@ -207,7 +208,7 @@ class _ExportedTopic:
         return there
 
     def _begun(self, there: SourceTopic, ranges: Mapping[int, Range]) -> Begun:
-        """The first entry of the journal; writes it if the export begins now."""
+        """Return the first entry of the journal. If the export begins now, write this entry."""
         source = f"{self.storage.file.cluster_id}/{self.here.topic_id}"
         bounds = self.target.bounds(self.there, range(there.partitions))
         empty = all(found.log_end == 0 for found in bounds.values())
@@ -229,17 +230,21 @@ class _ExportedTopic:
         """Check that this is the export that the journal describes. Raises: InconsistentTopicIdError,
         InvalidCallError.
         """
-        for side, was, now in (("here", begun.source, source), ("there", begun.target_id, there.source)):
+        for side, was, now in (
+            ("here", begun.source, source),
+            ("in the target", begun.target_id, there.source),
+        ):
             if was != now:
                 raise InconsistentTopicIdError(
-                    f"export {self.export_name!r} began with topic id {was} {side}, which is {now} now: give it "
-                    f"another --name, or delete its journal there, topic {PREFIX + self.export_name}"
+                    f"export {self.export_name!r} began with topic id {was} {side}, but that id is {now} now: "
+                    "choose another --name, or delete the export's journal in the target, topic "
+                    f"{PREFIX + self.export_name}"
                 )
         if begun.kept != self.options.keep or begun.asked != asked:
             how = "kept" if begun.kept else "new"
             raise InvalidCallError(
                 f"export {self.export_name!r} began with {how} offsets and {begun.asked or 'all of the topic'}: "
-                "continue with these, or use another --name"
+                "continue with the same options, or use another --name"
             )
 
     def _parts(
@@ -264,8 +269,9 @@ class _ExportedTopic:
             part = ExportedPartition(partition, place, end, log_start, first, read)
             if place > end:
                 part.error = LogTruncationError(
-                    f"{self.here.name}-{partition}: it was exported up to offset {place}, but ends at {end}: it "
-                    "has lost its last records; delete the topic and its journal in the target, and export again",
+                    f"{self.here.name}-{partition}: exported up to offset {place}, but the log here ends at "
+                    f"{end}, so it has lost its last records; delete the topic and the export's journal in the "
+                    "target, and export again",
                     end,
                 )
             elif 0 < place < log_start:
@@ -418,7 +424,7 @@ class _ExportedTopic:
 
 
 def configs_there(config: TopicConfig) -> dict[str, str]:
-    """The configs of a topic that is created in the target: those with the same meaning."""
+    """Return the configs for a new topic in the target: those that mean the same in Kafka."""
     return {
         "retention.ms": str(config.retention_ms),
         "retention.bytes": str(config.retention_bytes),

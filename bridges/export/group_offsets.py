@@ -1,6 +1,5 @@
-"""Commits the offsets of consumer groups in the target, so that they continue there where they stopped here.
-
-An offset only moves forward, as with a mirror. An offset beyond the exported records waits for a later run.
+"""Commits the offsets of consumer groups in the target, so that the groups continue where they stopped here. An
+offset only moves forward, as with a mirror. If an offset is beyond the exported records, a later run commits it.
 """
 
 from __future__ import annotations

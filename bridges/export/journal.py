@@ -18,13 +18,13 @@ PREFIX = "stratalog-export."
 Range = tuple[int, int]
 """Offsets in this cluster, ``[start, end)``."""
 Run = tuple[int, int, int]
-"""Records with consecutive offsets on both sides: the first offset here, the first offset in the target, their
-number.
+"""Records with consecutive offsets on both sides: the first offset here, the first offset in the target, and the
+number of records.
 """
 
 
 class Begun(msgspec.Struct, frozen=True, tag="begun"):
-    """An export begins, or begins again in a topic that was created again."""
+    """The entry that begins an export, or begins it again after the topic was created again."""
 
     source: str
     """The topic in this cluster: cluster id and topic id."""
@@ -35,31 +35,31 @@ class Begun(msgspec.Struct, frozen=True, tag="begun"):
     asked: str
     """A text that describes the requested records."""
     ranges: dict[int, Range] = {}
-    """The ranges by partition at that time. For a whole topic, later runs extend the end."""
+    """The ranges by partition at the beginning. For a whole topic, later runs extend the end."""
 
 
 class Written(msgspec.Struct, frozen=True, tag="written"):
-    """The records ``[start, end)`` of a partition are written. If offsets are kept: this run, or a successor, will
-    write them.
+    """The entry for the records ``[start, end)`` of a partition. If offsets are kept, this run or a later run will
+    write these records; otherwise they are already written.
     """
 
     partition: int
     start: int
     end: int
     runs: list[Run] = []
-    """Their offsets in the target; empty if offsets are kept."""
+    """The offsets of the records in the target; empty if offsets are kept."""
 
 
 Entry = Begun | Written
 
 
 def encode(entry: Entry) -> bytes:
-    """The entry in the journal."""
+    """Encode an entry of the journal."""
     return msgspec.json.encode(entry)
 
 
 def decode(data: bytes, what: str) -> Entry:
-    """Raises: CorruptionError, which names ``what``, for anything but an entry."""
+    """Decode an entry. Raises: CorruptionError, which names ``what``, if the bytes are not an entry."""
     entry: Entry = decode_json(data, Entry, f"{what} is not an export journal entry")
     return entry
 
@@ -91,7 +91,7 @@ class Journal:
 
 
 def runs_of(here: Sequence[int], there: Sequence[int]) -> list[Run]:
-    """Converts the offsets of records on both sides, both ascending, to runs."""
+    """Convert the ascending offsets of the same records, here and in the target, to runs."""
     found: list[Run] = []
     for one, other in zip(here, there, strict=True):
         if found:

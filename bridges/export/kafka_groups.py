@@ -1,4 +1,4 @@
-"""Consumer groups of a Kafka cluster that an export writes to, by ``confluent-kafka``."""
+"""The consumer groups of the Kafka cluster to which an export writes, by ``confluent-kafka``."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ R = TypeVar("R")
 
 
 class KafkaGroups:
-    """Reads and commits groups' offsets by a consumer that is not a member. (An admin client of librdkafka crashes
-    if there is no coordinator yet.) Both methods raise NonEmptyGroupError, and errors of ``translated``.
+    """Reads and commits groups' offsets through a consumer that is not a member of the group. (An admin client of
+    librdkafka crashes if there is no coordinator yet.) Both methods raise NonEmptyGroupError, and errors of
+    ``translated``.
     """
 
     def __init__(self, configs: Mapping[str, Any], clock: Clock) -> None:
@@ -49,7 +50,7 @@ class KafkaGroups:
         self._as_group(group, ask)
 
     def _as_group(self, group: str, ask: Callable[[Any], R]) -> R:
-        """The answer of the group's coordinator; waits until a new cluster has found one."""
+        """Return the answer of the group's coordinator. If a new cluster has no coordinator yet, wait for it."""
         began_s = self._clock.monotonic_s()
         while True:
             try:

@@ -35,7 +35,9 @@ _MESSAGE_TIMEOUT_MS = 10_000
 _LINGER_MS = 5_000
 """``linger.ms`` of the transactional producer. A flush sends everything; until then a record can be held back."""
 _JOIN_S, _LATE_S = 0.02, 0.5
-"""The wait for a partition to join a transaction, also after a commit whose markers brokers are still writing."""
+"""The time within which a partition joins a transaction: usually, and while brokers still write the markers of an
+earlier commit.
+"""
 _FILLERS = 100_000
 """The maximum number of records of one aborted transaction."""
 _LARGEST = 64 * 1024 * 1024
@@ -43,11 +45,11 @@ _log = logging.getLogger("stratalog.export.librdkafka")
 
 
 def open_target(bootstrap: str, configs: Mapping[str, str] | None, clock: Clock) -> ExportTarget:
-    """A Kafka cluster at ``host:port,...``. ``configs`` are further configs of librdkafka, as for a mirror's
-    source; ``message.timeout.ms`` limits the time that a record may be in flight.
+    """Open the Kafka cluster at ``host:port,...`` as a target. ``configs`` are further configs of librdkafka, as
+    for a mirror's source; ``message.timeout.ms`` limits the time that a record may be in flight.
 
-    Raises: EnvironmentUnusableError without ``confluent-kafka``; InvalidCallError for an unknown config, or one
-    that the export sets itself.
+    Raises: EnvironmentUnusableError without ``confluent-kafka``; InvalidCallError for an unknown config, or a
+    config that the export sets itself.
     """
     given = dict(configs or {})
     if own := sorted(_OURS.intersection(given)):
@@ -76,8 +78,8 @@ class KafkaTarget:
         self._journal = ""
         self._producer: Any = None
         self._joins_late = True
-        """Whether the coordinator may still be working on a commit. Until it has finished, no partition can join a
-        transaction, and an abort without a partition would end the producer.
+        """Whether the coordinator may still be working on a commit. Until the commit has finished, no partition
+        can join a transaction, and an abort without a partition would end the producer.
         """
         self._plain: Any = None
 
@@ -330,7 +332,9 @@ class KafkaTarget:
 
 
 class _Delivered:
-    """The answers of brokers for records of a topic: offsets by partition, in the order of records; an error."""
+    """The brokers' answers for the records of a topic: the offsets by partition, in the order of the records, and
+    any error.
+    """
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -347,8 +351,8 @@ class _Delivered:
 
 
 def _left(producer: Any, delivered: _Delivered) -> int:
-    """The number of records without an answer after a moment. An error that ends the producer arrives before the
-    answers that have the reason.
+    """Poll for a moment, and return the number of records without an answer. An error that ends the producer
+    arrives before the answers that contain the reason.
     """
     from confluent_kafka import KafkaException
 
@@ -377,12 +381,12 @@ def _translated(error: Any, what: str) -> StratalogError:
         return ProducerFencedError(f"{what}: another run of this export has begun and continues; this run ends")
     if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         return RecordTooLargeError(
-            f"{what}: a record is larger than its max.message.bytes: raise that, and export again"
+            f"{what}: a record is larger than the topic's max.message.bytes: raise this config, and export again"
         )
     if error.code() in (KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD):
         return InvalidCallError(
-            f"{what}: it refuses a record ({error.name()}). Either the timestamp is too far away for the topic's "
-            "message.timestamp.after.max.ms and message.timestamp.before.max.ms: set both to "
+            f"{what} refuses a record ({error.name()}). Either the timestamp is too far from the current time for "
+            "the topic's message.timestamp.after.max.ms or message.timestamp.before.max.ms: set both to "
             "9223372036854775807; or the record has no key, and the topic is compacted"
         )
     return translated(error, what)

@@ -19,8 +19,8 @@ _POLL_S = 0.1
 def settled(
     target: ExportTarget, topic: str, journal: Journal, partitions: Sequence[int], clock: Clock
 ) -> Mapping[int, SourceBounds]:
-    """The target's logs, once no records of earlier runs, which are fenced, are in flight. Raises:
-    RecordsDifferError if other writers have written to the topic.
+    """Wait until no records of earlier, fenced runs are in flight, and return the bounds of the target's logs.
+    Raises: RecordsDifferError if other writers have written to the topic.
     """
     began_s = clock.monotonic_s()
     while True:

@@ -1,5 +1,5 @@
-"""The map from offsets in this cluster to those of the target, if offsets are not kept, as a Delta table. A row is
-a run of records with consecutive offsets on both sides. The table is derived from the journal. The table's
+"""The Delta table that maps offsets of this cluster to offsets of the target, if offsets are not kept. A row is a
+run of records with consecutive offsets on both sides. The table is derived from the journal. The table's
 application transaction counts the journal's entries that are in the table, so each row is added once.
 """
 

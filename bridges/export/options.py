@@ -14,7 +14,7 @@ class ExportOptions:
     """The options of an export."""
 
     name: str | None = None
-    """The name of the export; None: the cluster's id, for a whole topic."""
+    """The name of the export; None: the cluster's id (only for a whole topic)."""
     target_topic: str | None = None
     """The topic in the target; None: the same name."""
     keep: bool = True
@@ -31,7 +31,7 @@ class ExportOptions:
     throttle_bytes_per_s: float | None = None
     """The limit in bytes of records per second."""
     pace: float | None = None
-    """The pace: 1 spaces records as their timestamps are, 10 is ten times as fast; None: no waiting."""
+    """The speed of a replay: 1 spaces records by their timestamps, 10 is ten times as fast; None: no waiting."""
     budget_s: float | None = None
     """After this time no further piece begins; the next run continues from there."""
     dry_run: bool = False
@@ -48,7 +48,9 @@ class ExportOptions:
         if not self.whole and self.keep:
             raise InvalidCallError("a range needs new offsets: add --new-offsets")
         if not self.whole and self.name is None:
-            raise InvalidCallError("a range needs a --name, under which a repeated export writes each record once")
+            raise InvalidCallError(
+                "a range needs a --name: repeated exports with the same name write each record once"
+            )
         if self.offset_map is not None and self.keep:
             raise InvalidCallError(
                 "without --new-offsets there is no map of offsets: omit --map, or add --new-offsets"

@@ -11,7 +11,7 @@ from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 
 Read = Callable[[int, int], tuple[Sequence[SourceRecord], int]]
-"""Reads records of a partition starting at an offset; returns them and the offset after them."""
+"""Reads records of a partition starting at an offset; returns the records and the offset after the last one."""
 
 
 _NOT_SENT_MS = {

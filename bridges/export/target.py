@@ -37,7 +37,7 @@ class ExportTarget(Protocol):
         ...
 
     def topic(self, name: str) -> SourceTopic | None:
-        """The topic, or None."""
+        """Return the topic; None if it does not exist."""
         ...
 
     def create_topic(
@@ -51,11 +51,13 @@ class ExportTarget(Protocol):
         ...
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> dict[int, SourceBounds]:
-        """The current start and end of logs."""
+        """Return the current start and end of each log."""
         ...
 
     def transact(self, topic: str, records: Records, entries: Callable[[Offsets], Sequence[bytes]]) -> Offsets:
-        """One atomic transaction: records, and entries of the journal that are made from their offsets."""
+        """Write records, and the journal entries that are made from the records' offsets, in one atomic
+        transaction.
+        """
         ...
 
     def append(self, topic: str, partition: int, records: Sequence[SourceRecord]) -> Sequence[int]:

@@ -46,7 +46,7 @@ class AvroValues:
             import fastavro
         except ModuleNotFoundError as error:
             raise EnvironmentUnusableError(
-                "values of Avro need fastavro, which is not installed: pip install 'stratalog[avro]'"
+                "Avro values need fastavro, which is not installed: pip install 'stratalog[avro]'"
             ) from error
         try:
             self._parsed: Any = fastavro.schema.load_schema(str(path))
@@ -64,7 +64,7 @@ class AvroValues:
         source = io.BytesIO(value[_FRAME:] if self._framed else value)
         try:
             found = fastavro.schemaless_reader(source, writer, reader)
-        except Exception as error:  # also of many kinds
+        except Exception as error:  # fastavro raises many kinds of errors here, too
             raise UndecodedError(
                 f"the value does not match {self.path}: {type(error).__name__}: {error}"
             ) from error

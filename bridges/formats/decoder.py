@@ -26,7 +26,7 @@ class Decoder(Protocol):
     """The type of the values, as Spark's JSON text: a struct."""
 
     def decode(self, value: bytes) -> dict[str, Any]:
-        """A value, as accepted by ``pyarrow.array``. Raises: UndecodedError; errors of a registry."""
+        """Decode bytes to a value that ``pyarrow.array`` accepts. Raises: UndecodedError; errors of a registry."""
         ...
 
 

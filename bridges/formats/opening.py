@@ -55,4 +55,4 @@ def open_decoder(
     if how == PROTOBUF:
         assert message is not None
         return protobuf_decoder(path, message)
-    raise InvalidCallError(f"format {how!r} is unknown: there are {', '.join(DECODED)}")
+    raise InvalidCallError(f"format {how!r} is unknown; known formats: {', '.join(DECODED)}")

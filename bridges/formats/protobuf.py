@@ -32,7 +32,7 @@ class ProtobufValues:
             from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
         except ModuleNotFoundError as error:
             raise EnvironmentUnusableError(
-                "values of Protobuf need protobuf, which is not installed: pip install 'stratalog[protobuf]'"
+                "Protobuf values need protobuf, which is not installed: pip install 'stratalog[protobuf]'"
             ) from error
         self._given = descriptors, message
         pool = descriptor_pool.DescriptorPool()
@@ -56,7 +56,7 @@ class ProtobufValues:
             return _values(made)
         except UndecodedError:
             raise
-        except Exception as error:  # also of many kinds
+        except Exception as error:  # protobuf raises many kinds of errors here, too
             raise UndecodedError(str(error)) from error
 
 
@@ -128,7 +128,7 @@ def _values(message: Message) -> dict[str, Any]:
     from google.protobuf.unknown_fields import UnknownFieldSet
 
     if len(UnknownFieldSet(message)):
-        raise UndecodedError(f"{message.DESCRIPTOR.full_name} has fields that its descriptor does not know")
+        raise UndecodedError(f"{message.DESCRIPTOR.full_name} has fields that its descriptor lacks")
     return {field.name: _value(message, field) for field in message.DESCRIPTOR.fields}
 
 

@@ -60,7 +60,7 @@ def _schema_of(answer: bytes) -> Any:
 
 
 def divided(configs: Mapping[str, str] | None) -> tuple[dict[str, str], dict[str, str]]:
-    """The configs of the brokers, and those of the schema registry."""
+    """Divide configs into those of the brokers and those of the schema registry."""
     given = configs or {}
     of_registry = {name: value for name, value in given.items() if name.startswith(PREFIX)}
     return {name: value for name, value in given.items() if name not in of_registry}, of_registry

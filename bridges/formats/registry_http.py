@@ -2,7 +2,7 @@
 
 A redirect is followed only to the same scheme, or from ``http`` to ``https``, and without credentials. ``urllib``
 limits only each read of a socket, and a registry could send one byte at a time forever. So the connection is
-closed when the time of the whole request is over.
+closed when the time limit of the request has passed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RefusedError(Exception):
 
 
 def get(url: str, user: str | None, ca: str | None, timeout_s: float, most_bytes: int) -> bytes:
-    """The first ``most_bytes`` bytes of the answer of ``url``. ``user``: *name:password*; ``ca``: a file of
+    """Return the first ``most_bytes`` bytes of the answer of ``url``. ``user``: *name:password*; ``ca``: a file of
     certificates.
 
     Raises: RefusedError, OSError, ValueError.
@@ -78,7 +78,9 @@ class _Redirects(request.HTTPRedirectHandler):
 
 
 class _Sockets:
-    """The sockets of one request. When its time is over, they are closed, and no new ones are opened."""
+    """The sockets of one request. When the time limit has passed, the sockets are closed, and no new ones are
+    opened.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,7 +1,7 @@
-"""Columns of decoded values: a struct with ``_undecoded``, the bytes of a value that could not be decoded, and
-then the declared fields. If ``_undecoded`` is set, every other field is null; a null value is null. No field of a
-source's value is dropped: if the schema lacks a field, the value stays as bytes. So ``on_unknown_field`` does not
-apply here.
+"""Columns of decoded values. A value is a struct: ``_undecoded``, the bytes of a value that could not be decoded,
+and then the declared fields. If ``_undecoded`` is set, every other field is null; a null value is null. No field
+of a source's value is dropped: if the schema lacks a field, the value stays as bytes. So ``on_unknown_field`` does
+not apply here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TypedValues:
         first = {"name": UNDECODED, "type": "binary", "nullable": True, "metadata": {}}
         every = [first, *({**field, "nullable": True} for field in fields)]
         self.schema = json.dumps({"type": "struct", "fields": every}, separators=(",", ":"))
-        """The topic's type of values, as Spark's JSON text."""
+        """The type of the topic's values, as Spark's JSON text."""
         self.type = type_from_json(self.schema)
 
     def column(self, values: Sequence[bytes | None]) -> pa.Array:

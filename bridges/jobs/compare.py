@@ -4,11 +4,11 @@
   stratalog compare trips --with kafka-1:9092 --format confluent-avro --schema trip.avsc
   stratalog compare trips --offline s3://backup/logs --tier s3://kafka-tier/prefix --layout aiven   no brokers left
 
-Compares offset, timestamp, key, value and headers of every committed record in the offsets that both sides have.
+Compares offset, timestamp, key, value and headers of every committed record, for all offsets that both sides have.
 If any record differs, the exit status is 1, and the report names the offsets. Records that compaction has removed
 from one side are counted, but are not differences. For a topic with typed values, give the format and schema that
 the mirror used; decoded values are compared. With --tier, the other side is read from the source's tier. Offsets
-that it leaves unknown are not compared, and notes name them. Needs confluent-kafka:
+that are unclear in the tier are not compared, and notes name these offsets. Needs confluent-kafka:
 pip install 'stratalog[kafka]'.
 """
 

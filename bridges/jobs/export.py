@@ -9,8 +9,8 @@
                                                                        the records that a group has not read yet
 
 An export may be killed and repeated: its journal, the topic stratalog-export.NAME.TOPIC in the target, records
-what it has written, and a new run fences earlier ones. Unless you use --new-offsets, stratalog compare can compare
-both sides. Needs confluent-kafka: pip install 'stratalog[kafka]'.
+what the export has written, and a new run fences earlier runs. Unless you use --new-offsets, stratalog compare can
+compare both sides. Needs confluent-kafka: pip install 'stratalog[kafka]'.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _speed(text: str) -> float:
     try:
         return float(text.removesuffix("x"))
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a speed: write it as 1, 0.5 or 10x") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not a speed: write 1, 0.5 or 10x") from error
 
 
 _SPECIAL: Special = {

@@ -5,11 +5,11 @@
   stratalog kafka_tier read s3://kafka-tier trips --layout aiven --bootstrap kafka-1:9092 --start 2026-06-01
   stratalog kafka_tier read s3://kafka-tier trips --layout aiven --bootstrap kafka-1:9092 --output trips.parquet
 
-topics lists the offsets of each partition. segments lists the segments that are read, and why each other segment
-is ignored. read shows records, counts them, or writes them to a Parquet file. Offsets are unclear if the tier has
-no usable segment for them, or no proof that its segment belongs to the log's current history; read fails on them
-unless you leave them out. Needs more packages: pip install 'stratalog[kafka-tier]', and with --bootstrap also
-'stratalog[kafka]'.
+topics lists the offsets of each partition. segments lists the segments that are read, and the ignored segments
+with the reason. read shows records, counts them, or writes them to a Parquet file. Offsets are unclear if the tier
+has no usable segment for them, or no proof that the segment belongs to the log's current history. read fails on
+unclear offsets unless you leave them out. Needs more packages: pip install 'stratalog[kafka-tier]', and with
+--bootstrap also 'stratalog[kafka]'.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SPECIAL: Special = {
     "epochs": {"metavar": "PARTITION=FILE"},
     "log_starts": {"flags": ("--log-start",), "metavar": "PARTITION=OFFSET"},
     "topics": {"flags": ("tiered",), "metavar": "TOPICS", "type": names, "help": "one or more topics: a,b"},
-    "topic": {"flags": ("tiered",), "metavar": "TOPIC"},  # no ``topic``: it is not one of this cluster
+    "topic": {"flags": ("tiered",), "metavar": "TOPIC"},  # not ``topic``, because the topic is not in this cluster
     "value_format": SPECIAL["value_format"],
     "schema_file": SPECIAL["schema_file"],
     "fail_on_data_loss": {"flags": ("--leave-out-unclear",)},
@@ -59,7 +59,7 @@ _COMMANDS = {
     ),
     "segments": (
         "segments",
-        "list the segments of a topic, with the offsets that are read, or why a segment is ignored",
+        "list the segments of a topic, with the offsets that are read, or the reason why a segment is ignored",
     ),
     "read": ("read_arrow", "show records, count them, or write them to a Parquet file"),
 }
@@ -83,7 +83,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def kafka_tier(job: Job) -> Report:
-    """The job. Raises: see ``KafkaTierOptions.open``, ``read_arrow``; InvalidCallError if the output exists."""
+    """Run the job. Raises: see ``KafkaTierOptions.open``, ``read_arrow``; InvalidCallError if the output
+    exists."""
     given = job.arguments
     by_hand = [(one, "metadata") for one in ("epochs", "log_starts")]
     check_options(given, needs=by_hand, bars=[("metadata", "bootstrap")])
@@ -114,7 +115,7 @@ def _noted() -> Iterator[list[str]]:
 
 
 def _carry_out(given: argparse.Namespace, batches: pa.RecordBatchReader) -> tuple[list[dict[str, Value]], int]:
-    """The rows to show, and the number of records that were read."""
+    """Return the rows to show, and the number of records that were read."""
     if given.output is not None:
         return [], _write(given.output, batches)
     if given.count:
@@ -129,7 +130,7 @@ def _carry_out(given: argparse.Namespace, batches: pa.RecordBatchReader) -> tupl
 
 
 def _write(path: str, batches: pa.RecordBatchReader) -> int:
-    """Write a Parquet file, which gets its name only when it is complete. Returns the number of records."""
+    """Write a Parquet file, which gets its name only when the file is complete. Returns the number of records."""
     from pyarrow import parquet
 
     part, records = f"{path}.part", 0
@@ -138,7 +139,7 @@ def _write(path: str, batches: pa.RecordBatchReader) -> int:
             for batch in batches:
                 writer.write_batch(batch)
                 records += batch.num_rows
-        os.link(part, path)  # fails if the name has been taken meanwhile
+        os.link(part, path)  # fails if another file has taken the name meanwhile
     except OSError as error:
         raise InvalidCallError(f"{path} cannot be written: {error.strerror}") from error
     finally:
@@ -148,7 +149,7 @@ def _write(path: str, batches: pa.RecordBatchReader) -> int:
 
 
 def _shown(value: Any) -> Value:
-    """A value of a record, as a cell of a table."""
+    """Return a value of a record as a cell of a table."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, bytes):

@@ -32,7 +32,7 @@ SPECIAL: Special = {
     "topics": {
         "flags": ("mirrored",),
         "metavar": "TOPICS",
-    },  # no ``topics``: Job.cluster would check that they exist here
+    },  # not ``topics``, because Job.cluster would check that they exist in this cluster
     "bootstrap": {"metavar": "HOST:PORT"},
     "configs": {"flags": ("--config",), "metavar": "KEY=VALUE"},
     "value_format": {"flags": ("--format",), "help": "decode values with --schema (default: keep bytes)"},
@@ -65,7 +65,8 @@ def check_format(given: argparse.Namespace) -> None:
 
 
 def tier_of(given: argparse.Namespace) -> KafkaTierOptions | None:
-    """The tier of the command line. Raises: InvalidCallError for an option that needs another one."""
+    """Return the tier that the command line names. Raises: InvalidCallError for an option without another option
+    that it needs."""
     for option, needed in (
         ("address", "layout"),
         *((one, "address") for one in (*OF_TIER[1:], "metadata")),

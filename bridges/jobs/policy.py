@@ -4,7 +4,7 @@
   stratalog policy --role producer --topics trips,fares --for aws > producer.json
   stratalog policy --role operator --for posix > operator.sh
 
-A reader writes nothing, a producer deletes nothing, an operator runs the upkeep. Without --topics the policy
+A reader writes nothing. A producer deletes nothing. An operator runs the upkeep. Without --topics, the policy
 covers all current and future topics; only an operator with such a policy can format, bootstrap and vacuum. aws: a
 policy for a user or a role (for a bucket, add a Principal). azure: a role definition, and assignments with
 conditions. gcs: bindings per bucket. posix: a shell script that sets access control lists for a group. A cluster

@@ -36,8 +36,8 @@ def report(job: Job) -> Report:
     given = job.arguments
     try:
         page = job.cluster().report()
-    except (RetriableError, MetadataLostError) as error:  # the page matters most in this case
-        from stratalog.bridges.page.report import unopened_report  # here: it loads Arrow
+    except (RetriableError, MetadataLostError) as error:  # an operator needs the page most in this case
+        from stratalog.bridges.page.report import unopened_report  # imported here, because this module loads Arrow
 
         file = load_cluster_file(given.cluster, given.credentials)
         page = unopened_report(file, unopened(given.cluster, error, SystemClock().now_ms()))

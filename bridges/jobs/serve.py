@@ -6,8 +6,8 @@
   kcat -b 127.0.0.1:9092 -C -t trips -o beginning -e   an example client
 
 The endpoint accepts no records. Consumers may commit offsets, and may share partitions as members of a group if
-all members use the same endpoint. Everyone who can reach the address can read everything: use --tls-client-ca if
-that is not only this machine. Needs aiokafka: pip install 'stratalog[serve]'.
+all members use the same endpoint. Everyone who can reach the address can read everything. If other machines can
+reach it, use --tls-client-ca. Needs aiokafka: pip install 'stratalog[serve]'.
 """
 
 from __future__ import annotations

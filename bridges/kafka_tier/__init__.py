@@ -1,6 +1,6 @@
-"""The tier of a Kafka cluster (KIP-405), read from its bucket or folder while its brokers stay idle.
+"""The tier of a Kafka cluster (KIP-405), read from its bucket or folder, without work for the brokers.
 
-    tier                      ``KafkaTier``: plans a read, and gives a DataFrame or Arrow
+    tier                      ``KafkaTier``: plans a read, and returns a DataFrame or Arrow
     segment, segment_states   the uploads in ``__remote_log_metadata``; ``fields`` (its bytes)
     metadata_log              that topic, from the files of its log
     brokers                   that topic, and the current history, from running brokers

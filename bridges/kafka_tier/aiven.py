@@ -1,7 +1,7 @@
 """The layout of Aiven's tiered storage for Apache Kafka: a log in chunks, one object of indexes, a manifest.
 
-A chunk is compressed by zstd, then encrypted by AES-GCM, each if the manifest says so. Indexes are encrypted only.
-Source: the plugin's public code, release 1.1.1.
+The manifest says whether chunks are compressed by zstd, and whether they are then encrypted by AES-GCM. Indexes
+are never compressed, only encrypted. Source: the plugin's public code, release 1.1.1.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class AivenLayout:
         self._keys = KeyRing(options.keys)
 
     def objects(self, segment: RemoteLogSegment) -> Mapping[str, str]:
-        """See ``RemoteSegmentLayout``. A name in the custom metadata wins over the prefix and the usual name.
+        """See ``RemoteSegmentLayout``. A name in the custom metadata replaces the prefix and the usual name.
 
         Raises: CorruptionError for custom metadata that are damaged, or point outside the store.
         """
@@ -121,7 +121,9 @@ class AivenLayout:
         kept = _custom(segment)
         stem = kept.get(_OBJECT_PREFIX, self._prefix) + kept.get(_OBJECT_KEY, usual)
         if ".." in stem.split("/") or stem.startswith("/") or segment.segment_id not in stem:
-            raise CorruptionError(f"{segment}: its custom metadata name an object of another segment")
+            raise CorruptionError(
+                f"{segment}: its custom metadata contain the name of an object of another segment"
+            )
         return {what: f"{stem}.{what}" for what in ("log", "indexes", "rsm-manifest")}
 
     def open(self, store: Store, segment: RemoteLogSegment) -> AivenSegment:
@@ -148,6 +150,6 @@ def _custom(segment: RemoteLogSegment) -> dict[int, str]:
         if tag in (_OBJECT_PREFIX, _OBJECT_KEY):
             text = Fields(data, fields.what).compact_string()
             if not _SAFE.match(text):
-                raise CorruptionError(f"{segment}: its custom metadata have a name with unusual characters")
+                raise CorruptionError(f"{segment}: its custom metadata contain a name with unusual characters")
             found[tag] = text
     return found

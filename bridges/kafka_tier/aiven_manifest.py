@@ -22,7 +22,9 @@ MOST_CHUNK_BYTES = 64 * 1024 * 1024
 """The maximum size of a chunk, which is decompressed in memory. The plugin's default is 4 MiB."""
 _MOST_CHUNKS = 1 << 21
 _SLACK = 1024
-"""The bytes that compression and encryption may add to an incompressible chunk, in addition to 1/64 of it."""
+"""The bytes that compression and encryption may add to an incompressible chunk, in addition to 1/64 of the
+chunk.
+"""
 
 
 class _Place(msgspec.Struct):
@@ -87,7 +89,7 @@ class Manifest:
     size_bytes: int
     """The size of the broker's log file."""
     chunk_bytes: int
-    """The bytes of the log in each chunk except the last."""
+    """The number of bytes of the log in each chunk except the last."""
     stored_sizes: Sequence[int]
     """The sizes of the chunks, in their order in the object."""
     indexes: Mapping[IndexKind, tuple[int, int]]
@@ -97,7 +99,7 @@ class Manifest:
 
 
 def parse_manifest(text: bytes, segment: RemoteLogSegment, overhead: int) -> Manifest:
-    """The manifest of a segment; ``overhead``: bytes that encryption adds to a chunk.
+    """Parse the manifest of a segment. ``overhead`` is the number of bytes that encryption adds to a chunk.
 
     Raises: InvalidCallError for a newer version or an unknown kind of chunk index; CorruptionError for a manifest
     that contradicts itself or the segment's metadata.
@@ -148,8 +150,9 @@ def _fixed(chunks: _Chunks, count: int, what: str) -> list[int]:
 
 
 def _variable(chunks: _Chunks, what: str) -> list[int]:
-    """Decodes the plugin's ChunkSizesBinaryCodec: the count; if there is more than one, the lowest size, the width
-    of a difference, all differences but the last chunk's; then the last size.
+    """Decode the plugin's ChunkSizesBinaryCodec: the number of chunks, and the size of the last chunk at the end.
+    If there are several chunks, the lowest size, the width of a difference, and the differences of all chunks but
+    the last are in between.
     """
     try:
         packed = base64.b64decode(chunks.transformed_chunks or "", validate=True)

@@ -1,9 +1,9 @@
 """Parses Kafka's record batches, format 2, in a segment: headers, checksums, payloads.
 
-numpy checks the headers of all batches that were read together. Python only finds where each begins, and computes
-its checksum. Records are decoded many batches at a time (``columns``), from the bytes that were read, without a
-copy unless they are compressed. Every length is checked before use, and sizes are bounded, because any writer to
-the bucket may have written the bytes.
+numpy checks the headers of all batches that were read together. Python only finds the start of each batch, and
+computes its checksum. Records are decoded many batches at a time (``columns``), from the bytes that were read,
+without a copy unless they are compressed. Every length is checked before use, and sizes are bounded, because any
+writer to the bucket may have written the bytes.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class KafkaBatch(NamedTuple):
 
 
 def batches_of(data: bytes, position: int, what: str, until: int = _NO_OFFSET) -> list[KafkaBatch]:
-    """The whole batches in ``data``, which begins at byte ``position`` of a segment, at the start of a batch, up
-    to the first one that reaches offset ``until``. An incomplete batch at the end is left out.
+    """Return the complete batches in ``data``, up to the first batch that reaches offset ``until``. ``data``
+    begins at the start of a batch, at byte ``position`` of a segment. An incomplete batch at the end is left out.
 
     Raises: InvalidCallError for an older format, an unknown codec, or a batch that is too large for a task;
         CorruptionError for a wrong checksum, or a header that contradicts itself.
@@ -128,8 +128,8 @@ def batches_of(data: bytes, position: int, what: str, until: int = _NO_OFFSET) -
 
 
 def _places(data: bytes, until: int) -> tuple[list[int], bool]:
-    """The starts of the whole batches, and the end of the last one; and whether that one reaches ``until``. It is
-    the first place that has no whole batch, or an impossible one.
+    """Return the starts of the complete batches, the end of the last batch, and whether that batch reaches
+    ``until``. At that end the data have no batch, an incomplete one, or an impossible one.
     """
     places, at, size = [0], 0, len(data)
     while at + HEADER_BYTES <= size:
@@ -166,7 +166,7 @@ def batch_bytes(data: bytes, at: int, position: int, what: str) -> int | None:
 
 
 def _refuse(data: bytes, at: int, end: int, position: int, what: str) -> NoReturn:
-    """The error of the batch at ``data[at:end]``, the first one that is not good."""
+    """Return the error of ``data[at:end]``, the first bad batch."""
     (header,) = np.frombuffer(data, _HEADERS, 1, at).tolist()
     base, _, _, _, crc, attributes, delta, _, _, _, _, _, count = header
     named = f"{what}: the batch at byte {position + at}"

@@ -1,7 +1,7 @@
-"""Reads from the brokers of a running cluster the metadata topic, the log starts and the current history.
+"""Reads the metadata topic, the log starts and the current history from the brokers of a running cluster.
 
 This takes a few kilobytes, and no tiered records. For each partition, a reader checks that the brokers have the
-history of the tier: the check begins after the last tiered offset, with that offset's leader epoch
+history of the tier. The check begins after the last tiered offset, with that offset's leader epoch
 (OffsetsForLeaderEpoch, KIP-320).
 """
 
@@ -59,7 +59,10 @@ class SourceBrokers:
                     del left[read.key]
                 if not left:
                     return
-        raise RetriableError(f"{TOPIC} was not read to its end: {sorted(left)} are missing; try again")
+        raise RetriableError(
+            f"{TOPIC} was not read to its end: records of partitions "
+            f"{sorted(partition for _, partition in left)} are missing; try again"
+        )
 
     def topic_id(self, topic: str) -> str:
         """The current id of the topic. Raises: UnknownTopicOrPartitionError."""
@@ -99,7 +102,8 @@ class SourceBrokers:
             for read in reads:
                 if isinstance(read.error, OffsetOutOfRangeError):
                     return (
-                        f"the brokers' history differs from that of the tier, which ends at {end} in epoch {epoch}"
+                        f"the brokers' history differs from the tier's history, which ends at {end} in epoch "
+                        f"{epoch}"
                     )
                 if read.error is not None:
                     raise read.error

@@ -13,8 +13,8 @@ from stratalog.partitions.identity import TopicPartition
 def epochs_by_hand(given: Mapping[str, str]) -> dict[TopicPartition, tuple[tuple[int, int], ...]]:
     """The leader epochs of partitions (``trips-0``), each from a broker's file ``leader-epoch-checkpoint``.
 
-    Raises: InvalidCallError for another name, a file that cannot be read, or a newer version of it;
-        CorruptionError for a damaged one.
+    Raises: InvalidCallError for a name that is not a partition, or a file that cannot be read or has a newer
+    version; CorruptionError for a damaged file.
     """
     found = {}
     for name, path in given.items():
@@ -27,7 +27,9 @@ def epochs_by_hand(given: Mapping[str, str]) -> dict[TopicPartition, tuple[tuple
 
 
 def log_starts_by_hand(given: Mapping[str, str | int]) -> dict[TopicPartition, int]:
-    """The log starts of partitions (``trips-0``). Raises: InvalidCallError for another name, or no offset."""
+    """The log starts of partitions (``trips-0``). Raises: InvalidCallError for a name that is not a partition, or
+    a value that is not an offset.
+    """
     found = {}
     for name, offset in given.items():
         if not str(offset).isdecimal():
@@ -39,5 +41,5 @@ def log_starts_by_hand(given: Mapping[str, str | int]) -> dict[TopicPartition, i
 def _partition(name: str, option: str) -> TopicPartition:
     topic, _, partition = name.rpartition("-")
     if not topic or not partition.isdecimal():
-        raise InvalidCallError(f"{option}: {name!r} names no partition: write TOPIC-PARTITION, such as trips-0")
+        raise InvalidCallError(f"{option}: {name!r} is not a partition: write TOPIC-PARTITION, such as trips-0")
     return topic, int(partition)

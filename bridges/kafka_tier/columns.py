@@ -1,8 +1,8 @@
 """Decodes the records of many batches at a time to Arrow columns: numpy reads the lengths, Arrow copies the bytes.
 
 The position of a record depends on the length of the previous one. So step ``k`` reads the ``k``-th record of
-*every* batch of a group, as one operation on arrays. Once only a few batches have records left, plain Python reads
-their remaining lengths, which is then faster.
+*every* batch of a group, as one operation on arrays. Once only a few batches have records left, plain Python is
+faster, and reads their remaining lengths.
 
 Keys and values are slices of the bytes that were read, or decompressed. A single Arrow array over these bytes,
 made without a copy, contains all slices and the gaps between them, and ``take`` selects the columns from it.
@@ -71,7 +71,7 @@ class _Slices:
 
 
 def decode(batches: Sequence[KafkaBatch], start: int, end: int, what: str) -> pa.RecordBatch:
-    """The records of decompressed batches at the offsets ``[start, end)``, as columns of ``RECORDS``.
+    """Return the records of decompressed batches at the offsets ``[start, end)``, as columns of ``RECORDS``.
 
     Raises: CorruptionError for records that do not fill their batch or contradict its header; InvalidCallError for
     a timestamp that does not fit into microseconds, or for more headers than fit into a task.
@@ -91,8 +91,8 @@ def decode(batches: Sequence[KafkaBatch], start: int, end: int, what: str) -> pa
 
 
 def _joined(batches: Sequence[KafkaBatch]) -> tuple[bytes, Numbers, Numbers]:
-    """Bytes with the records of all batches, and where those of each begin and end. Records that were read
-    together are not copied.
+    """Return bytes with the records of all batches, and where the records of each batch begin and end. Records
+    that were read together are not copied.
     """
     first = batches[0].data
     if all(batch.data is first for batch in batches):
@@ -207,7 +207,7 @@ class _Fields:
         if (headers < 0).any() or (headers > ends - at).any() or int(headers.sum()) > _MOST_HEADERS:
             if (headers >= 0).all() and (headers <= ends - at).all():
                 raise InvalidCallError(
-                    f"{len(starts)} records in a row have more than {_MOST_HEADERS} headers, more than fits "
+                    f"{len(starts)} consecutive records have more than {_MOST_HEADERS} headers, more than fits "
                     "into a task: read this range through the brokers"
                 )
             raise _DamagedError("a record has an impossible number of headers")

@@ -1,5 +1,5 @@
-"""Finds, for readers of committed records, the aborted transactions, and those still open at the end of the tier,
-or of a run of segments without a gap.
+"""Finds the transactions that readers of committed records must not read: those aborted, and those still open at
+the end of a run of segments. A run ends at a gap, or at the end of the tier.
 
 The transaction index of a segment names the aborted transactions whose marker is in it. The snapshot of producers
 names the transactions open at the segment's end. A record that may belong to an open transaction is unclear,
@@ -44,7 +44,7 @@ def committed(plan: TierPartition, opened: Opener, start: int | None, end: int |
     for run in plan.runs():
         if not within(run, start, end):
             if start is not None and run[-1].end <= start:
-                pieces += run  # the piece is not read, but open offsets may begin in it
+                pieces += run  # these pieces are not read, but open transactions may begin in them
             continue
         ends = _Ends(run, opened)
         certain, why = ends.certain()

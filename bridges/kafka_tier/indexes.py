@@ -25,7 +25,7 @@ _MOST_EPOCHS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class OffsetIndex:
-    """Offsets, each with the position of its batch or of an earlier one."""
+    """Offsets, each with the position of its batch or of an earlier batch."""
 
     offsets: npt.NDArray[np.int64]
     positions: npt.NDArray[np.int64]
@@ -53,7 +53,7 @@ class TimeIndex:
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransaction:
-    """The offsets from its first record to its marker, inclusive."""
+    """The offsets of an aborted transaction, from its first record to its marker, inclusive."""
 
     producer_id: int
     first_offset: int

@@ -25,12 +25,12 @@ class LeaderEpochs:
         check_epochs(self.starts, "leader epochs")
 
     def epoch_at(self, offset: int) -> int | None:
-        """The epoch of the offset; None before the first."""
+        """The epoch of the offset; None before the first epoch."""
         at = bisect_right(self.starts, offset, key=lambda one: one[1]) - 1
         return None if at < 0 else self.starts[at][0]
 
     def run_at(self, offset: int) -> tuple[int | None, int]:
-        """The epoch of the offset, as ``epoch_at``, and the offset from which on it may be another one."""
+        """The epoch of the offset, as ``epoch_at``, and the next offset at which the epoch may change."""
         at = bisect_right(self.starts, offset, key=lambda one: one[1])
         until = self.starts[at][1] if at < len(self.starts) else sys.maxsize
         return self.starts[at - 1][0] if at else None, until

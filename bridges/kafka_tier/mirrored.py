@@ -1,8 +1,8 @@
 """The tier as a source of a mirror: segments as far as they are certain, and the brokers for everything else.
 
-``TieredSource`` is a ``MirrorSource``. It reads committed records: clear offsets from segments, which tasks read
-concurrently; unclear offsets, and offsets after the tier, through the brokers. If a segment cannot be read, its
-offsets also come from the brokers. Each such range is a note of the report, with the reason.
+``TieredSource`` is a ``MirrorSource``. It reads committed records. Clear offsets come from segments, which tasks
+read concurrently. Unclear offsets, and offsets after the tier, come from the brokers. If a segment cannot be read,
+its offsets also come from the brokers. Each such range is a note of the report, with the reason.
 
 ``offline``: the cluster is gone. Offsets that cannot be known are then gaps, and each is a note.
 """

@@ -51,14 +51,15 @@ class KafkaTierOptions:
     def open(self, bootstrap: str | None, configs: Mapping[str, str] | None) -> KafkaTier:
         """The tier, with metadata of the brokers at ``bootstrap``, or without brokers.
 
-        Raises: InvalidCallError for epochs or log starts beside brokers, or wrong ones; see ``KafkaTier.open``.
+        Raises: InvalidCallError for wrong epochs or log starts, or if they are given together with brokers; see
+        ``KafkaTier.open``.
         """
         from stratalog.bridges.kafka_tier.by_hand import epochs_by_hand, log_starts_by_hand
         from stratalog.bridges.kafka_tier.tier import KafkaTier
 
         if bootstrap is not None and (self.epochs or self.log_starts):
             raise InvalidCallError(
-                "the brokers say which leader epochs and log starts they have: give them only with metadata"
+                "the brokers report leader epochs and log starts: give these only if the tier has no brokers"
             )
         return KafkaTier.open(
             self.address,

@@ -1,9 +1,9 @@
 """Plans the segments to read for a range of a partition, and finds the unclear offsets. Pure.
 
-A segment is used if its upload has finished, neither the segment's nor the partition's deletion has begun, its
-messages do not contradict one another, and its leader epochs belong to the current history. Uploads may overlap,
-because a new leader uploads again. At each offset the plan takes the segment that extends farthest. Offsets that
-no segment covers are unclear, with a reason.
+A segment is used under these conditions: its upload has finished; its deletion and its partition's deletion have
+not begun; its messages do not contradict one another; and its leader epochs belong to the current history. Uploads
+may overlap, because a new leader uploads again. At each offset the plan takes the segment that extends farthest.
+Offsets that no segment covers are unclear, with a reason.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Offsets must follow one another without a gap, because Kafka does not tier compacted topics. Each batch must have
 the leader epoch of the history at its offset.
 
-A reader of committed records compares the transaction index with the markers before it returns a record. It first
-reads all batches of the task, without decoding them, and then looks ahead for the marker of each transaction that
-is still open. So a lost or false index is an error, and not a record too many or too few.
+A reader of committed records compares the transaction index with the markers before it returns a record. The
+reader first reads all batches of the task, without decoding them, and then looks ahead for the marker of each
+transaction that is still open. So a lost or wrong index causes an error, and never an extra or a missing record.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _of_times(rows: pa.RecordBatch, times: TimeRange) -> pa.Array:
 
 
 def _batches(task: TierTask, what: str, *, first: bool = False) -> Iterator[list[KafkaBatch]]:
-    """The checked batches of a task, those that were read together in one list."""
+    """Yield the checked batches of a task; each list has the batches that were read together."""
     segment, end = task.piece.segment, task.piece.end
     position, expected, landed = _begin(task)
     size = _LEAST_READ_BYTES if first else _first_read(task.piece)
@@ -170,16 +170,16 @@ def _batches(task: TierTask, what: str, *, first: bool = False) -> Iterator[list
 
 
 def _of_next(data: bytes, at: int, position: int, what: str) -> int:
-    """The bytes from ``data[at:]`` on that hold a whole batch, and the header of the batch after it; 0 if unknown.
-    So a read of a large batch tells the size of the next read. Raises: see ``batches_of``.
+    """Return the number of bytes from ``data[at:]`` for a complete batch and the header of the batch after it; 0
+    if unknown. So each read determines the size of the next read. Raises: see ``batches_of``.
     """
     size = batch_bytes(data, at, position, what)
     return 0 if size is None else size + HEADER_BYTES
 
 
 def _checked(task: TierTask, batches: list[KafkaBatch], expected: int, what: str) -> list[KafkaBatch]:
-    """The batches from the start of the task on. Raises: LogGapError unless they follow one another from offset
-    ``expected`` on; CorruptionError for one of another history.
+    """The batches from the start of the task on. Raises: LogGapError unless the batches have all offsets from
+    ``expected`` on; CorruptionError for a batch of another history.
     """
     kept = []
     epoch, until = None, -1
@@ -205,7 +205,7 @@ def _checked(task: TierTask, batches: list[KafkaBatch], expected: int, what: str
 
 
 def _first_read(piece: SegmentRange) -> int:
-    """The bytes of the first read: about the bytes of the piece, if its records are of average size."""
+    """The size of the first read: about the size of the piece, if its records are of average size."""
     segment = piece.segment
     share = (piece.end - piece.start) / (segment.next_offset - segment.start_offset)
     return int(min(max(1.1 * share * segment.size_bytes, _LEAST_READ_BYTES), READ_BYTES))
@@ -303,7 +303,7 @@ class _Markers:
         if self.mine:
             raise CorruptionError(
                 f"{self.task.piece.segment}: the transactions of producers {sorted(self.mine)[:3]} have no "
-                "marker, but the snapshots of producers say that they have ended"
+                "marker, but the snapshots of producers say that these transactions have ended"
             )
 
     def _ended(self, batch: KafkaBatch) -> None:
@@ -327,7 +327,9 @@ class _Markers:
             )
 
     def _hides(self, start: int | None, first: int | None) -> bool:
-        """Whether the index says that a transaction starts later than a record of it that the task has read."""
+        """Whether the task has read a record of a transaction below the offset at which the transaction starts
+        according to the index.
+        """
         return first is not None and (start is None or start > first)
 
     def finish(self) -> None:

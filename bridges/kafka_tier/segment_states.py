@@ -171,7 +171,7 @@ class SegmentStates:
         }
 
     def notes(self) -> list[str]:
-        """A note per partition that has segments that may have records but whose first message is lost."""
+        """Notes, one for each partition with segments that may have records, but whose first message is lost."""
         lost: dict[tuple[str, int], list[str]] = {}
         for one in self.unknown.values():
             if one.segment_id not in self.segments and one.state is not SegmentState.DELETE_SEGMENT_FINISHED:

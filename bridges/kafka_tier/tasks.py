@@ -13,8 +13,9 @@ from stratalog.bridges.kafka_tier.reading import TierTask, offset_index, read_ta
 from stratalog.partitions.declared import ddl
 
 TASK_BYTES = 32 * 1024 * 1024
-"""The bytes of a segment per task. A segment has up to 1 GiB by default. A reader of committed records has them in
-memory."""
+"""The number of bytes of a segment that one task reads. A segment has up to 1 GiB by default. A reader of
+committed records keeps the task's bytes in memory.
+"""
 _DDL = (
     "topic string, partition int, offset long, timestamp timestamp, timestampType int, key binary, value {value}, "
     "headers array<struct<key: string, value: binary>>, leaderEpoch int"

@@ -93,8 +93,8 @@ class KafkaTier:
         tier = KafkaTier.open("s3://bucket", layout="aiven", prefix="tier/", metadata="/backup/kafka-logs")
         tier.read(spark, "trips", start=FirstAt("2026-06-01"), end=FirstAt("2026-06-02")).show()
 
-    It writes nothing. Offsets are unclear, and are not read, if the tier has no usable segment for them, or no
-    proof that the segment belongs to the log's current history; reports say which.
+    ``KafkaTier`` writes nothing. Offsets are unclear, and are not read, if the tier has no usable segment for
+    them, or no proof that the segment belongs to the log's current history; reports name the unclear offsets.
     """
 
     store: Store
@@ -128,7 +128,7 @@ class KafkaTier:
         storage: StoreOptions = _NO_OPTIONS,
     ) -> Self:
         """Open the tier of a Kafka cluster, whose metadata comes from ``metadata`` or ``bootstrap``. With
-        ``bootstrap`` the brokers also tell where logs start, and whether they share the history of the tier.
+        ``bootstrap``, the brokers also report where logs start, and whether they share the history of the tier.
 
         Args:
             address: the folder or bucket of the tier
@@ -151,7 +151,7 @@ class KafkaTier:
         notes: list[str] = []
         if (metadata is None) == (bootstrap is None):
             raise InvalidCallError(
-                "give either metadata, a folder or bucket, or bootstrap, the addresses of brokers"
+                "give either metadata (a folder or bucket) or bootstrap (the addresses of brokers)"
             )
         there, registry = divided(configs)
         brokers = None if bootstrap is None else SourceBrokers(open_source(bootstrap, there))
@@ -175,7 +175,7 @@ class KafkaTier:
         return sorted({one.topic for one in self.states.segments.values()})
 
     def describe(self) -> Report:
-        """Report the offsets that the tier has of each partition, and the unclear offsets with the reason."""
+        """Report the offsets of each partition in the tier, and the unclear offsets with the reason."""
         rows: list[dict[str, str | int | None]] = []
         notes = list(self.notes)
         for topic in self.topics():
@@ -202,8 +202,8 @@ class KafkaTier:
         return Report("describe tier", rows, notes=tuple(notes))
 
     def segments(self, topic: str) -> Report:
-        """List the segments of a topic: offsets, size, leader epochs, upload state, and the offsets that are read,
-        or why the segment is ignored.
+        """List the segments of a topic with their offsets, sizes, leader epochs and upload states. The list also
+        has the offsets that are read from a segment, or the reason why the segment is ignored.
 
         Args:
             topic: the topic
@@ -235,9 +235,9 @@ class KafkaTier:
         return Report("segments", rows, notes=self.notes)
 
     def plan(self, topics: str | Sequence[str], **span: Unpack[TierRange]) -> TierPlan:
-        """The plan of a read of ``start``, ``end`` (offsets, offsets by partition, ``FirstAt(time)``, or times),
-        ``partitions`` and ``isolation``. It opens every segment to read but reads no records; each ``FirstAt``
-        bound reads part of a segment.
+        """Plan a read of ``start``, ``end`` (offsets, offsets by partition, ``FirstAt(time)``, or times),
+        ``partitions`` and ``isolation``. This opens every segment to be read, but reads no records; each
+        ``FirstAt`` bound reads part of a segment.
 
         Raises: UnknownTopicOrPartitionError; InvalidCallError, also for an unknown form of a segment;
         CorruptionError; SourceChangedError; StorageError kinds.
@@ -301,13 +301,13 @@ class KafkaTier:
         fail_on_data_loss: bool = True,
         **span: Unpack[TierRange],
     ) -> DataFrame:
-        """The records as a DataFrame: ``topic, partition, offset, timestamp, timestampType, key, value, headers,
-        leaderEpoch``. Each task of the session reads part of a segment. This works on classic sessions and on
-        Spark Connect.
+        """Read the records as a DataFrame with the columns ``topic, partition, offset, timestamp, timestampType,
+        key, value, headers, leaderEpoch``. Each task of the session reads part of a segment. This works on classic
+        sessions and on Spark Connect.
 
         ``span`` is as for ``plan``. Bounds that are times select records by timestamp; text without a zone is in
-        the session's time zone. A warning reports records before an open start and after an open end. Unclear
-        offsets in between, or a partition without a clear offset, raise LogGapError; with
+        the session's time zone. A warning reports unclear offsets before an open start and after an open end.
+        Unclear offsets in between, or a partition without a clear offset, raise LogGapError; with
         ``fail_on_data_loss=False`` they are left out with a warning.
 
         ``value_format`` decodes values with the schema file, like ``cluster.mirror``. ``value`` is then a struct;
@@ -405,7 +405,7 @@ class KafkaTier:
         return max(alive, key=lambda one: alive[one])
 
     def _alive(self, topic_id: str) -> bool:
-        """Whether the topic with that id has a segment that is not deleted; (Several topics may have had that
+        """Whether the topic with that id has a segment that is not deleted. (Several topics may have had that
         name.)
         """
         deleted, partitions = SegmentState.DELETE_SEGMENT_FINISHED, self.states.deleted_partitions

@@ -7,11 +7,16 @@ source     the end of each batch of a stream
 stream     a stream over both, whose batches are such frames
 
 The boundary of a partition is the end of its log here when the plan is made. A mirror that runs meanwhile moves
-that end, and no planned offset. So there is no gap, and no record appears twice, and a plan made again after the
-source has deleted records finds them here.
+<<<<<<< HEAD
+that end, but not the planned offsets. So there is no gap, and no record appears twice. If the source deletes
+planned records, a new plan finds them here.
+=======
+that end, but not the planned offsets. So there is no gap, and no record appears twice. If the source has deleted
+records since, a new plan finds them here.
+>>>>>>> 81a9d85544ab41582cbdc0b462d44cb1c0815aab
 
 Records beyond the boundary come through the mirror's own source (librdkafka, in tasks), not by Spark's Kafka
-connector. They have the mirror's configs, isolation, decoder and check of leader epochs, so a row is the same
+connector. The tasks use the mirror's configs, isolation, decoder and check of leader epochs, so a row is the same
 before and after it is mirrored, and no jar is needed. Only committed records are read, because a mirror copies
-only those.
+only committed records.
 """

@@ -58,7 +58,7 @@ class LiveTopic:
     source: MirrorSource
     """The source's topic, under the name of the mirror."""
     boundaries: Mapping[int, Boundary]
-    """The boundaries of all partitions of the source; 0 for those that do not exist here yet."""
+    """The boundaries of all partitions of the source; a partition that does not exist here yet has 0."""
 
 
 def look_live(
@@ -70,8 +70,8 @@ def look_live(
     name: str,
     values: TypedValues | None,
 ) -> LiveTopic:
-    """The boundary of each partition of the topic ``name``. The log here is listed first, so the source can end
-    before it only if the source has lost records.
+    """The boundary of each partition of the topic ``name``. The log here is listed first. So the source's log ends
+    before the log here only if the source has lost records.
 
     Raises: InvalidCallError for a topic that is not a mirror, or has typed values if no decoder is given;
     InconsistentTopicIdError, SourceTruncatedError; LeaderNotAvailableError; UnknownTopicOrPartitionError; errors
@@ -161,7 +161,9 @@ def _doubt(
     source: MirrorSource,
     part: MirroredPartition,
 ) -> None:
-    """Check next at the last record here. Raises: SourceTruncatedError if that has already been checked."""
+    """Let the next check begin at the last record here. Raises: SourceTruncatedError if that record has already
+    been checked.
+    """
     now = source.bounds([part.key]).get(part.key)
     if now is None:
         raise without_leader(part.key)

@@ -54,7 +54,7 @@ def live_frame(
     plan: LivePlan,
     values: TypedValues | None,
 ) -> DataFrame:
-    """The records of the plan, with the columns of ``Cluster.read``. Warns of records that are lost.
+    """The records of the plan, with the columns of ``Cluster.read``. Warns about lost records.
 
     Raises: see ``read_frame``. A task raises OffsetOutOfRangeError if the source has deleted its offsets since the
     plan was made: a new plan finds them here if they have been mirrored.

@@ -48,7 +48,7 @@ class LivePlan:
     pieces: tuple[SourcePiece, ...]
     times: TimeRange | None
     notes: tuple[str, ...]
-    """Lost offsets, which the caller accepts."""
+    """Notes about lost offsets that the caller accepts."""
 
 
 def plan_live(
@@ -64,8 +64,8 @@ def plan_live(
     epochs: Mapping[int, int] = NO_EPOCHS,
     fail_on_data_loss: bool = True,
 ) -> LivePlan:
-    """The offsets, or the times, ``[start, end)`` of some partitions of the topic; see ``Cluster.read_live``.
-    ``epochs`` are the source's leader epochs of the records before ``start``, if known.
+    """Plan a read of the offsets, or the times, ``[start, end)`` of some partitions of the topic; see
+    ``Cluster.read_live``. ``epochs`` are the source's leader epochs of the records before ``start``, if known.
 
     Raises: OffsetOutOfRangeError for offsets beyond the end, or that neither side has, unless lost offsets are
     accepted; UnknownTopicOrPartitionError; InvalidCallError for any other bound; see ``plan_read``.

@@ -1,7 +1,7 @@
 """A stream over a mirrored topic and Kafka, which begins in the history and continues with Kafka's records.
 
-The stream contains ranges of offsets, and each batch is a live read of exactly these: from the mirrored log up to
-its current end, and from Kafka after it. The checkpoint is one set of offsets for both sides.
+The stream contains ranges of offsets, and each batch is a live read of exactly these ranges: from the mirrored log
+up to its current end, and from Kafka after it. The checkpoint is one set of offsets for both sides.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ else:
 
 
 class LiveRangeStream(_Base):
-    """A query's source of ranges. Spark pickles it to separate processes, so it contains Kafka's configs."""
+    """A query's source of ranges. Spark pickles the source to separate processes, so it contains Kafka's
+    configs.
+    """
 
     def __init__(
         self,
@@ -75,8 +77,8 @@ class LiveRangeStream(_Base):
 
 
 def _format(name: str, source: MirrorSource, topic: str, values: TypedValues | None) -> type[RangeDataSource]:
-    """The format of one query, under that name. Spark pickles the class, so Kafka's configs, which may be secret,
-    need not be options, which Spark would show.
+    """The format of one query, under that name. Spark pickles the class. So Kafka's configs, which may be secret,
+    need not be options: Spark would show those.
     """
     given = name
 
@@ -125,8 +127,8 @@ class LiveScan(BatchScan):
             if (one.topic, one.topic_id) != (self._topic, live.topic.topic_id):
                 raise UnknownTopicOrPartitionError(
                     f"the batch belongs to topic {one.topic!r}, id {one.topic_id}, but {self._topic!r} now has "
-                    f"the id {live.topic.topic_id}: it was deleted and mirrored again; give the query a new "
-                    "checkpointLocation"
+                    f"the id {live.topic.topic_id}: the topic was deleted and mirrored again; give the query a "
+                    "new checkpointLocation"
                 )
         plan = plan_live(
             metadata,

@@ -1,10 +1,10 @@
 """Bulk: if there are many new records, executors read the source and append, partitions in parallel.
 
-A task has a share of the partitions, and a separate connection to the source. Like the driver, it reads from the
-log's end, and appends piece by piece, each at its offset or not at all (steps 1 to 5 of an append). After a while
-the tasks end, and the driver acknowledges their appends (steps 6 and 7). Only one task at a time has a partition,
-because pieces are appended only at the log's end. A task that Spark runs twice is one more mirror, which does no
-harm.
+A task has a share of the partitions, and a separate connection to the source. Like the driver, a task reads from
+the log end and appends piece by piece. Each piece is appended at its offset or not at all (steps 1 to 5 of an
+append). After a while the tasks end, and the driver acknowledges the appends (steps 6 and 7). Only one task at a
+time has a partition, because pieces are appended only at the log's end. A task that Spark runs twice is one more
+mirror, which does no harm.
 
 Only the driver handles a piece that was not appended, or a source that cannot continue. A task leaves such a
 partition to the driver, which also does the rest of a run with few new records.
@@ -46,7 +46,7 @@ from stratalog.partitions.store import Store
 W = TypeVar("W")
 
 LEAST_OFFSETS = 500_000
-"""The minimum number of new offsets for a Spark job: starting it takes as long as the driver needs for that
+"""The minimum number of new offsets for a Spark job: starting a job takes as long as the driver needs to copy that
 many.
 """
 _TASK_S = 30.0
@@ -96,7 +96,7 @@ class Stretched:
     """The last appended piece; None without appends."""
     known: LogEnd | None = None
     trouble: bool = False
-    """The driver must continue this partition."""
+    """Whether the driver must continue this partition."""
     why: StratalogError | None = None
     """The error of an append, or of reading the source."""
 
@@ -155,12 +155,12 @@ def _append(share: Share, stretch: Stretch, one: Stretched, pieces: Iterable[Pie
 
 
 def why_not(outcome: AppendOutcome) -> StratalogError | None:
-    """The error of an append that the log is not known to hold, if there is one."""
+    """The error of an append that may not be in the log, if there is one."""
     return outcome.error if isinstance(outcome, NotAppended) else None
 
 
 def error_of(outcome: Outcome[W, list[Stretched]], key: TopicPartition) -> str | None:
-    """The error of a task, or the one that it had in a partition."""
+    """The error of a task, or the task's error in a partition."""
     if isinstance(outcome, Failed):
         found: StratalogError | None = outcome.error
     else:
@@ -240,7 +240,8 @@ def _shares(
     seconds: float,
 ) -> tuple[list[Share], list[MirroredPartition]]:
     """Equal shares for the processes, and the partitions of topics that are no longer mirrors."""
-    image = metadata.image()  # after the log ends were read: check that the topics are still mirrors
+    # The log ends were read before this check that the topics are still mirrors.
+    image = metadata.image()
     stretches: dict[TopicPartition, Stretch] = {}
     for part in parts:
         with suppress(StratalogError):

@@ -38,8 +38,8 @@ from stratalog.partitions.runner import Done, Failed, values
 
 _ROUNDS = 20
 _READERS = 4
-"""The number of threads, each with a connection to the source: one encodes a piece, or waits for the disk, while
-another reads. More threads were not faster on two cores.
+"""The number of threads, each with a connection to the source: one thread encodes a piece, or waits for the disk,
+while another reads. More threads were not faster on two cores.
 """
 _READER_OFFSETS = 50_000
 """New offsets per additional thread."""
@@ -121,8 +121,8 @@ def catch_up(
     options: MirrorOptions,
     began_s: float,
 ) -> None:
-    """Read and append until the partitions reach their ``stable_end``, have an ``error``, or the budget, counted
-    from ``began_s``, is used up. Many new records are copied by tasks, the rest by threads of this process.
+    """Read and append until the partitions reach their ``stable_end`` or have an ``error``, or until the budget,
+    counted from ``began_s``, is used up. Tasks copy many new records; threads of this process copy the rest.
     """
     throttle = (
         None if options.throttle_bytes_per_s is None else Throttle(options.throttle_bytes_per_s, execution.clock)
@@ -153,8 +153,8 @@ def catch_up(
 
 
 def _readers(options: MirrorOptions) -> int:
-    """The most threads. A reader of a tier decodes nearly all the time, so more of them than cores only take
-    memory, whose new pages cost up to a third of the processor time (measured).
+    """The maximum number of threads. A reader of a tier decodes nearly all the time. More readers than cores would
+    only take memory, and its new pages cost up to a third of the processor time (measured).
     """
     return min(_READERS, os.cpu_count() or 1) if options.tier else _READERS
 
@@ -224,9 +224,9 @@ class _CatchUp:
                     return
 
     def _failed(self, part: MirroredPartition, error: StratalogError) -> None:
-        """Handle a source that cannot continue: append waiting records. If its log now starts later, the next
-        round continues there. If the source lacks the history of the log here, the next round checks the history
-        up to the last record.
+        """Handle a source that cannot continue: append waiting records. If the source's log now starts later, the
+        next round continues there. If the source lacks the history of the log here, the next round checks the
+        history up to the last record.
         """
         if not self._append_all(part, part.rest()):
             return
@@ -247,7 +247,7 @@ class _CatchUp:
                 part.error = found
 
     def _append_all(self, part: MirroredPartition, pieces: Iterable[Piece]) -> bool:
-        """Append pieces. Returns whether they are in the log, so that this mirror continues after them."""
+        """Append pieces. Returns whether the pieces are in the log, so that this mirror continues after them."""
         for piece in pieces:
             if self.throttle is not None:
                 self.throttle.spend(piece.size_bytes)
@@ -259,7 +259,8 @@ class _CatchUp:
     def _append(self, part: MirroredPartition, piece: Piece) -> bool:
         topic, partition = part.key
         try:
-            image = self.metadata.image()  # after the log end was read: check that the topic is still a mirror
+            # The log end was read before this check that the topic is still a mirror.
+            image = self.metadata.image()
             rows = list(batches_of(piece.batches, piece.start, piece.end, self.options.values))
             report = append_mirrored(
                 self.metadata,

@@ -53,13 +53,13 @@ _FETCH_BYTES = 16 * 1024 * 1024
 _COLUMNS = "offset", "timestamp", "key", "value", "headers"
 
 Batches = Iterator[tuple[pa.RecordBatch, int, str | None]]
-"""Records of one side in the order of offsets, the offset up to which they are complete, and the reason if they
-are unknown.
+"""Records of one side in the order of offsets, the offset up to which the records are complete, and the reason if
+they are unknown.
 """
 
 
 class RecordsDifferError(StratalogError):
-    """The records of a topic in Kafka differ from those here."""
+    """The records of a topic in Kafka differ from the records here."""
 
     code = "RECORDS_DIFFER"
 
@@ -73,11 +73,12 @@ def compare(
     names: Sequence[str],
     values: TypedValues | None = None,
 ) -> Report:
-    """Compare topics, given by their names in Kafka, with their mirrors. The report has one row per partition; one
-    that differs is a failure, which names offsets. ``values`` decodes the source's values if those here are typed.
+    """Compare topics, given by their names in Kafka, with their mirrors. The report has one row per partition. A
+    partition that differs is a failure, which names offsets. ``values`` decodes the source's values if the values
+    here are typed.
 
-    Raises: InvalidCallError for no topics, and for typed values without ``values`` or the other way round;
-        UnknownTopicOrPartitionError; errors of asking the source.
+    Raises: InvalidCallError if no topic is given, if typed values are compared without ``values``, or other values
+    with it; UnknownTopicOrPartitionError; errors of the source.
     """
     if not names:
         raise InvalidCallError("name the topics to compare")

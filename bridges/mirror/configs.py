@@ -1,13 +1,13 @@
 """The configs of a mirrored topic: those of the source with the same meaning here. Pure.
 
-Retention is copied, except in an archive and if the source deletes nothing by age or size (it compacts). So is
-``cleanup.policy=compact`` with its lags, except in an archive, which keeps all records. The mirrored log is
-compacted by its own rules (``partitions.removal``). These rules are also correct for a mirror: a record is removed
-only if the log here has a later record of its key, which the source also had.
+Retention is copied, except in an archive and if the source deletes nothing by age or size (because it compacts).
+``cleanup.policy=compact`` is copied with its lags, except in an archive, which keeps all records. The mirrored log
+is compacted by its own rules (``partitions.removal``). These rules are also correct for a mirror: a record is
+removed only if the log here has a later record of the same key, which the source also had.
 
-Not copied are limits of Kafka's brokers and buffers (``engine.config.settings``), and ``min.insync.replicas``,
+Limits of Kafka's brokers and buffers (``engine.config.settings``) are not copied, nor is ``min.insync.replicas``,
 which depends on the brokers. The partitioner is that of Java's producers, so that keys keep their partitions when
-producers append here. Kafka has no config for it; a source that ``serve`` serves has one.
+producers append here. Kafka has no config for the partitioner, but a source that ``serve`` serves has one.
 """
 
 from __future__ import annotations

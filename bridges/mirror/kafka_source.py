@@ -2,9 +2,9 @@
 
 Consumers read with ``isolation.level=read_committed``: an offset below the position without a record is a marker,
 part of an aborted transaction, or compacted away. The position is never reset automatically
-(``auto.offset.reset=error``). If the leader epoch of the previous record is known, the consumer seeks: then, but
-not on assignment, librdkafka checks that the brokers still have that history (OffsetsForLeaderEpoch, KIP-320). If
-they do not, it reports the same error as for an offset out of range.
+(``auto.offset.reset=error``). If the leader epoch of the previous record is known, the consumer seeks, because
+librdkafka then checks that the brokers still have that history (OffsetsForLeaderEpoch, KIP-320). On assignment it
+does not. If the brokers lack the history, librdkafka reports the same error as for an offset out of range.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ _LOG = logging.getLogger("stratalog.mirror.librdkafka")
 
 
 def open_source(bootstrap: str, configs: Mapping[str, str] | None = None) -> MirrorSource:
-    """A Kafka cluster at ``host:port,...``. ``configs`` are further configs of librdkafka: ``security.protocol``,
-    ``sasl.*``, ``ssl.*``.
+    """Open the Kafka cluster at ``host:port,...`` as a source. ``configs`` are further configs of librdkafka:
+    ``security.protocol``, ``sasl.*``, ``ssl.*``.
 
-    Raises: EnvironmentUnusableError without ``confluent-kafka``; InvalidCallError for an unknown config, or one
-    that the mirror sets itself.
+    Raises: EnvironmentUnusableError without ``confluent-kafka``; InvalidCallError for an unknown config, or a
+    config that the mirror sets itself.
     """
     parse_brokers(bootstrap, "the brokers of the Kafka cluster")
     try:
@@ -106,7 +106,7 @@ class KafkaSource:
         except RetriableError as error:
             raise RetriableError(
                 f"no broker at {self._bootstrap} has answered within {TIMEOUT_S:g} s ({error}): check the "
-                "addresses, that brokers run, and that security.protocol matches theirs"
+                "addresses, that the brokers run, and that security.protocol is that of the brokers"
             ) from error
         described = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=TIMEOUT_S)
         resources = {ConfigResource(ResourceType.TOPIC, name): name for name in names}
@@ -227,7 +227,7 @@ class KafkaSource:
         """Raises: one of our errors, for this group only."""
         from confluent_kafka import ConsumerGroupTopicPartitions
 
-        if not group:  # Kafka accepts its commits, but librdkafka cannot request them
+        if not group:  # Kafka accepts commits of this group, but librdkafka cannot request them
             raise InvalidCallError(
                 "the group with the empty id cannot be copied: its offsets stay in the source. Give its readers "
                 "a named group"
@@ -266,8 +266,8 @@ class KafkaSource:
 
 class _Taken:
     """Messages from librdkafka, as one list per field and partition. Python's work per record limits the speed of
-    a mirror, and this is all of it. The message objects are dropped immediately, because the garbage collector
-    would traverse them again and again.
+    a mirror, and all of that work is here. The message objects are dropped immediately, because the garbage
+    collector would traverse them again and again.
     """
 
     def __init__(self) -> None:
@@ -322,7 +322,7 @@ class _Taken:
                 f"{key[0]}-{key[1]} of the source: the record at offset {offset} has the timestamp {stamp} ms; "
                 f"the log's limit is {MOST_TIMESTAMP_MS} ms, positive or negative, so the mirror stops before "
                 "the record. Perhaps its producer used microseconds or nanoseconds. "
-                "Delete the records up to it in the source (DeleteRecords), or mirror a copy of "
+                "Delete the records up to this offset in the source (DeleteRecords), or mirror a copy of "
                 "the topic with other timestamps"
             )
             yield SourceRead(key, NO_RECORDS, offset, refused)

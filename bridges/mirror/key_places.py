@@ -1,5 +1,5 @@
 """Checks that keys of a mirrored topic are in the partitions of its partitioner; the source's producers may use
-another. Pure.
+another partitioner. Pure.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The operation ``mirror``: copies the records since the last run to the same offsets.
 
-1. read from the source its topics, which may have other names here (``renamed``), its groups' offsets, and then
-   its log ends
+1. read the source's topics (their names here may differ: ``renamed``), its groups' offsets, and then its log ends
 2. create missing topics and added partitions; a topic with another id is not changed
-3. read our log ends, which are the positions in the source
+3. read the log ends here, which are the positions in the source
 4. read the source from there, and append piece by piece, each at its offset or not at all: many new records by
    tasks (``side_by_side``, ``bulk``), the rest by threads of this process (``catch_up``)
 5. set log starts to those of the source, except in an archive
@@ -108,10 +107,10 @@ def end_mirror(
     *,
     dry_run: bool = False,
 ) -> Report:
-    """End the mirroring of topics, which become ordinary. A topic with another name in the source keeps that name
-    in its config, so no later run makes a second copy by accident. A running mirror may still append its last
-    piece, unless another producer has appended. Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic
-    that is not a mirror, without any change.
+    """End the mirroring of topics, which become ordinary topics. If a topic has a different name in the source,
+    its config keeps that name, so no later run makes a second copy by accident. A running mirror may still append
+    its last piece, unless another producer has appended. Raises: UnknownTopicOrPartitionError; InvalidCallError
+    for a topic that is not a mirror, without any change.
     """
     image = metadata.image()
     ended = {name: image.topic(name).configs.get(MIRROR_SOURCE, "") for name in names}

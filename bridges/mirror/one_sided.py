@@ -1,9 +1,11 @@
-"""Records of a compared partition that only one side has because a removal rule has removed them from the other.
+"""Finds the records of a compared partition that only one side has because a removal rule has removed them from
+the other side.
 
 A rule removes a record without a key, a tombstone that is old enough, and a record whose key has a later record.
-It does not explain any other record that only one side has, for example the last record of a key whose tombstone
-the source deleted before the mirror copied it. A rule here considers only records below its bound, so a later
-record at or above the bound does not explain one that is missing here. The bound of the source is unknown.
+A rule does not explain any other record that only one side has, for example the last record of a key whose
+tombstone the source deleted before the mirror copied it. A rule here considers only records below its bound, so a
+later record at or above the bound does not explain a record that is missing here. The bound of the source is
+unknown.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ class OneSided:
         self, start: int, end: int, sides: Iterable[Sides], later: Iterable[pa.RecordBatch]
     ) -> Iterator[tuple[int, str | None]]:
         """The offsets on one side only, and how each differs; None if a rule explains it. ``sides`` are all
-        records in ``[start, end)``; ``later`` are records of the source starting at ``end``, read after them.
+        records in ``[start, end)``; ``later`` are records of the source starting at ``end``, which are read after
+        ``sides``.
 
         Raises: StorageError when the folder for temporary files cannot be written.
         """

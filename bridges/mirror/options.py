@@ -17,7 +17,7 @@ class MirrorOptions:
     archive: bool = False
     """Whether created topics keep records that the source deletes."""
     rename: Mapping[str, str] = field(default_factory=dict)
-    """Our names for some topics, by their names in Kafka."""
+    """The names of some topics here, by their names in Kafka."""
     groups: bool = True
     """Whether to copy the offsets of consumer groups."""
     values: TypedValues | None = None
@@ -27,7 +27,7 @@ class MirrorOptions:
     budget_s: float | None = None
     """After this time no further piece begins; the next run continues there."""
     bulk_offsets: int | None = None
-    """The least number of new offsets for executors to read and append. None: if that is faster
+    """The least number of new offsets for which executors read and append. None: executors do so if that is faster
     (``mirror_in_bulk``).
     """
     tier: bool = False

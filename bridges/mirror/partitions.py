@@ -22,7 +22,7 @@ from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.producers import ProducerAppend
 
 MIRROR = "mirror"
-"""The producer of mirrored records. Its epoch is the source's leader epoch, its sequence the offset."""
+"""The producer of mirrored records. Its epoch is the source's leader epoch, and its sequence is the offset."""
 MOST_BYTES = 256 * 1024 * 1024
 """The approximate memory for waiting records of all partitions, in bytes."""
 _PIECE_BYTES = 64 * 1024 * 1024
@@ -32,7 +32,7 @@ _RECORD_BYTES = 40
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The content of one append: offsets ``[start, end)`` with all their records, of one leader epoch."""
+    """The content of one append: the offsets ``[start, end)``, all of one leader epoch, with all their records."""
 
     key: TopicPartition
     start: int
@@ -86,12 +86,12 @@ class MirroredPartition:
     """The notes of reads."""
     error: StratalogError | None = None
     task_error: str | None = None
-    """The error of the last task that could not finish this partition, if it had one."""
+    """The error of the last task that could not finish this partition, if that task had an error."""
     doubted: bool = False
     """Whether this is the second check of the source's history."""
 
     def __post_init__(self) -> None:
-        """Raises: SourceTruncatedError if the source ends before this log."""
+        """Raises: SourceTruncatedError if the source ends before the log here."""
         if self.log_end > self.bounds.log_end:
             raise self.truncated(self.bounds)
         self.position = max(self.log_end, self.bounds.log_start)
@@ -128,7 +128,7 @@ class MirroredPartition:
         self.begin_at(apart.log_end, apart.leader_epoch)
 
     def range(self) -> SourceRange:
-        """The next range to read. If the source's log starts there, it does not know the previous record's
+        """The next range to read. If the source's log starts there, the source does not know the previous record's
         epoch.
         """
         known = self.leader_epoch if self.position > self.bounds.log_start else None
@@ -141,8 +141,8 @@ class MirroredPartition:
         self.position = max(log_end, self.bounds.log_start)
 
     def found_at(self, log_end: int, leader_epoch: int | None) -> None:
-        """Continue at the log end that a look has found. Offsets that this run may not have appended are left out
-        of its counts and named in a note.
+        """Continue at a log end that was read again. Offsets that this run may not have appended are left out of
+        its counts and named in a note.
         """
         if log_end > self.log_end:
             why = "" if self.task_error is None else f" ({self.task_error})"
@@ -153,18 +153,18 @@ class MirroredPartition:
         self.begin_at(log_end, leader_epoch)
 
     def doubt(self, last_record: int | None) -> None:
-        """After the source denied the history up to ``position``: check once more up to our last record, at this
-        offset. Gaps after it may belong to a later epoch, which is unknown here.
+        """After the source denied the history up to ``position``: check once more, only up to the last record
+        here, at this offset. Gaps after that record may belong to a later epoch, which is unknown here.
         """
         self.begin_at(self.log_end, self.leader_epoch)
         self.doubted = True
         self.position = max(self.bounds.log_start, 0 if last_record is None else last_record + 1)
 
     def truncated(self, now: SourceBounds) -> SourceTruncatedError:
-        """The error of a source that now ends before this log, or has another history."""
+        """The error of a source that now ends before the log here, or has a different history."""
         if self.log_end > now.log_end:
             return SourceTruncatedError(
-                f"{self}: it ends at offset {now.log_end} in the source, but at {self.log_end} here"
+                f"{self}: the log ends at offset {now.log_end} in the source, but at {self.log_end} here"
             )
         what = (
             f"{self}: leader epoch {self.leader_epoch} ends in the source before offset {self.position}, but not "
@@ -252,7 +252,7 @@ class MirroredPartition:
 
 def _runs(records: pa.RecordBatch, epoch: int) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Split records by leader epoch, and yield each part with its epoch; ``epoch`` is that of the previous
-    records. A record without a known epoch has the previous one.
+    records. A record without a known epoch gets the epoch of the previous record.
     """
     epochs = records.column("leader_epoch")
     known = np.flatnonzero(valid_of(epochs))

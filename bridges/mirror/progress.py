@@ -1,4 +1,4 @@
-"""The progress of a run, for a bar: ``STEP`` offsets are one step of it."""
+"""The progress of a run, for a bar: ``STEP`` offsets are one step of the bar."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Maps names of topics in the source to their names here, and wraps the source accordingly.
 
-A mirrored topic keeps a different name in the source in ``mirror.source.topic``, even after its mirror has ended.
-So each run and comparison finds the topic by its name in the source.
+If a mirrored topic has a different name in the source, ``mirror.source.topic`` stores that name, even after the
+mirror has ended. So each run and comparison finds the topic by its name in the source.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from stratalog.partitions.paths import MAX_TOPIC_LENGTH
 def names_here(
     image: ClusterImage, topics: Mapping[str, SourceTopic], rename: Mapping[str, str]
 ) -> dict[str, str]:
-    """Our name of each topic, by its name in the source: that of ``rename``, otherwise that of a present or former
-    mirror, otherwise the same.
+    """Return the name of each topic here, by its name in the source: from ``rename``, otherwise from a current or
+    former mirror, otherwise the same name.
 
     Raises: InvalidCallError for a name of ``rename`` that is not among the topics, for a topic that is mirrored
-        under another name than in ``rename``, and for two topics with the same new name.
+    under a name that differs from ``rename``, and for two topics with the same new name.
     """
     if unknown := sorted(rename.keys() - topics.keys()):
         raise InvalidCallError(f"topic {unknown[0]!r} is renamed (--as), but is not among the topics to mirror")
@@ -59,7 +59,9 @@ def names_here(
 
 
 def _mirror_of(image: ClusterImage, topic: SourceTopic) -> str | None:
-    """Our topic that mirrors this one, otherwise a topic that has mirrored it under another name."""
+    """Return the topic here that mirrors the source's topic, otherwise a topic here that formerly mirrored it
+    under a different name.
+    """
     found = [one for one in image.topics.values() if mirrored_topic(one.name, one.configs) == topic.name_there]
     found.sort(key=lambda one: (MIRROR_SOURCE not in one.configs, one.name))
     return found[0].name if found else None

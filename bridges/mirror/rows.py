@@ -95,7 +95,7 @@ def offsets_of(records: pa.RecordBatch) -> np.ndarray:
 
 
 def sizes_of(records: pa.RecordBatch) -> np.ndarray:
-    """The bytes of each record's key, value and headers."""
+    """The size of each record's key, value and headers, in bytes."""
     sizes: np.ndarray = _lengths(records.column("key")) + _lengths(records.column("value"))
     headers = records.column("headers")
     if headers.null_count < len(headers):
@@ -115,9 +115,8 @@ def _lengths(values: pa.Array) -> np.ndarray:
 def batches_of(
     records: Sequence[pa.RecordBatch], start: int, end: int, values: TypedValues | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of the offsets ``[start, end)``, at most ``MOST_ROWS`` per batch; ``records`` are all their
-    records, in the order of offsets. The columns are those of records, and ``control``. ``values`` decodes their
-    values.
+    """The rows of the offsets ``[start, end)``, at most ``MOST_ROWS`` per batch; ``records`` are all records at
+    these offsets, in order. The columns are those of records, and ``control``. ``values`` decodes their values.
     """
     ends = [int(offsets_of(batch)[-1]) + 1 for batch in records[:-1]] + [end]
     for batch, until in zip(records or [NO_RECORDS], ends, strict=True):

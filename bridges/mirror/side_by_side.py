@@ -1,12 +1,12 @@
-"""Side by side: several tasks in one partition, if the source has parts that can be read on their own.
+"""Side by side: several tasks in one partition, if the source has parts that can be read separately.
 
-Each task reads a part of the source, decodes and encodes it, and then waits until the log ends at its start. So
-the log takes the parts in order, each at its offset or not at all. Reading, decoding and encoding, which take
-nearly all the time, run concurrently. A round has a few parts for each process. After it the driver acknowledges
-the appends.
+Each task reads a part of the source, decodes and encodes it, and then waits until the log ends at the start of the
+part. So the parts are appended in order, each at its offset or not at all. Reading, decoding and encoding, which
+take nearly all the time, run concurrently. A round has a few parts for each process. After it the driver
+acknowledges the appends.
 
-If a part cannot be read, or its turn does not come, its task leaves it. The driver then continues the partition in
-the other ways (``bulk``, ``catch_up``).
+If a part cannot be read, or its turn does not come, its task ends without an append. The driver then continues the
+partition in another way (``bulk``, ``catch_up``).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class PartWork:
 
     source: SourcePart
     part: MirroredPartition
-    """The partition as if its log ended at the start of the part, and the run at its end."""
+    """The partition as if its log ended at the start of the part, and the run ended at the end of the part."""
     replicas: PartitionReplicas
     options: AppendOptions
     throttle: Throttle | None
@@ -127,7 +127,9 @@ def _turn(work: PartWork, start: int) -> LogEnd:
         if end.log_end > before:
             before, since_s = end.log_end, work.clock.monotonic_s()
         elif work.clock.monotonic_s() - since_s > _PATIENCE_S:
-            raise RetriableError(f"{work}: the log still ends at {end.log_end}: the task before has not appended")
+            raise RetriableError(
+                f"{work}: the log still ends at {end.log_end}: the previous task has not appended"
+            )
         work.clock.sleep(_PAUSE_S)
 
 
@@ -148,7 +150,7 @@ def mirror_side_by_side(
     values: TypedValues | None,
     left_s: Callable[[], float | None],
 ) -> tuple[int, list[MirroredPartition]]:
-    """Mirror by tasks what the source has in parts, as long as these have ``least_offsets`` offsets or more (None:
+    """Mirror the source's parts by tasks, as long as the parts have ``least_offsets`` offsets or more (None:
     ``LEAST_OFFSETS``). Returns the number of tasks, and the partitions whose log end must be read again.
     ``left_s``: the remaining time of the run, if it is limited.
 
@@ -195,7 +197,7 @@ def _start(parts: Sequence[MirroredPartition], key: TopicPartition) -> int:
 
 
 def _chain(found: Sequence[Stretched], start: int) -> list[Stretched]:
-    """The results that follow one another starting at ``start``; only they are known to be in the log."""
+    """The results that follow one another starting at ``start``; only these results are known to be in the log."""
     chain: list[Stretched] = []
     for one in sorted(found, key=lambda one: one.begin):
         if one.begin != start or one.last is None:
@@ -217,10 +219,11 @@ def _works(
     throttle: float | None,
     values: TypedValues | None,
 ) -> tuple[list[PartWork], list[MirroredPartition]]:
-    """The tasks of a round, in the order in which the logs take them, and the partitions of topics that are no
-    longer mirrors.
+    """The tasks of a round, in the order of their appends, and the partitions of topics that are no longer
+    mirrors.
     """
-    image = metadata.image()  # after the log ends were read: check that the topics are still mirrors
+    # The log ends were read before this check that the topics are still mirrors.
+    image = metadata.image()
     by_partition: list[list[PartWork]] = []
     bucket = None if throttle is None else Throttle(throttle, execution.clock).shared_by(execution.tasks.processes)
     refused = []

@@ -20,14 +20,14 @@ class InconsistentTopicIdError(InvalidCallError):
 
 
 class SourceTruncatedError(InvalidCallError):
-    """The source has lost mirrored records, and has, or will have, other records at their offsets."""
+    """The source has lost mirrored records, and has, or will have, different records at the same offsets."""
 
     code = "LOG_TRUNCATION"
 
     def __init__(self, what: str) -> None:
         super().__init__(
             f"{what}: the source has lost its last mirrored records (an unclean election, or a lost disk), and "
-            "now has other records at these offsets. Either keep the mirrored records and end the mirror "
+            "now has different records at these offsets. Either keep the mirrored records and end the mirror "
             "(stratalog mirror "
             "--end), or delete the topic here and mirror it again"
         )
@@ -45,7 +45,7 @@ class SourceTopic:
     """A topic of the source."""
 
     name: str
-    """Its name in the source; with ``renamed``, its name here."""
+    """The name in the source; with ``renamed``, the name here."""
     source: str
     """Cluster id and topic id, in the form of ``mirror.source``."""
     partitions: int
@@ -105,22 +105,23 @@ class SourceRange:
     start: int
     end: int
     leader_epoch: int | None = None
-    """The leader epoch of the last record before ``start``, if known; the source checks that it has that
-    history.
+    """The leader epoch of the last record before ``start``, if known; the source checks that it has the history of
+    that epoch.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRead:
-    """The next records of a partition: all committed ones from the end of the last read up to ``position``."""
+    """The next records of a partition: all committed records from the end of the last read up to ``position``."""
 
     key: TopicPartition
     records: pa.RecordBatch
     """Columns of ``rows.SOURCE_SCHEMA``."""
     position: int
     error: StratalogError | None = None
-    """OffsetOutOfRangeError if retention was faster, or if the source lacks the history of the range's leader
-    epoch up to its start; RetriableError if no records arrive. The partition's reads end after an error.
+    """OffsetOutOfRangeError if retention has deleted the records, or if the source lacks the history of the
+    range's leader epoch up to its start; RetriableError if no records arrive. The partition's reads end after an
+    error.
     """
     from_tier: bool = False
     """Whether the records were read from the source's tier, and not through its brokers."""
@@ -141,7 +142,7 @@ class SourceGroups:
 
 
 class SourcePart(Protocol):
-    """A part ``[start, end)`` of a partition that a task can read on its own. It can be pickled."""
+    """A part ``[start, end)`` of a partition that a task can read separately. It can be pickled."""
 
     @property
     def start(self) -> int:

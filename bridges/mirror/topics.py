@@ -47,8 +47,8 @@ def ensure_here(
         if topic.name not in image.topic_ids:
             _create(metadata, storage, execution, topic, bounds, options)
             run.notes.append(
-                f"{topic.name}: {'would be ' if options.dry_run else ''}created, {topic.partitions} "
-                f"partitions, of {topic.source}"
+                f"{topic.name}: {'would be ' if options.dry_run else ''}created as a mirror of {topic.source}, "
+                f"with {topic.partitions} partitions"
             )
             if options.dry_run:
                 return False
@@ -130,9 +130,9 @@ def check_source(here: TopicImage, there: SourceTopic) -> None:
         return
     raise InconsistentTopicIdError(
         f"topic {here.name!r} mirrors the source's topic id {topic_id}; now the source has "
-        f"{there.source.rpartition('/')[2]}: it was deleted in the source and created again. Either keep the "
-        "mirrored records and end the mirror (stratalog mirror --end), or delete the topic here and mirror the "
-        "new one"
+        f"{there.source.rpartition('/')[2]}: the topic was deleted in the source and created again. Either keep "
+        "the mirrored records and end the mirror (stratalog mirror --end), or delete the topic here and mirror "
+        "the new one"
     )
 
 
@@ -153,7 +153,7 @@ def check_typed(here: TopicImage, values: TypedValues | None) -> None:
             f"topic {here.name!r} has typed values: give their decoder (--format, --schema)"
             if values is None
             else (
-                f"topic {here.name!r} has values of bytes, which cannot change: omit --format and --schema, or "
-                "delete it here and mirror it again"
+                f"topic {here.name!r} has values of bytes, and that type cannot change: omit --format and "
+                "--schema, or delete the topic here and mirror it again"
             )
         )

@@ -18,7 +18,7 @@ begin with its name and a slash."""
 
 LEAST_STEPS, MOST_STEPS = 12, 60
 MOST_RUNS = 1_000
-"""The number of operations in the list of the last ones."""
+"""The number of recent operations that the page lists."""
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
 _STEPS_MS = (
     *(_MINUTE, 5 * _MINUTE, 15 * _MINUTE, 30 * _MINUTE, _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR),
@@ -42,7 +42,7 @@ class _Steps:
 
     @classmethod
     def over(cls, first_ms: int, last_ms: int) -> _Steps:
-        """The shortest steps of a round length such that there are not too many."""
+        """Return the shortest steps with a round length that do not exceed the maximum number of steps."""
         step = next((ms for ms in _STEPS_MS if (last_ms - first_ms) // ms + 2 <= MOST_STEPS), _STEPS_MS[-1])
         last = last_ms // step
         first = min(first_ms // step, last - LEAST_STEPS + 1)
@@ -50,7 +50,7 @@ class _Steps:
 
 
 class _Drawn:
-    """Series by scope and title: flows are summed in each step, levels have their last value."""
+    """Series by scope and title: a flow is summed in each step, and a level has the last value of the step."""
 
     def __init__(self, steps: _Steps) -> None:
         self._steps = steps

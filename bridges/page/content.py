@@ -31,11 +31,12 @@ PARTITION_COLUMNS = (
     *("remote_start", "remote_end", "spans", "sizes", "replicas", "findings"),
 )
 """The columns of a partition. Partitions are arrays, because there may be many: ``topic`` is an index of
-``topics``; ``spans`` are [tier, start, end] and ``sizes`` bytes, by index of ``tiers``; ``findings`` are indexes.
+``topics``; ``spans`` are [tier, start, end], and ``sizes`` are bytes by index of ``tiers``; ``findings`` are
+indexes.
 """
 REPLICA_COLUMNS = ("broker", "state", "local_start", "log_end", "files", "bytes")
 _TABLES = "remote-table"
-"""The kind of finding whose subjects are topics; a topic's name may equal that of a partition."""
+"""The kind of finding whose subjects are topics; a topic's name may equal a partition's name."""
 
 
 def content(
@@ -137,7 +138,7 @@ def _health(report: HealthReport) -> dict[str, Any]:
 
 
 def _subjects(one: HealthFinding) -> list[str]:
-    """The subjects of the finding, and those that it affects."""
+    """The subjects of the finding, and the subjects that it affects."""
     return [*dict.fromkeys((*one.subjects, *(name for names in one.affected.values() for name in names)))]
 
 

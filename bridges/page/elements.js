@@ -1,5 +1,5 @@
 "use strict";
-// The content of the page, drawn. Names in it are other people's: all of it becomes text, never HTML.
+// Draws the content of the page. Names in it come from other people, so all of it becomes text, never HTML.
 
 let content = JSON.parse(document.getElementById("content").textContent);
 const PAGE = 50; // rows of a table that are in the document at once
@@ -10,11 +10,11 @@ const OF_STATE = {
   "offline": "error", "under min ISR": "error", "under-replicated": "warning", "reassigning": "info", "in sync": "ok",
 };
 const TIERS = {
-  cold: ["Cold", "in the remote tier alone"],
+  cold: ["Cold", "only in the remote tier"],
   both: ["Both", "in the remote tier, and still on brokers"],
-  pending: ["Pending", "on brokers alone, to be tiered"],
-  hot: ["Hot", "on brokers alone, not to be tiered"],
-  expired: ["Expired", "left the log, not deleted yet"],
+  pending: ["Pending", "only on brokers, to be tiered"],
+  hot: ["Hot", "only on brokers, not to be tiered"],
+  expired: ["Expired", "no longer in the log, not deleted yet"],
 };
 
 // ------------------------------------------------------------------------------------------------ elements

@@ -33,7 +33,7 @@ def group_rows(
         for (topic, partition), one in named(image, state):
             log = logs.get((topic, partition))
             mark = None if log is None else log.high_watermark
-            # A commit beyond the log end has no lag, and a finding.
+            # A commit beyond the log end has no lag; a finding reports it.
             lag = None if mark is None or one.offset > mark else mark - one.offset
             row = [partition, one.offset, mark, lag, one.commit_ms, one.metadata]
             commits.setdefault(topic, []).append(row)

@@ -1,8 +1,8 @@
-// ------------------------------------------------------------------------------------------------ the page that lives
+// ------------------------------------------------------------------------------------------------ the live page
 
-// Only a served page has this: it asks its server for news while it is looked at, and for records and versions when
-// the reader wants them. Panels outlive the news, so what has been read stays.
-const POLL_MS = 5000, PATIENCE = 6; // turns that news wait while text is selected, or a list is open
+// Only a served page has this script. It asks the server for new content while the page is viewed, and for records
+// and versions when the reader requests them. Panels stay when new content arrives.
+const POLL_MS = 5000, PATIENCE = 6; // polls during which new content waits while text is selected, or a list is open
 const panels = new Map();
 let lost = null, waited = 0;
 
@@ -42,18 +42,18 @@ function live() {
   document.addEventListener("visibilitychange", refresh);
 }
 
-// Why the page may be older than it should be, or nothing.
+// The reason why the page is out of date; empty if it is not.
 function staleness() {
   const failed = content.live?.error;
-  if (lost) return `The page is not fresh: ${lost}.`;
-  return failed ? `The last look at the cluster failed (${utc(failed.at_ms)} UTC): ${failed.what}` : "";
+  if (lost) return `The page is out of date: ${lost}.`;
+  return failed ? `The cluster could not be read at ${utc(failed.at_ms)} UTC: ${failed.what}` : "";
 }
 
 function samplesSection() {
   const known = content.live.samples;
   const left = known?.left_out ? `, ${several(known.left_out, "series")} left out` : "";
   return chartsSection("samples", "Over time", known, "Scope of the figures", "The cluster",
-    known ? `since ${utc(known.from_ms)} UTC, in steps of ${span(known.step_ms)}${left}` : "", "Nothing is known yet.");
+    known ? `since ${utc(known.from_ms)} UTC, in steps of ${span(known.step_ms)}${left}` : "", "There are no figures yet.");
 }
 
 function panel(name, make) {
@@ -61,7 +61,7 @@ function panel(name, make) {
   return panels.get(name);
 }
 
-// A look at the records of a partition: 20 from an offset or a time on, or the last ones.
+// Shows records of a partition: 20 from an offset or a time on, or the last ones.
 function recordsPanel(row) {
   return panel(`records ${row.full}`, () => {
     const from = element("input", { "aria-label": `Offset or time, of ${row.full}`, placeholder: "offset, or 2026-01-31T12:00:00", "data-focus": `records ${row.full}` });

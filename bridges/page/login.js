@@ -12,7 +12,7 @@ async function enter(token) {
     if (answer.ok) return location.reload();
     said.textContent = "The token is wrong.";
   } catch {
-    said.textContent = "The server does not answer, or the token has characters that no token has.";
+    said.textContent = "The server does not answer, or the token has characters that are not allowed in a token.";
   }
   field.focus();
 }

@@ -20,7 +20,7 @@ const theme = element("button", { type: "button", "data-focus": "theme", onclick
 } }, "Light or dark");
 
 function page() {
-  const isOpen = content.brokers.length > 0; // else its health is all that is known
+  const isOpen = content.brokers.length > 0; // otherwise only the cluster's health is known
   const health = healthSection();
   const parts = [
     health && ["health", "Health", content.health.findings.length, health],
@@ -36,7 +36,7 @@ function page() {
     element("nav", { "aria-label": "Parts of the page" }, parts.map(([id, name, number]) =>
       link(id, () => ({}), name, number == null ? null : element("small", {}, count(number))))),
     element("main", {}, isOpen ? figures() : null, ...parts.map(([, , , section]) => section)),
-    element("footer", {}, `stratalog report: ${several(content.requests, "storage request")}, ${content.seconds} s. Ends of logs are at least those shown: their last appends are not opened.`),
+    element("footer", {}, `stratalog report: ${several(content.requests, "storage request")}, ${content.seconds} s. Log ends are lower bounds, because the last appends are not opened.`),
   ];
 }
 

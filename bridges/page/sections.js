@@ -1,6 +1,6 @@
 // ------------------------------------------------------------------------------------------------ tiers
 
-// Bytes by tier, as parts of the bar; or offsets, where what has left the log is a stub at its left.
+// Bytes by tier, as parts of the bar; or offsets. Offsets that are no longer in the log are a stub at the left.
 function sizesBar(sizes, large) {
   const sum = sizes.reduce((a, b) => a + b, 0) || 1;
   let x = 0;
@@ -38,13 +38,13 @@ function tiersSection() {
   const sums = content.tiers.map((_, index) => content.topics.reduce((sum, topic) => sum + topic.sizes[index], 0));
   const items = order.map((tier) => [tier, bytes(sums[content.tiers.indexOf(tier)]), TIERS[tier][1]]);
   return element("section", { id: "tiers" },
-    element("div", { class: "head" }, heading("Tiers"), element("span", { class: "quiet" }, "bytes of each log once")),
+    element("div", { class: "head" }, heading("Tiers"), element("span", { class: "quiet" }, "bytes of one copy of each log")),
     element("div", { class: "sheet tiers" }, sizesBar(sums, true), legend(items)));
 }
 
 // ------------------------------------------------------------------------------------------------ health
 
-// Each subject leads to its row, where there is one.
+// Each subject links to its row, if there is one.
 function subject(kind, name) {
   if (kind === "records-lag-max" || kind === "committed-beyond-log-end") {
     const rows = content.groups.filter((row) => row.group === name);
@@ -100,12 +100,12 @@ function verdict() {
   const { findings, unread } = content.health;
   const of = (severity) => findings.filter((one) => one.severity === severity).length;
   const counts = ["error", "warning"].filter(of).map((severity) => several(of(severity), severity));
-  if (unread.length) counts.push(`${count(unread.length)} not looked at`);
+  if (unread.length) counts.push(`${count(unread.length)} not checked`);
   const level = of("error") || unread.length ? "error" : of("warning") ? "warning" : "ok";
   const said = {
-    error: "Somebody is needed: the commands are below.",
+    error: "An operator is needed: the commands are below.",
     warning: "The next runs of maintain should fix it.",
-    ok: "Nothing needs anybody.",
+    ok: "There is nothing to do.",
   }[level];
   return element("section", { class: `verdict ${level}`, "aria-label": "Verdict" }, element("strong", {}, counts.join(", ") || "Healthy"), element("span", {}, said));
 }
@@ -117,7 +117,7 @@ function healthSection() {
     element("div", { class: "head" }, heading("Health")),
     element("div", { class: "sheet" }, findings.map((one) => findingBox(one)), unread.map((line) =>
       element("article", { class: "finding error" },
-        element("div", { class: "top" }, element("strong", { class: "tag" }, "not looked at")), element("p", {}, line)))));
+        element("div", { class: "top" }, element("strong", { class: "tag" }, "not checked")), element("p", {}, line)))));
 }
 
 function figures() {
@@ -162,7 +162,7 @@ function chart({ title, unit, level, values }, from, step, name) {
     at = Math.max(0, Math.min(values.length - 1, index));
     const line = picture.querySelector("line"), x = (at + 0.5) * width;
     for (const [name, value] of [["x1", x], ["x2", x], ["visibility", "visible"]]) line.setAttribute(name, value);
-    readout.textContent = `${utc(from + at * step)}: ${values[at] == null ? "not known" : shown(values[at], unit)}`;
+    readout.textContent = `${utc(from + at * step)}: ${values[at] == null ? "unknown" : shown(values[at], unit)}`;
   };
   const leave = () => {
     picture.querySelector("line").setAttribute("visibility", "hidden");
@@ -174,7 +174,7 @@ function chart({ title, unit, level, values }, from, step, name) {
   });
   picture.addEventListener("pointerleave", leave);
   const keys = { ArrowLeft: () => point(at - 1), ArrowRight: () => point(at + 1), Home: () => point(0), End: () => point(values.length - 1) };
-  const total = level ? `now ${shown(last, unit)}` : `${shown(values.reduce((a, b) => a + b, 0), unit)} in all`;
+  const total = level ? `now ${shown(last, unit)}` : `${shown(values.reduce((a, b) => a + b, 0), unit)} in total`;
   return element("div", {
     class: "sheet chart", tabindex: 0, "data-focus": name, role: "group", "aria-label": `${title}: ${total}; arrow keys read it`, onblur: leave,
     onkeydown: (event) => { if (keys[event.key]) { event.preventDefault(); keys[event.key](); } } },
@@ -206,7 +206,7 @@ function activitySection() {
   const known = content.activity;
   return chartsSection("activity", "Activity", known, "Topic of the activity", "All topics",
     known ? `UTC, a bar is ${span(known.step_ms)}` : "",
-    known ? "The operations that are recorded have moved nothing." : noHistory());
+    known ? "The recorded operations have moved no data." : noHistory());
 }
 
 // ------------------------------------------------------------------------------------------------ the tables
@@ -233,7 +233,7 @@ function worst(levels) {
   return levels.reduce((a, b) => (RANK[b] > RANK[a] ? b : a), "ok");
 }
 
-// Findings that the state says itself are not said again, nor is the broker that is away.
+// Findings that the state already shows are not repeated, nor is a broker that is offline.
 const STATED = ["OfflinePartitionsCount", "UnderMinIsrPartitionCount", "UnderReplicatedPartitions", "OfflineLogDirectoryCount"];
 
 function state(level, text, findings = []) {
@@ -295,7 +295,7 @@ function partitionsTable() {
   });
 }
 
-// In order of preference; those that are not in sync stand out.
+// In order of preference; replicas that are not in sync stand out.
 function replicas(row) {
   return element("span", {}, row.replicas.flatMap(([broker, found], index) => [
     index ? " " : null,

@@ -1,8 +1,8 @@
 // ------------------------------------------------------------------------------------------------ tables
 
 // A table with a window of its rows. Columns: {title, value(row), cell(row)}, and classes. A row has a name, its
-// `key`; one that `detail` answers for opens at its first cell. Rows that are `last` are
-// behind all others, unless numbers order them.
+// `key`. A row for which `detail` returns something opens at its first cell. Rows that are `last` come after all
+// others, unless the table is sorted by numbers.
 function table({ id, title, rows, columns, sort, text, key, detail, filters = [], nothing, last = () => false }) {
   const mine = chosen(id);
   const [number, way] = (mine.sort || "").split("-");
@@ -73,7 +73,7 @@ function table({ id, title, rows, columns, sort, text, key, detail, filters = []
 
   function draw() {
     body.replaceChildren(...found.slice(first, first + PAGE).flatMap(lines));
-    if (!found.length) body.append(element("tr", {}, element("td", { colspan: columns.length, class: "empty" }, "No row has this.")));
+    if (!found.length) body.append(element("tr", {}, element("td", { colspan: columns.length, class: "empty" }, "No row matches.")));
     const end = Math.min(first + PAGE, found.length);
     where.textContent = found.length ? `${count(first + 1)}–${count(end)} of ${count(found.length)}` : "0 rows";
     back.disabled = first === 0;

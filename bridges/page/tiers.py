@@ -22,7 +22,7 @@ EXPIRED, COLD, BOTH, PENDING, HOT = TIERS = ("expired", "cold", "both", "pending
 
 @dataclass(frozen=True, slots=True)
 class TieredLog:
-    """The observed state of one log. Its end is a lower bound, because names do not show the length of the last
+    """The observed state of one log. The end is a lower bound, because names do not show the length of the last
     append.
     """
 

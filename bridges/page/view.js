@@ -1,9 +1,9 @@
 // ------------------------------------------------------------------------------------------------ the view
 
-// What the reader has chosen, by part of the page: filters, the order, open rows. The address has it, so that a link
-// shows the same: #partitions?partitions.q=flights&partitions.open=flights-2
+// What the reader has chosen, by part of the page: filters, the order, open rows. The address contains
+// this, so a link shows the same view: #partitions?partitions.q=flights&partitions.open=flights-2
 let view = {};
-let at = ""; // the part that the address leads to
+let at = ""; // the part that the address names
 
 const PARTS = ["health", "samples", "activity", "tiers", "topics", "partitions", "brokers", "groups", "runs"];
 const chosen = (id) => (view[id] ||= Object.create(null));
@@ -33,7 +33,7 @@ function readAddress() {
   }
 }
 
-// A notebook's frame has no address of its own: there the choices are kept, and not shown.
+// A notebook's frame has no address of its own: the choices are kept there, but not shown.
 function write(how, hash) {
   try {
     history[how](null, "", hash);
@@ -42,7 +42,7 @@ function write(how, hash) {
   }
 }
 
-// The reader has changed something: the address follows, without a step back for each letter.
+// The reader has changed something: update the address, without a step back for each letter.
 function remember(part) {
   at = part;
   write("replaceState", address(at));

@@ -7,5 +7,5 @@ statements  the permissions of a role, and their places; pure aws, azure, gcs, p
 printed     the text of a policy
 
 A cluster has no server, so only its storage can deny access. SECURITY.md, "Rights", has the rights by operation;
-``statements`` combines its rows by role. Tests check it on a real S3 server and a real file system.
+``statements`` combines these rights by role. Tests check the policies on a real S3 server and a real file system.
 """

@@ -1,8 +1,9 @@
 """Statements for Azure: a role with data actions, and its assignments on containers, with conditions (ABAC) on
 paths. Pure.
 
-Listing is on the whole container. A role without the action to delete may still overwrite: Azure has one action,
-``write``, for both. Versions of the container, or immutability policies, protect against that.
+Listing is on the whole container. A role without the action to delete may still overwrite: Azure has only one
+action, ``write``, to create and to overwrite. Versions of the container, or immutability policies, protect against
+that.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class ClusterLayout:
     topics: Mapping[str, str] | None
     """Topic ids by name; None: all topics, including future ones."""
     internal: Mapping[str, str]
-    """The same for existing internal topics."""
+    """Topic ids of existing internal topics, by name."""
 
 
 def layout_of(file: ClusterFile, image: ClusterImage, topics: Sequence[str] | None) -> ClusterLayout:

@@ -15,7 +15,7 @@ from stratalog.partitions import paths
 
 _HEAD = """\
 #!/bin/sh
-# The minimal rights of a {role} of the cluster {cluster_id}, for a group. Its owner runs this once:
+# The minimal rights of a {role} of the cluster {cluster_id}, for a group. The owner of the folders runs this once:
 #   GROUP=name sh {role}.sh
 # New files inherit these rights. On a file system, the right to create files in a folder includes the right to
 # delete them.

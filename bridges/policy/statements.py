@@ -30,8 +30,8 @@ class Resource:
     path: str
     """The path below the folder of the incarnation, or below the root; empty: everything."""
     in_incarnation: str = ""
-    """The name of the incarnation's folder; empty: directly below the root. A root that is formatted again has
-    another incarnation.
+    """The name of the incarnation's folder; empty: directly below the root. A root that is formatted again has a
+    new incarnation.
     """
     is_object: bool = False
 

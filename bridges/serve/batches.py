@@ -39,7 +39,7 @@ def record_batches(records: pa.Table, next_offset: int, leader_epoch: int | None
             strict=False,
         )
     )
-    # The library uses the first time other than -1 as that of the batch.
+    # The library uses the first time other than -1 as the time of the batch.
     timed = next((place for place, time in enumerate(times) if time != _NO_TIMESTAMP), len(rows))
     parts = [_batch(part[0][0], part, epoch) for part in (rows[:timed], rows[timed:]) if part]
     if next_offset > (offsets[-1] + 1 if offsets else 0) and next_offset > 0:

@@ -53,8 +53,8 @@ class Descriptions:
         }
 
     def described(self, body: Fields) -> Fields:
-        """DescribeGroups: a group with only committed offsets is empty, and an unknown one is dead, as in
-        Kafka.
+        """DescribeGroups: a group with only committed offsets is in the state Empty, and an unknown group in the
+        state Dead, as in Kafka.
         """
         names, error = self._groups()
         here = self._members.described()

@@ -1,7 +1,7 @@
 """The server: connections, limits, TLS, shutdown. It runs asyncio in a separate thread.
 
 A connection answers one request after the other, as Kafka does. An untrusted client can use at most the memory of
-a frame of ``MOST_REQUEST_BYTES`` and its answer. A frame that is not a request ends only its connection.
+a frame of ``MOST_REQUEST_BYTES``, and of the answer. A frame that is not a request ends only its connection.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ServeOptions:
     listen: str = LISTEN
     """``host:port``; port 0 selects a free port."""
     advertise: str | None = None
-    """``host:port`` for clients, if it differs (advertised.listeners)."""
+    """``host:port`` for clients, if different from ``listen`` (advertised.listeners)."""
     tls_cert: str | None = None
     tls_key: str | None = None
     """PEM files; without them connections are not encrypted."""
@@ -95,7 +95,7 @@ class ServeOptions:
                 context.verify_mode = ssl.CERT_REQUIRED
         except OSError as error:  # ssl.SSLError is an OSError
             files = ", ".join(one for one in (self.tls_cert, self.tls_key, self.tls_client_ca) if one)
-            raise InvalidCallError(f"{files}: no certificate and key in PEM: {error}") from error
+            raise InvalidCallError(f"{files}: not a certificate and key in PEM: {error}") from error
         return context
 
 
@@ -222,8 +222,8 @@ class KafkaEndpoint(ClusterServer):
         await asyncio.gather(*running, return_exceptions=True)
 
     def _connected(self, stop: asyncio.Event, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Start a connection. It is closed when its task is done, because a task that is cancelled early never
-        runs.
+        """Start a connection. The connection is closed when its task is done, because a task that is cancelled
+        early never runs.
         """
         self._totals["connections"] += 1
         if stop.is_set() or len(self._connections) >= self._options.max_connections:

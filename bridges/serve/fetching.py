@@ -1,7 +1,7 @@
 """Fetch: records of both tiers by ``engine.reading.fetch``, and the wait for more (max_wait, min_bytes).
 
-A partition whose end a client has reached is checked again after ``poll_s``, for any number of clients and
-requests, because a check is a listing, which costs money in a bucket.
+If clients have reached the end of a partition, this end is checked again after ``poll_s``, once for all clients
+and requests. A check is a listing, which costs money in a bucket.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_BYTES = 4 * 1024 * 1024
 """The limit of an answer's records in memory; each partition may have at least one record."""
 _LONGEST_WAIT_S = 30.0
 _TIMEOUT_S = 20.0
-"""The time-out of a fetch, below those of clients (Kafka's request.timeout.ms is 30 s)."""
+"""The time-out of a fetch, below the time-outs of clients (Kafka's request.timeout.ms is 30 s)."""
 _MOST_QUIET = 10_000
 
 
@@ -47,7 +47,7 @@ class ServedPartition:
 
     @property
     def may_be_gone(self) -> bool:
-        """Whether the log looks like that of a deleted topic."""
+        """Whether the log looks like the log of a deleted topic."""
         if self.error == ErrorCode.NONE:
             return self.high_watermark <= self.log_start
         return self.error != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -204,7 +204,7 @@ def _answer(found: Mapping[TopicPartition, ServedPartition], error: int = ErrorC
             "highwater_offset": one.high_watermark,
             "last_stable_offset": one.last_stable_offset,
             "log_start_offset": one.log_start,
-            "aborted_transactions": [],  # the fetch has already left their records out
+            "aborted_transactions": [],  # the fetch has already left out the records of aborted transactions
             "preferred_read_replica": -1,
             "message_set": one.records,
         }

@@ -47,9 +47,9 @@ class ServedGroups:
         return {"throttle_time_ms": 0, "topics": topics_of(answers), "error_code": error}
 
     def commit(self, body: Fields, error: int) -> Fields:
-        """OffsetCommit: commits the offsets of all partitions that are not refused on their own, or none; with an
-        ``error``, none. As in Kafka, offsets beyond the log end are committed. An offset below 0 is ignored: Kafka
-        stores it, but clients treat it as no commit.
+        """OffsetCommit: commits the offsets of all partitions that are not refused individually, or commits
+        nothing. With an ``error``, it commits nothing. As in Kafka, offsets beyond the log end are committed. An
+        offset below 0 is ignored: Kafka stores it, but clients treat it as no commit.
         """
         asked = partitions_of(body)
         refused: dict[TopicPartition, int] = {}

@@ -2,11 +2,11 @@
 
 1. consumers join, and a group waits until each known member has joined again, or has timed out
 2. the next generation begins: one member, the leader, gets all subscriptions
-3. the leader assigns partitions in SyncGroup, and each member gets its own
+3. the leader assigns partitions in SyncGroup, and each member gets its partitions
 4. heartbeats show that a member is alive, and announce the next rebalance
 
 A group exists in the memory of this endpoint as long as it has members. Members of an ended endpoint are unknown
-to the next one, and join again. The cluster stores the group's offsets (``groups``). Endpoints do not share
+to the next endpoint, and join again. The cluster stores the group's offsets (``groups``). Endpoints do not share
 members.
 
 Everything except ``described`` runs in the event loop, without locks, because nothing changes between two
@@ -86,7 +86,7 @@ class ServedGroup:
         return [name for name in protocols if all(name in other for other in others)]
 
     def voted(self) -> str:
-        """The assignor that most members prefer, among those that all have."""
+        """The assignor that most members prefer, among the assignors that all members have."""
         first = next(iter(self.members.values()))
         common = self.common(first.protocols)
         votes = Counter(next(name for name in one.protocols if name in common) for one in self.members.values())
@@ -187,8 +187,8 @@ class GroupMembers:
         return {"throttle_time_ms": 0, "error_code": error}
 
     def commit_error(self, body: Fields) -> int:
-        """The error of an invalid OffsetCommit, if any: in a group with members, only members of the current
-        generation may commit; in any other group, only consumers that assign their own partitions.
+        """The error of an invalid OffsetCommit, if any. In a group with members, only members of the current
+        generation may commit. In any other group, only consumers that assign their own partitions may commit.
         """
         generation, member_id = body["consumer_group_generation_id"], body["consumer_id"]
         if generation < 0 and not member_id and body["consumer_group"] not in self._groups:
@@ -256,7 +256,7 @@ class GroupMembers:
         self._at_latest(group, longest_s, self._without_sync)
 
     def _without_sync(self, group: ServedGroup) -> None:
-        """Remove a leader that is alive but assigns nothing, because all others wait for it."""
+        """Remove a leader that is alive but assigns nothing, because all other members wait for the leader."""
         self._remove(group, [one for one in group.members.values() if one.syncing is None])
 
     def _at_latest(self, group: ServedGroup, delay_s: float, act: Callable[[ServedGroup], None]) -> None:
@@ -295,7 +295,8 @@ class GroupMembers:
     @staticmethod
     def _is_answered(group: ServedGroup, member: ServedMember, protocols: Mapping[str, bytes]) -> bool:
         """Whether a member that joins again without changes gets the current generation, as in Kafka. Only a
-        leader that has already assigned partitions requests a new one, for example after a change of topics.
+        leader that has already assigned partitions requests a new generation, for example after a change of
+        topics.
         """
         unchanged = list(member.protocols.items()) == list(protocols.items())
         match group.state:

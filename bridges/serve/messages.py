@@ -169,7 +169,9 @@ DESCRIBE_CONFIGS = {version: _describe_configs(version) for version in range(3, 
 
 
 _COMMIT_WITH_EPOCH, _FETCH_WITH_EPOCH = 6, 5
-"""Versions of OffsetCommit and OffsetFetch: from these on, offsets have the leader epoch of the record before."""
+"""Versions of OffsetCommit and OffsetFetch: from these on, offsets have the leader epoch of the previous
+record.
+"""
 
 
 def _offset_commit(version: int) -> OwnMessage:
@@ -233,7 +235,7 @@ def _consumer_group_heartbeat(version: int) -> OwnMessage:
         ("member_id", text),
         ("member_epoch", Int32),
         ("heartbeat_interval_ms", Int32),
-        ("assignment", Int8),  # a null struct is -1; there is never one
+        ("assignment", Int8),  # a null struct would be -1, but never occurs
         tags,
     )
     return OwnMessage(request, True, OwnMessage(answer, True))

@@ -138,7 +138,7 @@ class ServedMetadata:
 
 
 def has_partition(image: ClusterImage, topic: str | None, partition: int) -> bool:
-    """Whether the partition exists. Untrusted names are only looked up, never compared with all others."""
+    """Whether the partition exists. Untrusted names are only looked up, never compared with all known names."""
     topic_id = image.topic_ids.get(topic or "")
     return topic_id is not None and 0 <= partition < len(image.topics[topic_id].partitions)
 
@@ -202,9 +202,7 @@ def _signed(number: int) -> int:
 
 
 def _spec(time: int) -> Spec | None:
-    """The position that a number of Kafka's means: a named position, or milliseconds; None if no record can be
-    that late.
-    """
+    """The position for Kafka's number: a named position, or milliseconds; None if no record can be that late."""
     if time < 0:
         return OffsetSpec(time)
     try:

@@ -91,8 +91,8 @@ REQUESTS: Mapping[int, Mapping[int, Any]] = {
     ApiKey.CONSUMER_GROUP_HEARTBEAT: CONSUMER_GROUP_HEARTBEAT,
 }
 """The supported versions by api key. Some requests are advertised only to be refused with a reason:
-InitProducerId, ConsumerGroupHeartbeat, and Produce, without which librdkafka would assume a broker without batches
-of format 2.
+InitProducerId, ConsumerGroupHeartbeat and Produce. (Without Produce, librdkafka would assume a broker without
+batches of format 2.)
 """
 
 _PADDED = METADATA[METADATA_BY_ID].SCHEMA
@@ -126,8 +126,8 @@ class KafkaRequest:
 
 
 def read_request(frame: bytes, host: str) -> KafkaRequest | bytes:
-    """The request in a frame from a host, without its length; or the response to it: if a client requests
-    ApiVersions in an unknown version, it gets the response of version 0, and requests again (KIP-511).
+    """Decode the request in a frame from a host; the frame has no length. If a client requests ApiVersions in an
+    unknown version, return the response of version 0, after which the client requests again (KIP-511).
 
     Raises: MalformedRequestError.
     """
@@ -162,8 +162,8 @@ def api_versions() -> list[Fields]:
 
 
 def partitions_of(body: Fields) -> dict[TopicPartition, Fields]:
-    """The requested partitions, each with its last entry. A repeated partition counts once, because otherwise few
-    bytes could cause much work.
+    """The requested partitions, each with its last entry. A repeated partition is returned once, because otherwise
+    few bytes could cause much work.
     """
     topics = body["topics"] or ()
     return {(topic["topic"], one["partition"]): one for topic in topics for one in topic["partitions"] or ()}

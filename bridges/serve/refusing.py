@@ -1,5 +1,5 @@
-"""Refusals with texts that clients show, for producers and for the protocol of KIP-848. For a producer the logger
-``stratalog.serve`` has a line that says where to produce instead.
+"""Refusals with texts that clients show, for producers and for the protocol of KIP-848. For a producer, a line of
+the logger ``stratalog.serve`` says where to produce instead.
 """
 
 from __future__ import annotations

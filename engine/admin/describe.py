@@ -38,7 +38,7 @@ _LEADER, _IN_SYNC, _UNREACHABLE = "leader", "in sync", "unreachable"
 
 
 class ReplicaRow(PartitionRow, frozen=True, kw_only=True):
-    """A replica; None for values that cannot be read. Only a tiered partition has the columns ``copy_*``."""
+    """A replica. A value that cannot be read is None. Only a tiered partition has the columns ``copy_*``."""
 
     broker: int
     role: str
@@ -63,12 +63,12 @@ class ReplicaRow(PartitionRow, frozen=True, kw_only=True):
 def describe(
     metadata: MetadataClient, storage: Storage, execution: Execution, topics: Sequence[str] | None = None
 ) -> Report:
-    """One row per replica of the topics. A replica that cannot be listed has only the columns from the metadata.
-    For all topics (None), healthy empty partitions of the engine's own topics have no rows, and count as
-    ``empty_internal_replicas``.
+    """Describe the replicas of the topics, one row per replica. A replica that cannot be listed has only the
+    columns from the metadata. For all topics (None), healthy empty partitions of the engine's own topics have no
+    rows; the total ``empty_internal_replicas`` counts them.
 
-    Raises: UnknownTopicOrPartitionError. Failures in the report: unreadable replicas, brokers that are unreachable
-        or accept no files, metadata without a majority, partitions without a leader or below
+    Raises: UnknownTopicOrPartitionError. The report has these failures: unreadable replicas, brokers that are
+        unreachable or accept no files, metadata without a majority, partitions without a leader or below
         ``min.insync.replicas``, and copies to the remote tier that fail repeatedly.
     """
     unreachable: dict[int, list[StratalogError]] = {}
@@ -99,7 +99,7 @@ def describe(
                     case (StratalogError() as wrong) | ListedLog(contradicts=StratalogError() as wrong):
                         run.fail(f"{work} on broker {look.broker_id}", wrong)
             view = work.replicas.view
-            entry = due.get(view.key) if view.topic_id in remote else None  # otherwise the topic has failed
+            entry = due.get(view.key) if view.topic_id in remote else None  # otherwise the whole topic has failed
             _fail_where_needed(image, work, entry, run)
             if topics is None and _says_nothing(view, looks):
                 empty += len(looks)
@@ -135,7 +135,7 @@ def _with_remote(replicas: PartitionReplicas, remote: Mapping[str, RemoteLog]) -
 
 
 def _fail_where_needed(image: ClusterImage, work: DescribeWork, entry: Entry | None, run: OperationRun) -> None:
-    """Failures for everything in the rows that needs an operator; ``health`` has the commands."""
+    """Add a failure for everything in the rows that needs an operator. ``health`` has the commands."""
     view = work.replicas.view
     least = topic_config_of(image, image.topics[view.topic_id]).min_insync_replicas
     if view.leader is None:
@@ -154,8 +154,8 @@ def _fail_where_needed(image: ClusterImage, work: DescribeWork, entry: Entry | N
 def _remote_end(
     view: PartitionView, remote: Mapping[str, RemoteLog], due: Mapping[TopicIdPartition, Entry]
 ) -> int | None:
-    """The end of the partition's remote log; the last known end from the schedule if the table is unreadable. None
-    for a partition that is not tiered.
+    """Return the end of the partition's remote log. If the table is unreadable, this is the last known end, from
+    the schedule. None for a partition that is not tiered.
     """
     if view.topic_id in remote:
         return remote[view.topic_id].end(view.partition) or 0
@@ -196,9 +196,9 @@ def _row(view: PartitionView, look: ListedReplica, cold: RemoteLog | None) -> Re
 def _with_tiering(
     row: ReplicaRow, work: DescribeWork, look: ListedReplica, entry: Entry | None, now_ms: int
 ) -> ReplicaRow:
-    """The row of a replica. ``copy_*`` describe the part of its log outside the remote tier, which a restore would
-    lose: acknowledged records, the bytes of their files, and the age of the first append. They also describe the
-    failures of the last tier runs: their start, how many in a row, and the error.
+    """Return the row of a replica. The columns ``copy_*`` describe the part of its log outside the remote tier,
+    which a restore would lose: acknowledged records, the bytes of their files, and the age of the first append.
+    They also describe the consecutive failures of the last runs of ``tier``: start, number and error.
     """
     log = look.found if isinstance(look.found, ListedLog) else None
     end = max(work.remote_end or 0, work.replicas.view.log_start_offset)
@@ -216,8 +216,8 @@ def _with_tiering(
 
 
 def _role(view: PartitionView, look: ListedReplica) -> str:
-    """The role of the replica in the metadata. For a replica that cannot be listed, the role says so, and whether
-    the replica leads.
+    """Return the role of the replica in the metadata. If the replica cannot be listed, the role says so, and says
+    whether the replica leads.
     """
     broker = look.broker_id
     if isinstance(look.found, StratalogError):

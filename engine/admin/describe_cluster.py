@@ -27,7 +27,7 @@ from stratalog.tiering.schedule import Entry
 
 
 class BrokerRow(Row, frozen=True, kw_only=True):
-    """A broker; an unregistered broker has None in some columns."""
+    """A broker. For an unregistered broker, some columns are None."""
 
     broker: int
     rack: str | None
@@ -39,7 +39,7 @@ class BrokerRow(Row, frozen=True, kw_only=True):
 
 
 class TopicRow(Row, frozen=True, kw_only=True):
-    """A topic; a topic that is not tiered has None in some columns."""
+    """A topic. For a topic that is not tiered, some columns are None."""
 
     topic: str
     partitions: int
@@ -70,8 +70,8 @@ class PropertyRow(Row, frozen=True, kw_only=True):
 
 
 def describe_brokers(metadata: MetadataClient, storage: Storage, execution: Execution) -> Report:
-    """One row per broker of the cluster file: whether it is fenced, and the state of its root. An unreachable,
-    damaged or foreign root is a failure in the report.
+    """Describe the brokers of the cluster file, one row per broker: whether it is fenced, and the state of its
+    root. An unreachable, damaged or foreign root is a failure in the report.
     """
     with execution.run("brokers list") as run:
         image = known_image(metadata, run)
@@ -100,7 +100,7 @@ def describe_brokers(metadata: MetadataClient, storage: Storage, execution: Exec
 
 
 def broker_state(registered: BrokerImage, finding: Finding | None) -> str:
-    """``ok``, or the words for all problems of the broker."""
+    """Return ``ok``, or the words for all problems of the broker."""
     words = []
     if registered.fenced:
         words.append("fenced by hand" if registered.fenced_by_hand else "fenced")
@@ -121,8 +121,9 @@ def broker_state(registered: BrokerImage, finding: Finding | None) -> str:
 def describe_topics(
     metadata: MetadataClient, storage: Storage, execution: Execution, *, exclude_internal: bool = False
 ) -> Report:
-    """One row per topic: partitions, types, configs; for a tiered topic the address of its Delta table, and the
-    end offset of each partition there, as the last run of ``tier`` saw it (``0:100 1:98``).
+    """Describe the topics, one row per topic: partitions, types, configs. A tiered topic also has the address of
+    its Delta table, and the end offset of each partition in this table (``0:100 1:98``), as of the last run of
+    ``tier``.
     """
     with execution.run("topics list") as run:
         image = known_image(metadata, run)
@@ -168,7 +169,7 @@ def _table_end(topic: TopicImage, due: Mapping[TopicIdPartition, Entry]) -> str 
 def _type_name(schema: str | None) -> str:
     try:
         return ddl(schema)
-    except InvalidCallError:  # another writer has set the type: ``create_topic`` only declares readable types
+    except InvalidCallError:  # ``create_topic`` only declares readable types, so another program has set this type
         return "unreadable"
 
 
@@ -177,9 +178,9 @@ TROUBLES = ("unavailable", "under-min-isr", "under-replicated")
 
 
 def troubled_partitions(metadata: MetadataClient, execution: Execution, trouble: str) -> Report:
-    """One row per partition in this state or a worse one, according to the metadata alone. ``unavailable``: it has
-    no leader; ``under-min-isr``: its ISR is below ``min.insync.replicas``, so appends with acks=all are refused;
-    ``under-replicated``: a replica is not in the ISR.
+    """List the partitions in this state or a worse state, one row per partition. Only the metadata is read.
+    ``unavailable``: the partition has no leader. ``under-min-isr``: its ISR is below ``min.insync.replicas``, so
+    appends with acks=all are refused. ``under-replicated``: a replica is not in the ISR.
 
     Raises: InvalidCallError for another state.
     """
@@ -205,7 +206,7 @@ def troubled_partitions(metadata: MetadataClient, execution: Execution, trouble:
 
 
 def state_of(view: PartitionView, min_insync_replicas: int) -> str | None:
-    """The worst of ``TROUBLES`` that applies to a partition; None if none applies."""
+    """Return the worst of ``TROUBLES`` that applies to a partition; None if none applies."""
     if view.leader is None:
         return "unavailable"
     if not view.has_min_isr(min_insync_replicas):
@@ -214,8 +215,8 @@ def state_of(view: PartitionView, min_insync_replicas: int) -> str | None:
 
 
 def describe_topic(metadata: MetadataClient, storage: Storage, execution: Execution, name: str) -> Report:
-    """The partitions, replication factor, types and effective configs of a topic: one row each, with the value and
-    its source: ``topic``, ``cluster`` or ``default``.
+    """Describe a topic: its partitions, replication factor, types and effective configs. Each has one row, with
+    its value and the source of the value (``topic``, ``cluster`` or ``default``).
 
     Raises: UnknownTopicOrPartitionError.
     """

@@ -1,9 +1,9 @@
 """Lists consumer groups, resets their offsets, deletes them, and reports their lag, like
 ``kafka-consumer-groups.sh``.
 
-A reset of offsets is an ordinary commit by a non-member: stop the consumers of the group first, or their next
-commit replaces it. A deletion only takes effect if the group is unchanged: a group that commits during the
-deletion keeps all its offsets.
+A reset of offsets is an ordinary commit by a non-member. Stop the consumers of the group first; otherwise their
+next commit replaces the reset offsets. A deletion only takes effect if the group does not change meanwhile: a
+group that commits during the deletion keeps all its offsets.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ ResetTo = Place | datetime | str
 """The target of a reset: a named position, an offset, or the first record at or after a time."""
 
 _Target = Callable[[PartitionState, OffsetCommit | None], int]
-"""The target offset of a partition, given its commit, if any. The offset may be out of range."""
+"""A function that returns the target offset of a partition, given the partition's commit, if any. The target may
+be out of range."""
 
 
 class GroupRow(Row, frozen=True, kw_only=True):
@@ -100,8 +101,7 @@ class LagMetricRow(Row, frozen=True, kw_only=True):
 
 
 def groups(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> Report:
-    """Every group, as a table. A partition of ``__consumer_offsets`` that cannot be read is a failure in the
-    report."""
+    """List all groups. A partition of ``__consumer_offsets`` that cannot be read is a failure in the report."""
     with execution.run("groups list") as run:
         image = metadata.image()
         found, run.failures = all_groups(storage, execution.clock, memory, image)
@@ -139,10 +139,11 @@ def reset_offsets(
     partitions: Sequence[int] | None = None,
     dry_run: bool = False,
 ) -> Report:
-    """Reset a group's commits for the topics (None: the topics that it has committed for), in all their partitions
-    or only the given ones. The target is a place (``to``), an offset ``shift_by`` records away (back if negative),
-    or the position of the log ``by_duration`` ago. An offset out of range becomes the nearest end of the log, with
-    a note. One row per partition, with the old and the new offset; ``dry_run`` changes nothing.
+    """Reset a group's commits for the topics (None: the topics that it has committed for), in all their
+    partitions, or only in the given partitions. The target is a place (``to``), an offset ``shift_by`` records
+    away (back if negative), or the position of the log ``by_duration`` ago. An offset out of range is replaced
+    with the nearest end of the log, and a note says so. The report has one row per partition, with the old and the
+    new offset. ``dry_run`` changes nothing.
 
     Raises: InvalidGroupIdError, GroupIdNotFoundError, UnknownTopicOrPartitionError, InvalidCallError (also for a
         shift without a commit): nothing was changed; see ``groups.commit``.
@@ -186,7 +187,7 @@ def reset_offsets(
 
 
 def _target(clock: Clock, to: ResetTo | None, shift_by: int | None, by_duration: timedelta | None) -> _Target:
-    """The target of the reset. Raises: InvalidCallError."""
+    """Return the target of the reset. Raises: InvalidCallError."""
     if sum(given is not None for given in (to, shift_by, by_duration)) != 1:
         raise InvalidCallError("give exactly one target for the offsets: to, shift_by, or by_duration")
     match to, shift_by, by_duration:
@@ -198,7 +199,7 @@ def _target(clock: Clock, to: ResetTo | None, shift_by: int | None, by_duration:
             offset = whole(to, "to")  # an offset out of range is moved to the nearest end of the log
             return lambda *_: offset
         case _, SupportsIndex(), _ if not isinstance(shift_by, bool):
-            records = operator.index(shift_by)  # may have any size: the result is clamped to the log
+            records = operator.index(shift_by)  # ``shift_by`` may have any size: the result is clamped to the log
             return lambda state, record: _shifted(state, record, records)
         case _, _, timedelta() as ago if ago >= timedelta(0):
             now = datetime.fromtimestamp(clock.now_ms() / 1000, UTC)
@@ -220,12 +221,12 @@ def _at(state: PartitionState, place: Place) -> int:
 
 def _shifted(state: PartitionState, record: OffsetCommit | None, records: int) -> int:
     if record is None:
-        raise InvalidCallError(f"{state.leader}: the group has no commit there to shift")
+        raise InvalidCallError(f"{state.leader}: the group has no committed offset there that shift_by could move")
     return record.offset + records
 
 
 def _within(state: PartitionState, offset: int, notes: list[str]) -> int:
-    """The offset, or the nearest end of the log."""
+    """Return the offset, or the nearest end of the log."""
     start, end = state.positions.log_start, state.positions.high_watermark
     if offset > end:
         end = state.leader.latest(Isolation.READ_UNCOMMITTED)
@@ -248,8 +249,8 @@ def delete_group(
     if_exists: bool = False,
     dry_run: bool = False,
 ) -> Report:
-    """Delete a group: its commits, including those in open transactions, and its member epoch. One row per
-    partition. With ``if_exists`` a missing group is a note.
+    """Delete a group: its commits, including those in open transactions, and its member epoch. The report has one
+    row per partition. With ``if_exists`` a missing group is only a note.
 
     Raises: InvalidGroupIdError, GroupIdNotFoundError; NonEmptyGroupError if the group commits during the deletion;
         see ``groups.commit``.
@@ -276,7 +277,8 @@ def delete_offsets(
     *,
     dry_run: bool = False,
 ) -> Report:
-    """Delete a group's commits for these topics, including those in open transactions. One row per partition.
+    """Delete a group's commits for these topics, including those in open transactions. The report has one row per
+    partition.
 
     Raises: UnknownTopicOrPartitionError, also if a topic has no commit; see ``delete_group``.
     """
@@ -285,7 +287,7 @@ def delete_offsets(
         chosen = {image.topic(name).topic_id: name for name in topics}
         for topic_id, name in chosen.items():
             if all(topic_id != committed for committed, _ in state.offsets):
-                raise UnknownTopicOrPartitionError(f"group {group!r} has committed nothing for topic {name!r}")
+                raise UnknownTopicOrPartitionError(f"group {group!r} has no committed offsets for topic {name!r}")
         keys = {key for key in (*state.offsets, *offsets.unstable(group)) if key[0] in chosen}
         return forget_offsets(group, state, keys, pending=True)
 
@@ -338,9 +340,9 @@ RECORDS_LAG = "records-lag"
 
 
 def lag_metrics(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> Report:
-    """The lag of each group (Kafka's ``records-lag``), by partition of the topics that the group has committed
-    for; see ``lag``. A partition that cannot be read is one failure in the report. Each partition is read once,
-    for any number of groups.
+    """Report the lag of each group (Kafka's ``records-lag``), by partition of the topics that the group has
+    committed for; see ``lag``. A partition that cannot be read is one failure in the report. Each partition is
+    read once, for any number of groups.
 
     Raises: errors of reading the metadata.
     """

@@ -60,8 +60,8 @@ def history(
     *,
     limit: int = MOST,
 ) -> Report:
-    """The latest ``limit`` selected events, latest first; one row each, with the columns of ``Event``: the time as
-    text, ``totals`` and ``notes`` as JSON. Reads both tiers without Spark.
+    """List the latest ``limit`` selected events, latest first. Each event has one row, with the columns of
+    ``Event``; the time is text, and ``totals`` and ``notes`` are JSON. Reads both tiers without Spark.
 
     Raises: InvalidCallError for an invalid limit; see ``fetch``.
     """
@@ -76,8 +76,8 @@ def history(
 
 
 def since_time_ms(since: datetime | str, now_ms: int) -> int:
-    """A time, or an age such as ``90s``, ``15m``, ``12h``, ``7d``, in milliseconds since the epoch. Raises:
-    InvalidCallError."""
+    """Convert a time, or an age such as ``90s``, ``15m``, ``12h`` or ``7d``, to milliseconds since the epoch.
+    Raises: InvalidCallError."""
     if isinstance(since, str) and (age := _AGE.fullmatch(since.strip())):
         return now_ms - int(age[1]) * _UNITS_MS[age[2]]
     return micros(time_of(since, "since =")) // 1000
@@ -86,7 +86,7 @@ def since_time_ms(since: datetime | str, now_ms: int) -> int:
 def events(
     metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, wanted: EventFilter = EventFilter()
 ) -> Iterator[Event]:
-    """The selected events, latest first. Raises: see ``fetch``."""
+    """Return the selected events, latest first. Raises: see ``fetch``."""
     if OPERATIONS_TOPIC not in metadata.image().topic_ids:
         return
     first, end = (_position(metadata, storage, memory, spec) for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST))
@@ -102,8 +102,8 @@ def events(
 def events_between(
     metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, start: int, end: int | None = None
 ) -> tuple[list[Event], int]:
-    """The events at the offsets ``[start, end)``, up to the high watermark if ``end`` is None; and the next
-    offset.
+    """Return the events at the offsets ``[start, end)``, and the next offset. If ``end`` is None, the events end
+    at the high watermark.
 
     Raises: see ``fetch``.
     """
@@ -119,8 +119,8 @@ def events_between(
 
 
 class NewEvents:
-    """A callable. Each call returns the events since the previous call, in order; the first call, the events since
-    this object was created."""
+    """A callable. Each call returns the events since the previous call, in order. The first call returns the
+    events since this object was created."""
 
     def __init__(self, metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory) -> None:
         """Use ``Cluster.new_events``."""
@@ -131,7 +131,7 @@ class NewEvents:
         self._next = _position(metadata, storage, memory, OffsetSpec.LATEST) if self._is_there() else 0
 
     def __call__(self) -> list[Event]:
-        """The new events. Raises: see ``fetch``."""
+        """Return the new events. Raises: see ``fetch``."""
         if not self._is_there():
             return []
         found, self._next = events_between(self._metadata, self._storage, self._clock, self._memory, self._next)
@@ -142,7 +142,7 @@ class NewEvents:
 
 
 def event_row(event: Event) -> dict[str, Value]:
-    """An event as a row of a report."""
+    """Return an event as a row of a report."""
     texts = {
         "time": utc_text(event.time_ms),
         "totals": json.dumps(dict(event.totals)),

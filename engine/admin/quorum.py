@@ -1,9 +1,11 @@
 """The metadata quorum: describes it, takes a snapshot of its log, changes its voters.
 
-Voters change one at a time; a voter that has lost its storage is removed and added again with its new storage:
+Voters change one at a time. To replace a voter that has lost its storage, remove the voter, and add it again with
+its new storage:
 
 1. Format and register the broker again (``bootstrap``). 2. Copy the snapshot and the log to its new root, which is
-not a voter yet. 3. Commit its removal with the old storage. 4. Commit its addition with the new storage.
+not a voter yet. 3. Commit the removal of the voter with the old storage. 4. Commit the addition of the voter with
+the new storage.
 
 A crash between two steps leaves a working quorum, and the replacement can be repeated.
 """
@@ -28,7 +30,7 @@ from stratalog.partitions.root import check_broker_file, read_broker_file
 
 
 class VoterRow(Row, frozen=True, kw_only=True):
-    """A voter, and its copy of the log; None for values that cannot be read."""
+    """A voter and its copy of the log. A value that cannot be read is None."""
 
     voter: int
     directory: str
@@ -58,8 +60,8 @@ class ElectedVoterRow(Row, frozen=True, kw_only=True):
 
 
 def describe_quorum(metadata: MetadataClient, execution: Execution) -> Report:
-    """One row per voter: its claims, its log end and lag, its snapshots. Too few reachable voters are a failure in
-    the report, with the last known high watermark.
+    """Describe the voters, one row per voter: claims, log end, lag, snapshots. If too few voters are reachable,
+    the report has a failure with the last known high watermark.
 
     Raises: RetriableError, CorruptionError kinds.
     """
@@ -96,9 +98,9 @@ def _voter_row(found: VoterFound, end: int) -> VoterRow:
 def snapshot_metadata(
     metadata: MetadataClient, execution: Execution, memory: Memory, *, by_hand: bool = True, dry_run: bool = False
 ) -> Report:
-    """Take a snapshot of the metadata log by hand (without ``by_hand``: if the policy requires one), and report
-    the result for every voter. ``snapshot`` does the same along with the topics, and has one row for the metadata
-    log.
+    """Take a snapshot of the metadata log by hand (without ``by_hand``: if the policy requires a snapshot), and
+    report the result for every voter. The operation ``snapshot`` also takes this snapshot, along with those of
+    topics, but reports it in one row.
 
     Raises: see ``keep_metadata_short``.
     """
@@ -114,8 +116,8 @@ def snapshot_metadata(
 
 
 def sign_metadata(metadata: MetadataClient, execution: Execution, *, dry_run: bool = False) -> Report:
-    """Trust the content of the voters, and sign it (``stratalog.engine.quorum.bootstrap``). Reports the result for
-    every voter.
+    """Trust the content of the voters, and sign it (``stratalog.engine.quorum.bootstrap``). The report has the
+    result for every voter.
 
     Raises: see ``sign_log``.
     """
@@ -123,7 +125,8 @@ def sign_metadata(metadata: MetadataClient, execution: Execution, *, dry_run: bo
         signed = metadata.last_known.signed
         done = None if dry_run else metadata.with_log(lambda log: sign_log(log, execution.clock))
     if done is None:
-        run.notes.append("it is already signed, and would be signed again" if signed else "it would be signed")
+        again = "the metadata log is already signed, and would be signed again"
+        run.notes.append(again if signed else "the metadata log would be signed")
         return run.report()
     run.totals |= {"snapshot": str(done.snapshot), "log_start": done.log_start}
     run.notes.append("from now on, every driver that changes anything needs the key")
@@ -160,7 +163,7 @@ def add_voter(
 def remove_voter(
     metadata: MetadataClient, storage: Storage, execution: Execution, broker_id: int, *, dry_run: bool = False
 ) -> Report:
-    """Remove a broker from the metadata voters; its files stay.
+    """Remove a broker from the metadata voters. The broker keeps its files.
 
     Raises: see ``add_voter``.
     """
@@ -172,8 +175,8 @@ def remove_voter(
 def replace_voter(
     metadata: MetadataClient, storage: Storage, execution: Execution, broker_id: int, *, dry_run: bool = False
 ) -> Report:
-    """Let a broker that has lost its storage vote with its new storage. Does nothing if the broker already votes
-    with it.
+    """Let a voter vote with its new storage, after the loss of its old storage. Does nothing if the voter already
+    votes with the new storage.
 
     Raises: see ``add_voter``; InvalidCallError if the broker is not a voter.
     """
@@ -206,10 +209,10 @@ def _check_replaceable(image: ClusterImage, there: VoterId) -> None:
 
 
 def _root_of(storage: Storage, broker_id: int) -> VoterId:
-    """The current root of the broker."""
+    """Return the current root of the broker."""
     store = storage.stores.get(broker_id)
     if store is None:
-        raise InvalidCallError(f"the cluster file does not name broker {broker_id}: add it there")
+        raise InvalidCallError(f"the cluster file does not name broker {broker_id}: add the broker to the file")
     found = read_broker_file(store)
     if found is None:
         raise BrokerUnreachableError(f"broker {broker_id} ({store.uri}) has no broker.json: bootstrap it first")

@@ -7,8 +7,8 @@
     files       one row per file of the log that readers use, in either tier
     offsets     one row per partition of a topic: the offset of a named position or a time, as in ``list_offsets``
 
-A replica that cannot be listed has a row with nulls, and its role says so. Queries need no quotes: only the column
-``offset``, which is Kafka's name, is a reserved word of standard SQL.
+A replica that cannot be listed has a row with nulls, and the column ``role`` says so. Queries need no quotes: only
+the column ``offset``, which is Kafka's name, is a reserved word of standard SQL.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ Row = Mapping[str, Cell]
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of a table; a row may omit some."""
+    """The columns of a table. A row may omit columns."""
 
     types: Mapping[str, str]
     """Names and SQL types."""
 
     @property
     def schema(self) -> str:
-        """The columns as a SQL declaration."""
+        """Return the columns as a SQL declaration."""
         return ", ".join(f"`{name}` {kind}" for name, kind in self.types.items())
 
     def tuples(self, rows: Iterable[Row]) -> list[tuple[Cell, ...]]:
-        """Rows with a value for each column, in order."""
+        """Return the rows as tuples with a value for each column, in order."""
         return [tuple(row.get(name) for name in self.types) for row in rows]
 
 
@@ -132,7 +132,8 @@ def _operations(
 def offset_rows(
     metadata: MetadataClient, storage: Storage, memory: Memory, topic: str, position: str
 ) -> Iterable[Row]:
-    """The rows of ``OFFSETS``: without an offset, but with the ``reason``, if there is no record.
+    """Return the rows of ``OFFSETS``. If a partition has no such record, its row has a ``reason`` instead of an
+    offset.
 
     Raises: see ``list_offsets``.
     """

@@ -42,7 +42,7 @@ from stratalog.partitions.store import Store, StoredObject
 
 _DAY_MS = 24 * 60 * 60 * 1000
 _MOST_DAYS = 36_525
-"""A century. A longer protection is probably a mistake, and could not be undone."""
+"""A century. Longer protection is probably a mistake, and it could not be undone."""
 
 
 class CreatedRow(Row, frozen=True, kw_only=True):
@@ -108,9 +108,9 @@ def create_topic(
     log_starts: Sequence[int] = (),
     dry_run: bool = False,
 ) -> Report:
-    """Create a topic; schemas are Spark's JSON text of a type, None for binary. ``if_not_exists`` accepts an
+    """Create a topic. A schema is Spark's JSON text of a type; None means binary. ``if_not_exists`` accepts an
     existing topic of this shape (``CreateTopic``). ``log_starts``: the log starts of the first partitions.
-    ``dry_run`` only checks. The report has one row (``CreatedRow``).
+    ``dry_run`` only checks the call. The report has one row (``CreatedRow``).
 
     Raises: TopicAlreadyExistsError, InvalidReplicationFactorError, InvalidConfigError, InvalidCallError.
     """
@@ -158,8 +158,8 @@ def alter_topic(
     value_schema: str | None = None,
     dry_run: bool = False,
 ) -> Report:
-    """Extend the declared schemas of a topic by nullable fields and wider types. None: unchanged. ``dry_run`` only
-    checks. The report has a row for each new or widened field.
+    """Extend the declared schemas of a topic by nullable fields and wider types. A schema of None stays unchanged.
+    ``dry_run`` only checks the call. The report has a row for each new or widened field.
 
     Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidConfigError; InvalidCallError, also for any
         other change of a schema.
@@ -181,9 +181,9 @@ def create_partitions(
     if_not_exists: bool = False,
     dry_run: bool = False,
 ) -> Report:
-    """Add partitions to a topic, up to ``partitions``; with ``if_not_exists`` a topic that already has as many or
-    more is unchanged. ``dry_run`` only reports the brokers of the new partitions. The report has a row for each
-    new partition.
+    """Add partitions to a topic, up to ``partitions``. With ``if_not_exists`` a topic that already has this many
+    partitions or more stays unchanged. ``dry_run`` only reports the brokers of the new partitions. The report has
+    a row for each new partition.
 
     Raises: see ``CreatePartitions.decide``.
     """
@@ -209,8 +209,8 @@ def alter_configs(
     *,
     dry_run: bool = False,
 ) -> Report:
-    """Set configs of a topic (None: of the cluster); a value of None restores the default. ``dry_run`` only
-    checks. The report has a row for each config that is set afterwards, and for each one that was reset.
+    """Set configs of a topic (None: of the cluster). A value of None restores the default. ``dry_run`` only checks
+    the call. The report has a row for each config that is set afterwards, and for each config that was reset.
 
     Raises: UnknownTopicOrPartitionError, InvalidConfigError, InvalidCallError.
     """
@@ -242,7 +242,7 @@ def protect(
     dry_run: bool = False,
 ) -> Report:
     """Protect the records of a topic until a time (a datetime with a zone, or ISO 8601 text), or for a number of
-    days from now. ``dry_run`` only checks. The report has one row, with the time.
+    days from now. ``dry_run`` only checks the call. The report has one row, with the time.
 
     Raises: PolicyViolationError for a time before the end of the current protection; InvalidCallError, also for a
         past time; UnknownTopicOrPartitionError, InvalidTopicError.
@@ -292,8 +292,8 @@ def delete_topic(
     dry_run: bool = False,
 ) -> Report:
     """Delete a topic: from the metadata, then its folders on every broker, then (unless ``keep_remote``) its
-    remote tables. Before that, the tables are marked with the choice, so that after a crash ``vacuum`` finds the
-    rest. With ``if_exists`` a missing topic is a note.
+    remote tables. First of all, ``keep_remote`` is recorded in the tables, so that ``vacuum`` can finish the
+    deletion after a crash. With ``if_exists`` a missing topic is only a note.
 
     Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidCallError for the metadata's own log;
         StorageError if the remote tables cannot be marked: nothing was changed.

@@ -5,5 +5,5 @@
     format     formats a whole cluster
     fence      fences, unfences and removes brokers by hand
 
-These are the first operations above the driver: all other operations begin with a probe.
+These operations are the lowest above the driver, because all other operations begin with a probe.
 """

@@ -1,12 +1,13 @@
 """Formats and registers the roots of brokers.
 
-A root is only formatted if the caller names it, because an empty folder may be an unmounted volume. When a root
-that lost its disk is formatted, the broker gets a new incarnation. Its registration removes the old incarnation
-from every ISR (KIP-903), and ``bootstrap`` restores its replicas.
+A root is only formatted if the caller names its broker, because an empty folder may be an unmounted volume. When a
+root that lost its disk is formatted, the broker gets a new incarnation. The registration removes the old
+incarnation from every ISR (KIP-903), and ``bootstrap`` restores the broker's replicas.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -23,7 +24,13 @@ from stratalog.engine.quorum.bootstrap import has_log
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.quorum.voter import Voter
 from stratalog.partitions.cluster_key import ClusterKey
-from stratalog.partitions.errors import BrokerUnreachableError, InvalidCallError, StaleBrokerError, StratalogError
+from stratalog.partitions.errors import (
+    BrokerUnreachableError,
+    InvalidCallError,
+    LogDirError,
+    StaleBrokerError,
+    StratalogError,
+)
 from stratalog.partitions.identity import NewId, same_root
 from stratalog.partitions.root import (
     BrokerFile,
@@ -35,9 +42,10 @@ from stratalog.partitions.root import (
     read_broker_file,
 )
 from stratalog.partitions.store import Store
+from stratalog.partitions.store.local_space import folder_path
 
 _PUTS_OF_FORMAT = 3
-"""The number of requests at a PUT's price that check a root and create its broker.json."""
+"""The number of requests, at the price of a PUT, that check a root and create its broker.json."""
 _GETS_OF_REGISTRATION = 2
 
 
@@ -86,11 +94,11 @@ def register_brokers(
     trust_copy: bool = False,
 ) -> Report:
     """Register these brokers unless their roots are already registered, and unfence them, even if they were fenced
-    by hand. Without names, register all brokers of the cluster file; then brokers fenced by hand stay fenced, and
-    moved roots are failures, because an operator must name them.
+    by hand. Without names, register all brokers of the cluster file. Brokers fenced by hand then stay fenced, and
+    moved roots are failures, because an operator must name their brokers.
 
     A root that was moved to another disk, or restored from a copy, is a new incarnation and leaves every ISR,
-    unless ``trust_copy`` says that the copy has everything that was ever on the original.
+    unless ``trust_copy`` vouches that the copy has everything that was ever on the original.
     """
     with execution.run("brokers register") as run:
         for broker_id in [b.broker_id for b in storage.file.brokers] if brokers is None else brokers:
@@ -112,7 +120,7 @@ def add_brokers(
     dry_run: bool = False,
 ) -> Report:
     """Format these brokers' roots unless they are formatted, and register them. No data is copied. With
-    ``if_not_exists``, brokers that are already in the cluster, with formatted roots, are unchanged.
+    ``if_not_exists``, brokers that are already in the cluster, and have formatted roots, stay unchanged.
 
     Raises: InvalidCallError for such a broker without ``if_not_exists``; see ``format_roots``.
     """
@@ -139,8 +147,8 @@ def add_brokers(
 def plan_registration(
     sends: Planned, image: ClusterImage, brokers: Sequence[int], *, trust_copy: bool
 ) -> tuple[ClusterImage, set[int], list[Failure]]:
-    """The metadata as if these brokers' roots were formatted and registered, the brokers whose roots are not
-    formatted yet, and failures to read roots. Adds the requests to the estimate.
+    """Return three things: the metadata as if these brokers' roots were formatted and registered, the brokers
+    whose roots are not formatted yet, and failures to read roots. Adds the requests to the estimate.
     """
     failures: list[Failure] = []
     new: set[int] = set()
@@ -173,8 +181,15 @@ def plan_registration(
     return image, new, failures
 
 
+def check_folder(root: str) -> None:
+    """Check that the root at this address exists if it is a folder, without writing. Raises: LogDirError."""
+    path = folder_path(root)
+    if path is not None and not os.path.isdir(path):
+        raise LogDirError(f"{root} is not a folder: create it, or mount its volume")
+
+
 def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[int] | None = None) -> Report:
-    """The report of a dry run of formatting these roots (None: all).
+    """Return the report of a dry run that formats these roots (None: all).
 
     Raises: UnknownBrokerError; see ``check_log_not_lost`` for all roots.
     """
@@ -190,19 +205,24 @@ def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequenc
             run.add([FormatRow(broker=broker_id, rack=known.rack, plan=plan, log_dir=store.uri)])
         except StratalogError as error:
             run.fail(f"broker {broker_id}", error)
+    if brokers is None and file.remote is not None:
+        try:
+            check_folder(file.remote)
+        except LogDirError as error:
+            run.fail("remote tier", error)
     if brokers is None and not run.failures:
         check_log_not_lost(file, stores)
     return run.report()
 
 
-def check_log_not_lost(file: ClusterFile, stores: Mapping[int, Store]) -> None:
-    """Refuse to format a cluster again if its metadata log is lost or not mounted.
+def check_log_not_lost(file: ClusterFile, stores: Mapping[int, Store]) -> bool:
+    """Refuse to format a cluster again if its metadata log is lost or not mounted. Returns whether it has a log.
 
     Raises: InvalidCallError; StorageError kinds.
     """
     formatted = {broker: read_broker_file(stores[broker]) for broker in file.voters}
     voters = [Voter(broker, stores[broker], root.directory_id) for broker, root in formatted.items() if root]
-    has_log(file.cluster_id, voters, {b: store for b, store in stores.items() if b not in file.voters})
+    return has_log(file.cluster_id, voters, {b: store for b, store in stores.items() if b not in file.voters})
 
 
 def _register(
@@ -236,7 +256,7 @@ def _to_register(
     by_name: bool,
     trust_copy: bool,
 ) -> RegisterBroker | None:
-    """The command that registers a broker's root; None if nothing changes.
+    """Return the command that registers a broker's root; None if nothing changes.
 
     Raises: UnsignedError; InvalidCallError for a trusted copy that is not a copy; StaleBrokerError for a moved
         root that the caller did not name.

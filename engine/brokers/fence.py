@@ -71,12 +71,12 @@ def fence(
     force: bool = False,
     dry_run: bool = False,
 ) -> Report:
-    """Fence brokers by hand: they leave the ISRs in which they are not the last member, and other replicas lead
-    their partitions. One row per broker: the partitions that it led, their new leaders, and the partitions left
-    without a leader.
+    """Fence brokers by hand. They leave the ISRs in which they are not the last member, and other replicas lead
+    their partitions. The report has one row per broker: the partitions that it led, their new leaders, and the
+    partitions that have no leader now.
 
-    Raises: UnknownBrokerError; InvalidCallError, without ``force``, when a partition would be left without a
-        leader (a dry run reports that in a note); RetriableError kinds, OutcomeUnknownError.
+    Raises: UnknownBrokerError; InvalidCallError, without ``force``, when a partition would have no leader (a dry
+        run only notes this); RetriableError kinds, OutcomeUnknownError.
     """
     with execution.run("brokers fence", dry_run=dry_run) as run:
         command = FenceByHand(tuple(dict.fromkeys(brokers)), force or dry_run)
@@ -97,10 +97,10 @@ class ImageChange:
     after: ClusterImage
 
     def of_partitions(self) -> Iterator[tuple[str, PartitionImage, PartitionImage]]:
-        """Every changed partition: its name, and its state before and after."""
+        """Return every changed partition: its name, and its state before and after."""
         for topic_id, topic in self.before.topics.items():
             later = self.after.topics[topic_id].partitions
-            if later is not topic.partitions:  # a fold keeps the objects that it does not change
+            if later is not topic.partitions:  # the fold keeps unchanged partitions as the same objects
                 for old, new in zip(topic.partitions, later, strict=True):
                     if old is not new:
                         yield f"{topic.name}-{old.partition}", old, new
@@ -112,7 +112,7 @@ class ImageChange:
 
 @dataclass(frozen=True, slots=True)
 class FenceByHand:
-    """Fence these brokers in one command; only with ``force`` may a partition be left without a leader."""
+    """Fence these brokers in one command. Only with ``force`` may a partition lose its leader."""
 
     brokers: tuple[int, ...]
     force: bool
@@ -160,7 +160,8 @@ def unfence(
     dry_run: bool = False,
 ) -> Report:
     """Unfence brokers whose roots answer, including brokers fenced by hand, in one commit. A root that is a new
-    incarnation is registered as such, and its replicas must catch up before they join an ISR. One row per broker.
+    incarnation is registered as such, and its replicas must catch up before they join an ISR. The report has one
+    row per broker.
 
     Raises: UnknownBrokerError; StaleBrokerError if a broker is registered at the same time; RetriableError kinds,
         OutcomeUnknownError. A root that does not answer, or belongs to another cluster or broker, is a failure in
@@ -206,7 +207,7 @@ def _bring_back(broker: BrokerImage, found: Found) -> Command[object]:
 
 def _outcome(broker: BrokerImage, command: Command[object]) -> str:
     if isinstance(command, RegisterBroker):
-        return "registered again: its root is another incarnation"
+        return "registered again, because its root is a different incarnation"
     return "unfenced" if broker.fenced else "as before"
 
 
@@ -228,7 +229,7 @@ def decommission(
 
 
 def state_of(broker: BrokerImage) -> str:
-    """The state of a broker: unfenced, fenced, or fenced by hand."""
+    """Return the state of a broker: unfenced, fenced, or fenced by hand."""
     if broker.fenced_by_hand:
         return "fenced by hand"
     return "fenced" if broker.fenced else "unfenced"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -27,17 +25,17 @@ from stratalog.engine.quorum.bootstrap import bootstrap
 from stratalog.engine.quorum.voter import Voter
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.cluster_key import ClusterKey
-from stratalog.partitions.errors import LogDirError, StorageAuthorizationError
+from stratalog.partitions.errors import StorageAuthorizationError
 from stratalog.partitions.identity import NewId
 from stratalog.partitions.probing import Prober, ThreadProber
 from stratalog.partitions.root import read_broker_file
 from stratalog.partitions.store import Store
 from stratalog.partitions.store.checking import PART_BYTES, QUICK, StoreCheck
-from stratalog.partitions.store.local_space import folder_path
 from stratalog.partitions.store.racing import race_in_threads
 
 REPLICAS = 3
-"""The replication factor of a topic if its creator gives none: two brokers may be lost, one after the other."""
+"""The replication factor of a topic if its creator gives none. With this factor, two brokers may be lost, one
+after the other."""
 FACTORS = (
     "default.replication.factor",
     "offsets.topic.replication.factor",
@@ -45,17 +43,9 @@ FACTORS = (
 )
 
 
-def _check_folders(file: ClusterFile, stores: Mapping[int, Store]) -> None:
-    """Check that every folder exists, without writing. Raises: LogDirError."""
-    for broker in file.brokers:
-        path = folder_path(stores[broker.broker_id].uri)
-        if path is not None and not os.path.isdir(path):
-            raise LogDirError(f"{stores[broker.broker_id].uri} is not a folder: create it, or mount its volume")
-
-
 def _check_storage(broker: BrokerEntry, store: Store, clock: Clock, new_id: NewId, opener: OpenStore) -> None:
-    """Check that a root is usable, and that new object storage follows the rules of the log. (``check_store`` also
-    tests folders, which may be on network file systems.)
+    """Check that a root is usable. If it is new object storage, also check that the storage follows the rules of
+    the log. (``check_store`` also tests folders, because they may be on network file systems.)
 
     Raises: LogDirError, UnsupportedStoreError.
     """
@@ -64,7 +54,7 @@ def _check_storage(broker: BrokerEntry, store: Store, clock: Clock, new_id: NewI
         return
     options = replace(broker.storage, part_bytes=PART_BYTES)
     one, other = (opener(broker.log_dir, options, clock) for _ in range(2))
-    with suppress(StorageAuthorizationError):  # unknown without the permission to delete
+    with suppress(StorageAuthorizationError):  # without the permission to delete, this is unknown
         StoreCheck(one, other, race_in_threads, clock, new_id, QUICK).must_hold()
 
 
@@ -90,14 +80,16 @@ def format_cluster(
     stores = open_stores(file, clock, opener)
     prober = prober if prober is not None else ThreadProber()
     check_owners(file, stores, list(stores), prober)
-    _check_folders(file, stores)
+    remote = [] if file.remote is None else [opener(file.remote, file.remote_storage, clock)]
+    for store in (*stores.values(), *remote):
+        bring_up.check_folder(store.uri)
     bring_up.check_log_not_lost(file, stores)
     for broker in file.brokers:  # last, because this check writes
         _check_storage(broker, stores[broker.broker_id], clock, new_id, opener)
     formatted = bring_up.format_roots(file, stores, file.voters, new_id, key)
     voters = [Voter(broker, stores[broker], formatted[broker].directory_id, key) for broker in file.voters]
     others = {broker: store for broker, store in stores.items() if broker not in file.voters}
-    # the folders of other brokers may be a voter's root under another address
+    # the folder of another broker may be a voter's root under a different address
     check_owners(file, others, list(others), prober)
     metrics = SnapshotMetrics()
     log = metadata_log(file, stores, voters, clock, new_id, metrics, key=key)
@@ -112,9 +104,9 @@ def format_cluster(
 
 
 def _set_factors(ports: Ports) -> None:
-    """Set the replication factors of new topics to ``min(3, brokers)``: Kafka's defaults would give a user's topic
-    one copy, and would refuse the first commit of a group and the first transaction on fewer than three brokers.
-    Configs that are already set are kept, and so are defaults that already fit the number of brokers.
+    """Set the replication factors of new topics to ``min(3, brokers)``. Kafka's defaults would give a user's topic
+    only one copy. On fewer than three brokers, they would refuse the first commit of a group and the first
+    transaction. Configs that are already set stay unchanged, and so do defaults that fit the number of brokers.
     """
     image = ports.metadata.image()
     count = min(REPLICAS, len(image.brokers))

@@ -1,12 +1,12 @@
 """Probes the brokers at the start of a run: checks every root, and commits the results.
 
-A probe takes one ``stat`` of the root, or two if it is a folder. A root that hangs (a file system whose server is
-gone) counts as unreachable after ``broker.session.timeout.ms``, and does not delay the run; only the storage of
-the metadata voters must answer, because nothing works without the metadata.
+A probe takes one ``stat`` of each root, or two if the root is a folder. A root that hangs (a file system whose
+server is gone) counts as unreachable after ``broker.session.timeout.ms``, so it does not block the run. Only the
+storage of the metadata voters must answer, because nothing works without the metadata.
 
-A driver fences brokers that it does not reach, even if other drivers reach them and may unfence them again: give
-all drivers the same mounts and routes. A driver also fences brokers whose roots do not accept files from any
-driver, so that other drivers need not detect this again.
+A driver fences brokers that it cannot reach, even if other drivers can reach these brokers, and may unfence them
+again. So give all drivers the same mounts and routes. A driver also fences brokers whose roots accept files from
+no driver, so that other drivers need not detect this again.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ _ATTEMPTS = 5
 
 
 def probe_brokers(metadata: MetadataClient, storage: Storage, image: ClusterImage | None = None) -> ProbedMetadata:
-    """Check the root of every registered broker, and commit the results (``ApplyProbe``). Commits nothing if all
-    roots are as registered. Notes name brokers that are only in the metadata or only in the cluster file; their
-    state is not changed. ``image`` is the caller's recent image, which saves reading the metadata.
+    """Check the root of every registered broker, and commit the results (``ApplyProbe``). If all roots are as
+    registered, commit nothing. Notes name brokers that are only in the metadata or only in the cluster file; their
+    state is not changed. ``image`` is a recent image of the caller, so that the metadata need not be read.
 
     Raises: StaleBrokerError if brokers are registered faster than they can be checked; RetriableError kinds,
         OutcomeUnknownError, CorruptionError kinds of the metadata.
@@ -82,9 +82,9 @@ def probe_brokers(metadata: MetadataClient, storage: Storage, image: ClusterImag
 
 
 def read_and_probe(metadata: MetadataClient, storage: Storage) -> tuple[ClusterImage, bool]:
-    """The metadata, and whether the root of each broker is as registered there. The roots are checked while the
-    metadata is read. False: the brokers have changed, or something must be committed or reported, so the caller
-    must run ``probe_brokers``.
+    """Return the metadata, and whether the root of each broker is as registered there. The roots are checked while
+    the metadata is read. If the answer is False, the brokers have changed, or something must be committed or
+    reported, so the caller must run ``probe_brokers``.
 
     Raises: errors of reading the metadata.
     """
@@ -108,7 +108,7 @@ def probe_first(
     metadata: MetadataClient, storage: Storage, run: OperationRun, image: ClusterImage | None = None
 ) -> ClusterImage:
     """Call ``probe_brokers`` at the beginning of a run, and add its notes to the run. Returns the metadata. A dry
-    run commits nothing, and returns the metadata as a run would have it."""
+    run commits nothing, and returns the metadata as the probe would have changed it."""
     if run.dry_run:
         return plan_probe(metadata, storage, run, metadata.image() if image is None else image)
     probed = probe_brokers(metadata, storage, image)
@@ -119,8 +119,8 @@ def probe_first(
 def plan_probe(
     metadata: MetadataClient, storage: Storage, run: OperationRun, image: ClusterImage, new: Collection[int] = ()
 ) -> ClusterImage:
-    """``image`` as a run's probe would change it; the changes become notes of the run. ``new`` are brokers whose
-    roots the run formats before the probe, so they are not probed.
+    """Return ``image`` as a run's probe would change it, and note the changes in the run. ``new`` are brokers
+    whose roots the run formats before the probe, so they are not probed.
 
     Raises: ClusterKeyError if the run could not commit the changes.
     """
@@ -148,8 +148,8 @@ def with_leaders(metadata: MetadataClient, storage: Storage, work: Callable[[Clu
 
 
 def probe_roots(storage: Storage, image: ClusterImage, brokers: Iterable[int] | None = None) -> Sequence[Found]:
-    """The current state of these brokers' roots (None: all), by broker id. Brokers that are not registered, or not
-    in the cluster file, are left out.
+    """Return the current state of these brokers' roots (None: all), by broker id. Brokers that are not registered,
+    or are not in the cluster file, are left out.
     """
 
     def look(broker_id: int) -> Finding:
@@ -209,7 +209,7 @@ def _failed(store: Store, error: StratalogError) -> Finding:
 
 
 def entry(file: ClusterFile, broker_id: int) -> BrokerEntry:
-    """The broker's entry in the cluster file. Raises: UnknownBrokerError."""
+    """Return the broker's entry in the cluster file. Raises: UnknownBrokerError."""
     found = file.broker(broker_id)
     if found is None:
         known = ", ".join(str(broker.broker_id) for broker in file.brokers)

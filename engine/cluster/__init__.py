@@ -1,6 +1,6 @@
 """The class ``Cluster``, for notebooks, jobs and tests.
 
-``producer`` has the appends, ``client`` the reads, ``jobs`` the upkeep, ``erasing`` the erasure of records,
+``producer`` has the appends, ``client`` the reads, ``jobs`` the upkeep, ``erasing`` the erasure of records, and
 ``looks`` the reports on the cluster's state; ``with_bridges`` adds the methods of bridges; ``topics``,
 ``brokers``, ``groups``, ``transactions``, ``quorum`` and ``catalog`` are groups of methods. ``arguments`` checks
 names and bounds. ``parts`` has the replaceable parts: clock, ids, storage, probes. ``recorded`` logs each
@@ -14,9 +14,9 @@ One shape
     in the docs; there are no aliases. ``if_exists`` and ``if_not_exists`` make a repeated call harmless.
 
 One declaration
-    A method's signature and the ``Args:`` of its docstring declare an operation, with a sentence for each
-    parameter that needs one. From these, ``stratalog.jobs.declared`` makes the job's arguments, options and help,
-    ``recorded`` makes the event, and ``tests.golden`` makes the page docs/api.md.
+    A method's signature and the ``Args:`` of its docstring declare an operation; ``Args:`` explains the parameters
+    whose names do not explain them. From these declarations, ``stratalog.jobs.declared`` makes the job's
+    arguments, options and help, ``recorded`` makes the event, and ``tests.golden`` makes the page docs/api.md.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class Cluster(Client, Jobs, Erasing, Looks):
         cluster.append("trips", df, key="id", timestamp="started_at")
         cluster.read("trips", last=100).show()
 
-    The most frequent methods are here, the others in ``topics``, ``groups``, ``transactions``, ``brokers``,
-    ``quorum`` and ``catalog``. Any number of drivers may use the same cluster at the same time. Every operation
-    reads the current metadata. An operation that fails raises OperationFailedError with its report;
+    This class has the most common methods. The other methods are in ``topics``, ``groups``, ``transactions``,
+    ``brokers``, ``quorum`` and ``catalog``. Any number of drivers may use the same cluster at the same time. Every
+    operation reads the current metadata. An operation that fails raises OperationFailedError with its report;
     ``check=False`` returns the report instead (``stratalog.engine.cluster.recorded``).
     """
 
@@ -88,7 +88,7 @@ class Cluster(Client, Jobs, Erasing, Looks):
     _parts = ClusterParts()
 
     def __init__(self, ports: Ports, spark: SparkSession | None = None) -> None:
-        """Use ``Cluster.open``, or ``Cluster.format`` for a new one."""
+        """Use ``Cluster.open``, or ``Cluster.format`` for a new cluster."""
         super().__init__(ports, spark)
         self.topics = Topics(ports)
         self.brokers = Brokers(ports)
@@ -116,17 +116,17 @@ class Cluster(Client, Jobs, Erasing, Looks):
     ) -> Self:
         """Open the cluster that a ``cluster.toml`` describes. The file may be in a bucket.
 
-        ``spark``: a classic or Connect session. The work runs on its executors, and reads and appends of
-        DataFrames need it; without a session, the work runs in threads of this process. ``runner="threads"``
+        ``spark``: a classic or Connect session. The work runs on the executors of the session; without a session,
+        it runs in threads of this process. Reads and appends of DataFrames need a session. ``runner="threads"``
         always uses threads, for executors that cannot reach the storage: the driver then fetches all rows of an
-        append. ``voters_as_logged``: accept a file whose metadata voters differ from those in the metadata log.
-        ``selectors``: your own replica selectors by name; ``replica.selector.class`` picks one. ``cluster_key``
-        gives the key that signs the metadata (``stratalog.engine.config.key_source``); without it a signed cluster
-        is read-only, and nothing is verified. ``credentials`` is a credential provider, or its name
-        (``load_cluster_file``). ``keeps_short``: a thread merges small files in the logs that this driver appends
-        to (``stratalog.engine.upkeep.replication.keep_short``). ``progress`` is a listener for the progress of
-        operations; without it, a notebook shows progress in its cells, and shows stratalog's errors without a long
-        traceback (``stratalog.engine.cluster.notebook``).
+        append. ``voters_as_logged``: accept a file even if its metadata voters differ from the voters in the
+        metadata log. ``selectors``: your own replica selectors by name; ``replica.selector.class`` picks one.
+        ``cluster_key`` gives the key that signs the metadata (``stratalog.engine.config.key_source``); without a
+        key, a signed cluster is read-only, and its signatures are not verified. ``credentials`` is a credential
+        provider, or its name (``load_cluster_file``). ``keeps_short``: a thread merges small files in the logs
+        that this driver appends to (``stratalog.engine.upkeep.replication.keep_short``). ``progress`` is a
+        listener for the progress of operations; without a listener, a notebook shows progress in its cells, and
+        shows stratalog's errors without a long traceback (``stratalog.engine.cluster.notebook``).
 
         Raises: InvalidCallError for errors in the file, or if the cluster was never formatted; LogDirError,
             InconsistentClusterIdError for roots of another broker or cluster; NoMajorityError.
@@ -195,7 +195,7 @@ class Cluster(Client, Jobs, Erasing, Looks):
         *,
         credentials: Provider | str | None = None,
     ) -> Report:
-        """The plan of ``format``; writes nothing. Raises: InvalidCallError."""
+        """Plan ``format``, and write nothing. Raises: InvalidCallError."""
         file = load_cluster_file(cluster_file, credentials)
         stores = open_stores(file, cls._parts.clock, cls._parts.opener)
         return plan_format(file, stores)
@@ -212,9 +212,9 @@ class Cluster(Client, Jobs, Erasing, Looks):
         credentials: Provider | str | None = None,
         check: bool = True,
     ) -> Report:
-        """Sign the metadata of a cluster that has no key, or whose key was lost. Signing trusts the metadata log
-        that a majority of voters has now, and does not check who wrote it. Inspect the log first with ``describe``
-        and ``verify``. See ``stratalog.engine.quorum.bootstrap``.
+        """Sign the metadata of a cluster that has no key, or whose key was lost. Signing trusts the current
+        metadata log of a majority of the voters, and does not check who wrote that log. Inspect the log first with
+        ``describe`` and ``verify``. See ``stratalog.engine.quorum.bootstrap``.
 
         Raises: ClusterKeyError without a key; see ``open``; NoMajorityError; OperationFailedError (not with
             ``check=False``).
@@ -285,11 +285,14 @@ class Cluster(Client, Jobs, Erasing, Looks):
             ports.events = operations_log()
             return ports
 
+        def open_heir() -> Ports:
+            return open_ports(file, clock=parts.clock, new_id=parts.new_id, opener=parts.opener, key=key)
+
         def around(ports: Ports, act: Callable[[], Report]) -> Report:
             return Frame(ports, "restore", {"former": former}, destroys=True).around(act)
 
         return restoring.restore(
-            file, former, heir, around, opener=parts.opener, clock=parts.clock, key=key, dry_run=dry_run
+            file, former, heir, open_heir, around, opener=parts.opener, clock=parts.clock, key=key, dry_run=dry_run
         )
 
     def close(self, timeout_s: float | None = 30.0) -> None:
@@ -297,8 +300,8 @@ class Cluster(Client, Jobs, Erasing, Looks):
         self._ports.memory.behind_appends.wait(timeout_s)
 
     def using(self, spark: SparkSession, runner: str = SPARK) -> Self:
-        """Return the same cluster, with its work on the executors of ``spark``, and DataFrames in that session.
-        ``runner``: see ``open``."""
+        """Return the same cluster with another session: its work runs on the executors of ``spark``, and its
+        DataFrames belong to ``spark``. ``runner``: see ``open``."""
         tasks = task_runner(spark, runner)
         return type(self)(self._ports.with_tasks(tasks, driver_only=runner == THREADS), spark)
 
@@ -308,7 +311,7 @@ class Cluster(Client, Jobs, Erasing, Looks):
         return self._ports.storage.file
 
     def measured(self) -> AbstractContextManager[Measure]:
-        """Measure the time and the storage requests of the block of a ``with`` statement."""
+        """Measure the time and the storage requests that the block of a ``with`` statement takes."""
         return measured(self._ports.clock, self._ports.storage.counts)
 
     @property
@@ -318,8 +321,8 @@ class Cluster(Client, Jobs, Erasing, Looks):
 
     @property
     def last_known_image(self) -> ClusterImage:
-        """The metadata as this driver last read it. It is available even without a majority of the voters, when
-        ``image`` raises NoMajorityError. It covers the metadata log up to its ``next_offset``."""
+        """The metadata as this driver last read it. This metadata is available even without a majority of the
+        voters, when ``image`` raises NoMajorityError. It covers the metadata log up to its ``next_offset``."""
         return self._ports.metadata.last_known.image
 
     @property

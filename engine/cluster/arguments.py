@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 TopicNames = Sequence[str] | str | None
-"""One topic, several, or (None) all."""
+"""One topic, several topics, or None for all topics."""
 
 
 def names(topics: TopicNames) -> Sequence[str] | None:
-    """The topics as a list; None means all topics."""
+    """Return the topics as a list; None means all topics."""
     return [topics] if isinstance(topics, str) else topics
 
 
@@ -35,20 +35,21 @@ def topic_first(method: str, topic: object, data: object) -> None:
 
 
 def session(spark: SparkSession | None, what: str) -> SparkSession:
-    """The session. Raises: InvalidCallError without one."""
+    """Return the session. Raises: InvalidCallError if it is None."""
     if spark is None:
         raise InvalidCallError(f"{what} as a DataFrame needs a Spark session: Cluster.open(file, spark)")
     return spark
 
 
 def option_text(value: object) -> str:
-    """A value as the text of a Spark option: ``true``, not ``True``."""
+    """Return a value as the text of a Spark option: ``true``, not ``True``."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def task_runner(spark: SparkSession | None, runner: str) -> TaskRunner:
-    """The runner of tasks: the executors of the session; threads of this process without a session, or if
-    ``runner`` is ``threads``. Call this before you change anything: it raises if tasks cannot run.
+    """Return the runner of tasks. It uses the executors of the session. Without a session, or if ``runner`` is
+    ``threads``, it uses threads of this process. Call this before you change anything, because it raises if tasks
+    cannot run.
 
     Raises: EnvironmentUnusableError for a session that cannot run tasks; InvalidCallError for another runner.
     """
@@ -63,8 +64,8 @@ def task_runner(spark: SparkSession | None, runner: str) -> TaskRunner:
 
 
 def declared(data_type: DataType | str | None) -> str | None:
-    """The JSON text of a type given as DDL (``"year INT, carrier STRING"``), as JSON text, or as a Spark type;
-    None for None, which means binary.
+    """Return the JSON text of a type that is given as DDL (``"year INT, carrier STRING"``), as JSON text, or as a
+    Spark type. For None, which means binary, return None.
 
     Raises: InvalidCallError for a text that is not a type, or a type that no topic can have.
     """

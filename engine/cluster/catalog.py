@@ -34,11 +34,11 @@ class Catalog:
     def create_system_views(self, prefix: str = "stratalog") -> None:
         """Create temporary views ``stratalog_topics``, ``stratalog_partitions`` (one row per replica),
         ``stratalog_groups`` (one row per group and partition, with its lag), ``stratalog_operations`` (the
-        history) and ``stratalog_files``, which show the state at the time of a query. Each name is also a table
-        function that takes a topic and reads only that topic: ``stratalog_partitions('trips')``.
+        history) and ``stratalog_files``, which show the state of the cluster at the time of a query. Each name is
+        also a table function that takes a topic and reads only that topic: ``stratalog_partitions('trips')``.
         ``stratalog_offsets('trips', 'latest')`` is ``Cluster.offsets``.
 
-        The views run on an executor. It needs access to the storage, and this package must be installed on it.
+        The views run on an executor, which needs this package and access to the storage.
 
         Raises: InvalidCallError for a prefix that is not a name.
         """
@@ -71,7 +71,7 @@ class Catalog:
     ) -> None:
         """Create a permanent view of the committed records of a topic, in both tiers, in Spark's own catalog.
         Records that are tiered after the view was created stay in the view, but are read more slowly, so recreate
-        it from time to time. For errors see ``stratalog.engine.spark.catalog.create_view``."""
+        the view from time to time. For errors see ``stratalog.engine.spark.catalog.create_view``."""
         spark = session(self._spark, "a view")
         from stratalog.engine.spark.catalog import create_view
 

@@ -40,9 +40,9 @@ class Client(Producer):
     """An open cluster, for producers and consumers."""
 
     def client(self, client_rack: str | None = None) -> ClientMetadata:
-        """The description of this driver that a replica selector gets. The rack is ``client_rack`` if given;
-        otherwise it comes from the first of these that is set: Spark's conf (``spark.stratalog.client.rack``),
-        ``$STRATALOG_CLIENT_RACK``, the cluster file."""
+        """The description of this driver that a replica selector gets. The rack is ``client_rack`` if given.
+        Otherwise it comes from the first of these settings that has a value: Spark's conf
+        (``spark.stratalog.client.rack``), ``$STRATALOG_CLIENT_RACK``, the cluster file."""
         return client_metadata(self._ports.storage.file, self._spark, client_rack)
 
     def read(
@@ -72,9 +72,9 @@ class Client(Producer):
         If ``start`` and ``end`` are times, they select records by timestamp in ``[start, end)``, regardless of log
         order: ``read("flights", "2013-01-10", "2013-01-11")`` returns that day's flights. The read skips files
         without such records, and never selects a record without a timestamp. A time given as text is ISO 8601, in
-        the session's time zone unless it names one; a ``datetime`` must have a time zone. ``FirstAt(time)`` is
-        Kafka's lookup: it reads everything from the first record at or after ``time``, including later records
-        with earlier timestamps.
+        the session's time zone unless the text names a zone; a ``datetime`` must have a time zone.
+        ``FirstAt(time)`` is Kafka's lookup: it reads everything from the first record at or after ``time``,
+        including later records with earlier timestamps.
 
         With ``isolation="read_committed"`` the read ends at the last stable offset, and leaves out records of
         aborted transactions; the default is Kafka's, ``read_uncommitted``. With a credential provider, Python
@@ -106,7 +106,7 @@ class Client(Producer):
         self, topic: TopicNames, function: Callable[[DataFrame, int], None], **options: object
     ) -> DataStreamWriter:
         """Prepare a stream that calls ``function(frame, batch_id)`` with each batch as a native Spark scan. The
-        frame has the columns of ``read`` and exactly the batch's offsets; a batch that runs again has the same
+        frame has the columns of ``read``, and exactly the batch's offsets. A batch that runs again has the same
         offsets. Use it for large batches: rows of ``readStream.format("stratalog")`` pass through Python workers,
         at about half the speed.
 
@@ -145,11 +145,11 @@ class Client(Producer):
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
     ) -> ReadPlan:
         """Plan a read: list the file ranges that ``read`` would scan, in both tiers, in order. ``explain()`` gives
-        a readable summary. Every read of the plan returns the same rows, even after later appends, merges and
+        a readable summary. Every read with this plan returns the same rows, even after later appends, merges and
         tiering. A time without a zone is in the session's time zone, or in UTC without a session.
 
         Args:
-            topic: one topic, or several with the same declared types: a,b
+            topic: one topic, or several topics with the same declared types: a,b
             start: an offset, offsets by partition (0:1000,3:20), a position (earliest-local ...), first-at:TIME
                 (the first record at or after TIME, and all later offsets), or a time (the earliest timestamp);
                 default: the log start
@@ -183,10 +183,10 @@ class Client(Producer):
         self, topics: TopicNames = None, *, isolation: Isolation | str = Isolation.READ_UNCOMMITTED
     ) -> tuple[str, ...]:
         """Create a view of each topic for ``spark.sql`` (``SELECT * FROM stratalog.trips``), and return the names
-        of the views. A view has the records that ``read`` returns now; call this again for newer records. Default:
-        all topics except internal ones.
+        of the views. A view has the records that ``read`` returns now; call this method again for newer records.
+        Default: all topics except internal topics.
 
-        The views are global temporary views: every session of the application has them. Their schema is
+        The views are global temporary views: every session of the application has these views. Their schema is
         ``stratalog`` if the session has the settings of ``spark_session``, otherwise Spark's ``global_temp``.
 
         Raises: InvalidCallError for topics whose names differ only in case, before any view is made; see ``read``.
@@ -239,7 +239,7 @@ class Client(Producer):
     ) -> dict[int, Answer]:
         """Find, in every partition, the offset of a named position, or of the first record at or after a time
         (ListOffsets). With ``isolation="read_committed"`` the latest offset is the last stable offset, and lookups
-        find only records before it.
+        find only records before that offset.
 
         Args:
             spec: a position, such as earliest, latest, max-timestamp or earliest-local, or an ISO 8601 time, in
@@ -272,11 +272,11 @@ class Client(Producer):
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
     ) -> Fetched:
         """Fetch records of a partition starting at ``offset``, from the nearest replica or the remote tier.
-        ``records`` is an Arrow table: at least one record if there is one, then as many as fit in ``max_bytes`` of
-        memory. Continue at ``next_offset``. Pass the ``leader_epoch`` of the previous fetch to get an error if an
-        unclean election has replaced records since. Transient errors are retried for ``timeout_s`` seconds.
-        With ``isolation="read_committed"`` the fetch ends at the last stable offset, and leaves out records of
-        aborted transactions.
+        ``records`` is an Arrow table. It has as many records as fit in ``max_bytes`` of memory, but at least one
+        if any is available. Continue at ``next_offset``. Pass the ``leader_epoch`` of the previous fetch to get an
+        error if an unclean election has replaced records since. Transient errors are retried for ``timeout_s``
+        seconds. With ``isolation="read_committed"`` the fetch ends at the last stable offset, and leaves out
+        records of aborted transactions.
 
         Raises: UnknownTopicOrPartitionError, OffsetOutOfRangeError, LogTruncationError, OffsetNotAvailableError,
             InvalidCallError; ThrottlingQuotaExceededError; StorageError and other transient errors that lasted
@@ -303,10 +303,10 @@ class Client(Producer):
         client_rack: str | None = None,
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
     ) -> Iterator[Outcome[TopicPartition, Fetched]]:
-        """Fetch from several partitions in parallel: yields ``Done`` or ``Failed`` for each partition as it
-        completes. Fetches from brokers do not wait for the remote tier. ``timeout_s`` counts from the call, not
-        from the first iteration. ``cluster.fetch_many(cluster.groups.committed("loader"))`` continues at the
-        offsets of a group, and detects replaced records."""
+        """Fetch from several partitions in parallel, and yield ``Done`` or ``Failed`` for each partition when its
+        fetch completes. Fetches from brokers do not wait for the remote tier. The timeout ``timeout_s`` begins
+        with the call, not with the first iteration. ``cluster.fetch_many(cluster.groups.committed("loader"))``
+        continues at the offsets of a group, and detects replaced records."""
         return fetch.fetch_many(
             *self._ports.for_records,
             offsets,
@@ -336,8 +336,8 @@ class Client(Producer):
         metadata_max_age_s: float = 10.0,
     ) -> Tail:
         """Follow a topic: yield its records as Arrow tables when they are appended (``for table in
-        cluster.tail("trips"): ...``). ``start`` may also be the ``positions`` of an earlier tail. Commit
-        ``tail.positions`` for a group, and begin the next tail at ``Committed(group)``.
+        cluster.tail("trips"): ...``). ``start`` may also be the ``positions`` of an earlier tail. To continue with
+        a group, commit ``tail.positions``, and begin the next tail at ``Committed(group)``.
         ``stratalog.engine.reading.tail.TailOptions`` explains the limits.
 
         Args:
@@ -348,7 +348,7 @@ class Client(Producer):
             follow: wait for new records until interrupted; otherwise stop at the current end of the log
             auto_offset_reset: where to continue if retention has deleted the next record, and where to begin for a
                 group without a commit: earliest, latest, or none to fail (default: none)
-            idle_timeout_s: stop after TIME without a new record, such as 30s
+            idle_timeout_s: stop if no new record arrives for TIME, such as 30s
 
         Raises: UnknownTopicOrPartitionError, InvalidCallError, OffsetOutOfRangeError, GroupIdNotFoundError; the
             errors of ``fetch`` during the iteration.
@@ -395,7 +395,8 @@ class Client(Producer):
 
 
 def register_format(spark: SparkSession) -> None:
-    """Register the format ``stratalog`` in a session, as jobs do in theirs. Workers need this package."""
+    """Register the format ``stratalog`` in a session. Jobs already do this in their own session. Spark's workers
+    need this package."""
     from stratalog.engine.spark.format import register
 
     register(spark)

@@ -56,11 +56,12 @@ class Erasing:
             cluster.erase("trips", where="value.rider = 'Ada' AND value.fare > 100")
 
         Args:
-            topics: one topic, or several: a,b
-            keys: the keys, of the topics' key type; if keys are binary, text is encoded as UTF-8. None, without
-                ``where``: continue the erasure that an earlier call began
+            topics: one or more topics: a,b
+            keys: the keys, of the topics' key type; if keys are binary, text is encoded as UTF-8. Without ``keys``
+                and ``where``, continue the erasure that an earlier call began
             where: erase the records for which this condition is true; with ``keys``, only records of these keys.
-                It compares columns with literals of their types, as in Spark SQL; see docs/operations.md
+                The condition compares columns with literals of their types, as in Spark SQL; see
+                docs/operations.md
             before: erase only records with an earlier timestamp
             now: delete the replaced files immediately; readers that use them fail
             certificate: write the certificate, as JSON, to this file, which must not exist
@@ -99,11 +100,11 @@ class Erasing:
 
         Args:
             certificate: the certificate of ``erase``
-            where: the condition given to ``erase``; the certificate does not have its text. Without it, only the
-                offsets of the certificate are checked
+            where: the condition given to ``erase``, whose text is not in the certificate. Without the condition,
+                only the offsets of the certificate are checked
 
-        Raises: InvalidCallError if the file is not a certificate, or is another cluster's, or if the condition is
-            not the certificate's.
+        Raises: InvalidCallError if the file is not a certificate, if it is the certificate of another cluster, or
+            if the condition is not the one in the certificate.
         """
         return verify_erased(*self._ports.for_tasks, read_certificate(Path(certificate)), where)
 
@@ -111,7 +112,7 @@ class Erasing:
 @contextmanager
 def _reserved(path: Path) -> Iterator[None]:
     """A context manager that creates a new empty file, which only this user may read, before anything is erased.
-    It removes the file if it is still empty after the block.
+    If the file is still empty after the block, the context manager removes it.
 
     Raises: InvalidCallError if the file exists, or cannot be created.
     """

@@ -80,7 +80,7 @@ class Groups:
         return groups.lag(*self._ports.all, group)
 
     def lag_frame(self, group: str) -> DataFrame:
-        """The rows of ``lag`` as a Spark DataFrame.
+        """Return the rows of ``lag`` as a Spark DataFrame.
 
         Raises: see ``lag``; OperationFailedError if a partition cannot be read.
         """
@@ -91,8 +91,9 @@ class Groups:
         return session(self._spark, "lag_frame").createDataFrame(rows, groups.LAG_SCHEMA)
 
     def lag_metrics(self) -> Report:
-        """Kafka's metric ``records-lag`` for every consumer group, including streams with the option ``group``:
-        one row per group and partition, with the columns ``metric, group, topic, partition, value``."""
+        """Report Kafka's metric ``records-lag`` for every consumer group, including streams with the option
+        ``group``. Each group and partition has one row, with the columns ``metric, group, topic, partition,
+        value``."""
         return lag_metrics(*self._ports.all)
 
     @operation("groups reset_offsets")
@@ -109,7 +110,7 @@ class Groups:
         check: bool = True,
     ) -> Report:
         """Move the committed offsets of a group. Stop its consumers first: their next commit would overwrite the
-        new offsets. An offset outside the log is moved to its nearer end, with a note.
+        new offsets. An offset outside the log is replaced with the nearer end of the log, and a note says so.
 
         Args:
             topics: only these topics (default: all topics with commits of the group)

@@ -106,7 +106,7 @@ class Jobs:
         some: bool = False,
         dry_run: bool = False,
     ) -> Report:
-        """The report of ``act``. Its failures are stored, so that ``health`` shows them."""
+        """Return the report of ``act``, and store its failures, so that ``health`` shows them."""
         return remembered(*self._ports.for_looks, step, topics, act, some=some, dry_run=dry_run)
 
     def _reduce_large(self) -> snapshotting.ReduceLarge:
@@ -186,7 +186,7 @@ class Jobs:
         check: bool = True,
     ) -> Report:
         """Move replicas to the brokers of a plan, such as ``{("trips", 0): [2, 3]}`` or the result of
-        ``plan_replicas``. Old replicas are removed once the new ones are complete. See
+        ``plan_replicas``. Old replicas are removed once the new replicas are complete. See
         ``stratalog.engine.upkeep.replication.reassign``.
 
         Args:
@@ -213,8 +213,8 @@ class Jobs:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Bring followers up to date with their leaders, advance high watermarks, and return followers that have
-        caught up to the ISR.
+        """Bring followers up to date with their leaders, advance high watermarks, and return caught-up followers
+        to the ISR.
 
         Args:
             brokers: only followers on these brokers (default: all)
@@ -245,8 +245,8 @@ class Jobs:
 
         The remaining records keep their offsets. ``min.cleanable.dirty.ratio`` and ``max.compaction.lag.ms``
         determine when a partition is due. In tiered topics, the remote segments are rewritten first, and only
-        records in the remote tier are compacted. Records without a key, written before compaction was enabled, are
-        removed too; a note gives their number.
+        records in the remote tier are compacted. Records without a key that were written before compaction was
+        enabled are removed too; a note gives the number of these records.
 
         Args:
             topics: only these topics (default: all compacted topics)
@@ -274,12 +274,12 @@ class Jobs:
         """Format and register brokers that are new or lost their storage, and bring their replicas into the ISR.
 
         Args:
-            brokers: the brokers to set up, such as 2 or 2,3. Check first that an empty root is not just an
-                unmounted volume
-            add: add a replica of each partition to these brokers, unless they already have a replica of it
-            instead_of: move all replicas of broker N to the one broker that you set up
-            trust_copy: accept roots that were moved, or restored from a copy. You vouch that they are complete; if
-                they are not, acknowledged records are lost
+            brokers: the brokers to set up, such as 2 or 2,3. First check that an empty root is not an unmounted
+                volume
+            add: add a replica of each partition to each of these brokers that does not have one yet
+            instead_of: set up exactly one broker, and move all replicas of broker N to it
+            trust_copy: accept roots that were moved, or restored from a copy. You vouch that the copies are
+                complete; if a copy is incomplete, acknowledged records are lost
         """
         return bootstrapping.bootstrap(
             *self._ports.all,
@@ -293,7 +293,7 @@ class Jobs:
 
     @operation("verify", leaves_event=False)
     def verify(self, topics: TopicNames = None, *, deep: bool = False) -> Report:
-        """Compare all replicas and the remote tier with each other: names, sizes, contiguity and footers.
+        """Compare all replicas and the remote tier with each other: names, sizes, contiguous offsets and footers.
 
         Args:
             deep: read every byte and check it against the checksums
@@ -327,8 +327,8 @@ class Jobs:
         check: bool = True,
     ) -> Report:
         """Export truncated records that replicas still have, as Parquet files. With ``keep``, resolve a difference
-        between a leader's log and the remote log by keeping one of them; ``keep="brokers"`` also restarts a lost
-        log.
+        between a leader's log and the remote log by keeping one of the two logs. ``keep="brokers"`` also restarts
+        a lost log.
 
         Args:
             to: export to an existing folder, or to s3://bucket/prefix
@@ -416,12 +416,13 @@ class Jobs:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Take the snapshots that the policy requires, copy them to the other replicas, advance log starts, and
-        delete older snapshots. Default: all topics with snapshots, and the metadata log (``__cluster_metadata``).
+        """Take the snapshots that the policy requires, copy these snapshots to the other replicas, advance log
+        starts, and delete older snapshots. Default: all topics with snapshots, and the metadata log
+        (``__cluster_metadata``).
 
         Args:
             by_hand: take a snapshot of all new records now, even if the policy (metadata.snapshot.*) does not
-                require it
+                require a snapshot
             memory_bytes: use Spark to reduce a partition above SIZE; a smaller partition takes one task (default:
                 256MiB)
         """
@@ -443,8 +444,8 @@ class Jobs:
     @operation("drill", leaves_event=False)
     def drill(self, *, deep: bool = False) -> Report:
         """Rehearse a restore: restore this cluster from its remote tier to a temporary folder, compare the copy
-        with the cluster, and remove it. The report shows the time that a restore takes, and the records that it
-        would lose. See ``stratalog.engine.upkeep.restoring.drill``.
+        with the cluster, and delete the copy. The report shows the time that a restore takes, and the records that
+        it would lose. See ``stratalog.engine.upkeep.restoring.drill``.
 
         Args:
             deep: read and check every byte of the remote tier
@@ -468,9 +469,9 @@ class Jobs:
             cluster.history(since="7d", operation="topics delete").rows
 
         Args:
-            since: only events since this time, such as 2026-06-01T12:00, or a time ago: 90s, 15m, 12h, 7d
-            operation: only this operation, by the name of its job: tier, 'topics delete'
-            topic: only events that name this topic or have figures about it
+            since: only events since this time, such as 2026-06-01T12:00, or no older than this: 90s, 15m, 12h, 7d
+            operation: only operations with this job name, such as tier or 'topics delete'
+            topic: only events that name this topic or have figures about the topic
             limit: list at most N events (default: 100)
 
         Raises: InvalidCallError; see ``fetch``.

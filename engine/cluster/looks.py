@@ -1,4 +1,4 @@
-"""Reports on a cluster, as methods: its health, topics and history. They change nothing."""
+"""Reports on a cluster, as methods: health, topics, history. The reports change nothing."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Looks:
 
     @operation("health", leaves_event=False)
     def health(self) -> HealthReport:
-        """List everything that needs attention, one finding per row: its severity (``error``: act now), its start,
-        and the command that fixes it. ``totals`` has figures under Kafka's names. Findings of severity ``error``
-        are also failures of the report. This changes nothing, and costs one listing of each broker. See
-        ``stratalog.engine.health``.
+        """List everything that needs attention, one finding per row, with its severity (``error``: act now), its
+        start, and the command that fixes the problem. ``totals`` has figures under Kafka's names. Findings of
+        severity ``error`` are also failures of the report. The check changes nothing, and costs one listing of
+        each broker. See ``stratalog.engine.health``.
 
             cluster.health().raise_for_failures()
         """
@@ -46,8 +46,8 @@ class Looks:
         return histories.history(*self._ports.for_tasks, names(topics))
 
     def new_events(self) -> NewEvents:
-        """Return a function. Each call of it returns the events of all drivers since the previous call; the first
-        call returns those since now.
+        """Return a function that returns the events of all drivers since its previous call. Its first call returns
+        the events since ``new_events`` was called.
         """
         return NewEvents(*self._ports.for_records)
 
@@ -56,6 +56,7 @@ class Looks:
         return list_snapshots(*self._ports.for_tasks, names(topics))
 
     def metrics(self) -> Report:
-        """Report the metrics of KIP-630: ``GenSnapshotLatencyMs``, ``LoadSnapshotLatencyMs`` (of this driver),
-        ``SnapshotSizeBytes``, ``SnapshotLag`` (of every partition with snapshots, and of the metadata log)."""
+        """Report the metrics of KIP-630. ``GenSnapshotLatencyMs`` and ``LoadSnapshotLatencyMs`` are those of this
+        driver. ``SnapshotSizeBytes`` and ``SnapshotLag`` cover the metadata log and every partition with
+        snapshots."""
         return metrics(*self._ports.all)

@@ -25,8 +25,8 @@ _EVERY_S = 0.5
 
 
 def settle(progress: Progress | None) -> Progress | None:
-    """Make this IPython shell, if there is one, show stratalog's errors in short form. Returns ``progress``; if
-    that is None and this is a notebook, a listener that draws in its cells."""
+    """Make this IPython shell, if there is one, show stratalog's errors in short form. Returns ``progress``. If
+    ``progress`` is None and this is a notebook, returns a listener that draws in the notebook's cells."""
     shell = _shell()
     if shell is None:
         return progress
@@ -50,7 +50,7 @@ def _show_shortly(
     trace: TracebackType | None,
     tb_offset: int | None = None,
 ) -> None:
-    """Show the user's lines, then the message. ``%tb`` and ``%debug`` still have the whole traceback."""
+    """Show the user's lines, then the message. ``%tb`` and ``%debug`` still have the full traceback."""
     lines = list(_lines(shell, kind, error, trace))
     vars(error)["_render_traceback_"] = lambda: lines  # IPython now calls this method of the error itself
     try:
@@ -71,11 +71,11 @@ def _lines(
         yield f"----> {frame.lineno} {frame.line}"
         yield ""
     yield f"{kind.__name__}: {error}"
-    yield "(%tb shows the whole traceback)"
+    yield "(%tb shows the full traceback)"
 
 
 def _of_user(trace: TracebackType | None) -> list[traceback.FrameSummary]:
-    """The frames up to stratalog's own, without those of IPython."""
+    """The frames of the user's code, up to the first frame of stratalog; IPython's frames are left out."""
     frames: list[traceback.FrameSummary] = []
     for at, line in traceback.walk_tb(trace):
         package = str(at.f_globals.get("__name__", "")).partition(".")[0]
@@ -87,9 +87,9 @@ def _of_user(trace: TracebackType | None) -> list[traceback.FrameSummary]:
 
 
 class CellProgress:
-    """A progress bar in the cell (``stratalog.engine.driver.tasks.Progress``). It disappears when the work has
-    ended, because the report has the result. Only work of the main thread is shown: a stream's batches would draw
-    in the cell that ran last."""
+    """A progress bar in the cell (``stratalog.engine.driver.tasks.Progress``). The bar disappears when the work
+    has ended, because the report has the result. Only work of the main thread is shown, because a stream's batches
+    would draw in the cell that ran last."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -1,7 +1,8 @@
 """The overview of a cluster in a notebook: health and topics.
 
-The overview lists each broker once, like ``health``. A notebook renders it for every cell whose last expression is
-the cluster, so it takes at most ``DEADLINE_S``. Errors become text. Nothing is written.
+The overview lists each broker once, like ``health``. A notebook renders the overview for every cell whose last
+expression is the cluster, so it takes at most ``DEADLINE_S``. The overview shows errors as text, and writes
+nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Overview:
         self._looking = threading.Lock()
 
     def html(self, title: str, deadline_s: float = DEADLINE_S) -> str:
-        """The overview as HTML, or the reason why it is missing. Never raises."""
+        """Return the overview as HTML, or the reason why there is no overview. Never raises."""
         head = head_line(title)
         if not self._looking.acquire(blocking=False):
             return head + _missing("the previous overview is still running")
@@ -54,11 +55,11 @@ class Overview:
 
 
 def _missing(why: str) -> str:
-    return marked_line("warn", "health", f"{why}: call cluster.health() to wait for it")
+    return marked_line("warn", "health", f"{why}: call cluster.health() to wait for the answer")
 
 
 def _rendered(what: str, render: Callable[[], str]) -> str:
-    """The rendered part; the error as text if rendering raises one."""
+    """Return the rendered part, or the text of the error that rendering raises."""
     try:
         return render()
     except StratalogError as error:

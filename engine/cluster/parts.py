@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClusterParts:
-    """The parts that a class of clusters uses. ``prober`` None: probes use threads."""
+    """The parts that a class of clusters uses. If ``prober`` is None, probes use threads."""
 
     clock: Clock = field(default_factory=SystemClock)
     new_id: NewId = random_id
@@ -36,7 +36,7 @@ def with_parts(
     opener: OpenStore = open_store,
     prober: Prober | None = None,
 ) -> type[C]:
-    """A subclass of the client class ``door`` (such as Cluster) with the given parts: ``with_parts(Cluster,
+    """Return a subclass of the client class ``door`` (such as Cluster) with the given parts: ``with_parts(Cluster,
     clock=clock).open(file)``."""
     parts = ClusterParts(clock if clock is not None else SystemClock(), new_id, opener, prober)
     return type(door.__name__, (door,), {"_parts": parts, "__doc__": door.__doc__, "__module__": door.__module__})

@@ -56,12 +56,12 @@ class Producer:
         """Append all rows of a DataFrame; see ``stratalog.engine.spark.append_frame.append_frame``. For rows of
         this process, and frames of pandas, polars and Arrow, use ``produce``.
 
-        With ``producer`` and ``sequence``, a repeated append is stored once. If the rows differ from those already
-        stored for this producer and sequence, the append is refused. ``on_changed_replay="accept"`` treats the
-        append as done instead, for rows that cannot be recomputed exactly (``rand()``); exactly-once then no
-        longer holds.
+        With ``producer`` and ``sequence``, a repeated append is stored once. The append is refused if rows are
+        already stored for this producer and sequence, and differ from the new rows. ``on_changed_replay="accept"``
+        treats the append as done instead, for rows that cannot be recomputed exactly (``rand()``); exactly-once
+        then no longer holds.
 
-        The report counts bad records by partition and reason (``stratalog.engine.records.bad_records``), and
+        The report counts bad records by partition and reason (``stratalog.engine.records.bad_records``). It counts
         unknown fields, at any depth, by name. If ``value`` names a column, other columns are not fields.
 
         Args:
@@ -77,7 +77,7 @@ class Producer:
             on_changed_replay: if this sequence or batch was already appended with different rows: refuse it, or
                 accept it without storing it (default: refuse)
             on_bad_record: if a record does not fit the topic: refuse the append, skip the record, or append it
-                once to the bad-record topic (default: fail). skip and topic cast columns row by row
+                once to the bad-record topic (default: fail). With skip and topic, columns are cast row by row
             bad_record_topic: the untyped topic for bad records
             on_unknown_field: if a field is not in the topic's type: refuse the append, add the field to the type
                 as ``topics.alter`` does, or drop and count the field (default: fail)
@@ -129,9 +129,9 @@ class Producer:
     ) -> Report:
         """Append rows from this process, without Spark. ``rows`` is a list or iterator of mappings by column or of
         values, or a frame of pandas, polars or Arrow; all rows must fit in memory. The other arguments are those
-        of ``append``, except that columns are given by name. A key goes to the same partition as with ``append``;
-        all rows without a key go to one partition. Times without a zone are UTC. A value of another type is cast
-        to the declared type if the cast is lossless; otherwise the rows are refused.
+        of ``append``, but columns are given by name, not as expressions. A key goes to the same partition as with
+        ``append``; all rows without a key go to one partition. Times without a zone are UTC. A value of another
+        type is cast to the declared type if the cast is lossless; otherwise the rows are refused.
 
             cluster.produce("readings", [{"sensor": "s1", "value": "20.5"}], key="sensor")
 
@@ -181,8 +181,8 @@ class Producer:
         check: bool = True,
     ) -> Report:
         """Append Arrow batches of this process, given by partition. Batches have the columns ``timestamp, key,
-        value, headers``. The method works like ``append``, except that a batch with a column of another type is
-        refused, not cast."""
+        value, headers``. The method works like ``append``, but it does not cast: it refuses a batch with a column
+        of a different type."""
         topic_first("append_batches", topic, batches)
         who = who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay)
         bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
@@ -216,15 +216,16 @@ class Producer:
         checkpoint: str | None = None,
     ) -> StreamWriter:
         """Return a sink for ``df.writeStream.foreachBatch``. It appends every batch to ``topic`` exactly once,
-        across restarts and replays. ``producer`` names the stream in the log; the query's id, from its checkpoint,
-        and the batch id identify a batch. The other arguments are those of ``append``. If a Spark Connect session
-        has several queries, pass the query's ``checkpointLocation`` as ``checkpoint``; the writer reads the
-        query's id there.
+        across restarts and replays. ``producer`` names the stream in the log. The query's id, which is in its
+        checkpoint, and the batch id identify a batch. The other arguments are those of ``append``. If a Spark
+        Connect session has several queries, pass the query's ``checkpointLocation`` as ``checkpoint``, so that the
+        writer can read the query's id there.
 
         A batch that is repeated with different rows ends the query (OUT_OF_ORDER_SEQUENCE_NUMBER), and its rows
-        are not stored: the checkpoint is older than the log, or is a copy of another query's checkpoint. Restore
-        the newer checkpoint. Or start from a new checkpoint that begins after the records already in the topic. Or
-        give this query another producer name; repeated records are then stored twice.
+        are not stored. The cause is a checkpoint that is older than the log, or a copy of another query's
+        checkpoint. Restore the newer checkpoint, or start from a new checkpoint that begins after the records
+        already in the topic. You can also give this query another producer name, but repeated records are then
+        stored twice.
 
         Raises: UnknownTopicOrPartitionError; InvalidCallError for an empty name.
         """
@@ -262,9 +263,10 @@ class Producer:
     ) -> DataFrame:
         """Convert ``frame`` to the topic's records, as ``append`` does, and partition them for
         ``writeStream.format("stratalog")``. The columns are ``partition, timestamp, key, value``, and ``headers``
-        if given. A null timestamp becomes the time of the append. Unlike with ``stream_writer``, stop a query that
-        writes this frame before you add partitions to the topic. ``on_bad_record`` and ``on_unknown_field`` are as
-        in ``append``; the writer applies them without further options. Dropped fields are logged.
+        if given. A null timestamp becomes the time of the append. Before you add partitions to the topic, stop the
+        queries that write this frame; ``stream_writer`` does not need that. ``on_bad_record`` and
+        ``on_unknown_field`` are as in ``append``; the writer applies them without further options. Dropped fields
+        are logged.
 
         Raises: UnknownTopicOrPartitionError, InvalidRecordError.
         """

@@ -26,20 +26,20 @@ class Quorum:
         return "The voters of a cluster's metadata: describe() shows them"
 
     def describe(self) -> Report:
-        """List the metadata voters, their leader, the end and lag of each voter's log, and its snapshots."""
+        """List the metadata voters and their leader, and the log end, lag and snapshots of each voter."""
         return quorum.describe_quorum(self._ports.metadata, self._ports.execution)
 
     @operation("quorum snapshot")
     def snapshot(self, *, by_hand: bool = True, dry_run: bool = False, check: bool = True) -> Report:
-        """Take a snapshot of the metadata log now, and report the result for each voter. ``by_hand=False``: only
-        if the policy requires a snapshot. ``Cluster.snapshot`` also applies this policy."""
+        """Take a snapshot of the metadata log now, and report the result for each voter. With ``by_hand=False``,
+        take it only if the policy requires a snapshot. ``Cluster.snapshot`` also applies this policy."""
         return quorum.snapshot_metadata(
             self._ports.metadata, self._ports.execution, self._ports.memory, by_hand=by_hand, dry_run=dry_run
         )
 
     @operation("quorum add_voter")
     def add_voter(self, broker: int, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Make a broker a metadata voter. Add it to the voters in the cluster file afterwards.
+        """Make a broker a metadata voter. Afterwards, add the broker to the voters in the cluster file.
 
         Args:
             broker: the broker
@@ -48,7 +48,8 @@ class Quorum:
 
     @operation("quorum remove_voter")
     def remove_voter(self, broker: int, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Remove a broker from the metadata voters. Remove it from the voters in the cluster file afterwards.
+        """Remove a broker from the metadata voters. Afterwards, remove the broker from the voters in the cluster
+        file.
 
         Args:
             broker: the broker
@@ -57,7 +58,8 @@ class Quorum:
 
     @operation("quorum replace_voter")
     def replace_voter(self, broker: int, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Let a voter that was bootstrapped after losing its storage vote with its new storage.
+        """Let a voter vote with its new storage. After the loss of the old storage, its broker must first be
+        bootstrapped.
 
         Args:
             broker: the broker

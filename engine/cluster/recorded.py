@@ -1,5 +1,6 @@
-"""The frame of every method of ``Cluster`` that is an operation: a log message when it begins and when it ends,
-and an event in ``__operations`` if the operation changes something. No other module writes events.
+"""The frame of every method of ``Cluster`` that is an operation. It logs a message when the operation begins and
+when it ends, and writes an event to ``__operations`` if the operation changes something. No other module writes
+events.
 
 appends, mirrors, offsets, transactions     no event: the log records them, and an event would double the cost
 dry runs, bad calls                         no event
@@ -8,12 +9,12 @@ destructive operations                      one before they act, and one after
 everything else                             one, if it changed anything
 
 **What changes the cluster returns a report, and an operation that failed raises.** A method with the argument
-``check`` is an operation: if its report has a failure, it raises OperationFailedError, which has the report,
-including the finished work. ``check=False`` returns the report; ``report.ok`` shows whether it succeeded. A dry
-run raises for anything that the operation would be unable to do. A method that returns a report and has no
-``check`` only reads (``verify``, ``compare``, ``health``, ``describe``, ``drill``, ``list``): if it finds damage,
-it has done its job, and returns its report. Its findings are failures of the report, and ``report.ok`` is False.
-Only ``checked`` decides this.
+``check`` is an operation: if its report has a failure, it raises OperationFailedError. The error has the report,
+which includes the finished work. ``check=False`` returns the report; ``report.ok`` shows whether it succeeded. A
+dry run raises an error for anything that the operation would be unable to do. A method that returns a report and
+has no ``check`` only reads (``verify``, ``compare``, ``health``, ``describe``, ``drill``, ``list``): if it finds
+damage, it has done its job, and returns the report. The findings are failures of the report, and ``report.ok`` is
+False. Only ``checked`` decides this.
 
 An operation never fails because of its event: if the event cannot be written, the report has a note; without a
 report, a warning is logged. The module logs no other warnings, because Python prints warnings if logging is not
@@ -85,7 +86,8 @@ def forced(given: Given) -> bool:
 
 
 def checked(method: Callable[P, R]) -> Callable[P, R]:
-    """A method that raises for the failures of its report, unless it is called with ``check=False``.
+    """Return the method with one addition: it raises an error for the failures of its report, unless it is called
+    with ``check=False``.
 
     Raises: OperationFailedError.
     """
@@ -107,9 +109,10 @@ def operation(
     leaves_event: bool = True,
     redacted: Collection[str] = (),
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A method of ``Cluster`` as the operation ``name``. ``destroys`` decides by the arguments whether a call is
-    destructive; ``redacted`` names arguments to omit from logs and events: records, or settings with passwords.
-    A method with the argument ``check`` is ``checked``; the others only read."""
+    """Return a decorator that makes a method of ``Cluster`` the operation ``name``. ``destroys`` decides by the
+    arguments whether a call is destructive. ``redacted`` names arguments to omit from logs and events, such as
+    records, or settings with passwords. A method with the argument ``check`` is ``checked``; a method without it
+    only reads."""
 
     def framed(method: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(method)
@@ -133,7 +136,8 @@ def operation(
 
 
 def _misread(method: Callable[..., object], door: object, signature: inspect.Signature, error: TypeError) -> str:
-    """The message for invalid arguments: the method as users call it, and the closest valid argument."""
+    """Return the message for invalid arguments. It shows the method as users call it, and suggests the closest
+    valid argument."""
     of, _, name = method.__qualname__.rpartition(".")
     group = f"{of.lower()}." if type(door).__name__ == of else ""  # the others are methods of the cluster itself
     found = _UNEXPECTED.search(str(error))
@@ -142,7 +146,7 @@ def _misread(method: Callable[..., object], door: object, signature: inspect.Sig
 
 
 def _described(spark: SparkSession | None, name: str) -> AbstractContextManager[None]:
-    """Shows the operation's name on Spark's own pages."""
+    """Show the operation's name on Spark's own pages."""
     if spark is None:
         return nullcontext()
     from stratalog.engine.spark.described import described
@@ -163,7 +167,7 @@ class Frame:
         self._notes: list[str] = []
 
     def around(self, act: Callable[[], R]) -> R:
-        """The result of ``act``; a report has a note if an event could not be written."""
+        """Return the result of ``act``. If an event could not be written, the report has a note."""
         ports = self._ports
         token = OPERATION.set(self._name)
         if _log.isEnabledFor(logging.INFO):
@@ -254,8 +258,8 @@ class Frame:
 
 
 def arguments_text(given: Given) -> str:
-    """The arguments as a JSON object, without arguments that have no value, and without logins in addresses. A
-    long object is cut."""
+    """Return the arguments as the text of a JSON object, without arguments that have no value, and without logins
+    in addresses. A long text is truncated."""
     shown = {
         name: _plain(value)
         for name, value in given.items()

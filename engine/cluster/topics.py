@@ -44,15 +44,15 @@ class Topics:
         return describe_cluster.describe_topics(*self._ports.for_tasks, exclude_internal=exclude_internal)
 
     def describe(self, name: str) -> Report:
-        """Show a topic's partitions, types, and effective configs, each config with its source: the topic, the
-        cluster, or the default.
+        """Show a topic's partitions, types, and effective configs, each config with its source (the topic, the
+        cluster, or the default).
 
         Raises: UnknownTopicOrPartitionError.
         """
         return describe_cluster.describe_topic(*self._ports.for_tasks, name)
 
     def troubled(self, trouble: str = "under-replicated") -> Report:
-        """List the partitions in this state or a worse state. Reads only the metadata.
+        """List the partitions that are in this state or a worse state. The method reads only the metadata.
 
         Args:
             trouble: unavailable, under-min-isr or under-replicated
@@ -82,7 +82,7 @@ class Topics:
             replication_factor: the number of replicas of each partition (default: the cluster's
                 default.replication.factor)
             key: the type of keys, as DDL ("carrier STRING, distance INT"; "STRING") or as Spark's JSON for a type
-                (default: binary). In Python also a Spark type; on the command line also @FILE
+                (default: binary). Python also accepts a Spark type; the command line also accepts @FILE
             value: the type of values, in the same forms
             configs: configs of the topic, by key
             if_not_exists: succeed if the topic already exists with the requested settings
@@ -184,8 +184,8 @@ class Topics:
         check: bool = True,
     ) -> Report:
         """Protect a topic: until a given time, no job deletes its records or the topic itself (POLICY_VIOLATION).
-        The config ``protect.until.ms`` holds the time; it can be moved later, never earlier. The report has one
-        row, with the time.
+        The config ``protect.until.ms`` holds the time, which can be moved later, but never earlier. The report has
+        one row, with the time.
 
             cluster.topics.protect("trips", until="2030-01-01")
 
@@ -229,8 +229,8 @@ class Topics:
             before: the first offset to keep, by partition; latest means the high watermark
             dry_run: check the call and print the new low watermarks; change nothing
 
-        Raises: PolicyViolationError for a topic whose log only snapshots may shorten, OffsetOutOfRangeError beyond
-            the high watermark, UnknownTopicOrPartitionError: nothing was changed.
+        Raises: PolicyViolationError for a topic whose log may be shortened only by snapshots,
+            OffsetOutOfRangeError beyond the high watermark, UnknownTopicOrPartitionError: nothing was changed.
         """
         offsets = {(topic, partition): offset for partition, offset in before.items()}
         return delete_records(*self._ports.for_tasks, offsets, dry_run=dry_run)

@@ -71,7 +71,7 @@ class OpenTransaction(BatchTransaction):
 
 
 class Transactions:
-    """The transactions of a cluster: begin a transaction; list, end and repair transactions.
+    """The transactions of a cluster: begin, list, end and repair them.
 
         with cluster.transactions.begin("loader-1") as t:
             t.append("trips", trips, key="id")
@@ -90,8 +90,9 @@ class Transactions:
         return "The transactions of a cluster: list() shows them, begin(id) starts one"
 
     def begin(self, transactional_id: str, *, timeout_ms: int = TIMEOUT_MS) -> OpenTransaction:
-        """Begin a transaction. Its appends (to any topics) and its consumer-group offsets take effect together or
-        not at all. A later transaction of the same transactional id, or the timeout, fences and aborts this one.
+        """Begin a transaction. Its appends (to any topics) and its consumer-group offsets take effect together, or
+        not at all. A later transaction of the same transactional id, or the timeout, fences and aborts this
+        transaction.
 
         Raises: InvalidCallError, InvalidTransactionTimeoutError; ConcurrentTransactionsError if an earlier
             transaction of the id cannot be completed now.
@@ -103,21 +104,21 @@ class Transactions:
         return admin.list_transactions(*self._ports.all)
 
     def describe(self, transactional_id: str) -> Report:
-        """Show the partitions of a transaction, and the offset at which it begins in each.
+        """Show the partitions of a transaction, and the transaction's first offset in each partition.
 
         Raises: TransactionalIdNotFoundError.
         """
         return admin.describe_transaction(*self._ports.all, transactional_id)
 
     def find_hanging(self, topics: TopicNames = None) -> Report:
-        """List transactions whose end marker was lost in an unclean election, so no producer will end them
-        (KIP-664)."""
+        """List transactions whose end marker was lost in an unclean election. No producer will end these
+        transactions (KIP-664)."""
         return admin.hanging_transactions(*self._ports.all, names(topics))
 
     @operation("transactions abort")
     def abort(self, transactional_id: str, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Abort the open transaction of an id, and fence its producer. If it hangs in a partition's log, write the
-        missing marker there.
+        """Abort the open transaction of an id, and fence its producer. If the transaction hangs in a partition's
+        log, write the missing marker there.
 
         Args:
             transactional_id: a transactional id, or a producer id
@@ -126,5 +127,6 @@ class Transactions:
 
     @operation("transactions finish")
     def finish(self, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Abort transactions that have timed out, complete those that are decided, and delete unused ids."""
+        """Abort transactions that have timed out, complete transactions whose outcome is decided, and delete
+        unused ids."""
         return admin.finish_transactions(*self._ports.all, dry_run=dry_run)

@@ -10,8 +10,8 @@ from stratalog.partitions.errors import EnvironmentUnusableError
 
 
 def with_bridges() -> type[Core]:
-    """A subclass of ``Cluster`` with the methods of each bridge. Methods of a bridge that is not installed, or
-    cannot be loaded, raise EnvironmentUnusableError. The core's own methods take precedence."""
+    """Return a subclass of ``Cluster`` with the methods of each bridge. If a bridge is not installed, or cannot be
+    loaded, its methods raise EnvironmentUnusableError. The core's own methods take precedence."""
     homes: tuple[type, ...] = ()
     for bridge in bridges():
         if bridge.home:
@@ -22,8 +22,8 @@ def with_bridges() -> type[Core]:
 
 
 def _home(bridge: Bridge, others: tuple[type, ...]) -> type:
-    """The class with the methods of a bridge. Logs a warning if it cannot be a base class of ``Cluster`` together
-    with the ``others``."""
+    """Return the class with the methods of a bridge. Logs a warning if this class cannot be a base class of
+    ``Cluster`` together with the ``others``."""
     try:
         loaded: type = bridge.load(bridge.home)
         type("Cluster", (Core, *others, loaded), {})
@@ -37,7 +37,7 @@ def _home(bridge: Bridge, others: tuple[type, ...]) -> type:
 
 
 def _absent(bridge: Bridge, why: EnvironmentUnusableError) -> type:
-    """A class with the methods of a missing bridge. Each of them raises ``why``."""
+    """Return a class with the methods of a missing bridge. Each method raises ``why``."""
 
     def absent(*_: Any, **__: Any) -> NoReturn:
         raise EnvironmentUnusableError(str(why))

@@ -12,5 +12,5 @@ files.
     bridges           finds installed bridges by name
     settings          resolves the configs that apply; explains Kafka's keys that have no effect here
 
-The lowest layer of ``engine``: it imports no other package of ``engine``.
+This is the lowest layer of ``engine``: it imports no other package of ``engine``.
 """

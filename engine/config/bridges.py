@@ -1,8 +1,8 @@
 """Bridges: optional parts that add methods of ``Cluster``, jobs, and formats of ``tail``.
 
-The core imports none of them, and finds them by name when one is used:
+The core imports no bridge. It finds a bridge by name when the bridge is used:
 
-    SHIPPED         this project's bridges, by name, so that the error for a missing one says how to install it
+    SHIPPED         this project's bridges, by name, so that the error for a missing bridge says how to install it
     entry points    other bridges: an entry point of the group ``stratalog.bridges`` is a ``Bridge``
 
 A bridge uses the public API of the cluster: its methods become methods of ``Cluster``, like ``fetch``, ``read``
@@ -52,11 +52,12 @@ class Bridge:
     jobs: Mapping[str, BridgeJob] = field(default_factory=dict)
     """The jobs, by command name."""
     formats: Mapping[str, str] = field(default_factory=dict)
-    """Formats of ``tail``, each as ``module:function``. The function takes a schema file, and returns a function
+    """Formats of ``tail``, each as ``module:function``. This function takes a schema file, and returns a function
     that decodes the bytes of a value."""
 
     def load(self, place: str) -> Any:
-        """The object at ``module:name``. Raises: EnvironmentUnusableError if the bridge is not installed."""
+        """Return the object at ``module:name``. Raises: EnvironmentUnusableError if the bridge is not
+        installed."""
         module, _, name = place.partition(":")
         try:
             if importlib.util.find_spec(module) is None:
@@ -66,11 +67,11 @@ class Bridge:
         return getattr(importlib.import_module(module), name)  # noqa: TID251 - a module of an installed distribution
 
     def missing(self) -> EnvironmentUnusableError:
-        """The error for a bridge that is not installed."""
+        """Return the error for a bridge that is not installed."""
         return EnvironmentUnusableError(f"the bridge {self.name!r} is not installed: {self.install}")
 
     def broken(self, error: Exception) -> EnvironmentUnusableError:
-        """The error of a bridge whose code cannot be loaded."""
+        """Return the error of a bridge whose code cannot be loaded."""
         return EnvironmentUnusableError(_cannot_be_loaded(repr(self.name), error))
 
 
@@ -129,7 +130,7 @@ SHIPPED = (
             "report": _job(
                 "report",
                 "state of the cluster",
-                "write one HTML page about the whole cluster, to a file or a bucket",
+                "write one HTML page about the cluster, to a file or a bucket",
             )
         },
     ),
@@ -151,7 +152,7 @@ SHIPPED = (
 
 @cache
 def bridges() -> tuple[Bridge, ...]:
-    """The bridges of this project, and other installed bridges. A warning names each bridge that cannot be
+    """Return the bridges of this project, and other installed bridges. A warning names each bridge that cannot be
     loaded.
     """
     found = list(SHIPPED)
@@ -169,7 +170,7 @@ def bridges() -> tuple[Bridge, ...]:
 
 
 def warn(of: object) -> None:
-    """Log the reason why a bridge, or a part of it, is left out."""
+    """Log why a bridge, or a part of a bridge, is left out."""
     _log.warning("%s", printable(str(of)))
 
 

@@ -28,7 +28,7 @@ class ClusterConfig:
     auto_leader_rebalance_enable: bool = key(
         True,
         TRUE_OR_FALSE,
-        doc="maintain makes preferred replicas lead again if other replicas lead.",
+        doc="maintain makes the preferred replica the leader again if another replica leads.",
     )
     broker_session_timeout_ms: int = key(
         9_000,
@@ -46,15 +46,16 @@ class ClusterConfig:
         False,
         TRUE_OR_FALSE,
         doc="With follower.fetch.last.tiered.offset.enable, an empty follower starts at the earliest pending "
-        "upload offset even if the leader still has the whole log. Kafka copies the whole log in this case.",
+        "upload offset even if the leader still has the complete log. Kafka copies the complete log in this "
+        "case.",
     )
     follower_replication_throttled_rate: int = key(
         NO_LIMIT,
         at_least(1),
         unit="bytes/s",
         doc="The bytes per second that all drivers together may copy to one broker for replicas that join by a "
-        "reassignment. reassign --throttle sets it, and the end of the last reassignment deletes it. The default "
-        "is no limit.",
+        "reassignment. reassign --throttle sets this limit, and the end of the last reassignment removes it. The "
+        "default is no limit.",
     )
     health_consumer_max_lag_ms: int = key(
         60 * 60 * 1000,
@@ -62,14 +63,14 @@ class ClusterConfig:
         unit="ms",
         doc=(
             "health warns of a consumer group whose oldest unprocessed record has been in the log for longer "
-            "than this. -1: never."
+            "than this time. -1: never."
         ),
     )
     health_consumer_max_lag_records: int = key(
         -1,
         at_least(-1),
         unit="records",
-        doc="health reports a consumer group whose lag in a topic is above this. -1: no limit.",
+        doc="health reports a consumer group whose lag in a topic is above this number of records. -1: no limit.",
     )
     health_log_dir_max_used_ratio: float = key(
         0.85,
@@ -81,20 +82,20 @@ class ClusterConfig:
         15 * 60 * 1000,
         at_least(0),
         unit="ms",
-        doc="health reports a follower that has lacked records of its leader for longer than this.",
+        doc="health reports a follower that has lacked records of its leader for longer than this time.",
     )
     health_upkeep_max_delay_ms: int = key(
         60 * 60 * 1000,
         at_least(0),
         unit="ms",
-        doc="health reports work that has been due for longer than this: a step of maintain, a segment for "
+        doc="health reports work that has been due for longer than this time: a step of maintain, a segment for "
         "the remote tier, expired records, a compaction, a transaction past its timeout.",
     )
     replica_lag_time_max_ms: int = key(
         30_000,
         at_least(1),
         unit="ms",
-        doc="A follower that has not caught up for this long leaves the ISR.",
+        doc="A follower that has not caught up with its leader for this long leaves the ISR.",
     )
     replica_selector_class: str = key(
         "",
@@ -102,8 +103,8 @@ class ClusterConfig:
         doc="Selects the replica that serves a reader (KIP-392). Empty: the leader. "
         "org.apache.kafka.common.replica.RackAwareReplicaSelector: a replica in the reader's rack "
         "(client.rack). Any other name: a selector that the reading process offers under this name "
-        "(Cluster.open(selectors=...), or an entry point of stratalog.replica_selectors). If the process "
-        "offers no such selector, the leader serves, and a warning is logged.",
+        "(Cluster.open(selectors=...), or an entry point of stratalog.replica_selectors). If the process does "
+        "not offer this selector, the leader serves the reader, and a warning is logged.",
     )
     default_replication_factor: int = key(
         1,
@@ -141,7 +142,8 @@ class ClusterConfig:
         7 * 24 * 60,
         at_least(1),
         unit="minutes",
-        doc="The job snapshot deletes a group and its committed offsets this long after its latest commit.",
+        doc="The job snapshot deletes a group and its committed offsets this long after the group's "
+        "latest commit.",
     )
     offsets_topic_num_partitions: int = key(
         50,
@@ -160,22 +162,22 @@ class ClusterConfig:
         NO_LIMIT,
         at_least(1),
         unit="bytes/s",
-        doc="Limit for all copies of one run to the remote tier together (KIP-956), including segments that "
-        "`compact` rewrites there. The default is no limit.",
+        doc="The bytes per second that one run may copy to the remote tier in total (KIP-956), including "
+        "segments that `compact` rewrites there. The default is no limit.",
     )
     remote_log_manager_copy_timeout_ms: int = key(
         10 * 60 * 1000,
         at_least(1),
         unit="ms",
-        doc="If copying a segment to the remote tier takes longer than this, the copy is stopped and counts as "
+        doc="If a copy of a segment to the remote tier takes longer than this, the copy is stopped and has "
         "failed.",
     )
     remote_log_manager_fetch_max_bytes_per_second: int = key(
         NO_LIMIT,
         at_least(1),
         unit="bytes/s",
-        doc="Limit for all fetches of one driver from the remote tier together (KIP-956). The "
-        "default is no limit.",
+        doc="The bytes per second that one driver may fetch from the remote tier in total (KIP-956). The default "
+        "is no limit.",
     )
     remote_log_manager_task_interval_ms: int = key(
         30_000,
@@ -195,12 +197,12 @@ class ClusterConfig:
         at_least(1),
         unit="ms",
         doc="A partition is due for tiering again this long after its first failed copy to the remote tier. "
-        "Each further failure doubles the time.",
+        "Each further failure doubles this time.",
     )
     remote_log_manager_task_retry_jitter: float = key(
         0.2,
         between(0, 0.5),
-        doc="Jitter: the fraction by which remote.log.manager.task.retry.backoff.ms varies at random.",
+        doc="Jitter: the fraction by which remote.log.manager.task.retry.backoff.ms varies randomly.",
     )
     scrub_interval_ms: int = key(
         _SEVEN_DAYS_MS,
@@ -212,7 +214,7 @@ class ClusterConfig:
         1024**3,
         at_least(1),
         unit="bytes",
-        doc="The maximum number of bytes that one run of maintain reads to find damage; it always reads at "
+        doc="The maximum number of bytes that one run of maintain reads to find damage. A run always reads at "
         "least one partition.",
     )
     transaction_max_timeout_ms: int = key(
@@ -225,7 +227,8 @@ class ClusterConfig:
         2,
         at_least(1),
         unit="replicas",
-        doc="min.insync.replicas of __transaction_state when it is created; at most the number of its replicas.",
+        doc="The value of min.insync.replicas for __transaction_state when this topic is created; at most the "
+        "number of its replicas.",
     )
     transaction_state_log_num_partitions: int = key(
         50,
@@ -251,12 +254,12 @@ class ClusterConfig:
         24 * 60 * 60 * 1000,
         at_least(1),
         unit="ms",
-        doc="How often maintain deletes files that nothing uses.",
+        doc="How often maintain deletes unused files.",
     )
 
     @property
     def tier_intervals(self) -> Intervals:
-        """The intervals of the remote log manager for a partition."""
+        """Return the intervals of the remote log manager for a partition."""
         return Intervals(
             interval_ms=self.remote_log_manager_task_interval_ms,
             retry_ms=self.remote_log_manager_task_retry_backoff_ms,

@@ -8,9 +8,9 @@
     client_rack = "a" (optional)
 
 Roots are folders, ``s3://``, ``gs://``, ``az://`` or ``abfss://``; ``storage_tables`` has their options. Relative
-roots are relative to the file's own folder, which may be any of these, too. Credentials come from the environment,
-a profile, the machine or a provider; configs (``retention.ms`` ...) are in the cluster's metadata, so all drivers
-use the same values.
+roots are relative to the folder of the file, which may also be at any such address. Credentials come from the
+environment, a profile, the machine or a provider. Configs (``retention.ms`` ...) are in the cluster's metadata, so
+that all drivers use the same values.
 """
 
 from __future__ import annotations
@@ -72,28 +72,28 @@ class ClusterFile:
     path: str
     cluster_id: str
     remote: str | None
-    """The absolute address of the remote tier; None: nothing can be tiered."""
+    """The absolute address of the remote tier. None: nothing can be tiered."""
     voters: tuple[int, ...]
-    """The brokers with the metadata log."""
+    """The brokers that store the metadata log."""
     brokers: tuple[BrokerEntry, ...]
     remote_storage: StoreOptions = StoreOptions()  # noqa: RUF009 - immutable
     """The storage options of the remote tier."""
     storage: StorageTables = field(default_factory=StorageTables, compare=False)
     """The options of storage outside all roots."""
     cache: Path | None = None
-    """A folder of this machine that caches the metadata between runs; None: no cache."""
+    """A folder of this machine that caches the metadata between runs. None: no cache."""
     client_rack: str | None = None
     """The rack of readers that give no rack; see ``stratalog.engine.reading.client``."""
     warnings: tuple[str, ...] = ()
     """Warnings about allowed values that are probably mistakes."""
 
     def broker(self, broker_id: int) -> BrokerEntry | None:
-        """The entry of a broker; None if the file does not have the broker."""
+        """Return the entry of a broker; None if the file does not have the broker."""
         return next((broker for broker in self.brokers if broker.broker_id == broker_id), None)
 
     @property
     def roots(self) -> Mapping[str, StoreOptions]:
-        """The storage options of every root by its address, including the remote tier."""
+        """Return the storage options of every root, including the remote tier, by address."""
         roots = {broker.log_dir: broker.storage for broker in self.brokers}
         return roots if self.remote is None else {**roots, self.remote: self.remote_storage}
 
@@ -135,10 +135,20 @@ _BY_PLACE: Mapping[str, type[Table]] = {
 }
 _KEYS = {name for table in _BY_PLACE.values() for name in table.__struct_fields__}
 
+_TO_ADD: Mapping[tuple[str, str], str] = {
+    ("", "cluster"): ": add a [cluster] table with the cluster's id and voters",
+    ("", "brokers"): ": add a [[brokers]] table with id and log_dir for each broker",
+    ("cluster", "id"): ': add a name for the cluster, such as id = "lake"',
+    ("cluster", "voters"): ": add the ids of the brokers that keep the metadata, such as voters = [1, 2, 3]",
+    ("brokers", "id"): ": add the broker's number, such as id = 1",
+    ("brokers", "log_dir"): ': add the broker\'s folder or bucket, such as log_dir = "s3://bucket/broker-1"',
+}
+"""The remedy, by table and missing key."""
+
 
 def load_cluster_file(path: str | Path, credentials: Provider | str | None = None) -> ClusterFile:
-    """Read and check a cluster file. It accesses no other storage, but resolves symbolic links. ``path`` may be an
-    address; its storage options then come from the environment. ``credentials`` is a provider
+    """Read and check a cluster file. The call accesses no other storage, but resolves symbolic links. ``path`` may
+    be an address; the storage options then come from the environment. ``credentials`` is a provider
     (``stratalog.partitions.store.credentials``) or its name, for all roots and the file; None: the provider that
     ``$STRATALOG_CREDENTIALS`` names, if set.
 
@@ -153,7 +163,7 @@ def load_cluster_file(path: str | Path, credentials: Provider | str | None = Non
 
 
 class _ClusterFileReader:
-    """Converts the tables of one file; knows the file's name for its errors."""
+    """Converts the tables of one file. Its errors name the file."""
 
     def __init__(self, place: FilePlace) -> None:
         self._place = place
@@ -181,7 +191,7 @@ class _ClusterFileReader:
         remote = None if cluster.remote is None else self._address(cluster.remote, "cluster.remote")
         own = checked.remote.storage if checked.remote is not None else None
         if remote is None and own is not None:
-            raise self._error("remote.storage", "it needs cluster.remote, which is missing")
+            raise self._error("remote.storage", "this table needs cluster.remote, which is missing")
         remote_storage = self._options(storage, remote or "file://", own, "remote.storage")
         if remote is not None and not remote.startswith("s3://"):
             for key in ("kms_key_id", "encryption_scope"):
@@ -255,7 +265,7 @@ class _ClusterFileReader:
     # ---------------------------------------------------------------------------- addresses
 
     def _address(self, text: str, place: str) -> str:
-        """The absolute address of a root: no trailing slash, no ``..``, no secret."""
+        """Return the absolute address of a root, without a trailing slash, ``..`` or a secret."""
         address = parse_address(text, self._named(place))
         if not address.is_folder:
             return str(address)
@@ -277,17 +287,17 @@ class _ClusterFileReader:
         return f"cluster file {self._place}, {place}"
 
     def _refused(self, message: str, table: str = "") -> InvalidCallError:
-        """msgspec's error message with the place of the error, as in "Expected `int`, got `str` - at
+        """Return msgspec's error message with the place of the error, as in "Expected `int`, got `str` - at
         `$.brokers[1].id`".
         """
         what, _, inside = message.replace("`", "").partition(" - at $")
         place = (table + inside).strip(".")
         if unknown := re.fullmatch(r"Object contains unknown field (.+)", what):
             known = _BY_PLACE.get(place.partition("[")[0] if place.endswith("]") else place)
-            there = "" if known is None else f"; there are {', '.join(known.__struct_fields__)}"
+            there = "" if known is None else f"; the keys are {', '.join(known.__struct_fields__)}"
             what = f"unknown key {unknown[1]!r}{did_you_mean(unknown[1], _KEYS) or there}"
         elif missing := re.fullmatch(r"Object missing required field (.+)", what):
-            what = f"{missing[1]} is missing"
+            what = f"{missing[1]} is missing{_TO_ADD.get((place.partition('[')[0], missing[1]), '')}"
         return self._error(place or "top level", what)
 
     def _refuse_secrets(self, node: Any, place: str = "") -> None:
@@ -309,8 +319,8 @@ Root = tuple[str, str, StoreOptions]
 
 
 def check_roots(roots: Sequence[Root]) -> None:
-    """Check that no root equals, contains or is contained in another one, that no address names two buckets, and
-    that Python imports from no root.
+    """Check three things: no root equals or contains another root, no address names two buckets, and Python
+    imports from no root.
 
     Raises: InvalidCallError; EnvironmentUnusableError if Python imports from a root.
     """
@@ -335,19 +345,19 @@ def check_roots(roots: Sequence[Root]) -> None:
 
 
 def _resolved(address: str) -> str:
-    """The address with symbolic links followed, so that one folder has one name."""
+    """Return the address with symbolic links resolved, so that a folder has only one name."""
     scheme, _, rest = address.partition("://")
     return f"file://{os.path.realpath(rest)}" if scheme == "file" else address
 
 
 def _check_code_apart(roots: Sequence[tuple[str, str]]) -> None:
-    """Check that no root contains a folder from which Python imports, or the working folder, from which Spark's
-    workers import.
+    """Check that no root contains a folder from which Python imports. Also check the working folder, because
+    Spark's workers import from it.
 
     Raises: EnvironmentUnusableError.
     """
     for folder in ("", *sys.path):
-        with suppress(OSError):  # the working folder may be gone
+        with suppress(OSError):  # the working folder may have been deleted
             resolved = os.path.realpath(folder)
             for who, root in roots:
                 if f"file://{resolved}/".startswith(f"{root.rstrip('/')}/"):

@@ -55,7 +55,7 @@ PLAIN_NAME = Takes(
     "a name of at most 255 letters, digits, and . _ $ -, or nothing",
     lambda value: re.fullmatch(r"[A-Za-z0-9._$-]{0,255}", value) is not None,
 )
-"""Names of plain characters. Whether a name exists is checked where it is used."""
+"""Names of plain characters. The code that uses a name checks that it exists."""
 ICEBERG_NAME = Takes(
     "the name of a pyiceberg catalog, a namespace and a table, such as lake.flights.trips, or an empty string",
     lambda value: re.fullmatch(r"(?=.{0,255}\Z)(?:[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+){2,})?", value) is not None,
@@ -89,7 +89,7 @@ class ConfigDef:
     unit: str | None
 
     def parse(self, text: str, what: str) -> Value:
-        """The typed value of ``text``; ``what`` names its owner in errors.
+        """Return the typed value of ``text``. Errors name ``what`` as the owner of the value.
 
         Raises: InvalidConfigError.
         """
@@ -106,7 +106,8 @@ class ConfigDef:
         return value
 
     def _meant(self, text: str) -> str:
-        """A hint for a time or size that was given with a unit: the same amount as a number in the key's unit."""
+        """Return a hint for a time or size that was given with a unit. It has the same amount, as a number in the
+        key's unit."""
         amount = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h|d)", text.strip().lower())
         if self.unit == "ms" and amount is not None:
             return f". The unit is ms: {text.strip()} is {int(amount[1]) * _MS[amount[2]]}"
@@ -116,7 +117,7 @@ class ConfigDef:
         return f". The unit is {self.unit}" if self.unit is not None else ""
 
     def text(self, value: Value) -> str:
-        """The canonical text of a value."""
+        """Return the canonical text of a value."""
         return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -129,8 +130,8 @@ _READERS: Mapping[type[Value], Callable[[str], Value]] = {
 
 
 def key(default: Value, takes: Takes, doc: str, *, unit: str | None = None, name: str | None = None) -> Any:
-    """Define a dataclass field as a configuration key. ``name``: the key, if it is not the field name with
-    dots.
+    """Define a dataclass field as a configuration key. By default, the key is the field name with dots; ``name``
+    overrides it.
     """
     return field(
         default=default, metadata={"default": default, "takes": takes, "doc": doc, "unit": unit, "name": name}
@@ -138,7 +139,7 @@ def key(default: Value, takes: Takes, doc: str, *, unit: str | None = None, name
 
 
 def keys_of(config: type, scope: Scope) -> Mapping[str, ConfigDef]:
-    """The keys among the fields of a dataclass, sorted by name."""
+    """Return the keys among the fields of a dataclass, sorted by name."""
     found = [
         ConfigDef(
             name=one.metadata["name"] or one.name.replace("_", "."),

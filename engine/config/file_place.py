@@ -20,8 +20,8 @@ MOST_BYTES = 1024 * 1024
 
 
 def provider_of(given: Provider | str | None, environ: Mapping[str, str]) -> NamedProvider | GivenProvider | None:
-    """The caller's provider, or the one that the environment names. Raises: InvalidCallError for an invalid
-    name.
+    """Return the caller's provider, or the provider that the environment names. Raises: InvalidCallError for an
+    invalid name.
     """
     given = given if given is not None else environ.get(CREDENTIALS_VARIABLE) or None
     if given is None or isinstance(given, str):
@@ -30,7 +30,7 @@ def provider_of(given: Provider | str | None, environ: Mapping[str, str]) -> Nam
 
 
 def place_of(path: str | os.PathLike[str], provider: NamedProvider | GivenProvider | None) -> FilePlace:
-    """The location of a cluster file from its path or address.
+    """Return the location of a cluster file, given its path or address.
 
     Raises: InvalidCallError for another type, or an invalid address. The message does not repeat the address,
         because it may contain a secret.
@@ -57,7 +57,7 @@ class FilePlace:
     provider: NamedProvider | GivenProvider | None
 
     def __str__(self) -> str:
-        """The address, or the absolute path, of the file."""
+        """Return the address, or the absolute path, of the file."""
         return str(self.address) if self.in_bucket else os.path.abspath(self.address.path)
 
     @property
@@ -71,7 +71,7 @@ class FilePlace:
         return str(self).rpartition("/")[0] or "/"
 
     def read(self) -> str:
-        """The text of the file.
+        """Return the text of the file.
 
         Raises: InvalidCallError if the file does not exist; UnicodeDecodeError; StorageError kinds.
         """

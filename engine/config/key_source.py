@@ -1,8 +1,8 @@
 """Sources of the cluster key: the environment, a mounted file, or a secret provider.
 
-The key is never read from storage, the cluster file or Spark's conf, and never written there. The text contains
-one or more secrets, separated by commas or white space: each is base64 of at least 32 bytes. The first secret
-signs. ``openssl rand -base64 32`` makes a secret.
+The key is never read from storage, the cluster file or Spark's conf, and is never written to them. The text of the
+key contains one or more secrets, separated by commas or white space. Each secret is base64 of at least 32 bytes.
+The first secret signs. ``openssl rand -base64 32`` makes a secret.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ KEY_VARIABLE = "STRATALOG_CLUSTER_KEY"
 LEAST_BYTES = 32
 
 KeySource = Callable[[], str | None]
-"""A function that returns the text of the key. None: the cluster has no key, or this process only reads."""
+"""A function that returns the text of the key, or None if the cluster has no key, or if this process only
+reads."""
 
 
 def key_of_environment() -> str | None:
-    """The key in the environment variable; None if it is not set."""
+    """Return the key in the environment variable; None if the variable is not set."""
     return os.environ.get(KEY_VARIABLE)
 
 
 def key_file(path: str | Path) -> KeySource:
-    """A source that reads a file when the key is needed."""
+    """Return a source that reads a file when the key is needed."""
 
     def read() -> str:
         try:
@@ -47,7 +48,7 @@ def key_file(path: str | Path) -> KeySource:
 
 
 def read_key(cluster_id: str, source: KeySource) -> ClusterKey | None:
-    """The key of a cluster; None if the source has none. No error reveals a secret.
+    """Return the key of a cluster; None if the source returns None. No error reveals a secret.
 
     Raises: ClusterKeyError if the text is empty, is not base64, or has a secret that is too short; errors of
         ``source``.

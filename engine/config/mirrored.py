@@ -14,8 +14,8 @@ ENDED = (
 
 
 def mirrored_topic(name: str, configs: Mapping[str, str]) -> str | None:
-    """Cluster id and name of the Kafka topic that the topic of this name mirrors, or has mirrored; None if
-    unknown.
+    """Return the cluster id and name of the Kafka topic that the topic of this name mirrors, or has mirrored; None
+    if unknown.
     """
     if MIRROR_SOURCE_TOPIC in configs:
         return configs[MIRROR_SOURCE_TOPIC]

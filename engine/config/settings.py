@@ -1,7 +1,7 @@
 """The dynamic configs in force for a topic and for the cluster, resolved and checked. Pure.
 
-The metadata stores values as text. The value that applies to a topic is the topic's own, otherwise the cluster's
-value for the same key, otherwise the default in the key's definition (``TopicConfig`` or ``ClusterConfig``).
+The metadata stores values as text. A topic's own value of a key applies first, then the cluster's value of the
+key, then the default in the key's definition (``TopicConfig`` or ``ClusterConfig``).
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from stratalog.partitions.spelling import did_you_mean
 
 
 def check_config(scope: Scope, name: str, text: str, what: str) -> str:
-    """The canonical text of a value to set; ``what`` names its owner, as in "topic 'flights'".
+    """Return the canonical text of a value to set. ``what`` names the owner of the value, as in "topic 'flights'".
 
-    Raises: InvalidConfigError for an unknown key (naming the nearest), a cluster key on a topic, or an invalid
-        value.
+    Raises: InvalidConfigError for an unknown key (the error names the nearest key), a cluster key on a topic, or
+        an invalid value.
     """
     definition = find_config(scope, name, what)
     return definition.text(definition.parse(text, what))
 
 
 def find_config(scope: Scope, name: str, what: str) -> ConfigDef:
-    """The definition of a key that may be set at ``scope``. Raises: InvalidConfigError."""
+    """Return the definition of a key that may be set at ``scope``. Raises: InvalidConfigError."""
     allowed = TOPIC_CONFIGS if scope is Scope.TOPIC else {**CLUSTER_CONFIGS, **TOPIC_CONFIGS}
     if name in allowed:
         return allowed[name]
@@ -50,7 +50,8 @@ def find_config(scope: Scope, name: str, what: str) -> ConfigDef:
 
 
 def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str = "topic") -> TopicConfig:
-    """The configs in force for a topic with its own configs ``topic``, on a cluster with ``cluster``.
+    """Return the configs in force for a topic, given its own configs (``topic``) and those of the cluster
+    (``cluster``).
 
     Raises: InvalidConfigError when values contradict each other.
     """
@@ -88,12 +89,12 @@ def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str
 
 
 def _check_compacting(config: TopicConfig, what: str) -> None:
-    """Check for configs that a compacted topic cannot have. Raises: InvalidConfigError."""
+    """Check that a compacted topic has no config that contradicts compaction. Raises: InvalidConfigError."""
     compact = f"{what}: cleanup.policy = {config.cleanup_policy}"
     if config.unclean_leader_election_enable:
         raise InvalidConfigError(
             f"{compact} and unclean.leader.election.enable = true: an unclean election could lose the last "
-            "record of a key after compaction has removed the earlier ones; set unclean.leader.election.enable "
+            "record of a key after compaction has removed the earlier records; set unclean.leader.election.enable "
             "= false"
         )
     if config.mirror_archive_enable:
@@ -129,8 +130,9 @@ def check_removed(before: TopicConfig, config: TopicConfig, what: str, *, compac
 
 
 def check_iceberg_kept(before: TopicConfig, after: TopicConfig, what: str, *, unfinished: bool) -> None:
-    """Check new configs of a topic whose erasure may be ``unfinished``: its Iceberg table has to stay known, and
-    tiering enabled, as the erasure of a topic that is not tiered leaves the table alone.
+    """Check new configs of a topic whose erasure may be ``unfinished``. The configs must still name the Iceberg
+    table, and tiering must stay enabled, because the erasure of a topic that is not tiered does not change the
+    table.
 
     Raises: InvalidConfigError.
     """
@@ -144,13 +146,14 @@ def check_iceberg_kept(before: TopicConfig, after: TopicConfig, what: str, *, un
     else:
         return
     raise InvalidConfigError(
-        f"{what}: {change}, because an erasure of its records is not finished, and "
-        f"{named} may still contain their values: run `stratalog erase` until the erasure is finished"
+        f"{what}: {change}, because an erasure of the topic's records is not finished, and {named} may still "
+        "contain erased values: run `stratalog erase` until the erasure is finished"
     )
 
 
 def configs_in_force(topic: Mapping[str, str], cluster: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """For each topic key, its value as text, and the source: ``topic``, ``cluster`` or ``default``."""
+    """Yield each topic key, its value as text, and the source of the value: ``topic``, ``cluster`` or
+    ``default``."""
     for key, definition in TOPIC_CONFIGS.items():
         if key in topic:
             yield key, topic[key], "topic"
@@ -161,7 +164,7 @@ def configs_in_force(topic: Mapping[str, str], cluster: Mapping[str, str]) -> It
 
 
 def check_disabling(before: TopicConfig, after: TopicConfig, what: str) -> None:
-    """Check that a change that disables tiering also says what happens to the remote data (KIP-950).
+    """Check that a change that disables tiering also determines what happens to the remote data (KIP-950).
 
     Raises: InvalidConfigError.
     """
@@ -176,28 +179,28 @@ def check_disabling(before: TopicConfig, after: TopicConfig, what: str) -> None:
     if off and after.cleanup_policy == COMPACT:
         raise InvalidConfigError(
             f"{what}: remote.storage.enable cannot be switched off with cleanup.policy = {COMPACT}: the remote "
-            f"tier has the last record of some keys. To delete it, set cleanup.policy = {COMPACT_DELETE} first; "
-            "to keep it without further copies, set remote.log.copy.disable = true"
+            "tier has the last record of some keys. To delete the remote data, set cleanup.policy = "
+            f"{COMPACT_DELETE} first; to keep the data without further copies, set remote.log.copy.disable = true"
         )
 
 
 def check_partitioner(before: TopicConfig, after: TopicConfig, what: str) -> None:
-    """Check that the partitioner of a topic does not change, unless the topic is a mirror, because the source
-    chose the partitions of a mirror's records.
+    """Check that the partitioner of a topic does not change. A mirror's partitioner may change, because the source
+    chose the partitions of its records.
 
     Raises: InvalidConfigError.
     """
     if before.partitioner != after.partitioner and not before.mirror_source:
         raise InvalidConfigError(
-            f"{what}: {PARTITIONER} cannot change from {before.partitioner} to {after.partitioner}: records "
-            "of a key would be in two partitions, and a retried append could go elsewhere; create another "
-            f"topic with {PARTITIONER} = {after.partitioner}, and append the records "
+            f"{what}: {PARTITIONER} cannot change from {before.partitioner} to {after.partitioner}: records of a "
+            "key would be in two partitions, and a retried append could go to a different partition; create "
+            f"another topic with {PARTITIONER} = {after.partitioner}, and append the records "
             "there"
         )
 
 
 def cluster_config(cluster: Mapping[str, str]) -> ClusterConfig:
-    """The configs of a cluster, with defaults. Raises: InvalidConfigError."""
+    """Return the configs of a cluster, with defaults. Raises: InvalidConfigError."""
     return ClusterConfig(**_resolved(CLUSTER_CONFIGS, cluster, "cluster"))
 
 
@@ -209,7 +212,7 @@ def _resolved(table: Mapping[str, ConfigDef], given: Mapping[str, str], what: st
 
 
 def reference_toml() -> str:
-    """The content of ``conf/reference.toml``."""
+    """Return the content of ``conf/reference.toml``."""
     lines = [
         "# Every configuration key: its scope, its default, and its valid values. A test keeps this file",
         "# equal to the code; `python -m tests.golden` writes it.",
@@ -263,4 +266,4 @@ ABSENT: Mapping[str, str] = {
     "log.segment.bytes": "write segment.bytes",
     "log.cleanup.policy": "write cleanup.policy",
 }
-"""Kafka's configs that have no effect here, with the reason or the replacement for the error message."""
+"""Kafka's configs that have no effect here, each with the reason or the replacement, for the error message."""

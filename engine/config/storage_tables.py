@@ -1,4 +1,4 @@
-"""Storage options of the roots in a cluster file: a table for each kind of storage, and one for a single root.
+"""Storage options of the roots in a cluster file: a table for each kind of storage, and a table for a single root.
 
     [s3]                                      [[brokers]]
     region = "eu-central-1"                   id = 2
@@ -73,7 +73,7 @@ _KINDS: Mapping[str, str] = {"s3": "s3", "az": "azure", "abfss": "azure", "gs": 
 
 
 def kind_of(address: str) -> str | None:
-    """The name of the table for the storage at ``address``; None outside of object storage."""
+    """Return the name of the table for the storage at ``address``; None if that is not object storage."""
     scheme, separator, _ = address.partition("://")
     return _KINDS.get(scheme) if separator else None
 
@@ -82,14 +82,14 @@ TABLES: Mapping[str, type[_ObjectTable]] = {"s3": S3Table, "azure": AzureTable, 
 _UNUSED = {
     "kms_key_id": "set the encryption key on the bucket",
     "encryption_scope": "set the encryption key on the container",
-    "credentials": "the function finds its own options",
+    "credentials": "the function finds its options by itself",
     "profile": "the function finds its credentials by itself",
     "exclusive_multipart": "it creates each object with one call",
 }
 """Keys that fsspec's calls ignore, each with the remedy."""
 _WHO = frozenset({"profile", "credentials"})
-"""Keys that each select credentials: any of them in a root's own table overrides all of them in the common
-table.
+"""Keys that select credentials. If a root's own table has any of these keys, all such keys in the common table are
+ignored.
 """
 
 
@@ -103,7 +103,7 @@ class StorageTables:
         *,
         names_providers: bool = True,
     ) -> None:
-        """``common``: the file's tables by kind, with checked types. ``given`` overrides the file.
+        """``common``: the tables of the file by kind, with checked types. ``given`` overrides the file.
         ``names_providers``: whether the file may name functions to import.
         """
         self._common = common
@@ -111,7 +111,7 @@ class StorageTables:
         self._names_providers = names_providers
 
     def options(self, address: str, own: Mapping[str, Any] | None = None) -> StoreOptions:
-        """The options of the root at ``address``, with its ``own`` table.
+        """Return the options of the root at ``address``, with its ``own`` table.
 
         Raises: InvalidCallError for impossible values; msgspec.ValidationError for wrong keys and types.
         """

@@ -23,9 +23,9 @@ from stratalog.snapshots.policy import SnapshotPolicy
 from stratalog.tiering.plan import CopyLag
 
 AS_TOTAL = -2
-"""The value of a local retention limit that means: as total retention."""
+"""The value of a local retention limit that means: the same as total retention."""
 AS_LOCAL = -1
-"""The value of a copy lag limit that means: as local retention."""
+"""The value of a copy lag limit that means: the same as local retention."""
 SNAPSHOT, COMPACT, COMPACT_DELETE = "snapshot", "compact", "compact,delete"
 """Values of cleanup.policy."""
 SPARK_HASH, MURMUR2, CRC32 = PARTITIONERS = ("spark_hash", "murmur2", "crc32")
@@ -45,8 +45,9 @@ _SEVEN_DAYS_MS = 7 * _DAY_MS
 class TopicConfig:
     """The configs in force for a topic. A limit of -1 means unlimited.
 
-    Made by ``stratalog.engine.config.settings.topic_config``, which resolves local retention (no -2), at most
-    total retention, and the copy lag (no -1), which exceeds local retention only if local retention has no limit.
+    ``stratalog.engine.config.settings.topic_config`` makes this object, and resolves two values. Local retention
+    is never -2, and is at most total retention. The copy lag is never -1, and exceeds local retention only if
+    local retention has no limit.
     """
 
     segment_bytes: int = key(
@@ -64,18 +65,18 @@ class TopicConfig:
         16,
         at_least(2),
         unit="files",
-        doc="Merge this many adjacent appends even if they do not fill a segment yet. An append of at least a 64th"
-        " of a segment is only merged once it fills a segment together with its neighbors.",
+        doc="This many adjacent appends are merged even if they do not fill a segment yet. An append of at least "
+        "1/64 of a segment is only merged once it fills a segment together with its neighbors.",
     )
     segment_merge_inline_bytes: int = key(
         64 * 1024**2,
         at_least(0),
         unit="bytes",
-        doc="After an append is acknowledged, its driver shortens the log: it merges small appends into "
-        "segments of up to this size, and deletes the replaced files after file.delete.delay.ms. 0: only merge "
-        "and retain do this. In a tiered topic without a copy lag, merge stops at this size, too, and the upload "
-        "reads these files; if this is less than a 64th of segment.bytes, merge leaves at most 64 files to an "
-        "upload.",
+        doc="After an append is acknowledged, its driver shortens the log: it merges small appends into segments "
+        "of up to this size, and deletes the replaced files after file.delete.delay.ms. 0: only merge and "
+        "retain do this. In a tiered topic without a copy lag, merge also stops at this size, and the upload "
+        "reads these files. If this size is less than 1/64 of segment.bytes, merge leaves at most 64 files "
+        "per upload.",
     )
     retention_ms: int = key(
         _SEVEN_DAYS_MS,
@@ -87,7 +88,8 @@ class TopicConfig:
         UNLIMITED,
         at_least(UNLIMITED),
         unit="bytes",
-        doc="If a partition is larger than this in both tiers together, its oldest ones are deleted. -1: never.",
+        doc="If a partition is larger than this in both tiers together, its oldest records are deleted. -1: "
+        "never.",
     )
     protect_until_ms: int = key(
         UNLIMITED,
@@ -108,8 +110,9 @@ class TopicConfig:
         at_least(AS_TOTAL),
         unit="bytes",
         doc=(
-            "If a partition has more bytes than this on a broker, tiered records are deleted there. The last file "
-            "remains, even with 0, for readers at the end of the log (Kafka uploads and deletes that file too). "
+            "If a partition has more bytes than this on a broker, tiered records are deleted from the broker. "
+            "Even with 0, the last file stays, for readers at the end of the log (Kafka also uploads and deletes "
+            "that file). "
             "-2: same as retention.bytes; -1: never."
         ),
     )
@@ -131,14 +134,15 @@ class TopicConfig:
         at_least(AS_LOCAL),
         unit="ms",
         doc="A sealed segment is copied to the remote tier once its latest record is this old, or once "
-        "remote.copy.lag.bytes allows it. 0: immediately; -1: same as local.retention.ms (KIP-1241).",
+        "remote.copy.lag.bytes allows the copy. 0: immediately; -1: same as local.retention.ms (KIP-1241).",
     )
     remote_copy_lag_bytes: int = key(
         AS_LOCAL,
         at_least(AS_LOCAL),
         unit="bytes",
-        doc="A sealed segment is copied to the remote tier once the log has this many bytes after it, or "
-        "once remote.copy.lag.ms allows it. 0: immediately; -1: same as local.retention.bytes (KIP-1241).",
+        doc="A sealed segment is copied to the remote tier once the log has this many bytes after the segment, "
+        "or once remote.copy.lag.ms allows the copy. 0: immediately; -1: same as local.retention.bytes "
+        "(KIP-1241).",
     )
     remote_iceberg_table: str = key(
         "",
@@ -156,15 +160,16 @@ class TopicConfig:
         60_000,
         at_least(0),
         unit="ms",
-        doc="How long files that no log uses any more are kept for running readers; in the remote tier, this "
-        "is rounded up to whole hours.",
+        doc="How long unused files of a log are kept for running readers. In the remote tier, this time is "
+        "rounded up to whole hours.",
     )
     min_insync_replicas: int = key(
         1,
         at_least(1),
         unit="replicas",
-        doc="An append with acks=all needs an ISR of at least this size; with a smaller ISR nothing more is "
-        "committed (KIP-966). A partition with fewer replicas needs all of them in the ISR.",
+        doc="An append with acks=all needs an ISR of at least this size; with a smaller ISR no further records "
+        "are committed (KIP-966). A partition with fewer replicas than this needs all its replicas in the "
+        "ISR.",
     )
     message_timestamp_type: str = key(
         "CreateTime",
@@ -179,8 +184,8 @@ class TopicConfig:
             "of Kafka's Java producers and of librdkafka's murmur2_random. crc32: the hash of librdkafka's "
             "default, consistent_random. For a key that is not BINARY, murmur2 and crc32 hash the bytes that "
             "export writes. "
-            "Mirrors of Kafka's topics have murmur2. Set it when you create the topic; later you can change it "
-            "only while the topic is a mirror."
+            "Mirrors of Kafka's topics have murmur2. Choose the hash when you create the topic; later you can "
+            "change it only while the topic is a mirror."
         ),
     )
     cleanup_policy: str = key(
@@ -188,7 +193,8 @@ class TopicConfig:
         one_of("delete", SNAPSHOT, COMPACT, COMPACT_DELETE),
         doc="delete: retention.* deletes old records. snapshot: records are deleted once a snapshot has the "
         "latest record of each key (KIP-630). compact: the latest record of each key keeps its offset; older "
-        "ones are removed, and so are keyless records written before compaction was enabled. retention.* then "
+        "records of the key are removed, and so are records without a key that were written before compaction "
+        "was enabled. retention.* then "
         "applies only with compact,delete.",
     )
     compression_type: str = key(
@@ -203,17 +209,17 @@ class TopicConfig:
     leader_election_short_local_log_last_enable: bool = key(
         False,
         TRUE_OR_FALSE,
-        doc="Elect a replica of a tiered topic only as the last choice if its local log has less than half the "
-        "bytes of another candidate's (KIP-1023, 'Motivation'), because readers would get the other records from "
-        "the remote tier.",
+        doc="A replica of a tiered topic is elected only as the last choice if its local log has less than half "
+        "the bytes of another candidate's local log (KIP-1023, 'Motivation'). With such a leader, readers "
+        "would get the missing records from the remote tier.",
     )
     producer_id_expiration_ms: int = key(
         _SEVEN_DAYS_MS,
         at_least(1),
         unit="ms",
-        doc="The log drops the state of a producer that has not appended for this long, and no longer recognizes "
-        "its retries. Kafka's default is a day. This default is longer because a restarted job or stream repeats "
-        "its last batch, perhaps after an outage of a week.",
+        doc="If a producer has not appended for this long, the log deletes its state, and no longer recognizes "
+        "its retries. Kafka's default is a day. This default is longer, because a restarted job or stream "
+        "repeats its last batch, perhaps after an outage of a week.",
     )
     delete_retention_ms: int = key(
         _DAY_MS,
@@ -222,8 +228,8 @@ class TopicConfig:
         doc="For cleanup.policy=snapshot: a snapshot leaves out tombstones whose timestamps are older than this "
         "when the snapshot's last record is appended. For compact: a tombstone stays for this long after the "
         "remote tier, if there is one, and all replicas of the ISR have completed the first compaction that "
-        "covers it (KIP-534). The next compaction of the partition detects this, and the time counts from "
-        "then. A log without new records is not compacted, so its tombstones stay.",
+        "covers it (KIP-534). The next compaction of the partition detects this, and then the time begins. A log "
+        "without new records is not compacted, so its tombstones stay.",
     )
     min_cleanable_dirty_ratio: float = key(
         0.5,
@@ -250,7 +256,8 @@ class TopicConfig:
         between(0, 1),
         name="metadata.snapshot.min.changed_records.ratio",
         doc="A new snapshot is taken once this fraction of the latest snapshot's records has been changed or "
-        "deleted; new records do not count (KIP-630). The metadata log uses the value of the cluster.",
+        "deleted. New records do not count until they are changed or deleted (KIP-630). The "
+        "metadata log uses the value of the cluster.",
     )
     metadata_log_max_record_bytes_between_snapshots: int = key(
         20 * 1024 * 1024,
@@ -264,8 +271,8 @@ class TopicConfig:
         at_least(0),
         unit="ms",
         doc=(
-            "A new snapshot is taken once the latest snapshot is this old, if the log has new records "
-            "(KIP-876). 0: age does not matter. The metadata log uses the value of the cluster."
+            "A new snapshot is taken once the latest snapshot is this old, if the log has new records (KIP-876). "
+            "0: age is ignored. The metadata log uses the value of the cluster."
         ),
     )
     metadata_start_offset_lag_time_max_ms: int = key(
@@ -279,22 +286,24 @@ class TopicConfig:
     mirror_source: str = key(
         "",
         SOURCE_TOPIC,
-        doc="The topic of a Kafka cluster that this topic mirrors: cluster id and topic id. While this is set, "
-        "only `stratalog mirror` appends. The creation of the topic sets it, and `mirror --end` removes it.",
+        doc="The topic of a Kafka cluster that this topic mirrors: cluster id and topic id. While this config is "
+        "set, only `stratalog mirror` appends. The creation of the topic sets it, and `mirror --end` removes "
+        "it.",
     )
     mirror_source_topic: str = key(
         "",
         TOPIC_OF_CLUSTER,
         doc=(
             "For a mirror whose source has another name: the source's cluster id and topic name, which `mirror` "
-            "and `compare` use. The creation of the topic sets it, and it remains after `mirror --end`, so that "
-            "only a run with `--as` mirrors the source again."
+            "and `compare` use. The creation of the topic sets this config. It stays after `mirror --end`, so "
+            "that only a run with `--as` mirrors the source again."
         ),
     )
     mirror_archive_enable: bool = key(
         False,
         TRUE_OR_FALSE,
-        doc="For a mirror: the log start does not follow the log start of the source.",
+        doc="For a mirror: keep records that the source deletes. The log start then does not move with the log "
+        "start of the source.",
     )
 
     @property
@@ -318,14 +327,14 @@ class TopicConfig:
         return self.snapshots and self.remote_snapshot_table_enable
 
     def is_protected(self, now_ms: int | None) -> bool:
-        """Whether records are protected from deletion now. ``now_ms`` None: the time is unknown, and every
-        protection holds.
+        """Whether records are protected from deletion now. If ``now_ms`` is None, the time is unknown, and every
+        protection is in effect.
         """
         return self.protect_until_ms != UNLIMITED if now_ms is None else now_ms < self.protect_until_ms
 
     def retention(self, now_ms: int | None) -> RetentionLimits:
-        """The retention of the whole log now; no retention while the topic is protected. ``now_ms`` None: the time
-        is unknown, and nothing expires.
+        """The retention of the complete log now; no retention while the topic is protected. If ``now_ms`` is None,
+        the time is unknown, and nothing expires.
         """
         if self.is_protected(now_ms) or self.cleanup_policy == COMPACT:
             return RetentionLimits(UNLIMITED, UNLIMITED)
@@ -361,7 +370,7 @@ class TopicConfig:
     def merging_on_brokers(self) -> MergePolicy:
         """The policy of ``merge``. If ``tier`` may upload segments without a copy lag, it writes them directly
         from the unmerged files. So ``merge`` only merges appends as far as their driver does after an
-        acknowledgement, and as far as needed for ``tier`` to read few files per segment.
+        acknowledgement, and as far as is necessary for ``tier`` to read few files per segment.
         """
         at_once = self.copies_to_remote and not self.compacts and 0 in (self.copy_lag.ms, self.copy_lag.size_bytes)
         if not at_once:

@@ -1,6 +1,6 @@
 """A driver: one process's connection to a cluster, and the parts that every operation uses.
 
-    opening               opens a cluster from its file, which gives the ports; checks the owner of each root
+    opening               opens a cluster from its file: checks the owner of each root, and makes the ports
     storage               port: the brokers' roots, the remote tier, and the cluster file that names both
     execution             port: where tasks run, the clock, progress, and the cost of a block of work
     memory                port: producers, caches and log ends, kept from one operation to the next
@@ -26,6 +26,6 @@
     while_it_changes      retries a read that concurrent changes disrupted
 
 Above the metadata, the quorum and the data plane; below every operation. The caller passes in the runner of tasks:
-this package only knows threads. An operation takes only the ports that it needs, such as the metadata client; a
-function that plans takes the image and configs.
+this package itself only runs threads. An operation takes only the ports that it needs, such as the metadata
+client; a function that plans takes the image and configs.
 """

@@ -17,7 +17,7 @@ from stratalog.partitions.runner import Done
 
 @dataclass(frozen=True, slots=True)
 class ComparedClocks:
-    """The time of the driver, and of its brokers' storage."""
+    """The time of the driver, and the times of the brokers' storage."""
 
     driver_ms: int
     brokers_ms: Mapping[int, int | None]
@@ -30,7 +30,9 @@ class ComparedClocks:
 
     @property
     def stamp_ms(self) -> int:
-        """The timestamp to record for later deletion: the driver's time, or most brokers' time if later."""
+        """The timestamp to record for later deletion: the driver's time, or the time of most brokers if that is
+        later.
+        """
         known = sorted(storage_ms for storage_ms in self.brokers_ms.values() if storage_ms is not None)
         return max(self.driver_ms, known[len(known) // 2]) if known else self.driver_ms
 
@@ -52,7 +54,7 @@ class ComparedClocks:
             return "no broker's storage reports a time, so nothing is deleted by time"
         broker_id, ahead_ms = next(iter(self.apart.items()))
         return (
-            f"this machine's clock is {_span(ahead_ms)} that of the storage (broker {broker_id}): nothing is "
+            f"this machine's clock is {_span(ahead_ms)} the storage's clock (broker {broker_id}): nothing is "
             "deleted by time until the two agree; correct the wrong clock"
         )
 
@@ -64,8 +66,8 @@ class ComparedClocks:
         if self.agreed_ms is None:
             return {}
         return {
-            broker_id: f"its storage's clock is {_span(-ahead_ms)} this machine's and most brokers': no file "
-            "on it is deleted by time until they agree; correct that clock"
+            broker_id: f"its storage's clock is {_span(-ahead_ms)} the clocks of this machine and most brokers: "
+            "no file on this broker is deleted by time until the clocks agree; correct the storage's clock"
             for broker_id, ahead_ms in self.apart.items()
         }
 

@@ -1,5 +1,6 @@
 """Errors that the deletion of a topic explains. A deletion is committed before the folders are emptied, so a
-driver that read the metadata earlier may find half a log. That is not damage."""
+driver that read the metadata earlier may find an incomplete log. That is not damage.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +19,13 @@ from stratalog.partitions.errors import (
 )
 
 EXPLAINED = (CorruptionError, SourceChangedError, StaleMetadataError)
-"""Kinds of errors that half a log causes."""
+"""Kinds of errors that an incomplete log causes."""
 
 
 def with_deletions(report: Report, metadata: MetadataClient, topics: Collection[str]) -> Report:
-    """The report. A failure about one of ``topics`` that has been deleted says so. The metadata is read only if a
-    failure may come from a deletion. If the metadata cannot be read, the report is unchanged."""
+    """Return the report. If one of ``topics`` has been deleted, the failures about that topic say so. The metadata
+    is read only if a failure may come from a deletion. If the metadata cannot be read, the report is unchanged.
+    """
     codes = _codes(EXPLAINED)
     if not any(failure.code in codes for failure in report.failures):
         return report
@@ -43,7 +45,7 @@ def _explained(failure: Failure, topics: Collection[str], image: ClusterImage) -
     topic, _, partition = failure.item.rpartition("-")
     if not partition.isdecimal() or topic not in topics or topic in image.topic_ids:
         return failure
-    error = UnknownTopicOrPartitionError(f"topic {topic!r} was deleted before the operation was done with it")
+    error = UnknownTopicOrPartitionError(f"topic {topic!r} was deleted during the operation")
     return Failure.of(failure.item, error)
 
 

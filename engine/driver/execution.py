@@ -35,7 +35,7 @@ class Execution:
     """The storage requests so far, here and on executors."""
     progress: Progress = field(default_factory=Silent)
     driver_only: bool = False
-    """Whether executors cannot reach the storage, so that tasks, and the rows of appends, run in this process."""
+    """Whether executors cannot reach the storage, so that this process runs the tasks, and appends rows itself."""
 
     @contextmanager
     def run(self, operation: str, *, dry_run: bool = False) -> Iterator[OperationRun]:
@@ -52,8 +52,8 @@ def execution_on(
     *,
     driver_only: bool = False,
 ) -> tuple[Storage, Execution]:
-    """The storage and an execution with ``tasks``. The counts of both include the requests that tasks make on
-    executors.
+    """Return the storage, and an execution with ``tasks``. The counts of both include the requests that tasks make
+    on executors.
     """
     counted = replace(storage, elsewhere=lambda: execution.tasks.counts)
     execution = Execution(tasks, clock, counted.counts, progress, driver_only)

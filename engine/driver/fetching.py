@@ -25,7 +25,7 @@ from stratalog.partitions.runner import Failed, Outcome, attempt
 from stratalog.tiering.remote_log import RemoteLog
 
 LOCAL_THREADS = 16
-"""Threads for local work; the fetches from one leader take at most half of them."""
+"""Threads for local work; the fetches from one leader take at most half of these threads."""
 REMOTE_THREADS = 10
 """Kafka's remote.log.reader.threads."""
 _REMOTE_LOGS_BYTES = 256 * 1024 * 1024
@@ -45,9 +45,9 @@ class Fetching:
     def __init__(self) -> None:
         self.reader = RecordReader()
         self.remote_logs: BoundedCache[str, RemoteLog] = BoundedCache(_REMOTE_LOGS_BYTES)
-        """The cached remote logs by topic id, without the rewrites of other writers. A remote log grows at its end
-        and loses segments below the log start, so a cached log is valid for every offset whose object still
-        exists, unless ``is_outdated``.
+        """The cached remote logs by topic id. They lack the later rewrites of other writers. Segments are only
+        added at the end of a remote log, and only removed below the log start. So a cached log is valid for every
+        offset whose object still exists, unless ``is_outdated``.
         """
         self.throttle: Throttle | None = None
         """The budget of remote reads; see ``stratalog.engine.driver.remote_quota``."""
@@ -66,7 +66,7 @@ class Fetching:
         """Yields one outcome per item, in order of completion. ``begin`` returns the result, or the work that
         remains in the remote tier. Calls start immediately, before the caller iterates. An item without a result
         at ``deadline_s`` on the clock is ``Failed`` with StoreTimeoutError, which names ``timeout_s``, the
-        caller's timeout; running calls are abandoned, and no more are started.
+        caller's timeout. At that time, running calls are abandoned, and no more calls are started.
 
         A StratalogError is an outcome; any other exception is a bug and is raised.
         """

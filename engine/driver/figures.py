@@ -63,7 +63,7 @@ def _has_worked(report: Report) -> bool:
 
 
 def figures(report: Report, image: ClusterImage) -> dict[str, int]:
-    """Totals by name; for each topic, its name, a slash, and the name of the figure."""
+    """The figures by name. A topic's figure is named by the topic's name, a slash, and the name of the figure."""
     found: Counter[str] = Counter()
     for part in report.parts:
         found.update(_work(part))
@@ -74,7 +74,7 @@ def figures(report: Report, image: ClusterImage) -> dict[str, int]:
 
 
 def _work(report: Report) -> dict[str, int]:
-    """The totals that count as work, without those of the log of events."""
+    """The totals that count as work, without the totals of the log of events."""
     found = {}
     for name in _WORK.get(report.operation, ()):
         own = sum(_number(row.get(name)) for row in report.rows if row.get("topic") == OPERATIONS_TOPIC)

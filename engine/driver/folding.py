@@ -22,7 +22,7 @@ Row = Mapping[str, str | int | float | bool | None]
 
 def folded(rows: Sequence[Row]) -> Sequence[Row]:
     """The folded rows in their order; the engine's own topics come last."""
-    from stratalog.engine.state.internal_topics import INTERNAL_TOPICS  # here: --help does without Arrow
+    from stratalog.engine.state.internal_topics import INTERNAL_TOPICS  # here: --help needs no Arrow
 
     own = [row for row in rows if row.get("topic") in INTERNAL_TOPICS]
     if not own or len(own) == len(rows):
@@ -31,7 +31,7 @@ def folded(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def _one(own: Sequence[Row]) -> Row:
-    """One row for all the given rows: each column has their common value."""
+    """One row for all the given rows: each column has the common value of these rows."""
     if len(own) == 1:
         return own[0]
     columns = dict.fromkeys(name for row in own for name in row)

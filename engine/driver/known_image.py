@@ -1,4 +1,4 @@
-"""The metadata for read-only operations. Without a majority of voters: the last known state, with a note."""
+"""The metadata for read-only operations; without a majority of voters, the last known state with a note."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from stratalog.partitions.errors import NoMajorityError, StorageRefusedError
 
 
 def known_image(metadata: MetadataClient, run: OperationRun) -> ClusterImage:
-    """The committed metadata. If too few voters are reachable, the last metadata that this driver read, with a
-    failure that says so. No decision may rest on this result.
+    """Return the committed metadata. If too few voters are reachable, return the last metadata that this driver
+    read, with a failure that says so. No decision may rest on this result.
 
     Raises: errors of ``MetadataClient.image``; NoMajorityError if no state is known.
     """

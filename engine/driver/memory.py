@@ -2,7 +2,7 @@
 
 Every append needs a producer, whose state stays in the footer of later files until it expires. A new producer for
 each append would make every footer larger, so ``UnnamedProducers`` reuses a few ids, each with its next sequence.
-An id whose append has an unknown outcome belongs to the caller that received that error.
+An id whose append has an unknown outcome belongs to the caller that received the error.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class BegunSequences:
 
 
 class UnnamedProducers:
-    """The ids of this driver that no append is using. Thread-safe, because a deque is."""
+    """The ids of this driver that no append is using. Thread-safe, because a deque is thread-safe."""
 
     def __init__(self) -> None:
         self._free: deque[tuple[int, ProducerAppend]] = deque()
 
     def take(self, new_id: NewId) -> ProducerAppend:
-        """A producer and its next sequence, for one append. It is the producer that was given back last, so that
-        the others can expire.
+        """Take a producer and its next sequence, for one append. The producer that was given back last is taken
+        first, so that the other producers can expire.
         """
         with suppress(IndexError):
             while True:
@@ -87,16 +87,16 @@ _MOST_IDS = 1000
 class TransactionalProducers:
     """The producers of transactional ids whose last transaction ended in this driver.
 
-    The next transaction of an id continues with its producer, whose epoch the end has raised. Each producer is
-    given out once, so two open transactions never share one. Thread-safe.
+    The end of a transaction raises the epoch of its producer; the next transaction of the id continues with that
+    producer. Each producer is given out once, so two open transactions never share one. Thread-safe.
     """
 
     def __init__(self) -> None:
         self._left: BoundedCache[str, tuple[int, Transaction]] = BoundedCache(_MOST_IDS)
 
     def take(self, transactional_id: str) -> Transaction | None:
-        """The state in which this driver left the id; None if it left none, or another transaction in this driver
-        uses the id.
+        """Take the state of the id at the end of its last transaction in this driver. None if this driver has no
+        such state, or if another transaction in this driver uses the id.
         """
         process, left = self._left.take(transactional_id) or (None, None)
         return left if process == os.getpid() else None  # after a fork both processes would have the producer
@@ -112,16 +112,16 @@ _PRODUCER_BYTES = 512
 
 
 class LogEnds:
-    """The end of each log after this driver's last append, and the view under which the whole maximal ISR held the
-    log up to that end. Thread-safe.
+    """The end of each log after this driver's last append, and the view under which every member of the maximal
+    ISR held the log up to that end. Thread-safe.
     """
 
     def __init__(self) -> None:
         self._ends: BoundedCache[TopicIdPartition, tuple[PartitionView, LogEnd]] = BoundedCache(_BYTES)
 
     def of(self, views: Iterable[PartitionView]) -> dict[int, LogEnd]:
-        """The known ends by partition, for views that have not changed since. Each end is given out once, so no
-        end is known after a failed append.
+        """Take the known ends by partition, for views that have not changed since. Each end is given out once, so
+        no end is known after a failed append.
         """
         found: dict[int, LogEnd] = {}
         for view in views:
@@ -131,8 +131,8 @@ class LogEnds:
         return found
 
     def remember(self, view: PartitionView, end: LogEnd) -> None:
-        """Record the end after an append that was acknowledged under ``view``: the whole maximal ISR holds the log
-        up to it.
+        """Record the end after an append that was acknowledged under ``view``: every member of the maximal ISR
+        holds the log up to this end.
         """
         weight = _END_BYTES + _PRODUCER_BYTES * len(end.state.producers)
         self._ends.put(view.key, (view, replace(end, acknowledged_to=end.log_end)), weight)
@@ -182,7 +182,7 @@ class BehindAppends(Protocol):
         ...
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until no work is left, or the time is over."""
+        """Wait until no work is left, or the time is up."""
         ...
 
 

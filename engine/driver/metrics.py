@@ -16,7 +16,7 @@ SIZE = "SnapshotSizeBytes"
 LAG = "SnapshotLag"
 
 _KEPT = 1000
-"""Latest values of a histogram, for its quantiles."""
+"""The number of latest values that a histogram keeps for its quantiles."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Histogram:
 
 
 class HistogramRow(Row, frozen=True, kw_only=True):
-    """A metric of a partition: its latest measurement, and the quantiles of the kept ones."""
+    """A metric of a partition: its latest measurement, and the quantiles of the kept measurements."""
 
     metric: str
     topic: str

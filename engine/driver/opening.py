@@ -52,7 +52,7 @@ def open_stores(file: ClusterFile, clock: Clock, opener: OpenStore) -> dict[int,
 
 def check_owners(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[int], prober: Prober) -> None:
     """Check that no readable root of these brokers belongs to another cluster or broker. (An unreadable or hanging
-    root is found when it is used; it is fenced, and the others continue.)
+    root is found when it is used; then its broker is fenced, and the other brokers continue.)
 
     Raises: InconsistentClusterIdError, LogDirError.
     """
@@ -61,8 +61,8 @@ def check_owners(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequen
 
 
 def check_voters(file: ClusterFile, stores: Mapping[int, Store], prober: Prober) -> Owners:
-    """Check the owners of the voters' roots in the file. Returns the errors of foreign roots if they are a
-    minority, because the majority can continue without them.
+    """Check the owners of the voters' roots in the file. If foreign roots are a minority, return their errors,
+    because the majority can continue without these roots.
 
     Raises: InconsistentClusterIdError, LogDirError.
     """
@@ -74,7 +74,7 @@ def check_voters(file: ClusterFile, stores: Mapping[int, Store], prober: Prober)
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """The owners of some brokers' roots, by their ``broker.json``."""
+    """The owners of some brokers' roots, according to the file ``broker.json`` on each root."""
 
     ours: Mapping[int, BrokerFile]
     """Keyed by broker; brokers with an unreadable root are left out."""
@@ -136,7 +136,9 @@ class Ports:
     def with_tasks(
         self, tasks: TaskRunner, *, progress: Progress | None = None, driver_only: bool | None = None
     ) -> Ports:
-        """The same cluster with another runner of tasks (and progress); it shares the metadata and the memory."""
+        """Return the same cluster with a different runner of tasks (and progress). Both share the metadata and the
+        memory.
+        """
         now = self.execution
         storage, execution = execution_on(
             self.storage,
@@ -188,8 +190,8 @@ def find_metadata(
     key: ClusterKey | None = None,
     whose: Mapping[int, BrokerFile],
 ) -> FoundLog:
-    """The metadata log of an existing cluster: lists a majority of its voters, and reads the part of the log that
-    is not in ``file.cache``.
+    """Open the metadata log of an existing cluster: list a majority of its voters, and read the part of the log
+    that is not in ``file.cache``.
 
     Raises: see ``find_log``.
     """

@@ -19,8 +19,10 @@ _EXACT_DIGITS = 15
 
 
 def as_it_is(scalar: pa.Scalar) -> Any:
-    """A value in Python: a time outside Python's range as its integer, text that is not UTF-8 as bytes."""
-    import pyarrow as pa  # here, so that ``tail --help`` does not wait for it
+    """Convert a value to Python. A time outside Python's range becomes an integer, and text that is not UTF-8
+    becomes bytes.
+    """
+    import pyarrow as pa  # here, so that ``tail --help`` does not load it
 
     match scalar:
         case pa.StructScalar() if scalar.is_valid:
@@ -80,11 +82,11 @@ def raw_bytes(value: Any) -> bytes | None:
 
 
 def raw_column(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """The values of a column converted by ``raw_bytes``, BINARY."""
+    """The values of a column, converted by ``raw_bytes``, as a BINARY column."""
     import pyarrow as pa  # as above
 
     kinds, kind = pa.types, column.type
-    if kinds.is_integer(kind):  # its text is its JSON
+    if kinds.is_integer(kind):  # the text of an integer is also its JSON
         return column.cast(pa.string()).cast(pa.binary())
     if (
         kinds.is_binary(kind)
@@ -95,14 +97,14 @@ def raw_column(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray
         return column.cast(pa.binary())
     try:
         values = column.to_pylist()
-    except (OverflowError, UnicodeDecodeError):  # Python's times end with the year 9999, and its text is UTF-8
+    except (OverflowError, UnicodeDecodeError):  # not a Python time (after the year 9999), or not UTF-8
         values = [as_it_is(one) for one in column]
     return pa.array(map(raw_bytes, values), pa.binary())
 
 
 def from_plain(value: Any, kind: pa.DataType) -> Any:
-    """The value of this type whose ``plain`` form is given. A time without a zone is UTC if the type has one; a
-    map may be an object, and a missing field is null.
+    """Return the value of this type whose ``plain`` form is given. A time without a zone is UTC if the type has a
+    zone; a map may be an object, and a missing field is null.
 
     Raises: ValueError naming the part that does not fit.
     """

@@ -1,7 +1,7 @@
 """Estimates the requests of a run to object stores, for the report of its dry run.
 
-A run repeats the requests of its dry run, which are counted. ``Planned.send`` adds the requests that the dry run
-does not send. Requests to a folder cost nothing, so they do not count.
+A run repeats the requests of its dry run, so the requests of the dry run are counted. ``Planned.send`` adds the
+requests that the dry run does not send. Requests to a folder cost nothing, so they are not counted.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Planned:
         self.send_commit_again(image)
 
     def send_commit_again(self, image: ClusterImage) -> None:
-        """Add a later commit of the same run, which has the claim already."""
+        """Add a later commit of the same run, which needs no new claim."""
         for store in self.voters(image):
             self.send(store, puts=2, gets=1)
         self.send_look(image)
@@ -72,7 +72,9 @@ class Planned:
         return [stores[voter.broker_id] for voter in image.voters if voter.broker_id in stores]
 
     def estimate(self) -> Estimate | None:
-        """The requests of the dry run so far, plus those that it does not send; None without an object store."""
+        """The requests of the dry run so far, plus the requests that the dry run does not send; None without an
+        object store.
+        """
         if not any(map(is_billed, self.storage.all_stores)):
             return None
         return Estimate.of(self.storage.billed_counts() - self.before) + self.more
@@ -96,12 +98,16 @@ def pieces(size_bytes: int, piece_bytes: int) -> int:
 
 
 def reads_to_rewrite(topic: TopicImage, size_bytes: int) -> int:
-    """The requests to read a file of this size for a merge: one for a small file, else its footer and columns."""
+    """The number of requests to read a file of this size for a merge: one for a small file, otherwise one for the
+    footer and one for each column.
+    """
     return 1 if size_bytes <= SMALL_BYTES else 1 + columns_of(topic)
 
 
 def columns_of(topic: TopicImage) -> int:
-    """The stored columns of a topic's files. Each takes one request for a file of one row group."""
+    """The number of stored columns of a topic's files. Reading a column takes one request in a file of one row
+    group.
+    """
     return _leaves(schema_of(topic.key_schema, topic.value_schema))
 
 

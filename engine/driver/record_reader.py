@@ -1,4 +1,4 @@
-"""Reads records in this process, without Spark: whole row groups, by one ranged request each.
+"""Reads records in this process, without Spark: complete row groups, with one ranged request for each.
 
 A bounded number of bytes of row groups is cached, because a fetch often takes only a part of a row group. (Footers
 are cached in ``stratalog.partitions.segment``.)
@@ -27,11 +27,12 @@ _COLUMNS = [*READ_COLUMNS, "control"]
 _KEPT_BYTES = 1024 * 1024
 """The most memory, beyond its own records, that a slice may keep alive."""
 ROW_GROUP_BYTES = 256 * 1024 * 1024
-"""The bound of the cache, in bytes of memory. (Kafka caches up to 1 GiB of indexes of remote segments,
-remote.log.index.file.cache.total.size.bytes.)"""
+"""The limit of the cache, in bytes of memory. (Kafka caches up to 1 GiB of indexes of remote segments,
+remote.log.index.file.cache.total.size.bytes.)
+"""
 
 _File = tuple[str, str, int, str]
-"""Store, name, size, version: names in the remote tier have no version, because they are never reused."""
+"""Store, name, size, version: files in the remote tier have no version, because their names are never reused."""
 
 Pay = Callable[[int], None]
 """Called with the number of bytes before they are read from a store; may wait, or raise."""
@@ -52,8 +53,8 @@ class RecordReader:
     ) -> pa.Table | None:
         """Returns the records starting at ``offset``. The pieces are in order and without gaps, and the first one
         holds the offset. Returns at least one record, and more up to ``max_bytes`` in memory; None without pieces.
-        They include ``control`` and markers (``stratalog.partitions.transactions.visible``). ``pay`` is called for
-        row groups that are not cached.
+        The records include ``control`` and markers (``stratalog.partitions.transactions.visible``). ``pay`` is
+        called for row groups that are not cached.
 
         Raises: CorruptSegmentError naming the damaged offsets, LogGapError when a file ends too early, and errors
             of ``pay``, unless records before the error can be returned; SourceChangedError, StorageError kinds.
@@ -138,8 +139,8 @@ def _fitting(records: pa.Table, max_bytes: int) -> int:
 
 
 def _alone(records: pa.Table, count: int) -> pa.Table:
-    """The first records, copied if they are a small part of the table, so that they do not keep all of it in
-    memory.
+    """The first records, copied if they are a small part of the table, so that they do not keep the entire table
+    in memory.
     """
     some = records.slice(0, count)
     kept = some.get_total_buffer_size()

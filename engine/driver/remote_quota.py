@@ -1,16 +1,16 @@
 """Byte quotas of the remote tier: the bytes per second that one driver may copy and fetch (KIP-956).
 
-Copies: the limit is per run of ``tier`` or ``compact``, divided equally among its processes
-(``Throttle.shared_by``), so that the sum of the shares stays below the limit; an unused share is not passed on.
-Whole segments are paid for before they move. At the start of each task, one second's worth of bytes and the last
-segment may move immediately.
+Copies: each run of ``tier`` or ``compact`` has one limit, divided equally among the run's processes
+(``Throttle.shared_by``), so that the sum of the shares stays below the limit. An unused share is not passed on. A
+segment is paid for in full before it is copied. At the start of each task, one second's worth of bytes and the
+last segment may be copied immediately.
 
-Fetches: the limit is for all fetches of one driver (``Cluster.fetch``), which run in its process, and counts the
-records read from remote segments; cached records and footers are free. A read waits until earlier reads are paid
-for, and may then have any size, so any row group can be read under any limit. A read that would wait longer than
-the fetch's timeout fails immediately.
+Fetches: one limit applies to all fetches of one driver (``Cluster.fetch``), which run in the driver's process. It
+applies to the records that are read from remote segments; cached records and footers are free. A read waits until
+earlier reads are paid for, and may then have any size, so any row group can be read under any limit. A read that
+would wait longer than the fetch's timeout fails immediately.
 
-Each driver has the whole limit, as each broker in Kafka. As in Kafka, the fetch quota is for consumers: Spark
+Each driver has the full limit, like each broker in Kafka. As in Kafka, the fetch quota is for consumers: Spark
 scans, bootstraps, restores and ``verify --deep`` read without a quota.
 """
 

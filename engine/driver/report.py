@@ -1,6 +1,7 @@
 """The report of an operation: rows, failures, cost. People get a table, machines one JSON object.
 
-Names in a report may come from others: text for people escapes unprintable characters, JSON has them unchanged.
+Names in a report may come from other people, so text for people escapes unprintable characters; JSON has them
+unchanged.
 """
 
 from __future__ import annotations
@@ -68,8 +69,9 @@ def _without_subject(item: str, message: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcome of one operation on many items. It is true if all items succeeded. A notebook shows it as a
-    table."""
+    """The outcome of one operation on many items. A report is true if all items succeeded. A notebook shows a
+    report as a table.
+    """
 
     operation: str
     rows: Sequence[Mapping[str, Value]]
@@ -87,8 +89,9 @@ class Report:
     parts: Sequence[Report] = ()
     """The reports of the operation's parts, if this report has few details of them. Not shown."""
     estimate: Estimate | None = None
-    """In a dry run: the requests and bytes that a run would send to object stores; None if it uses none, or the
-    amount is unknown."""
+    """In a dry run: the requests and bytes that a run would send to object stores; None if the run would use no
+    object store, or if the amount is unknown.
+    """
     remedy: str = "finished work is kept: fix the cause, and run the operation again"
     """The advice in the error about failures."""
 
@@ -101,7 +104,7 @@ class Report:
         return self.ok
 
     def raise_for_failures(self) -> Report:
-        """This report, if every item succeeded.
+        """Return this report if every item succeeded.
 
         Raises: OperationFailedError, whose message names the first failures and the remedy.
         """
@@ -203,7 +206,7 @@ class Report:
         )
 
     def _folded(self) -> tuple[list[str], Sequence[Mapping[str, Value]], str]:
-        """The columns and rows for people, and a line about omitted columns; empty without any."""
+        """The columns and rows for people, and a line about omitted columns (empty if no columns are omitted)."""
         rows = folded(self.rows)
         left_out = zeros(self.columns, rows)
         in_all_rows = ", ".join(f"{name} {show(rows[0].get(name)) or '-'}" for name in left_out)

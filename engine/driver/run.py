@@ -3,7 +3,7 @@
 execution.run    measures a block, and yields the run, which collects the results of the block
 each, in_turns   run tasks, with progress; ``in_turns`` if a budget may end them. Failed tasks are failures of the
                  run
-commit           one command for many partitions. Refused ones are failures of the run
+commit           one command for many partitions. Refused requests are failures of the run
 add, fill        rows, of a ``Row`` class per operation whose fields are the columns
 settle           partitions that need no further run for now
 report           all of it, for the caller
@@ -63,7 +63,7 @@ class PartDone(Protocol):
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes, as progress shows them."""
+        """The number of bytes that progress shows."""
         ...
 
     def after(self, before: Self) -> Self:
@@ -127,9 +127,9 @@ class OperationRun:
     def in_turns(
         self, task: Callable[[B], P], works: Sequence[B], over: Over | None, *, unit: str = "partitions"
     ) -> tuple[list[tuple[B, P]], list[Failed[B]]]:
-        """Run the tasks in rounds, a part of each per round, until ``over``. Returns the results, including those
-        of tasks that failed in a later round, and the failed tasks, which the caller may still add to the run's
-        failures. ``totals["cut_off"]`` counts unfinished tasks.
+        """Run the tasks in rounds, a part of each per round, until ``over``. Returns the results, including the
+        results of tasks that failed in a later round, and the failed tasks, which the caller may still add to the
+        run's failures. ``totals["cut_off"]`` counts unfinished tasks.
         """
         done: dict[TopicIdPartition, tuple[B, P]] = {}
         failed: list[Failed[B]] = []
@@ -185,8 +185,8 @@ class OperationRun:
         hint: Callable[[Item], str] = lambda _: "",
     ) -> dict[TopicIdPartition, Item]:
         """Submit the command, which has one request per item. A dry run only asks for the answers. Without items
-        nothing is sent. Returns the items whose request was carried out. The other items become failures, with
-        ``hint`` appended to the message.
+        nothing is sent. Returns the items whose request succeeded. The other items become failures, with ``hint``
+        appended to the message.
 
         Raises: see ``MetadataClient.submit``.
         """
@@ -244,7 +244,7 @@ class OperationRun:
         self.settled |= {view.key: at for view, at in until_ms if not {view.topic, str(view)} & failed}
 
     def absorb(self, report: Report, *, rows: bool = False) -> None:
-        """Add the failures and notes (and the ``rows``) of an operation that this one has called."""
+        """Add the failures and notes (and the ``rows``) of another operation that this operation has called."""
         self.rows += [dict(row) for row in report.rows] if rows else []
         self.failures += report.failures
         self.notes += [note for note in report.notes if note not in self.notes]

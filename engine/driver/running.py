@@ -13,7 +13,7 @@ OPERATION: ContextVar[str | None] = ContextVar("stratalog_operation", default=No
 """The operation that the caller requested; None outside of any operation."""
 
 HEARTBEAT_S = 30.0
-"""The least time between two lines of a heartbeat."""
+"""The minimum time between two lines of a heartbeat."""
 
 _log = logging.getLogger("stratalog.engine.operations")
 

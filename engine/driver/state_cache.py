@@ -25,8 +25,8 @@ _MOST_APPENDS = 1000
 
 @dataclass(frozen=True, slots=True)
 class ReadState(Generic[M]):
-    """The state of a partition as read, and the epoch of its last record. If the log has another epoch at that
-    offset, it is another history.
+    """The state of a partition as it was read, and the epoch of the last record read. If the log has a different
+    epoch at that offset, the log has a different history.
     """
 
     state: M
@@ -80,11 +80,11 @@ class OwnAppend:
 
 
 MakeAppends = Callable[[Sequence[OwnAppend]], None]
-"""Makes one append of several requests, all to one topic, and gives each its outcome."""
+"""Makes one append of several requests, all to one topic, and gives each request its outcome."""
 
 
 class OwnProducer:
-    """The producer of the engine's own topics: one append at a time, of all waiting requests."""
+    """The producer of the engine's own topics. It makes one append at a time, for all waiting requests."""
 
     def __init__(self) -> None:
         self._appends: GroupCommit[OwnAppend] = GroupCommit(_MOST_APPENDS)

@@ -65,7 +65,7 @@ class Storage:
     copies: Runner = field(default_factory=lambda: ThreadRunner(COPY_THREADS))
     """Runs the copies within one task; pickled with the task."""
     prober: Prober = field(default_factory=ThreadProber)
-    """Asks roots whether they exist, without waiting for hanging ones."""
+    """Asks roots whether they exist, without waiting for hanging roots."""
     key: ClusterKey | None = None
     """The key that signs metadata and descriptions; None: they are not signed, or this process only reads."""
     elsewhere: Callable[[], StoreCounts] = StoreCounts
@@ -150,8 +150,8 @@ class Storage:
         return _total(self.elsewhere(), self.all_stores)
 
     def billed_counts(self) -> StoreCounts:
-        """The calls of all object stores so far. Requests from executors count only if all brokers are in object
-        stores, because executors read from brokers.
+        """The calls of all object stores so far. Requests from executors are included only if all brokers are in
+        object stores, because executors read from brokers.
         """
         elsewhere = self.elsewhere() if all(map(is_billed, self.stores.values())) else StoreCounts()
         return _total(elsewhere, filter(is_billed, self.all_stores))

@@ -1,8 +1,8 @@
-"""Stores schedules on the brokers' roots. They are not in the remote tier, because they say when to retry while
-the remote tier is unreachable.
+"""Stores schedules on the brokers' roots. Schedules are not in the remote tier, because they say when to retry
+while the remote tier is unreachable.
 
 A cluster has one schedule per kind, in numbered versions; the newest version is valid. The first
-``offsets.topic.replication.factor`` brokers that answer hold a copy each. So losing a broker loses no schedule,
+``offsets.topic.replication.factor`` brokers that answer hold a copy each. So no schedule is lost with a broker,
 and an old copy on a returning broker has no effect. A driver that finds its version taken on the first broker
 applies its changes to the other driver's version. A schedule is a hint: if it is missing, torn or outdated, the
 only effect is that jobs do work that was not due.
@@ -120,7 +120,9 @@ class StoredSchedule:
 
 
 def load_stored(storage: Storage, image: ClusterImage, of: str) -> StoredSchedule:
-    """The newest copy; empty without a readable one. All brokers are read if the first ones have none."""
+    """Load the newest copy; empty if no copy is readable. If the first brokers have no copy, all brokers are
+    read.
+    """
     waiting, found = list(_places(storage, image, of)), list[StoredCopy]()
     most = _copies(image)
     while waiting and (len(found) < most or not any(copy.versions for copy in found)):
@@ -142,8 +144,8 @@ def save_stored(
     once: bool = False,
 ) -> str | None:
     """Write the next version: the result of ``change`` on the current line, which is the line in ``kept`` unless
-    another driver has written since. ``once``: one copy is enough. Returns the reason for a failure, None on
-    success.
+    another driver has written a version since. ``once``: one copy is enough. Returns the reason for a failure,
+    None on success.
     """
     most = 1 if once else _copies(image)
     for _ in range(_ATTEMPTS):

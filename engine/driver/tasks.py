@@ -40,7 +40,7 @@ class Work(Protocol):
     """A task: an item that can be pickled to an executor and names the stores that it uses there."""
 
     def stores_used(self) -> Iterable[Store]:
-        """The stores whose requests count as the item's."""
+        """The stores whose requests are counted for the item."""
         ...
 
 
@@ -59,7 +59,7 @@ class TaskRunner(Protocol):
 
     @property
     def processes(self) -> int:
-        """The number of processes that run tasks concurrently; they share a limit equally."""
+        """The number of processes that run tasks concurrently. The processes share a limit equally."""
         ...
 
     def run(
@@ -68,7 +68,7 @@ class TaskRunner(Protocol):
 
 
 class LocalTasks(ThreadRunner):
-    """Tasks in threads of this process; their requests count in its own stores."""
+    """Runs tasks in threads of this process. The stores of this process count the requests of these tasks."""
 
     processes = 1
 

@@ -13,10 +13,10 @@ it. The modules, lowest first:
     upkeep       steps of ``maintain`` that failed, or have not run
     health       the operation
 
-Health costs as much as a sweep of ``maintain``: one listing of each broker. In addition, it reads only suspicious
-files, the tables of tiered topics, and internal partitions that have records. Everything else is computed from the
-observed state. Health writes nothing. Whether a root accepts writes is inferred from the permissions and mounts of
-folders, and from the failures of the last ``maintain``.
+A health check costs as much as a sweep of ``maintain``: one listing of each broker. In addition, it reads only
+suspicious files, the tables of tiered topics, and internal partitions that have records. Everything else is
+computed from the observed state. A health check writes nothing. Whether a root accepts writes is inferred from the
+permissions and mounts of folders, and from the failures of the last ``maintain``.
 
 Only ``page`` and ``cluster`` use this package.
 """

@@ -30,7 +30,7 @@ def quorum_findings(sight: Sight) -> Iterator[HealthFinding]:
         what, do = f"this voter is ignored: {found.error}", sight.commands("quorum", "describe")
         broker = sight.image.brokers.get(broker_id)
         if broker is not None and broker.directory_id != found.voter.directory_id:
-            what = "this voter lost its storage, and its broker is back: let it vote with its new storage"
+            what = "this voter lost its storage, and its broker is back. The command lets it vote again"
             do = sight.commands("quorum", "replace-voter", str(broker_id))
         elif not isinstance(sight.roots.get(broker_id), Same):
             do, because = root_remedy(sight, broker_id), frozenset({broker_id})
@@ -45,7 +45,7 @@ def quorum_findings(sight: Sight) -> Iterator[HealthFinding]:
 
 
 def root_remedy(sight: Sight, broker_id: int) -> str:
-    """The command that brings a broker back, once its storage exists again."""
+    """Return the command that brings a broker back once its storage exists again."""
     broker = sight.image.brokers.get(broker_id)
     match sight.roots.get(broker_id):
         case Another():
@@ -68,7 +68,7 @@ def _replaceable(sight: Sight, broker_id: int) -> bool:
 
 
 def _staging_remedy(sight: Sight, broker_id: int) -> str:
-    """The command that removes a file that blocks the staging folder."""
+    """Return the command that removes a file that blocks the staging folder."""
     return join(["rm", f"{folder_path(sight.image.brokers[broker_id].log_dir)}/{STAGING_FOLDER}"])
 
 
@@ -79,7 +79,8 @@ def broker_findings(sight: Sight) -> Iterator[HealthFinding]:
         match sight.roots.get(broker_id):
             case Unreachable(error, lacks) if lacks is not None and _replaceable(sight, broker_id):
                 steps = (
-                    f"The command creates its folder; then run bootstrap {broker_id} to rebuild the broker there"
+                    f"The command creates the folder of the root; then run bootstrap {broker_id} to rebuild the "
+                    "broker there"
                     if lacks == "folder"
                     else "The command rebuilds the broker from the other replicas"
                 )
@@ -89,7 +90,7 @@ def broker_findings(sight: Sight) -> Iterator[HealthFinding]:
                 )
             case Unreachable(error):
                 what = (
-                    f"its root does not answer ({error}). Mount it, or bring its server back, then run the "
+                    f"its root does not answer ({error}). Mount the root, or bring its server back, then run the "
                     f"command; if the root is lost, rebuild the broker: bootstrap {broker_id}"
                 )
             case NotOurs(error):
@@ -99,17 +100,19 @@ def broker_findings(sight: Sight) -> Iterator[HealthFinding]:
                 )
             case Blocked(error):
                 kind, do = "read-only-log-dir", _staging_remedy(sight, broker_id)
-                what = f"{error}. The next run then brings it back"
+                what = f"{error}. The next run then brings the broker back"
             case Another():
                 what = "its root was replaced: it is new and empty, moved, or restored from a copy"
             case None:
                 severity, kind = Severity.WARNING, "FencedBrokerCount"
-                what = "it is registered, but missing in the cluster file: add it there, or decommission it"
+                what = (
+                    "the broker is registered, but not in the cluster file: add it to the file, or decommission it"
+                )
                 do = sight.commands("brokers", "decommission", str(broker_id))
             case Same() if broker.fenced:
                 by_hand = " by hand" if broker.fenced_by_hand else ""
                 severity, kind = Severity.WARNING, "FencedBrokerCount"
-                what = f"it is fenced{by_hand}, but its root answers"
+                what = f"the broker is fenced{by_hand}, but its root answers"
             case Same() if broker_id in sight.unlisted:
                 what, do = (
                     "its root answers, but cannot be listed; the command shows the reason",
@@ -124,13 +127,14 @@ def broker_findings(sight: Sight) -> Iterator[HealthFinding]:
             severity=Severity.WARNING,
             kind="ActiveBrokerCount",
             subjects=tuple(f"broker {broker_id}" for broker_id in unknown),
-            what="it is in the cluster file, but was never registered: format it, or remove it from the file",
+            what="the broker is in the cluster file, but was never registered: format it, or remove it from the "
+            "file",
             do=sight.commands("format"),
         )
 
 
 def clock_findings(sight: Sight) -> Iterator[HealthFinding]:
-    """Findings about clocks that disagree: nothing is deleted by age, on all brokers or on one."""
+    """Findings about clocks that disagree. Because of them, nothing is deleted by age, on one broker or on all."""
     faults = {f"broker {broker_id}": what for broker_id, what in sight.clocks.broker_faults.items()}
     if (
         sight.clocks.driver_fault is not None and sight.clocks.apart
@@ -147,8 +151,8 @@ def clock_findings(sight: Sight) -> Iterator[HealthFinding]:
 
 
 def folder_findings(sight: Sight) -> Iterator[HealthFinding]:
-    """Findings about read-only folders and nearly full file systems. Object storage does not show this before a
-    write.
+    """Findings about read-only folders and nearly full file systems. Object storage shows such problems only when
+    it refuses a write.
     """
     limit = sight.config.health_log_dir_max_used_ratio
     for broker_id, folder in sorted(sight.folders.items()):

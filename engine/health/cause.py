@@ -22,16 +22,16 @@ _EFFECTS = {
     "remote-table": "{n} table{s} cannot be read",
     "damaged-replicas": "records of {n} partition{s} are missing in the remote tier",
     "upkeep-failing": "{n} upkeep job{s} {fail}",
-    "offline-voter": "it does not vote",
+    "offline-voter": "the broker does not vote",
 }
-"""The kinds of findings that may be effects of others, in the order in which a text lists them."""
+"""The kinds of findings that may be effects of other findings, in the order in which a text lists them."""
 _ORDER = [*Severity]
 
 
 def by_cause(away: Sequence[HealthFinding], others: Iterable[HealthFinding]) -> list[HealthFinding]:
-    """The findings that are not effects of others. Each effect (``HealthFinding.because``) is listed in
-    ``affected`` of its causes instead. If no majority of the voters answers, the missing majority is the only
-    finding about the brokers that cause it. ``away``: a finding for each cause.
+    """Return the findings that are not effects of other findings. Each effect (``HealthFinding.because``) is
+    listed in ``affected`` of its causes instead. If no majority of the voters answers, the missing majority is the
+    only finding about the brokers that cause it. ``away``: a finding for each cause.
     """
     causes = {_cause(one): one for one in away}
     rest: list[HealthFinding] = []
@@ -57,7 +57,7 @@ def _cause(of: HealthFinding) -> Cause:
 
 
 def _with(cause: HealthFinding, effect: HealthFinding) -> HealthFinding:
-    """The cause with the effect added, at the higher severity of the two."""
+    """Return the cause with the effect added, at the higher severity of the two."""
     severity = min(cause.severity, effect.severity, key=_ORDER.index)
     return replace(cause, severity=severity, affected=_joined(cause.affected, {effect.kind: effect.subjects}))
 
@@ -69,7 +69,7 @@ def _joined(
 
 
 def _with_effects(one: HealthFinding) -> HealthFinding:
-    """The finding, with its effects added to its sentence."""
+    """Return the finding with its effects added to its sentence."""
     effects = [
         text.format(
             n=f"{n:,}",

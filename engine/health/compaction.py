@@ -25,8 +25,8 @@ from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment
 
 COMPACTION = "compaction-lag"
-_NOT_CARRIED_OUT = "its last compaction has not ended on all members of the ISR"
-_DUE = "it has been due for compaction for longer than health.upkeep.max.delay.ms"
+_NOT_CARRIED_OUT = "the last compaction has not ended on all members of the ISR"
+_DUE = "compaction has been due for longer than health.upkeep.max.delay.ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class _Compacted:
     """The remote log of the topic; None: the topic is not tiered."""
 
     def uploaded(self, until_ms: int) -> Sequence[RemoteSegment]:
-        """The segments of the remote log at that time; later compactions may have replaced some."""
+        """The segments of the remote log at that time; later compactions may have replaced some of them."""
         segments = () if self.remote is None else self.remote.of_partition(self.seen.view.partition)
         return [*takewhile(lambda segment: segment.modified_ms <= until_ms, segments)]
 
@@ -70,9 +70,9 @@ class _Late:
 def compaction_findings(
     storage: Storage, sight: Sight, run: OperationRun, remotes: Mapping[str, RemoteLog]
 ) -> tuple[list[HealthFinding], dict[str, int | None]]:
-    """Partitions that have been due for compaction, or have had an unfinished one, for longer than
-    ``health.upkeep.max.delay.ms``; and the figures of Kafka's cleaner. A partition that cannot be examined is a
-    failure. ``remotes`` are the remote logs that could be read, by topic id.
+    """Find the partitions whose compaction has been due or unfinished for longer than
+    ``health.upkeep.max.delay.ms``. Also return the figures of Kafka's cleaner. A partition that cannot be examined
+    is a failure. ``remotes`` are the remote logs that could be read, by topic id.
     """
     compacted, unknown = _compacted(sight, remotes)
     then_ms = sight.now_ms - sight.max_delay_ms
@@ -106,8 +106,8 @@ def compaction_findings(
 
 
 def _compacted(sight: Sight, remotes: Mapping[str, RemoteLog]) -> tuple[list[_Compacted], int]:
-    """The partitions of compacted topics, and the number of those whose leader or remote log is unknown. Protected
-    topics are left out, because they are not compacted."""
+    """Return the partitions of compacted topics, and the number of such partitions whose leader or remote log is
+    unknown. Protected topics are left out, because they are not compacted."""
     found, unknown = [], 0
     for seen in sight.partitions:
         config = seen.config
@@ -123,7 +123,8 @@ def _compacted(sight: Sight, remotes: Mapping[str, RemoteLog]) -> tuple[list[_Co
 
 
 def _by_names(listing: Listing) -> ReplicaLog:
-    """The log by the names of its files. Files of other histories count, and the last file has one offset."""
+    """Return the log, judging by file names alone. It includes files of other histories, and its last file is
+    taken to have one offset."""
     start = listing.local_start
     live = [file for file in listing.data if file.name.least_end > start]
     chain = tuple(chain_of(live, start, lambda file: file.name.base_offset + 1))
@@ -148,7 +149,8 @@ def _may_be_late(one: _Compacted, then_ms: int) -> bool:
 
 
 def _behind(one: _Compacted) -> Iterator[bool]:
-    """For the remote log and each listed member of the ISR: whether it has yet to apply the last rule."""
+    """For the remote log and each listed member of the ISR: whether the last rule has not been applied there
+    yet."""
     rule = one.seen.view.rules[-1].rule
     yield _remote_is_behind(one, rule)
     for broker in one.seen.view.isr:
@@ -162,7 +164,7 @@ def _remote_is_behind(one: _Compacted, rule: Rule) -> bool:
 
 
 def _dirty_ratio(one: _Compacted) -> float:
-    """The fraction of the sealed bytes that was never compacted, judging by file names."""
+    """Return the fraction of the sealed bytes that was never compacted, judging by file names."""
     start = dirty_from(one.log, one.seen.view.compacted_to)
     compacted_to, until = one.seen.view.compacted_to, one.compacts_to(FOREVER_MS)
     end = one.log.log_end if until is None else min(until + 1, one.log.log_end)
@@ -209,7 +211,7 @@ def _late(storage: Storage, one: _Compacted, then_ms: int) -> _Late | None:
 
 
 def _as_of(log: ReplicaLog, then_ms: int) -> ReplicaLog:
-    """The log without the files that were made after that time, and without all files after them."""
+    """Return the log up to, but not including, the first file that was made after that time."""
     later = next((at for at, link in enumerate(log.chain) if made_ms(link) > then_ms), len(log.chain))
     chain = log.chain[:later]
     return replace(log, chain=chain, log_end=chain[-1].end if chain else log.local_start)

@@ -27,7 +27,7 @@ class _Old:
 
 
 def expiry_findings(storage: Storage, sight: Sight, run: OperationRun) -> list[HealthFinding]:
-    """Partitions whose oldest records have expired for longer than ``health.upkeep.max.delay.ms``."""
+    """Find the partitions whose oldest records expired more than ``health.upkeep.max.delay.ms`` ago."""
 
     def expired_ms(old: _Old) -> int | None:
         footer = storage.replicas(old.seen.view).leader.footer(old.file)
@@ -42,7 +42,7 @@ def expiry_findings(storage: Storage, sight: Sight, run: OperationRun) -> list[H
             severity=Severity.ERROR,
             kind="retention-lag",
             subjects=(str(old),),
-            what="its oldest records have expired, but are still on the leader",
+            what="the oldest records have expired, but are still on the leader",
             do=sight.commands("retain", topics=[old.seen.view.topic]),
             since_ms=at_ms,
         )

@@ -1,5 +1,5 @@
-"""A finding: one problem, its subjects, the time when it was first found, and the command that fixes it; and the
-report of all findings.
+"""A finding is one problem, with its subjects, the time when it was first found, and the command that fixes it.
+The report has all findings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stratalog.partitions.html_table import code_line, head_line, marked_line
 from stratalog.partitions.printable import printable
 
 CURRENT_LEADER = "current-leader"
-"""The kind of the finding for a missing majority of voters."""
+"""The kind of finding for a missing majority of voters."""
 WIDTH = 100
 """The columns of the printed table."""
 _NAMED = 5
@@ -58,7 +58,7 @@ KINDS = frozenset(
 )
 """All kinds of findings: the rows of the table in docs/operations.md."""
 Cause = int | str
-"""A broker, or ``REMOTE_TIER``. A finding about it may be the cause of other findings."""
+"""A broker, or ``REMOTE_TIER``. A finding about a cause may have other findings as its effects."""
 REMOTE_TIER = "remote tier"
 """The subject of findings and failures about the remote tier."""
 
@@ -77,9 +77,9 @@ class HealthFinding:
     do: str
     """The complete command line to run."""
     since_ms: int | None = None
-    """The time since which the problem has been known; the problem may be older. None: unknown."""
+    """The time since which the problem has been known; the problem may be older. None if this time is unknown."""
     because: frozenset[Cause] = frozenset()
-    """The causes of this finding, whose findings absorb it (``cause``)."""
+    """The causes of this finding. Their findings absorb this finding (``cause``)."""
     affected: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The subjects of this finding's effects, by kind of finding."""
 
@@ -89,7 +89,7 @@ class HealthFinding:
 
     @property
     def subject(self) -> str:
-        """The first subjects, and the number of the remaining subjects."""
+        """The text of the first subjects, with the number of the remaining subjects."""
         return some(self.subjects)
 
     def row(self) -> dict[str, Value]:
@@ -115,14 +115,14 @@ class HealthFinding:
 
 
 def some(names: Sequence[str]) -> str:
-    """The first names, and the number of further names."""
+    """Return the first names, and the number of further names."""
     shown = ", ".join(names[:_NAMED])
     return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED:,} more"
 
 
 def grouped(findings: Iterable[HealthFinding]) -> list[HealthFinding]:
-    """Combine findings with the same text into one finding for all their subjects. The most urgent findings come
-    first. The time of a combined finding is the earliest known time.
+    """Combine findings with the same text into one finding for all their subjects. The time of a combined finding
+    is the earliest known time. The most urgent findings come first.
     """
     merged: dict[tuple[str, str, str, str], list[HealthFinding]] = {}
     for one in findings:
@@ -148,7 +148,7 @@ class Commands:
     cluster_file: str
 
     def __call__(self, job: str, *arguments: str, topics: Iterable[str] = ()) -> str:
-        """``stratalog JOB ...``; for more than a few topics it omits ``--topics``."""
+        """Return ``stratalog JOB ...``. For more than a few topics the command line omits ``--topics``."""
         named = sorted(set(topics))
         wanted = ["--topics", ",".join(named)] if 0 < len(named) <= _NAMED else []
         return shlex.join(["stratalog", job, *arguments, *wanted, "--cluster", self.cluster_file])
@@ -192,10 +192,10 @@ class HealthReport(Report):
         return "\n".join([*lines, "", *notes, *_wrapped(self._figures(), "")])
 
     def _figures(self) -> str:
-        """The figures as text; figures that are zero are not shown, only counted."""
+        """Return the figures as text. Figures that are zero are counted, but not shown."""
         shown = [f"{name} {show(value)}" for name, value in self.totals.items() if value]
         nothing = len(self.totals) - len(shown)
-        return ", ".join([*shown, *([f"{nothing} more that are 0"] if nothing else [])])
+        return ", ".join([*shown, *([f"{nothing} more figures are 0"] if nothing else [])])
 
     def _repr_html_(self) -> str:
         kind = "bad" if self.failures else "warn" if self.findings else "good"
@@ -211,7 +211,7 @@ class HealthReport(Report):
 
 
 def unopened(cluster_file: str, error: StratalogError, now_ms: int) -> HealthReport:
-    """The health of a cluster that cannot be opened, as a single finding."""
+    """Return the health of a cluster that cannot be opened, as a single finding."""
     one = HealthFinding(
         severity=Severity.ERROR,
         kind=CURRENT_LEADER,
@@ -224,14 +224,14 @@ def unopened(cluster_file: str, error: StratalogError, now_ms: int) -> HealthRep
 
 
 def failures_of(found: Iterable[HealthFinding]) -> list[Failure]:
-    """The errors, as failures of a report."""
+    """Return the errors as failures of a report."""
     return [
         Failure(one.subject, one.kind, f"{one.what}; {one.do}") for one in found if one.severity is Severity.ERROR
     ]
 
 
 def figures_of(named: Mapping[str, int | None]) -> dict[str, Value]:
-    """The known figures, as totals of a report."""
+    """Return the known figures as totals of a report."""
     return {name: value for name, value in named.items() if value is not None}
 
 
@@ -246,7 +246,7 @@ def _wrapped(text: str, indent: str) -> list[str]:
 
 
 def _command(line: str) -> list[str]:
-    """A command line for the shell, broken between words if it is too wide."""
+    """Return a command line for the shell, broken between words if it is too wide."""
     lines = ["  do:"]
     for word in shlex.split(line):
         quoted = printable(shlex.quote(word))

@@ -48,14 +48,14 @@ class Examined:
 
 
 def health(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> HealthReport:
-    """The report of ``examine``."""
+    """Return the report of ``examine``."""
     return examine(metadata, storage, execution, memory).report
 
 
 def examine(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> Examined:
-    """The problems of the cluster, one finding per row, the most urgent first. Errors are also failures of the
-    report, and so are objects that could not be examined. ``totals`` are the figures, under Kafka's names if Kafka
-    has them. Writes nothing.
+    """Examine the cluster, and list its problems, one finding per row, the most urgent first. Errors are also
+    failures of the report, and so are objects that could not be examined. ``totals`` has the figures, under
+    Kafka's names if Kafka has them. Writes nothing.
 
     Raises: see ``look``.
     """
@@ -114,8 +114,8 @@ def examine(metadata: MetadataClient, storage: Storage, execution: Execution, me
 
 
 def _broker_figures(sight: Sight, found: Sequence[HealthFinding]) -> dict[str, int | None]:
-    """The figures about brokers. A broker whose root does not answer is not active, even before a run has fenced
-    it.
+    """Return the figures about brokers. A broker whose root does not answer does not count as active, even before
+    a run has fenced it.
     """
     active = sum(map(sight.usable, sight.image.brokers))
     offline = "OfflineLogDirectoryCount"

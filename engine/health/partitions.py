@@ -40,8 +40,8 @@ _SAID = {
 
 
 def isr_findings(sight: Sight) -> tuple[list[HealthFinding], dict[str, int | None]]:
-    """Findings about partitions without a leader, or with too few replicas in sync; and figures that count all
-    such partitions, like Kafka's. A broker that does not answer counts as fenced.
+    """Return findings about partitions without a leader, or with too few replicas in sync. Also return figures
+    that count all such partitions, like Kafka's. A broker that does not answer counts as fenced.
     """
     alike: dict[tuple[str, tuple[int, ...]], list[PartitionView]] = {}
     counts = dict.fromkeys((OFFLINE, UNDER_REPLICATED, UNDER_MIN, "AtMinIsrPartitionCount"), 0)
@@ -84,7 +84,8 @@ def _offline(sight: Sight, isr: tuple[int, ...], views: list[PartitionView]) -> 
     if not isr:
         what, do = (
             "no leader: the storage of the last ISR members is lost. The command elects another replica as "
-            "leader, and records that only those members had are lost; check the plan first (--dry-run)",
+            "leader; records that only the lost storage had are then gone for good. First check the plan "
+            "(--dry-run)",
             unclean,
         )
     elif answering:
@@ -126,9 +127,7 @@ def _of_views(severity: Severity, kind: str, views: Iterable[PartitionView], wha
 def copies_findings(
     metadata: MetadataClient, storage: Storage, execution: Execution, sight: Sight, run: OperationRun
 ) -> tuple[list[HealthFinding], dict[str, int | None]]:
-    """Findings about suspicious partitions: lagging, or damaged. A partition that cannot be examined is a
-    failure.
-    """
+    """Findings about partitions that look lagging or damaged. A partition that cannot be examined is a failure."""
     behind, odd = [], []
     for seen in sight.partitions:
         others = {broker: one for broker, one in seen.replicas.items() if broker != seen.view.leader}
@@ -154,7 +153,7 @@ def known_end(listing: Listing) -> int:
 
 
 def _contradict(leader: Listing, other: Listing) -> bool:
-    """Whether two folders have different files under the same name, or one of them lacks a file that it should
+    """Whether two folders have different files under the same name, or one folder lacks a file that it should
     have."""
     sizes = {file.name: file.object.size_bytes for file in leader.data}
     unequal = any(sizes.get(file.name, file.object.size_bytes) != file.object.size_bytes for file in other.data)
@@ -179,8 +178,8 @@ def _is_within(name: DataName, start: int, end: int) -> bool:
 
 
 def _is_covered(name: DataName, merged: list[tuple[int, int]], held: Collection[DataName]) -> bool:
-    """Whether a merged segment covers the file; or, for a merged segment, whether another file begins at its base
-    offset and may be one of its appends.
+    """Whether a merged segment covers the file. For a merged segment: whether another file begins at the segment's
+    base offset, and may be an append that was merged into the segment.
     """
     at = bisect_right(merged, (name.base_offset, 2**63)) - 1
     if at >= 0 and any(end > name.base_offset for _, end in merged[: at + 1]):
@@ -240,8 +239,8 @@ def _beside_leader(
 
 
 def _lag(found: object, leader: ListedLog) -> tuple[int, int, int | None]:
-    """The records and bytes that a follower lacks, and the time when the first of these records was stored; None
-    if the follower lacks no record.
+    """Return the number of records and bytes that a follower lacks, and the time when the first of these records
+    was stored. None if the follower lacks no record.
     """
     assert isinstance(found, ListedLog)
     files = [file for file in leader.files if file.end > found.log_end]
@@ -257,8 +256,8 @@ def _damaged(
     odd: list[SeenPartition],
     run: OperationRun,
 ) -> Iterator[HealthFinding]:
-    """Damage in suspicious partitions, judged by names, sizes and footers; and damage that the last full read of
-    the bytes found, until a later check finds it repaired.
+    """Find damage in suspicious partitions, judging by names, sizes and footers. Also report the damage that the
+    last full read of the bytes found, until a later check finds it repaired.
     """
     keys = {seen.view.key for seen in odd}
     topics = [sight.image.topics[topic_id] for topic_id in sorted({key.topic_id for key in keys})]
@@ -291,7 +290,7 @@ def _damaged(
             yield replace(found, because=because)
     if METADATA_LOG in known:
         what = (
-            "A new snapshot (stratalog quorum snapshot) replaces damaged ones. Wipe, bootstrap and replace a "
+            "A new snapshot (stratalog quorum snapshot) replaces damaged snapshots. Wipe, bootstrap and replace a "
             "voter with damaged records (stratalog quorum replace-voter). Then this command checks the result"
         )
         verify = sight.commands("verify", "--deep", topics=[METADATA_TOPIC])
@@ -299,13 +298,13 @@ def _damaged(
 
 
 def _damage_of(trouble: Trouble) -> frozenset[Cause]:
-    """The cause of damage: the remote tier, if no other place has damage."""
+    """Return the cause of damage: the remote tier, if no other place has damage."""
     in_remote = not trouble.unlisted and all(REMOTE_TIER in one.item for one in trouble.listed)
     return frozenset({REMOTE_TIER}) if in_remote else frozenset()
 
 
 def _remembered(subjects: Sequence[str], troubles: Sequence[Trouble], what: str, do: str) -> HealthFinding:
-    """Damage that an earlier check found, and that no later check found repaired."""
+    """Damage that an earlier check found, and that no later check has found repaired."""
     first, more = troubles[0].listed[0], sum(trouble.failures for trouble in troubles) - 1
     message = f"{first.item}: {first.code}: {first.message}" + (f" (and {more:,} more)" if more else "")
     return HealthFinding(
@@ -334,8 +333,8 @@ def erasure_findings(sight: Sight) -> Iterator[HealthFinding]:
 
 
 def lost_findings(storage: Storage, sight: Sight) -> Iterator[HealthFinding]:
-    """Findings about lost logs, judged by the names in the folders. Lists a folder and reads the remote log only
-    if a log seems lost.
+    """Findings about lost logs, judging by the names in the folders. Lists a folder, and reads the remote log,
+    only if a log seems lost.
     """
     suspicious = [
         seen

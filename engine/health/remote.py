@@ -33,8 +33,8 @@ OFFLINE = "offline-remote-tier"
 def remote_findings(
     storage: Storage, sight: Sight
 ) -> tuple[list[HealthFinding], dict[str, int | None], dict[str, RemoteLog]]:
-    """Findings, figures, and the readable remote logs by topic id. Each table is read once; the backlog comes from
-    the listings.
+    """Return findings, figures, and the readable remote logs by topic id. Each table is read once; the backlog
+    comes from the listings.
     """
     tiered = [one for one in sight.partitions if one.config is not None and one.config.remote_storage_enable]
     if not tiered:
@@ -44,7 +44,7 @@ def remote_findings(
     lacking = list(_lacking(tiered, logs))
     away = _away(storage, sight, tables) if tables else None
     if away is None and lacking and not any(log.segments for log in logs.values()):
-        away = _offline(sight, "it answers, but does not have this cluster's tables")
+        away = _offline(sight, "the remote tier answers, but does not have this cluster's tables")
     because = frozenset[Cause]() if away is None else frozenset[Cause]({REMOTE_TIER})
     behind = _behind(storage, sight, tiered, logs)
     found = [*_failing(sight, tiered, because), *tables]
@@ -56,14 +56,14 @@ def remote_findings(
 
 
 def _away(storage: Storage, sight: Sight, tables: Sequence[HealthFinding]) -> HealthFinding | None:
-    """The finding that the remote tier does not answer. If a table could not be read, the tier is tried once
-    more.
+    """Return the finding that the remote tier does not answer. If a table could not be read, the tier is tried
+    once more.
     """
     assert storage.remote is not None
     try:
         storage.remote.list(f"{paths.DESCRIPTIONS}/{storage.file.cluster_id}")
     except StratalogError as error:
-        return _offline(sight, f"it does not answer ({error})")
+        return _offline(sight, f"the remote tier does not answer ({error})")
     return None
 
 
@@ -74,14 +74,14 @@ def _offline(sight: Sight, what: str) -> HealthFinding:
         severity=Severity.ERROR,
         kind=OFFLINE,
         subjects=(REMOTE_TIER,),
-        what=f"{what}. Mount it, bring its server back, or correct the cluster file, then run the command",
+        what=f"{what}. Mount the tier, bring its server back, or correct the cluster file, then run the command",
         do=sight.commands("maintain", *(("--only", ",".join(steps)) if steps else ())),
     )
 
 
 def _lacking(tiered: list[SeenPartition], logs: Mapping[str, RemoteLog]) -> Iterator[tuple[str, str]]:
-    """The topics whose leaders have dropped records that are not in the remote log, each with the first such
-    offsets.
+    """Return the topics whose leaders have deleted records that are not in the remote log, each with the first
+    offsets of such records.
     """
     dropped: dict[str, str] = {}
     for seen in tiered:
@@ -95,15 +95,15 @@ def _lacking(tiered: list[SeenPartition], logs: Mapping[str, RemoteLog]) -> Iter
 
 
 def _lacks(sight: Sight, topic: str, dropped: str) -> HealthFinding:
-    what = f"its leaders have dropped the tiered offsets {dropped}, but its table does not have them"
+    what = f"the leaders have deleted the tiered offsets {dropped}, which the topic's table does not have"
     return _of_table(topic, what, sight.commands("heal", topics=[topic]))
 
 
 def _behind(
     storage: Storage, sight: Sight, tiered: list[SeenPartition], logs: Mapping[str, RemoteLog]
 ) -> Iterator[HealthFinding]:
-    """Findings about leaders whose logs end before their remote logs, or have other records. A leader is not
-    examined further if, judging by file names, its folder certainly has the last remote segment.
+    """Findings about leaders whose logs end before their remote logs, or have different records. A leader whose
+    folder certainly has the last remote segment, judging by file names, is not examined further.
     """
     suspicious: list[PartitionReplicas] = []
     for seen in tiered:
@@ -142,8 +142,8 @@ def _of_partition(replicas: PartitionReplicas, what: str, do: str) -> HealthFind
 
 
 def _failing(sight: Sight, tiered: list[SeenPartition], away: frozenset[Cause]) -> Iterator[HealthFinding]:
-    """Findings about failing uploads, from the list of the remote log manager, grouped by failure. A single
-    failure is not reported, because a retry may succeed. ``away``: the remote tier, if it does not answer.
+    """Findings about failing uploads, grouped by failure. They come from the list of the remote log manager. A
+    single failure is not reported, because a retry may succeed. ``away``: the remote tier, if it does not answer.
     """
     alone = not sight.times.failing.get("tier", NO_TROUBLE).is_there
     alike: dict[tuple[bool, str, frozenset[Cause]], list[tuple[SeenPartition, Entry]]] = {}
@@ -189,7 +189,7 @@ def _waiting(sight: Sight, copied: list[SeenPartition]) -> tuple[list[HealthFind
                     severity=Severity.ERROR,
                     kind="RemoteCopyLagBytes",
                     subjects=(str(seen),),
-                    what="its oldest records are overdue for the remote tier; a restore would lose them",
+                    what="the oldest records are overdue for the remote tier; a restore would lose these records",
                     do=sight.commands("tier", topics=[seen.view.topic]),
                     since_ms=due_ms,
                 )
@@ -213,13 +213,13 @@ def _tables(storage: Storage, sight: Sight) -> tuple[list[HealthFinding], dict[s
         match outcome:
             case Failed(_, ForeignWriteError() as error):
                 what = (
-                    "another program has changed the records of its table, so stratalog neither reads nor "
-                    "extends it "
+                    "another program has changed the records of the topic's table, so stratalog neither reads "
+                    "nor extends the table "
                 )
                 findings.append(_of_table(topic, f"{what}until it is restored: {error}", _restore(error)))
             case Failed(_, error):
                 findings.append(
-                    _of_table(topic, f"its table cannot be read: {error}", _remedy(sight, topic, error))
+                    _of_table(topic, f"the topic's table cannot be read: {error}", _remedy(sight, topic, error))
                 )
             case Done(_, log):
                 logs[outcome.item.topic_id] = log
@@ -238,7 +238,7 @@ def _remedy(sight: Sight, topic: str, error: StratalogError) -> str:
 
 
 def _restore(error: ForeignWriteError) -> str:
-    """Delta's command that restores the table."""
+    """Return Delta's command that restores the table."""
     if scheme_of(error.table) in (None, "file"):
         code = f"from deltalake import DeltaTable; DeltaTable({error.table!r}).restore({error.version})"
         return join(["python", "-c", code])

@@ -1,4 +1,4 @@
-"""The observed state of a cluster, from which its health is computed. It is read once; nothing is changed.
+"""The observed state of a cluster, from which its health is computed. The state is read once; nothing is changed.
 
 1. the metadata, and the state of its voters 2. the roots of the brokers, probed as in every run, but without a
 commit 3. one listing of each broker (``maintenance.sweep.walk``); for folders also their rights and free space 4.
@@ -80,7 +80,7 @@ class SeenFolder:
     read_only: tuple[str, ...]
     """The root, or folders of the log in it, in which this process may not create files."""
     unwritable: UnwritableStorageError | None = None
-    """The reason why no process may create files: the file system is read-only, or full."""
+    """The reason why no process may create files: the file system is read-only or full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +110,12 @@ class Sight:
     """The state of the remote log manager."""
 
     def usable(self, broker_id: int) -> bool:
-        """Whether a broker is in service, and its root is the registered one."""
+        """Whether a broker is in service, and has its registered root."""
         broker = self.image.brokers.get(broker_id)
         return broker is not None and not broker.fenced and isinstance(self.roots.get(broker_id), Same)
 
     def keeping_offline(self, view: PartitionView) -> frozenset[int]:
-        """The brokers that cause a missing leader: all members of the ISR, if none of them answers."""
+        """Return the brokers that cause a missing leader: all members of the ISR, if no member answers."""
         away = frozenset(broker_id for broker_id in view.isr if not self.usable(broker_id))
         return away if len(away) == len(view.isr) else frozenset()
 
@@ -168,7 +168,7 @@ def _any_tiered(partitions: Iterable[SeenPartition]) -> bool:
 
 
 def _generations(image: ClusterImage) -> dict[str, int]:
-    """The generation of the last removal rule, by replica folder, for partitions that have a rule."""
+    """Return the generation of the last removal rule, by replica folder, for partitions that have a rule."""
     return {
         replica_folder(view, image.brokers[broker_id]): view.generation
         for topic_id, rules in image.rules.items()

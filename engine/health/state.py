@@ -31,7 +31,7 @@ M = TypeVar("M", bound=KeyedMachine[Any])
 
 
 def _used(sight: Sight, topic: str) -> list[PartitionView]:
-    """The partitions of an internal topic that have records, or may have some because no folder could be
+    """Return the partitions of an internal topic that have records, or may have records because no folder could be
     listed.
     """
     return [
@@ -43,7 +43,7 @@ def _used(sight: Sight, topic: str) -> list[PartitionView]:
 
 
 def _listed(sight: Sight, seen: SeenPartition) -> list[Listing]:
-    """The folders of the ISR's members that answer; only the leader's, if it answers."""
+    """Return the folders of the ISR's members that answer. If the leader answers, return only its folder."""
     found = {b: one for b, one in seen.replicas.items() if sight.usable(b) and isinstance(one, Listing)}
     leader = None if seen.view.leader is None else found.get(seen.view.leader)
     return [leader] if leader is not None else [one for b, one in found.items() if b in seen.view.isr]
@@ -52,7 +52,7 @@ def _listed(sight: Sight, seen: SeenPartition) -> list[Listing]:
 def _states(
     storage: Storage, clock: Clock, memory: Memory, sight: Sight, topic: str, form: StateFormat[M, Any], what: str
 ) -> tuple[list[M], list[HealthFinding]]:
-    """The states of a topic's partitions, and one finding for all partitions that cannot be read."""
+    """Return the states of a topic's partitions, and one finding for all partitions that cannot be read."""
     read: list[M] = []
     unread: list[tuple[PartitionView, StratalogError]] = []
     for outcome in storage.threads.run(
@@ -87,7 +87,7 @@ class GroupsFound:
 
     findings: list[HealthFinding]
     lags: Mapping[tuple[str, str], int]
-    """The known lags by group and topic; none for a topic with a commit beyond a log end."""
+    """The known lags by group and topic. A topic with a commit beyond a log end has no lag here."""
     figures: Mapping[str, int | None]
     groups: Mapping[str, GroupState]
     """The groups that could be read, by name."""
@@ -95,8 +95,8 @@ class GroupsFound:
 
 def group_findings(storage: Storage, clock: Clock, memory: Memory, sight: Sight, run: OperationRun) -> GroupsFound:
     """Findings about groups that lag by more than ``health.consumer.max.lag.records``, or for longer than
-    ``health.consumer.max.lag.ms``, or have a commit beyond a log end. High watermarks come from file names; only
-    the logs of groups above the limit of records, or with a commit beyond a high watermark, are listed.
+    ``health.consumer.max.lag.ms``, or have a commit beyond a log end. High watermarks come from file names. A log
+    is listed only if a group lags by more than that number of records, or has a commit beyond a high watermark.
     """
     states, unread = _states(storage, clock, memory, sight, OFFSETS_TOPIC, OFFSETS, "the offsets of groups")
     groups = {name: one for state in states for name, one in state.groups.items()}
@@ -133,7 +133,7 @@ def _too_many(
     lags: Mapping[str, Mapping[str, int | None]],
     run: OperationRun,
 ) -> list[HealthFinding]:
-    """The groups with more unprocessed records than the limit."""
+    """Find the groups with more unprocessed records than the limit."""
     limit = sight.config.health_consumer_max_lag_records
     over = {name: groups[name] for name, found in lags.items() if 0 <= limit < max(known(found), default=0)}
     findings: list[HealthFinding] = []
@@ -147,7 +147,7 @@ def _too_many(
             late = [f"{lag:,} records of {topic}" for topic, lag in sorted(by_topic.items()) if lag > limit]
             if late:
                 what = (
-                    f"it has not processed {', '.join(late)}; the limit is {limit:,} "
+                    f"the group has not processed {', '.join(late)}; the limit is {limit:,} "
                     "(health.consumer.max.lag.records). Start its consumers, or add consumers"
                 )
                 findings.append(_of_group(sight, Severity.ERROR, name, what))
@@ -162,8 +162,8 @@ def _beyond_end(
     marks: Mapping[TopicPartition, int],
     run: OperationRun,
 ) -> dict[tuple[str, str], list[LagRow]]:
-    """By group and topic, the commits beyond the log end. Only the logs of groups with a commit beyond a high
-    watermark are listed, after the commits were read.
+    """Return the commits beyond the log end, by group and topic. Only the logs of groups with a commit beyond a
+    high watermark are listed. They are listed after the commits were read.
     """
     suspect = {
         name: group
@@ -189,25 +189,25 @@ def _of_beyond_end(sight: Sight, found: Mapping[tuple[str, str], Sequence[LagRow
             severity=Severity.WARNING,
             kind="committed-beyond-log-end",
             subjects=(name,),
-            what=f"its committed offset is beyond the log end in {len(rows)} partitions: {places}. A consumer "
-            "that continues there gets OFFSET_OUT_OF_RANGE, or misses the records up to it. Stop its consumers, "
-            "and move its offsets (groups reset-offsets)",
+            what=f"the group's committed offset is beyond the log end in {len(rows)} partitions: {places}. A "
+            "consumer that continues there gets OFFSET_OUT_OF_RANGE, or skips new records below that "
+            "offset. Stop the group's consumers, and move its offsets (groups reset-offsets)",
             do=sight.commands("groups", "describe", name),
         )
 
 
 def _too_old(sight: Sight, since: Mapping[str, Mapping[str, int]]) -> Iterator[HealthFinding]:
-    """The groups that have not processed records for longer than the limit. This is only a warning, because the
-    group of a daily job may lag and be healthy.
+    """Find the groups that have not processed records for longer than the limit. The finding is only a warning,
+    because the group of a daily job may lag and be healthy.
     """
     limit_ms = sight.config.health_consumer_max_lag_ms
     for name, found in sorted(since.items()):
         late = {topic: at_ms for topic, at_ms in sorted(found.items()) if 0 <= limit_ms < sight.now_ms - at_ms}
         if late:
             what = (
-                f"it has not processed records of {', '.join(late)} that are older than {span_text(limit_ms)} "
-                "(health.consumer.max.lag.ms). Start its consumers. If the group runs rarely, raise the limit; "
-                "if it is no longer needed, delete it (groups delete)"
+                f"the group has not processed records of {', '.join(late)} that are older than "
+                f"{span_text(limit_ms)} (health.consumer.max.lag.ms). Start its consumers. If the group runs "
+                "rarely, raise the limit; if the group is no longer needed, delete it (groups delete)"
             )
             found_one = _of_group(sight, Severity.WARNING, name, what)
             yield replace(found_one, since_ms=min(late.values()))
@@ -224,8 +224,8 @@ def _since(
     marks: Mapping[tuple[str, int], int],
     logs: Mapping[tuple[str, int], Sequence[Listing]],
 ) -> dict[str, int]:
-    """By topic, the latest possible time at which the oldest unprocessed record was stored. Merging rewrites
-    files, but a file's records are older than the records of later files.
+    """Return, by topic, the latest possible time at which the oldest unprocessed record was stored. Merging
+    rewrites files, but a file's records are still older than the records of later files.
     """
     found: dict[str, int] = {}
     for (topic, partition), record in named(sight.image, group):
@@ -246,8 +246,8 @@ def known(lags: Mapping[Any, int | None]) -> list[int]:
 
 
 def _lags(sight: Sight, group: GroupState, marks: Mapping[tuple[str, int], int]) -> dict[str, int | None]:
-    """The number of records after the group's offsets, by topic; None for a topic if no ISR member of one of its
-    partitions answers.
+    """Return the number of records after the group's offsets, by topic. The number is None for a topic if no ISR
+    member of one of its partitions answers.
     """
     found: dict[str, int | None] = {}
     for (topic, partition), record in named(sight.image, group):
@@ -259,8 +259,8 @@ def _lags(sight: Sight, group: GroupState, marks: Mapping[tuple[str, int], int])
 def transaction_findings(
     storage: Storage, clock: Clock, memory: Memory, sight: Sight
 ) -> tuple[list[HealthFinding], dict[str, int | None]]:
-    """Findings about transactions that have timed out, or were decided long ago but have not ended, so that
-    readers of committed records wait.
+    """Findings about transactions that block readers of committed records, because they have timed out, or were
+    decided long ago but have not ended.
     """
     states, unread = _states(
         storage, clock, memory, sight, TRANSACTIONS_TOPIC, TRANSACTIONS, "the state of transactions"
@@ -272,7 +272,8 @@ def transaction_findings(
             severity=Severity.ERROR if sight.now_ms - since_ms > sight.max_delay_ms else Severity.WARNING,
             kind="PartitionsWithLateTransactionsCount",
             subjects=(one.transactional_id,),
-            what="its transaction was abandoned, and read_committed readers are blocked until it ends",
+            what="its transaction was abandoned, and read_committed readers are blocked until the transaction "
+            "ends",
             do=sight.commands("transactions", "finish"),
             since_ms=since_ms,
         )
@@ -282,7 +283,7 @@ def transaction_findings(
 
 
 def _late(found: Iterable[Transaction], now_ms: int) -> Iterator[tuple[Transaction, int]]:
-    """The overdue transactions, each with the time since which it has been overdue."""
+    """Return the overdue transactions, each with the time since which it has been overdue."""
     for one in found:
         if one.state is State.ONGOING:
             since_ms = (one.start_ms or 0) + one.timeout_ms

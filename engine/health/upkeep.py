@@ -1,4 +1,4 @@
-"""Findings about upkeep: failed steps, run by ``maintain`` or by hand, and overdue steps. Pure."""
+"""Findings about upkeep: overdue steps, and steps that failed, whether ``maintain`` or a person ran them. Pure."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def upkeep_findings(sight: Sight, covered: CoveredProblems) -> Iterator[HealthFi
             severity=Severity.WARNING,
             kind="upkeep",
             subjects=("maintain",),
-            what="no run is recorded: schedule maintain (--every 30s), or the jobs that it replaces",
+            what="no run is recorded: schedule maintain (--every 30s), or the jobs that maintain replaces",
             do=sight.commands("maintain"),
         )
         return
@@ -85,8 +85,8 @@ def upkeep_findings(sight: Sight, covered: CoveredProblems) -> Iterator[HealthFi
             kind="upkeep",
             subjects=tuple(overdue),
             what=(
-                "their bytes have not been verified for longer than scrub.interval.ms: raise scrub.max.bytes, "
-                "the limit of each run"
+                "the bytes of these partitions have not been verified for longer than scrub.interval.ms: raise "
+                "scrub.max.bytes, the limit of each run"
             ),
             do=sight.commands("maintain", "--only", "scrub"),
             since_ms=due_ms,
@@ -94,7 +94,7 @@ def upkeep_findings(sight: Sight, covered: CoveredProblems) -> Iterator[HealthFi
 
 
 def _failing(sight: Sight, covered: CoveredProblems) -> Iterator[HealthFinding]:
-    """Failed steps, without failures that other findings cover."""
+    """Find the failed steps, without the failures that other findings cover."""
     topics = {topic.name for topic in sight.image.topics.values()}
     causes = _causes(sight, covered)
     for step, trouble in sorted(sight.times.failing.items()):
@@ -124,7 +124,7 @@ def _failing(sight: Sight, covered: CoveredProblems) -> Iterator[HealthFinding]:
 
 
 def _causes(sight: Sight, covered: CoveredProblems) -> dict[str, frozenset[Cause]]:
-    """The causes that block work, by partition, topic, and part of the remote tier."""
+    """Return the causes that block work, by partition, topic, and part of the remote tier."""
     causes: dict[str, frozenset[Cause]] = {}
     if covered.remote_is_away:
         tiered = [one for one in sight.partitions if one.config is not None and one.config.remote_storage_enable]
@@ -135,8 +135,8 @@ def _causes(sight: Sight, covered: CoveredProblems) -> dict[str, frozenset[Cause
 
 
 def _away(sight: Sight, causes: Mapping[str, frozenset[Cause]], failed: ListedFailure) -> frozenset[Cause]:
-    """The cause of a failure, if the cause is unreachable: the broker that the failure names, the brokers that
-    cause a missing leader, or the remote tier.
+    """Return the cause of a failure, if the cause is unreachable: the broker that the failure names, the brokers
+    that cause a missing leader, or the remote tier.
     """
     named = _BROKER.search(failed.item)
     if named is not None and int(named[1]) in sight.image.brokers and not sight.usable(int(named[1])):
@@ -145,7 +145,7 @@ def _away(sight: Sight, causes: Mapping[str, frozenset[Cause]], failed: ListedFa
 
 
 def upkeep_figures(sight: Sight) -> dict[str, int | None]:
-    """The time since each step last began, and the time since which bytes are due to be read again, in ms."""
+    """Return, in ms, the time since each step last began, and how long bytes have been due to be read again."""
     oldest_ms = min(sight.times.scrubbed.values(), default=None)
     late_ms = None if oldest_ms is None else max(0, sight.now_ms - oldest_ms - sight.config.scrub_interval_ms)
     return {
@@ -159,7 +159,7 @@ def upkeep_figures(sight: Sight) -> dict[str, int | None]:
 
 
 def _intervals(sight: Sight) -> dict[str, int]:
-    """The interval of each step; the scrub is scheduled per partition."""
+    """Return the interval of each step. The scrub is scheduled per partition."""
     config = sight.config
     intervals = {
         **dict.fromkeys(_EVERY_RUN, 0),

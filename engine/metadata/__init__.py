@@ -30,30 +30,31 @@ Input and output
     replication, ``PartitionView``; records for the quorum to commit.
 
 May not know
-    Storage, time, randomness, Spark. A command contains all values that depend on them (ids, a topic id as the
+    Storage, time, randomness, Spark. A command contains all values that depend on these (ids, a topic id as the
     seed of its placement), so that the same command on the same image always gives the same records.
 
 Derivation by replay
-    Fencing or registering a broker is *one* record of a few bytes, whatever number of partitions it
-    touches: the fold derives the new leaders, leader epochs and ISRs. Other changes of a partition are
-    spelt out in its ``PartitionChangeRecord``.
+    Fencing or registering a broker is *one* record of a few bytes, however many partitions it affects: the
+    fold derives the new leaders, leader epochs and ISRs. Other changes of a partition are spelled out in its
+    ``PartitionChangeRecord``.
 
 Extensions of the protocol's text
-    * A restored older copy of a root is also another *incarnation*: it has the same directory id, but another
-      ``broker.json`` as an object, unless an operator vouches that the copy is faithful.
+    * A restored older copy of a root is also a different *incarnation*, unless an operator vouches that the copy
+      is faithful: the copy has the same directory id, but its ``broker.json`` is a different object.
     * A partition whose ISR became empty records the storage of the last member (``lost``). If that storage is
-      registered again, it becomes the ISR and leads; with any other incarnation of it, the partition waits for an
-      unclean election.
-    * A leader whose storage is damaged *resigns*: the record that elects another leader removes it from the ISR.
+      registered again, it becomes the ISR and leads. If only another incarnation of the storage is registered, the
+      partition waits for an unclean election.
+    * A leader whose storage is damaged *resigns*: the record that elects another leader removes the damaged one
+      from the ISR.
     * An election may begin at the end of the remote log (``Election.remote_epoch``): the leader is alone in its
-      ISR, and its epoch is later than any in the remote log, even if the metadata was restored to an
-      older state.
+      ISR, and its epoch is later than any epoch in the remote log, even if the metadata was restored to an older
+      state.
     * A partition records that it was written to (``written_to``), which distinguishes a lost log from a new one.
-      An election lets it begin again (``Election.lost``), in new folders, so that late writes to the old ones have
-      no effect.
-    * ``AlterPartition`` refuses an ISR member that was not *being added* in the current partition epoch:
-      so the two commits of an expansion are enforced here; proposers cannot skip the first.
-    * A reassignment consists of its final replicas (``target``), and the replicas that exist only for it
-      (``joining``). Brokers may come and go meanwhile; the reassignment ends when a proposal leaves no joining
-      replica outside the ISR, when the same reassignment is requested again, or when it is cancelled.
+      After such a loss, an election lets the log begin again (``Election.lost``), in new folders, so that late
+      writes to the old folders have no effect.
+    * ``AlterPartition`` refuses an ISR member that was not *being added* in the current partition epoch. So the
+      two commits of an expansion are enforced here: proposers cannot skip the first commit.
+    * A reassignment consists of its final replicas (``target``), and the replicas that exist only for the
+      reassignment (``joining``). Brokers may come and go meanwhile. The reassignment ends when a proposal leaves
+      no joining replica outside the ISR, when the same reassignment is requested again, or when it is cancelled.
 """

@@ -1,11 +1,12 @@
 """Commands on the metadata: command + image -> records + answer. Pure.
 
 ``decide`` does the work of Kafka's controller: it checks the command against the image, and returns the records
-that carry it out. It changes nothing; the quorum commits the records on exactly the image of the decision, or
-decides again. A command that changes nothing has no records, but still an answer.
+that make the change. ``decide`` itself changes nothing; the quorum commits the records on exactly the image of the
+decision, or decides again. A command that changes nothing has no records, but still an answer.
 
-This module has the protocol of commands, and commands on brokers; ``topic_commands`` are on topics and configs;
-``partition_commands``, ``election_commands`` and ``reassignment_commands`` change partitions.
+This module has the protocol of commands, and commands on brokers. ``topic_commands`` has commands on topics and
+configs; the commands in ``partition_commands``, ``election_commands`` and ``reassignment_commands`` change
+partitions.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Decision(Generic[Answer]):
     answer: Answer
 
     def image_after(self, image: ClusterImage) -> ClusterImage:
-        """The image once the records are committed, from the image of the decision."""
+        """The image after the records are committed, given the image of the decision."""
         return apply(image, image.next_offset, self.records)
 
 
@@ -53,9 +54,10 @@ class Command(Protocol[Answer]):
 
 @dataclass(frozen=True, slots=True)
 class RegisterBroker:
-    """Register a broker's root that was found for the first time, again, or as another incarnation. It is another
-    incarnation if it has another directory id, or another ``root`` (a restored older copy) unless an operator
-    vouches for a faithful copy (``trusted``). Always unfences the broker. Answer: its broker epoch.
+    """Register a broker's root that was found for the first time, again, or as another incarnation. The root is
+    another incarnation if its directory id differs, or if its ``root`` differs (a restored older copy) and no
+    operator vouches for a faithful copy (``trusted``). The command always unfences the broker. Answer: the broker
+    epoch.
     """
 
     broker_id: int
@@ -93,8 +95,8 @@ class RegisterBroker:
 
 @dataclass(frozen=True, slots=True)
 class FenceBroker:
-    """Fence a broker that is unreachable, or (``by_hand``) until an operator unfences it. Changes nothing if it is
-    already fenced that way.
+    """Fence a broker that is unreachable. With ``by_hand``, the broker stays fenced until an operator unfences it.
+    Changes nothing if the broker is already fenced in the same way.
     """
 
     broker_id: int
@@ -133,13 +135,13 @@ class UnfenceBroker:
 
 @dataclass(frozen=True, slots=True)
 class UnregisterBroker:
-    """Permanently remove a broker that has nothing that the cluster needs."""
+    """Permanently remove a broker that has no replicas and is not a metadata voter."""
 
     broker_id: int
 
     def decide(self, image: ClusterImage) -> Decision[None]:
-        """Raises: UnknownBrokerError; InvalidCallError while a partition has a replica there, or while it is a
-        metadata voter.
+        """Raises: UnknownBrokerError; InvalidCallError while a partition has a replica there, or while the broker
+        is a metadata voter.
         """
         image.broker(self.broker_id)
         if any(voter.broker_id == self.broker_id for voter in image.voters):
@@ -174,8 +176,8 @@ def _check_registration(broker: BrokerImage, broker_epoch: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Carry out all of these commands or none, each decided on the result of those before it. Answer: the
-    resulting image.
+    """Apply all of these commands or none. Each command is decided on the result of the commands before it.
+    Answer: the resulting image.
     """
 
     commands: tuple[Command[object], ...]

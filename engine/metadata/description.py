@@ -1,9 +1,9 @@
-"""The description of a cluster without its storage, which a restore from the remote tier needs in addition to the
-data. Pure.
+"""The description of a cluster without its storage. A restore from the remote tier needs this description in
+addition to the data. Pure.
 
-The Delta tables hold the records and, in their footers, leader epochs and producers. They lack the partition
-counts of topics, log starts inside a segment, and configs. A description has them for all topics; it leaves out
-brokers, because a restored cluster has other brokers.
+The files of the Delta tables hold the records and, in their footers, leader epochs and producers. The tables lack
+the partition counts of topics, log starts inside a segment, and configs. A description has these for all topics.
+It leaves out brokers, because a restored cluster has different brokers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TopicDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     key_schema: str | None
     value_schema: str | None
     replication_factor: Int64
-    """The replication factor of its first partition."""
+    """The replication factor of the topic's first partition."""
     configs: Mapping[str, str]
     partitions: tuple[PartitionDescription, ...]
 

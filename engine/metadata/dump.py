@@ -1,10 +1,10 @@
-"""An image as records of a snapshot, and back: exactly, in one pass each, at any size. Pure.
+"""Converts an image to records of a snapshot, and back: exactly, in one pass each way, at any size. Pure.
 
-A snapshot replaces the log up to its end (KIP-630, "Overview"), so an image loaded from one equals the image
-folded from the log. Its records may differ from those of the log (KIP-630, "Snapshot Format"): they contain the
-values of ``stratalog.engine.metadata.image`` themselves. So no field is forgotten, nothing is derived twice, and
-loading is decoding. Two record types are taken from the log unchanged: ``VotersRecord``, which comes first,
-and one ``ConfigRecord`` per cluster config.
+A snapshot replaces the log up to its end (KIP-630, "Overview"), so an image that is loaded from a snapshot equals
+the image folded from the log. The records of a snapshot may differ from the log's records (KIP-630, "Snapshot
+Format"): they contain the values of ``stratalog.engine.metadata.image`` themselves. So no field is forgotten,
+nothing is derived twice, and loading is decoding. Two record types are taken from the log unchanged:
+``VotersRecord``, which comes first, and one ``ConfigRecord`` per cluster config.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stratalog.partitions.removal import CommittedRule
 from stratalog.snapshots.state_machine import Codec
 
 PARTITIONS_PER_RECORD = 512
-"""The maximum number of partitions per record; a larger topic continues in further records."""
+"""The maximum number of partitions per record; a larger topic continues in more records."""
 
 
 class _SnapshotRecord(
@@ -47,7 +47,7 @@ class TopicStateRecord(_SnapshotRecord, frozen=True):
 
 
 class PartitionsRecord(_SnapshotRecord, frozen=True):
-    """Further partitions of the preceding topic."""
+    """More partitions of the preceding topic."""
 
     topic_id: str
     partitions: tuple[PartitionImage, ...]

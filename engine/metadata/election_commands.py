@@ -32,8 +32,9 @@ class Election:
     topic_id: str
     partition: int
     leader: int | None = None
-    """The new leader. None selects the preferred replica, which is the first one; if the leader resigns, the first
-    member of the ISR that can lead; in an unclean election, the first unfenced replica."""
+    """The new leader. None selects the preferred replica, which is the first replica. If the leader resigns, None
+    selects the first member of the ISR that can lead; in an unclean election, the first unfenced replica.
+    """
     unclean: bool = False
     """Also elect from outside an ISR in which no member can lead: records that only the ISR had are lost."""
     resign: bool = False
@@ -41,18 +42,18 @@ class Election:
     partition epoch, because the leader may have changed.
     """
     partition_epoch: int | None = None
-    """The partition epoch of the view for the election; None: the current one."""
+    """The partition epoch of the view on which the election is based; None: the current partition epoch."""
     remote_epoch: int | None = None
     """The latest leader epoch of a remote log whose end the members of the ISR lack. The leader stays, or
-    ``leader`` takes over from within the ISR. It continues from the remote end, alone in the ISR, under a later
-    epoch. Requires the partition epoch.
+    ``leader`` takes over from within the ISR. That leader continues from the remote end, alone in the ISR, under a
+    later epoch. Requires the partition epoch.
     """
     remote_end: int = 0
-    """With ``remote_epoch``: the end of the remote log. The bound of a removal rule must not be above it."""
+    """With ``remote_epoch``: the end of the remote log. The bound of a removal rule must not be above this end."""
     lost: bool = False
-    """No replica has any of the known records. The leader stays, alone in the ISR; all replicas get new folders,
-    so that late writes to the old ones have no effect; and the log begins again at the last known offset. Requires
-    the partition epoch.
+    """No replica has any of the known records. The leader stays, alone in the ISR, and the log begins again at the
+    last known offset. All replicas get new folders, so that late writes to the old folders have no effect.
+    Requires the partition epoch.
     """
 
 
@@ -79,8 +80,8 @@ def _elect(image: ClusterImage, present: PartitionImage, election: Election) -> 
         )
     if election.unclean + election.resign + (election.remote_epoch is not None) + election.lost > 1:
         raise InvalidCallError(
-            f"{what}: an election can be unclean, or make the leader resign, or continue "
-            "from the remote log, or begin again, but only one of these"
+            f"{what}: an election can be unclean, make the leader resign, continue from the remote log, or let "
+            "the log begin again: choose only one of these"
         )
     if election.unclean or election.lost or election.remote_epoch is not None:
         _check_not_compacted(image, election, what)
@@ -111,7 +112,7 @@ def _elect(image: ClusterImage, present: PartitionImage, election: Election) -> 
 def _check_not_compacted(image: ClusterImage, election: Election, what: str) -> None:
     """Check that the partition has no removal rule. An election that loses records could lose the last record of a
     key, after some replicas have already removed the key's earlier records; or it could assign the offsets of an
-    erasure to other records. A remote log that extends to the bound of the rule has the last record of each key.
+    erasure to new records. A remote log that extends to the bound of the rule has the last record of each key.
 
     Raises: InvalidCallError.
     """
@@ -119,14 +120,14 @@ def _check_not_compacted(image: ClusterImage, election: Election, what: str) -> 
     if any(one.offsets for one in image.erasures_of(key)):
         raise InvalidCallError(
             f"{what}: not every replica has applied an erasure yet, and an election that loses records could "
-            "make erased records return: bring back a broker that was in its ISR, or reassign the replicas on "
+            "make erased records return: bring back a broker that was in the ISR, or reassign the replicas on "
             "unreachable brokers, then run `stratalog erase` again without keys"
         )
     rules = image.rules_of(key)
     if rules and (election.remote_epoch is None or rules[-1].rule.bound > election.remote_end):
         raise InvalidCallError(
-            f"{what}: records were removed from it by cleanup.policy = compact, so an election must not lose any "
-            "more: bring back a broker that was in its ISR, or delete the topic and create it again"
+            f"{what}: cleanup.policy = compact has removed records from this partition, so an election must not "
+            "lose more records: bring back a broker that was in the ISR, or delete the topic and create it again"
         )
 
 
@@ -190,11 +191,13 @@ def _successor(image: ClusterImage, present: PartitionImage, election: Election,
     wanted = others if election.leader is None else [broker for broker in others if broker == election.leader]
     leader = first_candidate(wanted, present.isr, image.brokers)
     if leader is None:
-        whom = "no replica" if election.leader is None else f"broker {election.leader} cannot: no replica"
-        raise EligibleLeadersNotAvailableError(
-            f"{what}: {whom} other than the leader {present.leader} is unfenced and in the ISR {present.isr}; the "
-            "last member cannot resign"
+        why = (
+            f"no replica other than the leader {present.leader} is unfenced and in the ISR {present.isr}"
+            if election.leader is None
+            else f"broker {election.leader} cannot take over from the leader {present.leader}: a successor must "
+            f"be another member of the ISR {present.isr}, and unfenced"
         )
+        raise EligibleLeadersNotAvailableError(f"{what}: {why}; the last member cannot resign")
     return leader
 
 

@@ -143,10 +143,6 @@ def _erasure(image: ClusterImage, wanted: WantedErasure) -> tuple[Sequence[Metad
         raise PolicyViolationError(
             f"{what}: its topic got cleanup.policy=snapshot after the search for its records: run erase again"
         )
-    if config.remote_storage_enable and config.compacts and config.remote_iceberg_table:
-        raise PolicyViolationError(
-            f"{what}: no record can be erased from a tiered topic with cleanup.policy=compact and an Iceberg table"
-        )
     if config.remote_storage_enable and not wanted.remote:
         raise PolicyViolationError(
             f"{what}: its topic became tiered after the search for its records: run erase again"

@@ -1,7 +1,7 @@
 """The one fold of the metadata: live path, recovery, snapshots and tests all call ``apply``.
 
-The derivations of a replay (protocol section 4): the ISRs and leaders that follow when a broker is registered,
-fenced or unfenced. So each of these events is one small record.
+A replay derives the ISRs and leaders that follow when a broker is registered, fenced or unfenced (protocol section
+4). So each of these events is one small record.
 """
 
 from __future__ import annotations
@@ -184,7 +184,8 @@ class _ImageDraft:
             return  # No partition has a replica on a broker that is not registered.
         same = now.incarnation_folder == before.incarnation_folder
         for topic_id, partition in self._partitions_on(broker_id):
-            # The old incarnation's data is gone: it leaves every ISR, even as the last member (protocol V5).
+            # The old incarnation's data is gone: the broker leaves every ISR, even as the last member (protocol
+            # V5).
             isr = partition.isr if same else _without(partition.isr, broker_id)
             if any(incarnation_folder == one.incarnation_folder for one in partition.lost):
                 isr = (broker_id,)
@@ -203,7 +204,7 @@ class _ImageDraft:
     def _unfence(self, record: UnfenceBrokerRecord) -> None:
         broker = self._broker(record.broker_id)
         if broker.broker_epoch != record.broker_epoch:
-            raise CorruptionError(f"{record} unfences another registration than {broker}")
+            raise CorruptionError(f"{record} unfences a registration other than {broker}")
         self._brokers[record.broker_id] = replace(broker, fenced=False, fenced_by_hand=False)
         for topic_id, partition in self._partitions_on(record.broker_id):
             self._put_isr(topic_id, partition, partition.isr, None)
@@ -217,7 +218,7 @@ class _ImageDraft:
         self, topic_id: str, partition: PartitionImage, isr: tuple[int, ...], gone: Incarnation | None
     ) -> None:
         """Set the partition's ISR, and stop adding ``gone``. The leader stays if it is in the ISR and unfenced;
-        otherwise the preferred such replica leads, or none.
+        otherwise the first replica in order of preference that is both leads, or there is no leader.
         """
         leader, leader_epoch = partition.leader, partition.leader_epoch
         adding = partition.adding if gone is None else _without(partition.adding, gone.broker_id)
@@ -348,7 +349,7 @@ class _ImageDraft:
         return partitions[record.partition]
 
     def _partitions_on(self, broker_id: int) -> Iterator[tuple[str, PartitionImage]]:
-        """All partitions with a replica on the broker; the caller may replace the current one."""
+        """All partitions with a replica on the broker; the caller may replace the current partition."""
         for topic_id, topic in self._topics.items():
             for partition in self._changed.get(topic_id, topic.partitions):
                 if broker_id in partition.replicas:

@@ -1,8 +1,8 @@
 """The state of the cluster as frozen values, made by ``stratalog.engine.metadata.fold``.
 
-Broker, topic and partition images are ``msgspec`` structs, because a large cluster has a million of them: they are
-built in a fraction of the time of a dataclass, and the garbage collector does not track topics and partitions.
-Mappings of a finished image never change; a change makes new ones that share entries with the old ones
+Broker, topic and partition images are ``msgspec`` structs, because a large cluster has a million of them: a struct
+is built in a fraction of the time of a dataclass, and the garbage collector does not track topics and partitions.
+Mappings of a finished image never change; a change makes new mappings that share entries with the old mappings
 (``stratalog.engine.metadata.overlay``).
 """
 
@@ -34,7 +34,7 @@ class Incarnation(NamedTuple):
     directory_id: str
     root: str
     """The identity of the root's ``broker.json`` as an object; empty if unknown, which equals any identity. A
-    restored older copy has the directory id of the original, but another identity.
+    restored older copy has the directory id of the original, but a different identity.
     """
     incarnation_folder: str
     """See ``BrokerImage``."""
@@ -58,13 +58,13 @@ class BrokerImage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     log_dir: str
     fenced: bool
     incarnation_folder: str = msgspec.field(name="home")
-    """The folder below the root with its replicas. Each incarnation has its own, so that late writers of an
-    earlier incarnation write where no reader looks (protocol section 1).
+    """The folder below the root that holds the broker's replicas. Each incarnation has its own folder, so that
+    late writers of an earlier incarnation write where no reader looks (protocol section 1).
     """
     root: str = ""
     """See ``Incarnation``."""
     fenced_by_hand: bool = msgspec.field(default=False, name="held")
-    """It stays fenced until an operator unfences it, even if its root answers."""
+    """Whether the broker stays fenced until an operator unfences it, even if its root answers."""
 
     def __post_init__(self) -> None:
         if self.fenced_by_hand and not self.fenced:
@@ -72,7 +72,7 @@ class BrokerImage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def incarnation(self) -> Incarnation:
-        """The identity of its root at its registration."""
+        """The identity of the broker's root at the broker's registration."""
         return Incarnation(self.broker_id, self.directory_id, self.root, self.incarnation_folder)
 
 
@@ -87,8 +87,8 @@ class PartitionImage(
     replicas: tuple[Int64, ...]
     """Distinct brokers in order of preference. During a reassignment: the original replicas, then ``joining``."""
     assignments: tuple[Int64, ...]
-    """By replica, the metadata offset of the record that placed the replica on its broker; part of its folder's
-    name.
+    """By replica, the metadata offset of the record that placed the replica on its broker. This offset is part of
+    the name of the replica's folder.
     """
     leader: Int64 | None
     """A member of the ISR, or None."""
@@ -102,13 +102,16 @@ class PartitionImage(
     log_start_offset: Int64
     """Never decreases."""
     partition_epoch: Int64
-    """Grows by one with every change of the partition, except of ``written_to``, and with every removal rule."""
+    """Grows by one with every change of the partition, except a change of ``written_to``, and with every removal
+    rule.
+    """
     target: tuple[Int64, ...] = ()
-    """The final replicas, in order of preference, of the reassignment in progress; empty without one. Distinct,
-    and a subset of ``replicas``."""
+    """The final replicas of the reassignment in progress, in order of preference: distinct, and a subset of
+    ``replicas``. Empty without a reassignment.
+    """
     joining: tuple[Int64, ...] = ()
-    """The replicas that the reassignment has added: the last ones of ``replicas``, all in ``target``. Never all
-    replicas; empty if and only if ``target`` is.
+    """The replicas that the reassignment has added: the last of ``replicas``, all in ``target``, and never all
+    replicas. Empty if and only if ``target`` is empty.
     """
     lost: tuple[Incarnation, ...] = ()
     """While the ISR is empty: the storages of its last members, each of a broker in ``replicas``. If one of these
@@ -122,7 +125,7 @@ class PartitionImage(
     """The latest leader epoch whose leader continued from the end of the remote log; 0 if there is none."""
     written_to: Int64 = 0
     """A high watermark that was above the log start when it was recorded: all members of the ISR have had records
-    up to it. 0: unknown, or an election has abandoned those records.
+    up to this offset. 0: unknown, or an election has abandoned those records.
     """
 
     def __post_init__(self) -> None:
@@ -148,12 +151,12 @@ class PartitionImage(
 
     @property
     def original(self) -> tuple[Int64, ...]:
-        """The replicas before the reassignment in progress; without one, the replicas."""
+        """The replicas before the reassignment in progress; without a reassignment, the current replicas."""
         return self.replicas[: len(self.replicas) - len(self.joining)]
 
 
 class TopicImage(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
-    """One topic. It contains its configs, so they cannot outlive it."""
+    """One topic. The image of a topic contains its configs, so the configs cannot outlive the topic."""
 
     name: str
     topic_id: str
@@ -224,7 +227,7 @@ class PartitionView:
     replicas: tuple[int, ...]
     """In order of preference."""
     assignments: Mapping[int, int]
-    """By broker id, the metadata offset of the record that placed its replica."""
+    """By broker id, the metadata offset of the record that placed the broker's replica."""
     partition_epoch: int
     log_start_offset: int
     brokers: Mapping[int, BrokerImage]
@@ -272,14 +275,14 @@ class PartitionView:
 
     def has_min_isr(self, min_insync_replicas: int) -> bool:
         """Whether the ISR is large enough to acknowledge and commit records; for a partition with fewer replicas
-        than ``min.insync.replicas``, whether it contains all of them (KIP-966).
+        than ``min.insync.replicas``, whether the ISR contains all replicas (KIP-966).
         """
         return len(self.isr) >= min(min_insync_replicas, len(self.replicas))
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterImage:
-    """The whole cluster at ``next_offset``."""
+    """The state of the cluster at ``next_offset``."""
 
     cluster_id: str = ""
     """Empty before the first record."""
@@ -295,12 +298,12 @@ class ClusterImage:
     """The dynamic configs of the cluster: its own configs, and the defaults of topic configs."""
     rules: Mapping[str, Mapping[int, tuple[CommittedRule, ...]]] = field(default_factory=dict)
     """By topic id and partition: the rules that remove records at unchanged offsets
-    (``stratalog.partitions.removal``), ascending. These are the last rule, and the earlier ones that the next rule
-    needs. Partitions without a rule are absent.
+    (``stratalog.partitions.removal``), ascending. These are the last rule, and the earlier rules that the next
+    rule needs. Partitions without a rule are absent.
     """
     erasures: Mapping[str, Mapping[int, tuple[Erasure, ...]]] = field(default_factory=dict)
-    """By topic id and partition, ascending: the last erasure, and all erasures that some replica has not carried
-    out (``stratalog.partitions.erasure``). Partitions that never had an erasure are absent.
+    """By topic id and partition, ascending: the last erasure, and all erasures that some replica has not applied
+    (``stratalog.partitions.erasure``). Partitions that never had an erasure are absent.
     """
     next_offset: int = 0
     """The metadata offset up to which (exclusive) records are folded in."""

@@ -1,4 +1,4 @@
-"""Copies of large mappings whose cost depends on the changes, not on the size. Pure."""
+"""Copies of large mappings. The cost of a copy depends on the changes, not on the size of the mapping. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ _PART = 32
 class Overlay(MutableMapping[K, V]):
     """A copy of a mapping that shares unchanged entries with it. The original must not change any more.
 
-    A copy copies the changes since ``base``; ``rebase`` makes them a new base when they have grown to a fraction
-    of the old one. So a few changes of a large mapping cost almost nothing, and many cost no more than in a dict.
+    A copy of an overlay copies only the changes since ``base``. When the changes have grown to a fraction of the
+    base, ``rebase`` makes a new base that includes them. So a few changes of a large mapping cost almost nothing,
+    and many changes cost no more than in a dict.
     """
 
     __slots__ = ("_size", "base", "changed", "gone")

@@ -1,7 +1,7 @@
 """Commands on partitions, in batches: one commit serves all partitions of a run.
 
-Each partition that cannot be changed is refused individually, with an error that says what its proposer should do;
-the others proceed.
+Each partition that cannot be changed is refused individually, with an error that says what the proposer should do.
+The other partitions are changed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Altered(_Answer):
 
 @dataclass(frozen=True, slots=True)
 class RefusedPartition(_Answer):
-    """The partition is unchanged; ``error`` has the reason, and its class implies the remedy."""
+    """The partition is unchanged; ``error`` has the reason, and the class of the error implies the remedy."""
 
     error: StratalogError
 
@@ -71,9 +71,9 @@ def decide_each(
     requests: Sequence[R],
     change: Callable[[ClusterImage, PartitionImage, R], PartitionChangeRecord | None],
 ) -> Decision[tuple[PartitionAnswer, ...]]:
-    """One answer per request, in order. ``change`` returns the record that carries a request out, None if there is
-    nothing to change, or raises the refusal. Only the first of several requests for one partition is considered,
-    because the first one makes the partition epoch of the others outdated.
+    """Return one answer per request, in order. ``change`` returns the record for a request, or None if there is
+    nothing to change, or raises the refusal. Of several requests for one partition, only the first is considered,
+    because it makes the partition epoch of the others outdated.
     """
     records: dict[TopicIdPartition, PartitionChangeRecord | None] = {}
     answers: list[PartitionAnswer] = []
@@ -112,7 +112,7 @@ class IsrProposal:
     partition: int
     leader_epoch: int
     partition_epoch: int
-    """The partition epoch of the view for the proposal."""
+    """The partition epoch of the view on which the proposal is based."""
     isr: tuple[Member, ...]
     adding: tuple[Member, ...] = ()
 
@@ -125,7 +125,7 @@ class AlterPartition:
 
     Expanding by F takes two commands: the first *adds* F, the second makes it a member. A proposal that leaves no
     *joining* replica outside the ISR also completes the reassignment, in the same record: the replicas become the
-    target, and all others leave the ISR and stop leading. Such a proposal may be for the current ISR.
+    target, and all other replicas leave the ISR and stop leading. Such a proposal may be for the current ISR.
     """
 
     proposals: tuple[IsrProposal, ...]
@@ -136,7 +136,7 @@ class AlterPartition:
 
 
 def _change(image: ClusterImage, present: PartitionImage, proposal: IsrProposal) -> PartitionChangeRecord | None:
-    """The record that carries the proposal out; None when there is nothing to change."""
+    """The record that makes the proposed change; None when there is nothing to change."""
     what = name_of(image, proposal)
     if proposal.leader_epoch != present.leader_epoch:
         raise FencedLeaderEpochError(
@@ -156,8 +156,8 @@ def _change(image: ClusterImage, present: PartitionImage, proposal: IsrProposal)
         raise InvalidCallError(f"{what}: its leader {present.leader} is not in the proposed ISR {isr}")
     if not set(isr) <= {*present.isr, *present.adding}:
         raise InvalidCallError(
-            f"{what}: {sorted(set(isr) - {*present.isr, *present.adding})} must be *added* by a commit of its "
-            "own before it joins the ISR"
+            f"{what}: brokers {sorted(set(isr) - {*present.isr, *present.adding})} must first be *added* by a "
+            "separate commit, before they join the ISR"
         )
     for member in (*proposal.isr, *proposal.adding):
         _check_eligible(image.brokers[member.broker_id], member, what)
@@ -191,8 +191,8 @@ class LogStart:
     partition: int
     log_start_offset: int
     leader_epoch: int | None = None
-    """The epoch of the leader whose log contains it; None: the current one. After an unclean election, a log start
-    of an earlier leader may be beyond the log, and appends would be below the log start.
+    """The epoch of the leader whose log contains this log start; None: the current leader epoch. After an unclean
+    election, a log start of an earlier leader may be beyond the log, and appends would be below the log start.
     """
     generation: int | None = None
     """The generation of the snapshot that ends there; None: no snapshot is the reason. A snapshot from before an
@@ -269,10 +269,12 @@ class WantedRule:
     this time.
     """
     committed_ms: int
-    """The latest of the clocks' times. The ``delete.retention.ms`` of the previous rule counts from this time."""
+    """The latest of the clocks' times, from which the ``delete.retention.ms`` of the previous rule is counted."""
     delete_retention_ms: int
     partition_epoch: int
-    """The partition epoch of the view whose ISR, and the replicas being added, have applied the previous rule."""
+    """The partition epoch of the view in which all members of the ISR, and all replicas being added, have applied
+    the previous rule.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,16 +335,16 @@ class AddRules:
         config = topic_config(topic.configs, image.configs, f"topic {topic.name!r}")
         if not config.compacts:
             raise InvalidUpdateVersionError(
-                f"{name_of(image, wanted)}: no rule can remove its records, because its cleanup.policy is "
-                f"{config.cleanup_policy} now; set it to compact to remove them"
+                f"{name_of(image, wanted)}: no rule can remove its records, because cleanup.policy is now "
+                f"{config.cleanup_policy}; to remove records, set cleanup.policy to compact"
             )
         return present
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptRules:
-    """Give the partitions of a restored topic the rules that their remote logs follow, except partitions that have
-    a later rule. Answer: the number of rules given.
+    """Give the partitions of a restored topic the rules that their remote logs have applied, except partitions
+    that have a later rule. Answer: the number of rules given.
     """
 
     topic_id: str
@@ -373,7 +375,7 @@ class WrittenUpTo:
     partition: int
     high_watermark: int
     leader_epoch: int
-    """The epoch of the leader whose log has it."""
+    """The epoch of the leader whose log has this offset."""
 
 
 @dataclass(frozen=True, slots=True)

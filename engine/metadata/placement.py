@@ -21,7 +21,7 @@ def place_replicas(
     racks: Mapping[int, str | None], partitions: int, replication_factor: int, rng: random.Random
 ) -> list[tuple[int, ...]]:
     """Replicas of each partition in order of preference, the leader first. ``racks`` gives the rack of every
-    usable broker; brokers without a rack count as one rack.
+    usable broker; brokers without a rack are treated as one rack.
 
     Raises: InvalidReplicationFactorError.
     """
@@ -40,7 +40,9 @@ class Placer:
     def __init__(
         self, racks: Mapping[int, str | None], rng: random.Random, full: Mapping[int, str | None] | None = None
     ) -> None:
-        """``racks`` has every usable broker; ``full`` the brokers that hold replicas but take no more."""
+        """``racks`` has every usable broker; ``full`` the brokers that hold replicas but cannot take more
+        replicas.
+        """
         self._racks = {**(full or {}), **racks}
         self._members: dict[str | None, list[int]] = {}
         for broker_id in sorted(racks):
@@ -67,7 +69,7 @@ class Placer:
         return tuple(chosen)
 
     def count(self, replicas: Sequence[int], times: int = 1) -> None:
-        """Count a placed partition, its preferred leader first; ``times`` -1 removes it."""
+        """Count a placed partition, its preferred leader first; ``times`` -1 removes the partition."""
         self._rack_leaders[self._racks[replicas[0]]] += times
         self._leaders[replicas[0]] += times
         for broker_id in replicas:

@@ -1,6 +1,6 @@
 """Metadata changes that follow from the probed state of the brokers' roots. Pure.
 
-The last member of an ISR stays in it when fenced, so the order of the commits matters to a partition whose whole
+The last member of an ISR stays in it when fenced, so the order of the commits matters to a partition whose entire
 ISR is affected at the same time. Brokers that have certainly lost data are removed first, then brokers with a
 foreign root, then brokers whose root merely does not answer.
 """
@@ -72,7 +72,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class ProbedMetadata:
-    """The metadata after committing the results of the probe; ``notes`` describe abnormal ones."""
+    """The metadata after committing the results of the probe; ``notes`` describe abnormal results."""
 
     image: ClusterImage
     notes: tuple[str, ...]
@@ -159,7 +159,7 @@ def _what_another_is(broker: BrokerImage, registration: RegisterBroker) -> str:
 
 
 def _not_trustworthy(image: ClusterImage, found: Sequence[Found]) -> str | None:
-    """The reason why nothing may be committed on this probe; None if it may."""
+    """The reason why nothing may be committed on this probe; None if changes may be committed."""
     voters = {voter.broker_id for voter in image.voters}
     findings = {each.broker_id: each.finding for each in found}
     same = {broker for broker in voters if isinstance(findings.get(broker), Same)}
@@ -169,8 +169,8 @@ def _not_trustworthy(image: ClusterImage, found: Sequence[Found]) -> str | None:
         return (
             f"nothing was changed: roots of the metadata voters {_listed(voters)} were "
             "moved, or restored from a copy. If the roots are complete, bootstrap these brokers with "
-            "--trust-copy. If they are older copies, later commits may be lost: bootstrap the brokers without "
-            "--trust-copy"
+            "--trust-copy. If they are older copies, commits after the copy may be lost: bootstrap the brokers "
+            "without --trust-copy"
         )
     return (
         f"nothing was changed: this driver cannot reach the roots of a majority of the metadata voters "

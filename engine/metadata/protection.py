@@ -1,8 +1,8 @@
 """Topics with records that must not be deleted before a time (``protect.until.ms``). Pure.
 
-Records leave a log only by a metadata change: its log start grows, its topic is removed, or its remote log is
-abandoned. Files are deleted after that change, and because of it. So one check of the records of a commit, against
-the commit's image, covers every job and driver: ``check_protected``.
+Records are removed from a log only by a metadata change: the log start grows, the topic is removed, or the remote
+log is abandoned. Files are deleted only after such a change, and because of it. So one check of the records of a
+commit, against the commit's image, covers every job and driver: ``check_protected``.
 """
 
 from __future__ import annotations

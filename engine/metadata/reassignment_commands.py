@@ -1,4 +1,4 @@
-"""Reassignments: other replicas for a partition, added before the old ones are removed (KIP-455)."""
+"""Reassignments: new replicas for a partition, which are added before the old replicas are removed (KIP-455)."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class AlterPartitionReassignments:
     NO_REASSIGNMENT_IN_PROGRESS or INVALID_UPDATE_VERSION (the second reassignment of one partition in a batch).
 
     New replicas are *joining* until all of them are in the ISR; then ``AlterPartition`` completes the
-    reassignment. A reassignment without new replicas completes immediately. Until then the replicas are the
-    original and the joining ones, so a cancel restores the partition.
+    reassignment. A reassignment without new replicas completes immediately. Until a reassignment is complete, the
+    partition has the original and the joining replicas, so a cancel restores the original replicas.
     """
 
     reassignments: tuple[Reassignment, ...]
@@ -104,8 +104,8 @@ def _reassign(image: ClusterImage, present: PartitionImage, wanted: Reassignment
 
 
 def _check_not_erasing(image: ClusterImage, present: PartitionImage, wanted: Reassignment, what: str) -> None:
-    """Check that every replica has carried out the erasures. The remaining replicas may still have erased records.
-    No election would choose such a replica, so the partition would never have a leader again.
+    """Check that every replica has applied the erasures. Otherwise the remaining replicas may still have erased
+    records. No election would choose such a replica, so the partition would never have a leader again.
 
     Raises: InvalidReplicaAssignmentError.
     """
@@ -120,7 +120,7 @@ def _check_not_erasing(image: ClusterImage, present: PartitionImage, wanted: Rea
 def _check_target(image: ClusterImage, present: PartitionImage, target: tuple[int, ...], what: str) -> None:
     if not target or len(set(target)) != len(target):
         raise InvalidReplicaAssignmentError(
-            f"{what}: {target} cannot be its replicas: give at least one, and none twice"
+            f"{what}: {target} cannot be its replicas: give at least one broker, and no broker twice"
         )
     for broker_id in target:
         if image.broker(broker_id).fenced and broker_id not in present.replicas:

@@ -65,7 +65,7 @@ class _PlanFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def parse_plan(text: str | bytes, what: str) -> ReplicaPlan:
-    """Parse a plan from JSON in the format of Kafka's ``kafka-reassign-partitions``; ``what`` names it.
+    """Parse a plan from JSON in the format of Kafka's ``kafka-reassign-partitions``; ``what`` names the text.
 
     Raises: InvalidCallError saying where the text is wrong.
     """
@@ -119,8 +119,8 @@ def plain_plan(plan: ReplicaPlan) -> ReplicaPlan:
 def check_plan(image: ClusterImage, plan: ReplicaPlan) -> None:
     """Check the plan as a whole, independent of the state of brokers.
 
-    Raises: UnknownTopicOrPartitionError, UnknownBrokerError naming all of them; InvalidReplicaAssignmentError for
-        a partition without replicas, or with two on one broker.
+    Raises: UnknownTopicOrPartitionError, UnknownBrokerError naming all that are unknown;
+        InvalidReplicaAssignmentError for a partition without replicas, or with two on one broker.
     """
     unknown = [
         key
@@ -142,7 +142,7 @@ def check_plan(image: ClusterImage, plan: ReplicaPlan) -> None:
 
 
 def check_brokers(image: ClusterImage, brokers: Iterable[int]) -> None:
-    """Check that the brokers are registered. Raises: UnknownBrokerError naming all that are not."""
+    """Check that the brokers are registered. Raises: UnknownBrokerError naming all that are not registered."""
     unknown = sorted(set(brokers) - image.brokers.keys())
     if unknown:
         raise UnknownBrokerError(
@@ -188,7 +188,7 @@ def goal(partition: PartitionImage) -> tuple[int, ...]:
 
 
 class _Planner:
-    """Applies a change to one partition after the other, considering the load of the whole cluster."""
+    """Applies a change to one partition after the other, considering the load of the entire cluster."""
 
     def __init__(self, image: ClusterImage, change: ReplicaChange) -> None:
         self._change = change
@@ -209,7 +209,7 @@ class _Planner:
         """
         after = self._resized(self._drained(self._added_and_removed(self._moved(before))), isr)
         self._placer.count(before, -1)
-        if before[0] not in after:  # the preferred leader leaves: which candidate leads least?
+        if before[0] not in after:  # another replica must become the preferred leader
             first = self._placer.leader([b for b in after if b not in self._fenced] or after)
             after = (first, *(b for b in after if b != first))
         self._placer.count(after)
@@ -219,7 +219,7 @@ class _Planner:
         for source, destination in self._change.move.items():
             if source in replicas and destination in replicas:
                 raise InvalidReplicaAssignmentError(
-                    f"broker {destination} already has a replica, so that of broker {source} cannot "
+                    f"broker {destination} already has a replica, so the replica on broker {source} cannot "
                     f"move there; remove the replica from {source}, or move it elsewhere"
                 )
             replicas = tuple(destination if broker == source else broker for broker in replicas)
@@ -261,7 +261,7 @@ class _Planner:
             if another is None:
                 raise InvalidReplicationFactorError(
                     f"replication factor {factor}, but only broker {', '.join(map(str, sorted(after)))} can "
-                    "have a replica; add brokers, or bring fenced ones back"
+                    "have a replica; add brokers, or bring back fenced brokers"
                 )
             after.append(another)
         while len(after) > factor:

@@ -20,8 +20,8 @@ from stratalog.partitions.removal import Rule
 
 EPOCH_GAP = 1_000
 """The distance of new leader epochs from the known ones of a history that comes from the remote tier, by a restore
-or an election. Leaders that we do not know about may have been elected, and may still be uploading. Files are
-named by epoch, and the files of such leaders must not be mistaken for files of the new history.
+or an election. Unknown leaders may have been elected, and may still be uploading. Files are named by epoch, and
+the files of such leaders must not be mistaken for files of the new history.
 """
 
 
@@ -53,7 +53,7 @@ class VotersRecord(_TypedRecord, frozen=True):
     cluster_id: str
     voters: tuple[VoterId, ...]
     replaced: tuple[Int64, ...] = msgspec.field(default=(), name="awaited")
-    """Brokers that are not voters now, but will be again with other storage."""
+    """Brokers that are not voters now, but will be voters again with different storage."""
 
 
 class NoOpRecord(_TypedRecord, frozen=True):
@@ -61,10 +61,10 @@ class NoOpRecord(_TypedRecord, frozen=True):
 
 
 class RegisterBrokerRecord(_TypedRecord, frozen=True):
-    """A broker's root was found; the offset of this record is its broker epoch. Unfences the broker.
+    """A broker's root was found; the offset of this record is the broker's new epoch. Unfences the broker.
 
     ``root`` is the identity of the root's ``broker.json`` as an object; empty if unknown. ``trusted``: an operator
-    vouches that the root is a faithful copy of the one registered with this directory id.
+    vouches that the root is a faithful copy of the root registered with this directory id.
     """
 
     broker_id: Int64
@@ -107,7 +107,9 @@ class TopicRecord(_TypedRecord, frozen=True):
 
 
 class TopicSchemaRecord(_TypedRecord, frozen=True):
-    """The declared schemas of a topic have grown (``stratalog.partitions.growth``); contains all of them."""
+    """The declared schemas of a topic have grown (``stratalog.partitions.growth``); the record contains all
+    declared schemas.
+    """
 
     topic_id: str
     key_schema: str | None = None
@@ -133,8 +135,8 @@ class PartitionRecord(_TypedRecord, frozen=True):
 class PartitionChangeRecord(_TypedRecord, frozen=True):
     """A change of a partition; absent fields are unchanged.
 
-    A record with a leader is an election: even for the same leader it begins a new leader epoch, and ends adding
-    replicas unless the record says otherwise.
+    A record with a leader is an election. Even for the same leader, an election begins a new leader epoch, and
+    stops adding replicas unless the record says otherwise.
     """
 
     topic_id: str
@@ -182,8 +184,9 @@ class ErasureRecord(_TypedRecord, frozen=True):
 
 
 class ErasedEverywhereRecord(_TypedRecord, frozen=True):
-    """Every replica of the partition has carried out its erasures up to this generation: their offsets are
-    forgotten."""
+    """Every replica of the partition has applied the erasures up to this generation, so the offsets of these
+    erasures are forgotten.
+    """
 
     topic_id: str
     partition: Int64

@@ -164,7 +164,7 @@ class CreateTopic:
 
     def _shape_differs(self, topic: TopicImage) -> list[str]:
         """Differences of the topic from the requested shape: both types, and requested partitions, replication
-        factor and configs. It may have other configs.
+        factor and configs. The topic may also have other configs.
 
         Raises: InvalidConfigError.
         """
@@ -226,7 +226,7 @@ class CreatePartitions:
         racks = {broker.broker_id: broker.rack for broker in image.brokers.values() if not broker.fenced}
         if factor > len(racks):
             raise InvalidReplicationFactorError(
-                f"{what} has {factor} replicas of each partition, but {len(racks)} brokers are unfenced"
+                f"{what} has {factor} replicas of each partition, but only {len(racks)} brokers are unfenced"
             )
         fenced = {broker.broker_id: broker.rack for broker in image.brokers.values() if broker.fenced}
         placer = Placer(racks, random.Random(f"{topic.topic_id} {present}"), fenced)
@@ -270,7 +270,7 @@ class DeleteTopic:
 @dataclass(frozen=True, slots=True)
 class AlterTopic:
     """Grow the declared schemas of a topic (``stratalog.partitions.growth``). Answer: the added and widened
-    fields, such as ``value.gate``; empty when the topic has them all.
+    fields, such as ``value.gate``; empty when the topic already has all of them.
     """
 
     name: str
@@ -421,8 +421,8 @@ class RestoreTopic:
     """The topic's description, with the known leader epochs and log starts of its partitions."""
 
     def decide(self, image: ClusterImage) -> Decision[int]:
-        """Raises: InvalidCallError, InvalidTopicError, InvalidConfigError; TopicAlreadyExistsError when the name
-        has another topic; InvalidReplicationFactorError without an unfenced broker.
+        """Raises: InvalidCallError, InvalidTopicError, InvalidConfigError; TopicAlreadyExistsError when another
+        topic has the name; InvalidReplicationFactorError without an unfenced broker.
         """
         topic = self.topic
         what = f"topic {topic.name!r}"
@@ -431,7 +431,7 @@ class RestoreTopic:
         if topic.topic_id in image.topics and image.topics[topic.topic_id].name == topic.name:
             return Decision((), len(image.topics[topic.topic_id].first.replicas))
         if topic.name in image.topic_ids or topic.topic_id in image.topics:
-            raise TopicAlreadyExistsError(f"{what} already exists, but differs from the one to restore")
+            raise TopicAlreadyExistsError(f"{what} already exists, but differs from the topic to restore")
         if not topic.partitions:
             raise InvalidCallError(f"{what} is described without partitions")
         configs = {name: check_config(Scope.TOPIC, name, text, what) for name, text in topic.configs.items()}

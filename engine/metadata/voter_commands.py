@@ -1,6 +1,6 @@
 """Commands that add or remove one metadata voter at a time. Pure.
 
-``stratalog.engine.quorum.electorate`` explains why changing one at a time is safe.
+``stratalog.engine.quorum.electorate`` explains why changing one voter at a time is safe.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class AddVoter:
         broker_id = self.voter.broker_id
         if any(voter.broker_id == broker_id for voter in image.voters):
             raise InvalidCallError(
-                f"broker {broker_id} is a metadata voter with other storage: replace the voter, or remove it first"
+                f"broker {broker_id} is a metadata voter with different storage: replace the voter, or remove it "
+                "first"
             )
         replaced = tuple(other for other in image.replaced if other != broker_id)
         return _become(image, (*image.voters, self.voter), replaced)
@@ -53,7 +54,7 @@ class AddVoter:
 @dataclass(frozen=True, slots=True)
 class RemoveVoter:
     """Remove a broker from the voters; its storage is unchanged. Changes nothing for a broker that is not a voter.
-    ``returning``: it will be added again with other storage. Answer: the voters.
+    ``returning``: the broker will be added again with different storage. Answer: the voters.
     """
 
     broker_id: int

@@ -57,7 +57,7 @@ class Batch:
     records: tuple[MetadataRecord, ...]
     """The records in ``content``."""
     repeated: tuple[BatchRecords, ...] = ()
-    """Batches directly before it, ascending; the last one ends where this one begins."""
+    """The batches directly before this batch, ascending; the last of them ends where this batch begins."""
     signed: bool = False
     """Whether the file has a tag, which was verified before."""
 
@@ -80,7 +80,7 @@ def encode_batch(
     repeated: Sequence[BatchRecords] = (),
 ) -> bytes:
     """Encode the data file ``content.name``. ``lineage`` includes the epoch of the file. The file repeats those
-    batches of ``repeated`` that are in ``lineage``. It is signed with ``key`` if given.
+    batches of ``repeated`` that are in ``lineage``. With ``key``, the file is signed.
 
     Raises: InvalidCallError for a batch that is too large to be read again.
     """
@@ -122,7 +122,8 @@ def _too_large(count: int, size_bytes: int) -> InvalidCallError:
 
 
 def decode_batch(cluster_id: str, name: DataName, data: bytes, what: str) -> Batch:
-    """The batch of the data file ``name``, checksums verified; ``what`` names the file in errors.
+    """Return the batch of the data file ``name``, after its checksums are verified; ``what`` names the file in
+    errors.
 
     Raises: CorruptSegmentError for a truncated, damaged or foreign file; CorruptionError for a record of a
         later version; InconsistentClusterIdError for a batch of another cluster.

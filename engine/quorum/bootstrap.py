@@ -1,9 +1,9 @@
 """Creates the first batch of a metadata log, and finds the voters that it names.
 
 The cluster file names voters by broker; the log's latest ``VotersRecord`` names the *incarnation* of the root. A
-root that was wiped and formatted again is a broker, but not a voter. Formatting a cluster handles the roots of the
-voters first, then ``bootstrap``, then the other roots. So a formatted root outside the voters shows that there was
-a log.
+root that was wiped and formatted again belongs to a broker, but is not a voter. When a cluster is formatted, the
+roots of the voters come first, then ``bootstrap``, then the other roots. So a formatted root of a broker that is
+not a voter shows that there was a log.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from stratalog.partitions.store.protocol import Store
 
 
 def bootstrap(cluster_id: str, log: MetadataLog, voters: Sequence[Voter], others: Mapping[int, Store]) -> None:
-    """Create the metadata log of a new cluster; do nothing when it already exists with these voters.
+    """Create the metadata log of a new cluster; do nothing when the log already exists with these voters.
 
-    ``log`` is over ``voters``, whose roots are formatted; ``others`` are the roots of all other brokers.
+    ``log`` is the log of ``voters``, whose roots are formatted; ``others`` are the roots of all other brokers.
 
-    Raises: InvalidCallError when the cluster has other voters, or has lost its log; CorruptionError,
+    Raises: InvalidCallError when the cluster has different voters, or its log is lost; CorruptionError,
         RetriableError kinds.
     """
     ids = tuple(VoterId(voter.broker_id, voter.directory_id) for voter in voters)
@@ -75,14 +75,14 @@ def _refuse_lost_log(cluster_id: str, others: Mapping[int, Store]) -> None:
             raise MetadataLostError(
                 f"broker {broker_id} ({store.uri}) already belongs to cluster {cluster_id!r}, but no voter has "
                 "its metadata: a voter's storage was lost or is not mounted; "
-                "mount or recover it, or restore the cluster from the remote tier under another id"
+                "mount or recover that storage, or restore the cluster from the remote tier under another id"
             )
 
 
 def _check_same(image: ClusterImage, cluster_id: str, ids: Sequence[VoterId]) -> None:
     if image.cluster_id != cluster_id or set(image.voters) != set(ids):
         raise InvalidCallError(
-            f"the metadata log belongs to cluster {image.cluster_id!r} with voters {image.voters}, not of "
+            f"the metadata log belongs to cluster {image.cluster_id!r} with voters {image.voters}, not to "
             f"{cluster_id!r} with {tuple(ids)}"
         )
 
@@ -109,19 +109,20 @@ def find_log(
     key: ClusterKey | None = None,
     whose: Mapping[int, BrokerFile] = MappingProxyType({}),
 ) -> FoundLog:
-    """The voters of an existing cluster, and their log. ``stores`` are the roots of all brokers, ``named`` the
-    voters in the cluster file, ``whose`` the known owners of some roots. If these do not include the log's own
-    voters, all brokers are listed. ``cached`` is an earlier log, used if it fits. ``as_logged`` ignores the voters
-    in the file. With ``key``, unsigned objects are ignored.
+    """Find the voters of an existing cluster, and their log. ``stores`` are the roots of all brokers, ``named``
+    the voters in the cluster file, ``whose`` the known owners of some roots. If the named voters do not include
+    all voters of the log, all brokers are listed. ``cached`` is an earlier log, used if it fits. ``as_logged``
+    ignores the voters in the file. With ``key``, unsigned objects are ignored.
 
-    For any length of the log, the function reads from each voter of a majority its ``broker.json`` before (unless
-    in ``whose``) and after a listing, then the latest snapshot (2 requests) and the last batch: 6 requests with
-    one voter, 9 with three. If batches are large, the last ones repeat few earlier batches, and this takes up to 3
-    more requests. The protocol's minimum is 2 per voter of a majority, 1 for the snapshot, and 1 for the batch.
+    The number of requests does not depend on the length of the log. The function reads ``broker.json`` of each
+    voter of a majority before (unless it is in ``whose``) and after a listing, then the latest snapshot (2
+    requests) and the last batch: 6 requests with one voter, 9 with three. Large batches repeat few earlier
+    batches; then the function needs up to 3 more requests. The protocol's minimum is 2 per voter of a majority, 1
+    for the snapshot, and 1 for the batch.
 
-    Raises: InvalidCallError when there is no cluster, or the voters in the file are not those of the log;
+    Raises: InvalidCallError when there is no cluster, or the voters in the file differ from the log's voters;
         InconsistentClusterIdError, LogDirError for a foreign root; NoMajorityError, or StorageAuthorizationError
-        when all of them refuse this driver; CorruptionError kinds.
+        when all voters refuse this driver; CorruptionError kinds.
     """
     others = {broker: store for broker, store in stores.items() if broker not in named}
     search = Search(cluster_id, cached, note, loading, key, whose)
@@ -151,8 +152,9 @@ def find_log(
     brokers = {voter.broker_id for voter in state.image.voters}
     if brokers | set(state.image.replaced) != set(named) and not as_logged:
         raise InvalidCallError(
-            f"the cluster file names brokers {sorted(named)} as voters, the metadata log {sorted(brokers)}: "
-            "change voters with stratalog quorum, not by editing the file; name the voters of the log in the file"
+            f"the cluster file names brokers {sorted(named)} as voters, but the metadata log names "
+            f"{sorted(brokers)}: name the log's voters in the file; to change voters, use stratalog quorum "
+            "instead of editing the file"
         )
     if missing := sorted(brokers - stores.keys()):
         raise InvalidCallError(
@@ -169,8 +171,8 @@ _SNAPSHOTS = 2
 
 
 def sign_log(log: MetadataLog, clock: Clock) -> Upkeep:
-    """Sign the log; returns the result of the second snapshot. ``log`` has a key, and trusts the log as it is now.
-    Idempotent.
+    """Sign the log; returns the result of the second snapshot. ``log`` has a key, and accepts the existing
+    unsigned files. Idempotent.
 
     Raises: see ``keep_up``.
     """

@@ -1,8 +1,8 @@
 """A driver's cache of the metadata between its runs: a file on its machine.
 
-An observer's local state (KIP-630, "Loading Snapshots"): opening a cluster reads the cache, and only the later
-part of the log. It is used if the cluster's log continues it, by offset, epoch and lineage; a stale or damaged
-cache is ignored. Deleting it is safe.
+An observer's local state (KIP-630, "Loading Snapshots"): opening a cluster reads the cache, and then only the
+later part of the log. The cache is used if the cluster's log continues it, by offset, epoch and lineage; a stale
+or damaged cache is ignored. Deleting it is safe.
 
 The file is a digest, then the content in MessagePack. Reading it takes about 0.1 s at 100,000 partitions.
 """

@@ -1,7 +1,8 @@
 """Snapshots of the metadata log in the folders of its voters: written, read, copied (KIP-630, "Design").
 
-A snapshot contains a log that is known to be committed, up to its end, a batch boundary. So all snapshots of one
-offset have the same image, whichever driver makes them and when, and the first one that is frozen wins.
+A snapshot contains a log that is known to be committed. The end of the snapshot is a batch boundary. So all
+snapshots of one offset have the same image, whichever driver makes them and when, and the first snapshot that is
+frozen wins.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ Loading = Callable[[], AbstractContextManager[object]]
 
 
 def write_checkpoint(cluster_id: str, voter: Voter, state: LogState, clock: Clock) -> int | None:
-    """Freeze the snapshot of a committed log in the voter's folder. Returns its number of records, or None when it
-    exists.
+    """Freeze the snapshot of a committed log in the voter's folder. Returns the snapshot's number of records, or
+    None when the snapshot already exists.
 
     Raises: StorageError, OutcomeUnknownError: the bytes may be staged, but there is no file.
     """
@@ -58,7 +59,7 @@ def read_checkpoint(cluster_id: str, voter: Voter, name: CheckpointName, stored:
     """The log that a snapshot replaces; every byte is verified before any of it is used.
 
     Raises: CorruptSegmentError, CorruptionError, InconsistentClusterIdError naming the file; SourceChangedError
-        when it is gone; StorageError.
+        when the file is gone; StorageError.
     """
     snapshot = verify_checkpoint(cluster_id, voter, stored)
     try:
@@ -81,7 +82,7 @@ def verify_checkpoint(cluster_id: str, voter: Voter, stored: StoredObject) -> Sn
 
 
 def _signature(voter: Voter) -> Check:
-    """Checks a snapshot's tag before any of it is decoded."""
+    """Checks a snapshot's tag before any part of the snapshot is decoded."""
     key = voter.key
     if key is None:
         return believed
@@ -96,9 +97,10 @@ def _signature(voter: Voter) -> Check:
 def copy_checkpoint(cluster_id: str, source: VoterListing, name: CheckpointName, target: Voter) -> None:
     """Verify a snapshot that ``source`` lists, and copy it to ``target``.
 
-    A small snapshot is written from the verified bytes: a second read may return other bytes, and one corrupt
-    voter would corrupt another. A larger one is fetched in chunks (KIP-630, "Fetching Snapshots"), so that an
-    interrupted copy resumes; its parts are verified as one file before they get its name.
+    A small snapshot is written from the verified bytes: a second read might return other bytes, and then one
+    corrupt voter would corrupt another. A larger snapshot is fetched in chunks (KIP-630, "Fetching Snapshots"), so
+    that an interrupted copy resumes. The chunks are verified as one file before that file gets the snapshot's
+    name.
 
     Raises: see ``read_checkpoint``; OutcomeUnknownError.
     """

@@ -39,11 +39,11 @@ class Claim:
 
     @classmethod
     def of(cls, epoch: int, state: LogState, looks: Sequence[VoterLook], damaged: frozenset[VoterId]) -> Claim:
-        """An epoch that continues a log, from listings of the majority on which it was claimed.
+        """Make the claim of an epoch that continues a log, from listings of the majority on which it was claimed.
 
-        Below the log start of all of these voters, its lineage keeps only the epoch of the last record (that of
-        the snapshot); otherwise it would grow with every claim. Every majority includes one of these voters, and a
-        reader that needs earlier records finds a snapshot there.
+        Below the log start of all of these voters, the lineage keeps only the epoch of the last record, which is
+        the snapshot's epoch; otherwise the lineage would grow with every claim. Every majority includes one of
+        these voters, and a reader that needs earlier records finds a snapshot there.
         """
         start = min(look.log_start for look in looks)
         lineage = state.lineage.continued_by(epoch, state.end).truncated_from_start(max(start - 1, 0))
@@ -63,7 +63,7 @@ class Claim:
                 f"the metadata voters cannot become {after.image.voters}: change one voter at a time"
             )
         if changed and self.state.end == self.adopted_end:
-            raise InvalidCallError("the metadata voters can change only after another record was committed")
+            raise InvalidCallError("the metadata voters can change only after another record has been committed")
 
 
 class Refusals:
@@ -91,8 +91,8 @@ class Refusals:
         self._errors.pop(voter.id, None)
 
     def as_error(self, what: str) -> StorageRefusedError:
-        """The error for ``what``, which needs more voters than those that accept writes. Call it only if at least
-        one has refused.
+        """The error for ``what``, which needs more voters than those that accept writes. Call this only if at
+        least one voter has refused.
         """
         errors = list(self._errors.values())
         message = "; ".join(dict.fromkeys(map(str, errors)))

@@ -1,8 +1,8 @@
 """The engine's access to the metadata: read the image, submit a command.
 
-Commands of a driver's threads (several streams, for example) that arrive during a commit are decided one after the
-other, each on the result of those before it, and committed as one batch, each with its own answer or refusal
-(``stratalog.partitions.group_commit``).
+Commands that a driver's threads (several streams, for example) submit during a commit are decided one after the
+other, each on the result of the commands before it. They are committed as one batch, but each command gets its own
+answer or refusal (``stratalog.partitions.group_commit``).
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ Answer = TypeVar("Answer")
 T = TypeVar("T")
 
 MOST_BATCHES = 50
-"""The number of batches after the latest snapshot at which a commit takes the next one. A snapshot costs 15
-requests per voter, and 50 commits cost 150, so a snapshot adds a tenth to the cost of a commit. In CPU time a
-snapshot of 10,000 partitions equals 15 commits.
+"""The number of batches after the latest snapshot at which a commit takes the next snapshot. A snapshot costs 15
+requests per voter, and 50 commits cost 150, so a snapshot adds a tenth to the cost of a commit. A snapshot of
+10,000 partitions takes as much CPU time as 15 commits.
 """
 
 MOST_UNREPEATED = 4
 """The maximum number of batches since the latest snapshot that are too large for later batches to repeat: opening
-a cluster takes one request for each.
+a cluster takes one request for each of these batches.
 """
 
 _ATTEMPTS = 20
@@ -115,8 +115,8 @@ class MetadataClient:
     """Linearizable reads of the metadata, and commands on it. Thread-safe."""
 
     def __init__(self, log: MetadataLog, clock: Clock, note: Note, most_batches: int = MOST_BATCHES) -> None:
-        """``most_batches`` batches after the latest snapshot, a commit takes the next one. ``note`` receives its
-        failures.
+        """A commit takes a snapshot ``most_batches`` batches after the latest one. If that fails, ``note``
+        receives the failure.
         """
         self._log = log
         self._clock = clock
@@ -155,7 +155,7 @@ class MetadataClient:
         return self._commits.waiting
 
     def _agreed_ms(self) -> int | None:
-        """The time for deletion by time, from this driver and the voters' storage."""
+        """The time for deletion by time, from the clocks of this driver and of the voters' storage."""
         return agreed_by_most(self._clock.now_ms(), [voter.store.now_ms() for voter in self._log.voters])
 
     def with_log(self, work: Callable[[MetadataLog], T]) -> T:
@@ -164,11 +164,12 @@ class MetadataClient:
             return work(self._log)
 
     def submit(self, command: Command[Answer], *, dry_run: bool = False) -> Answer:
-        """Read, decide, commit; if another driver committed first, decide again on its result. ``dry_run``: return
-        the answer as it would be now, and commit nothing; the errors are the same.
+        """Read the image, decide the command, and commit; if another driver has committed first, decide again on
+        the new image. With ``dry_run``, return the answer as it would be now, and commit nothing; the errors are
+        the same.
 
         Raises: errors of the command's ``decide``, InvalidCallError for records that could not be read again, and
-            RetriableError kinds: nothing was changed. OutcomeUnknownError: the command may have been committed.
+            RetriableError kinds, if nothing was changed. OutcomeUnknownError: the command may have been committed.
             CorruptionError kinds.
         """
         if dry_run:
@@ -254,7 +255,7 @@ class MetadataClient:
         if image is None:  # other drivers are at work: a claim waits for them once; reading first would wait twice
             self._commit(asked)
             return
-        # Up to the first change, a refusal, or an answer that changes nothing, is based on a linearizable read.
+        # Refusals, and answers that change nothing, are based on a linearizable read, up to the first change.
         for at, one in enumerate(asked):
             outcome, records = one.decide_on(image, now_ms)
             if records:
@@ -285,10 +286,11 @@ class MetadataClient:
                 one.outcome = _Refused(failure or RetriableError(f"{what}; try again"))
 
     def _attempt(self, asked: Sequence[_Request]) -> None:
-        """Claim, decide, commit. A command that is in the log because of an earlier batch gets its outcome.
+        """Claim, decide, commit. A command that an earlier batch has put into the log gets the outcome of that
+        batch.
 
-        Findings under the claim are certain to last only once something is committed on top of them; so every exit
-        except an error of the log commits first.
+        The state that was read under the claim is certain to last only after something is committed on top of it.
+        So every exit except an error of the log commits first.
         """
         image, now_ms = self._log.claim(), self._agreed_ms
         outcomes: list[_Outcome] = []

@@ -1,4 +1,4 @@
-"""The contents of voters: the greatest log of some voters, and copies of it for the others."""
+"""The contents of voters: the greatest log of some voters, and copies of that log for the other voters."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Contents:
         self._loading = loading
         self._batches: dict[DataName, Batch] = {}
         self._repeated: dict[DataName, BatchRecords] = {}
-        """Batches that were read from inside later ones. A batch has the same content everywhere (I6)."""
+        """Batches that were read from inside later batches. A batch has the same content everywhere (I6)."""
         self._loaded: dict[CheckpointName, LogState] = {}
 
     def forget(self) -> None:
@@ -65,7 +65,7 @@ class Contents:
 
     def greatest(self, looks: Sequence[VoterLook], known: LogState, hint: LogState) -> LogState:
         """The log with the greatest position that any of the listings shows, folded. ``known`` is a committed log.
-        ``hint`` is an earlier log, used only if its lineage agrees with that of the result.
+        ``hint`` is an earlier log, used only if its lineage agrees with the lineage of the result.
 
         Raises: CorruptionError kinds when committed history has changed or cannot be read; SourceChangedError.
         """
@@ -79,7 +79,7 @@ class Contents:
         if known.end > 0 and _is_in_history(known, found) is False:
             raise CorruptionError(
                 f"the metadata log of cluster {self._cluster_id!r} lacks committed records: "
-                f"its history up to offset {known.end} differs from the one that was read"
+                f"its history up to offset {known.end} differs from the history that this driver read"
             )
         if hint.end > known.end:
             if _is_in_history(hint, found) and self._reaches(hint, found):
@@ -102,7 +102,7 @@ class Contents:
 
     def _found(self, last: DataName | CheckpointName, looks: Sequence[VoterLook], known_end: int) -> _GreatestLog:
         names = frozenset[DataName]().union(*(look.files for look in looks))
-        # All batches of an epoch have its lineage, and so does a snapshot that ends with it.
+        # All batches of an epoch have the epoch's lineage, and so does a snapshot that ends with the epoch.
         same = [name for name in names if name.epoch == last.epoch]
         if isinstance(last, DataName) or same:
             lineage = self.batch(max(same), looks).lineage
@@ -121,7 +121,7 @@ class Contents:
         return found.last.end_offset >= hint.end
 
     def _folded(self, found: _GreatestLog, known: LogState) -> LogState:
-        """The log, folded from the known one, or from the latest intact snapshot, whichever needs less reading."""
+        """The log, folded from the known log, or from the latest intact snapshot, whichever needs less reading."""
         later = {
             name
             for look in found.looks
@@ -139,7 +139,7 @@ class Contents:
                 if failure is None:
                     failure = error
                 if start is not None:
-                    self._note(f"{error}; the snapshot before it and the log are used")
+                    self._note(f"{error}; the previous snapshot and the log after it are used")
         assert failure is not None
         raise failure
 
@@ -177,7 +177,7 @@ class Contents:
         return *batch.repeated, batch.content
 
     def _gather(self, found: _GreatestLog, start: int) -> None:
-        """Read the batches starting at ``start``, the last one first: the batches that it repeats need no
+        """Read the batches starting at ``start``, the last batch first: the batches that it repeats need no
         request.
         """
         for name in reversed(found.live):
@@ -213,7 +213,7 @@ class Contents:
     def _load(self, name: CheckpointName, looks: Iterable[VoterLook]) -> LogState:
         """The log that a snapshot replaces, from any voter with an intact copy.
 
-        Raises: RetriableError when a voter might have it; otherwise CorruptionError kinds, or
+        Raises: RetriableError when a voter might have the snapshot; otherwise CorruptionError kinds, or
             InconsistentClusterIdError.
         """
         if name in self._loaded:
@@ -239,12 +239,12 @@ class Contents:
     # ----------------------------------------------------------------------------------- copies
 
     def bring_up(self, state: LogState, look: VoterLook, sources: Iterable[VoterLook]) -> None:
-        """Copy to a voter the parts of a log that it lacks, oldest first: files, and a snapshot if they are not
-        enough.
+        """Copy to a voter the parts of a log that it lacks, oldest first: files, and also a snapshot if the files
+        are not enough.
 
-        A new batch is not read back. It goes from memory, after its digest was checked, to a file that is durable
-        before it has its name; if the medium damages it later, a reader notices, and uses another voter's copy.
-        (Each copy of a snapshot is read back, because the log below it will be deleted.)
+        A new batch is not read back. The batch's digest is checked in memory, and the batch's file is durable
+        before it gets its name. If the medium damages the file later, a reader notices, and uses another voter's
+        copy. (Each copy of a snapshot is read back, because the log below it will be deleted.)
 
         Raises: RetriableError, CorruptionError kinds; OutcomeUnknownError.
         """

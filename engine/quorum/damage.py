@@ -1,23 +1,23 @@
 """Voters with untrustworthy files, and the log that a majority shows without them.
 
-The root of one voter may contain anything: names of epochs that no driver claimed, folders with names of files,
-snapshots of other histories. Such a voter is left out *as a whole*, as if it were unreachable. So safety does not
-depend on which voters are found damaged: only a majority of undamaged voters can show a log, and any two such
-majorities share a voter, and both have accepted its files. The repair needs an operator (``stratalog quorum``):
-delete the files that the error names, or replace the voter.
+The root of one voter may contain anything: names of epochs that no driver claimed, folders that are named like
+files, snapshots of other histories. Such a voter is left out *as a whole*, as if it were unreachable. So safety
+does not depend on which voters are found damaged: only a majority of undamaged voters can show a log, and any two
+such majorities share a voter, and both have accepted its files. The repair needs an operator (``stratalog
+quorum``): delete the files that the error names, or replace the voter.
 
 Far ahead
-    An honest epoch is one above those that its claimant saw, so a voter's epochs exceed the others' by the number
-    of claims while these were unreachable. An attacker may control a minority, so the reference is the greatest
-    epoch that one voter more than a minority reaches, and the epoch of the log that is known to be committed. A
-    voter that is ``FAR_AHEAD`` of both is damaged: no driver follows its epochs, so ten digits for an epoch in
-    file names are enough. If this leaves out an honest voter, because the others missed a million claims, there is
-    no majority until another honest voter returns.
+    An honest claimant adds one to the greatest epoch that it sees. So the epochs of an honest voter exceed those
+    of the other voters only by the number of claims that were made while the others were unreachable. An attacker
+    may control a minority, so the reference is the greatest epoch that one voter more than a minority reaches, and
+    the epoch of the log that is known to be committed. A voter that is ``FAR_AHEAD`` of both is damaged: no driver
+    uses its epochs, so ten digits for an epoch in file names are enough. If this leaves out an honest voter,
+    because the other voters missed a million claims, there is no majority until another honest voter returns.
 
 Another history
-    A snapshot contains committed records. No driver froze a snapshot that ends inside the log with another epoch
-    than the log's, or beyond the log with an earlier epoch. The name of such a snapshot alone would make it count
-    in place of files that the voter lacks.
+    A snapshot contains committed records. So no driver has frozen a snapshot that ends inside the log with an
+    epoch other than the log's, or beyond the log with an earlier epoch. By its name alone, such a snapshot would
+    replace files that the voter lacks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from stratalog.engine.quorum.voter import VoterLook
 from stratalog.partitions.errors import CorruptionError, InconsistentClusterIdError, StratalogError
 
 FAR_AHEAD = 1_000_000
-"""A voter is damaged if its epoch exceeds the epochs of the others by this number."""
+"""A voter is damaged if its epoch exceeds the epochs of the other voters by this number."""
 
 DAMAGED = (CorruptionError, InconsistentClusterIdError)
 """Errors that the bytes of one voter can cause."""
@@ -68,8 +68,8 @@ def check_voter(look: VoterLook, state: LogState) -> None:
 
 
 def _check_history(look: VoterLook, state: LogState) -> None:
-    """Raises: CorruptionError when the voter has a snapshot of another history than ``state``, the greatest log of
-    a majority.
+    """Raises: CorruptionError when the voter has a snapshot whose history differs from that of ``state``, the
+    greatest log of a majority.
     """
     for name in look.checkpoints:
         if state.denies(name):
@@ -100,7 +100,7 @@ def without_damaged(
     error: StratalogError,
 ) -> tuple[tuple[VoterId, ...], LogState]:
     """The fewest voters to leave out, and the greatest log of the others. Files that only the omitted voters have
-    were never committed, so it does not matter whether they are readable.
+    were never committed, so it does not matter whether these files are readable.
 
     Raises: ``error`` if the other voters are too few for such a log.
     """

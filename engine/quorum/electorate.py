@@ -1,26 +1,27 @@
 """The voters of a metadata log, and listings of a majority of them.
 
 The electorate
-    The latest ``VotersRecord`` of a log, committed or not, names the electorate of that log. It changes by one
-    voter at a time, so majorities of the electorates before and after a change have a voter in common, and every
-    argument from two intersecting majorities holds across a change, as in Raft's single-server change:
+    The latest ``VotersRecord`` of a log, committed or not, names the electorate of that log. The electorate
+    changes by one voter at a time, so majorities of the electorates before and after a change have a voter in
+    common. So every argument from two intersecting majorities holds across a change, as in Raft's single-server
+    change:
 
     * *A driver that missed changes* lists a majority of the electorate that it knows, C. The change to C' is
-      committed, so a majority of C' has its record; one of these voters was listed. So the greatest log has the
-      record, and the driver lists a majority of C' before it believes anything; and so on, up to the current
-      electorate.
-    * *Two drivers of one epoch* have each claimed it on a majority of the electorate in force in the log that they
-      continue (otherwise they start again). If the electorates are equal or adjacent, the majorities intersect,
-      and exclusive create decides. Otherwise a change of C was committed in an earlier epoch: a voter without a
-      claim above it was counted for it, and the driver under C listed that voter. If the driver listed the voter
-      before the record arrived, the driver's claim was there first, and the voter was not counted; if after, the
-      driver saw the record.
+      committed, so a majority of C' has the record of the change; one of these voters was listed. So the greatest
+      log has the record, and the driver lists a majority of C' before it believes anything. This continues up to
+      the current electorate.
+    * *Two drivers of one epoch* have each claimed the epoch on a majority of the electorate in force in the log
+      that the driver continues (otherwise the driver starts again). If the electorates are equal or adjacent, the
+      majorities intersect, and exclusive create decides. Otherwise a change of C was committed in an earlier
+      epoch. A voter without a claim above that epoch was counted for the change, and the driver under C listed
+      that voter. If the driver listed the voter before the record arrived, the driver's claim was there first, and
+      the voter was not counted; if the driver listed the voter later, the driver saw the record.
     * *A commit of a change* is in effect when a majority of each of the two electorates shows it.
-    * *A change on top of an uncommitted one* would make them differ by two. ``commit`` refuses a batch that
-      changes the voters unless this driver has committed everything before it in this epoch (the flaw of Raft's
-      single-server change as first published).
-    * *A new voter* has made no promise, and needs none: it is counted only in majorities that include another
-      voter of the previous electorate.
+    * *A change on top of an uncommitted change* would make the electorates differ by two voters. ``commit``
+      refuses a batch that changes the voters unless this driver has committed everything before it in this epoch
+      (the flaw of Raft's single-server change as first published).
+    * *A new voter* has made no promise, and needs to make none: it is counted only in majorities that include
+      another voter of the previous electorate.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ _CHANGES = 100
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The greatest log of a majority of the voters in force in it."""
+    """The greatest log of a majority of the voters in force in that log."""
 
     state: LogState
     looks: tuple[VoterLook, ...]
@@ -68,7 +69,7 @@ class Survey:
     away: frozenset[VoterId]
     """Voters that are unreachable or damaged."""
     damaged: frozenset[VoterId] = frozenset()
-    """The damaged voters among them: their files above the log are ignored."""
+    """The damaged voters in ``away``. Their files above the log are ignored."""
 
     @property
     def epoch(self) -> int:
@@ -91,7 +92,7 @@ class Electorate:
         note: Note,
         key: ClusterKey | None = None,
     ) -> None:
-        """``stores``: the storage of voters that the log names, by broker; ``key`` verifies their files."""
+        """``stores``: the storage of voters that the log names, by broker; ``key`` verifies the voters' files."""
         self.voters = tuple(voters)
         self._cluster_id = cluster_id
         self._stores = stores
@@ -120,7 +121,7 @@ class Electorate:
 
     def survey(self, contents: Contents, known: LogState, hint: LogState, *, everybody: bool = False) -> Survey:
         """The greatest log, from listings of a majority of the voters that this driver knows (``everybody``: of
-        all reachable ones), and of a majority of the voters in force in that log.
+        all reachable voters), and of a majority of the voters in force in that log.
 
         Raises: NoMajorityError, StorageAuthorizationError when all missing voters refuse; SourceChangedError.
         """
@@ -185,14 +186,14 @@ class Electorate:
                 refused = [error for error in failures.values() if isinstance(error, StorageAuthorizationError)]
                 if refused and len(refused) == len(failures):
                     raise StorageAuthorizationError(
-                        f"{there} of {count} metadata voters allow this driver to read, {count // 2 + 1} "
+                        f"{there} of {count} metadata voters allow this driver to read; {count // 2 + 1} "
                         "are needed: "
                         f"{message}",
                         refused[0].right or "read",
                         refused[0].path or "",
                     )
                 raise NoMajorityError(
-                    f"{there} of {count} metadata voters can be reached, {count // 2 + 1} are needed: {message}"
+                    f"{there} of {count} metadata voters can be reached; {count // 2 + 1} are needed: {message}"
                 )
             searched = True
         raise NoMajorityError(f"the metadata's voters change faster than they can be listed: {self}")
@@ -242,7 +243,7 @@ def proven_by(survey: Survey, contents: Contents, known: LogState, hint: LogStat
 
 
 def read_names_near(voter: Voter, epoch: int) -> VoterLook:
-    """List a voter, and check that it is not far ahead of ``epoch``, which is believed. Raises: see
+    """List a voter, and check that it is not far ahead of the believed epoch ``epoch``. Raises: see
     ``Voter.look``, and CorruptionError.
     """
     look = voter.look()

@@ -1,4 +1,4 @@
-"""The greatest metadata log on some roots, whichever cluster's voters they are."""
+"""The greatest metadata log on some roots, before it is known which of them are voters."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Search:
         key: ClusterKey | None = None,
         whose: Mapping[int, BrokerFile] = MappingProxyType({}),
     ) -> None:
-        """``cached``: an earlier log, used if it fits. ``key`` verifies its files. ``whose``: the known owners of
-        these brokers' roots; a listing notices a change.
+        """``cached``: an earlier log, used if it fits. ``key`` verifies files. ``whose``: the known owners of
+        these brokers' roots; a listing notices a change of the owner.
         """
         self._cluster_id = cluster_id
         self._cached = cached
@@ -46,8 +46,8 @@ class Search:
         """Roots that were unreachable, damaged or foreign at the last listing."""
 
     def at(self, stores: Mapping[int, Store], *, majority: bool = False) -> LogState:
-        """The greatest log on these brokers and the ones listed earlier. ``majority``: list only a majority of
-        them if they are the voters and intact, because a majority has every committed batch.
+        """Return the greatest log on these brokers and on the brokers listed earlier. With ``majority``, list only
+        a majority of the brokers if they are the voters and intact, because a majority has every committed batch.
 
         Raises: CorruptionError kinds; InconsistentClusterIdError; RetriableError.
         """
@@ -84,7 +84,7 @@ class Search:
 
     def _greatest(self, looks: dict[VoterId, VoterLook]) -> LogState:
         """The greatest log of these voters; if some of them are damaged, the greatest log of the others, provided
-        that they are a majority of the voters that it names.
+        that the others are a majority of the voters that this log names.
 
         Raises: CorruptionError kinds; InconsistentClusterIdError; SourceChangedError.
         """

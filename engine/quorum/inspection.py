@@ -89,8 +89,8 @@ def _wrong(log: MetadataLog, listing: VoterListing, state: LogState) -> Stratalo
 
 
 def _read_last(log: MetadataLog, listing: VoterListing, state: LogState) -> None:
-    """Check that files of a voter beyond the log, which may be committed later or never, continue the log and are
-    readable.
+    """Check that a voter's files beyond the log continue the log and are readable. (These files may be committed
+    later, or never.)
 
     Raises: CorruptionError kinds, InconsistentClusterIdError; SourceChangedError, StorageError.
     """

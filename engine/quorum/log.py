@@ -72,7 +72,7 @@ class MetadataLog:
         """``voters`` may be outdated; the log names the current voters, whose storage is looked up by broker in
         ``stores`` (by default the storage of ``voters``). ``hint``: an earlier log, used if this log continues it.
         ``note`` receives damage that was worked around. Snapshots are loaded in ``loading``. ``voters`` have the
-        same ``key``: with it every file is signed; without it, a signed log can only be read.
+        same ``key``: with a key, every file is signed; without a key, a signed log can only be read.
         """
         self._cluster_id = cluster_id
         self._key = key
@@ -93,7 +93,7 @@ class MetadataLog:
         self._seen: Survey | None = None
         """The survey of the last ``read_at_once``, so that a claim does not have to list the voters again."""
         self._epoch = 0
-        """The greatest epoch that this driver has tried. None is used twice: epoch and offset identify a batch."""
+        """The greatest epoch that this driver has tried. Each is tried once: epoch and offset identify a batch."""
         self._begun = 0
         """The epoch of an unfinished claim, which this driver tries again unless another driver has it."""
 
@@ -120,8 +120,8 @@ class MetadataLog:
         return self._committed_state().image if image is None else image
 
     def read_at_once(self) -> ClusterImage | None:
-        """Like ``read``, from one listing of a majority; None when other drivers are at work, or left unfinished
-        work.
+        """Do the same as ``read``, from one listing of a majority. None if other drivers are at work, or have left
+        work unfinished.
 
         Raises: see ``committed_log``.
         """
@@ -137,7 +137,7 @@ class MetadataLog:
         return image
 
     def committed_log(self) -> CommittedLog:
-        """Everything that was committed before this call, and the files on its voters as listed after it.
+        """Return the log that was committed before this call, and then list the files on its voters.
 
         Raises: InvalidCallError when the cluster was never formatted; NoMajorityError; StorageError;
             CorruptionError kinds.
@@ -152,8 +152,8 @@ class MetadataLog:
         return CommittedLog(state, tuple(listings))
 
     def _committed_state(self) -> LogState:
-        """The committed log. A reader may have to finish the work of others: copy their last batch, and finally
-        claim an epoch and commit an empty batch. A reader that may not write answers with the log that its
+        """The committed log. A reader may have to finish the work of other drivers: copy their last batch, and
+        finally claim an epoch and commit an empty batch. A reader that may not write answers with the log that its
         listings prove. Raises: see ``committed_log``.
         """
         unproven, refused = "", False
@@ -177,7 +177,7 @@ class MetadataLog:
                     except UnprovenError as error:
                         unproven = str(error)
                 if attempt >= self._patience.claimant_attempts and not refused and not self.lacks_key:
-                    # The claims of drivers that do not continue block the log.
+                    # Claims of drivers that do not continue would block the log.
                     self._claim = None
                     self.claim()
                     self.commit((NoOpRecord(),))
@@ -190,13 +190,13 @@ class MetadataLog:
                 refused = True
         if refused:
             raise self._refusals.as_error(
-                f"{unproven}; to find out, this driver would have to write, which it may not: read again after "
+                f"{unproven}; to find out, this driver would need the right to write: read again after "
                 "another driver has written"
             )
         if self.lacks_key:
             raise NoMajorityError(
-                f"{unproven}; this driver would need the key of cluster {self._cluster_id!r} "
-                "to write and find out: read again after another driver has written"
+                f"{unproven}; to find out, this driver would have to write with the key of cluster "
+                f"{self._cluster_id!r}, which it lacks: read again after another driver has written"
             )
         raise NoMajorityError(f"the metadata log's end could not be committed on {self._electorate}: try again")
 
@@ -217,7 +217,7 @@ class MetadataLog:
         return survey
 
     def _copy_on(self, state: LogState, looks: Sequence[VoterLook]) -> list[VoterLook]:
-        """Copy missing parts of ``state`` to its voters, and list them again."""
+        """Copy missing parts of ``state`` to its voters, and list these voters again."""
         after = []
         voters = self._electorate.of(state)
         for look in looks:
@@ -236,17 +236,17 @@ class MetadataLog:
         return after
 
     def _yield_to_others(self, looks: Iterable[VoterLook]) -> None:
-        """Abandon a claim if a majority has a greater one, because writes under it would be useless."""
+        """Abandon a claim if a majority has a greater claim, because writes under it would be useless."""
         if self._claim is not None:
             above = [look.voter.id for look in looks if look.epoch > self._claim.epoch]
             if is_majority(above, ids_of(self._electorate.voters)):
                 self._claim = None
 
     def contains(self, name: DataName) -> bool:
-        """Whether the batch that this driver tried to commit under ``name`` is in the log as last claimed, or else
-        as last read. The lineage shows it, because no other driver writes in that epoch.
+        """Whether the batch that this driver tried to commit under ``name`` is in the log as last claimed, or
+        without a claim, as last read. The lineage shows this, because no other driver writes in that epoch.
 
-        Raises: OutcomeUnknownError when the log now starts above it, so that the lineage no longer shows it.
+        Raises: OutcomeUnknownError when the log now starts above the batch: the lineage no longer shows this.
         """
         state = self._committed if self._claim is None else self._claim.state
         epoch = state.lineage.epoch_at(name.base_offset)
@@ -265,8 +265,8 @@ class MetadataLog:
         return None if self._claim is None else self._claim.state.image
 
     def claim(self) -> ClusterImage:
-        """Become the active controller, unless this driver already is. The image is only known to be committed
-        once this driver's next commit is.
+        """Become the active controller, unless this driver already is. The image is known to be committed only
+        after this driver's next commit.
 
         Raises: NoMajorityError, StorageRefusedError, CorruptionError; NotControllerError: other drivers are
             faster.
@@ -293,7 +293,7 @@ class MetadataLog:
                     epoch = 1 + max(self._epoch, greatest)
                 if epoch > GREATEST_EPOCH:
                     raise CorruptionError(f"a majority of {self._electorate} shows the greatest possible epoch")
-                # 2. Claim it on the voters that were listed; the others may have any claim.
+                # 2. Claim that epoch on the voters that were listed; the other voters may have any claim.
                 self._epoch, self._begun = epoch, 0
                 mine, rival = self._claimed(survey, epoch)
                 if not is_majority(ids_of(mine), ids_of(survey.voters)):
@@ -306,8 +306,8 @@ class MetadataLog:
                 rival = next((look.voter for look in looks if look.epoch > epoch), None)
                 if rival is not None:
                     continue
-                # 4. The epoch continues from the greatest log, if these are its voters. Majorities intersect, so
-                #    one of them shows every committed batch; fewer listings, or another log, could lose one (I6).
+                # 4. The epoch continues the greatest log, if its voters were listed. Majorities intersect, so a
+                #    listing shows every committed batch; fewer listings, or another log, could miss one (I6).
                 if is_majority(ids_of(look.voter for look in looks), ids_of(survey.voters)):
                     # An unfinished change of voters may be on a single earlier voter.
                     latest = list({look.voter.id: look for look in (*survey.looks, *looks)}.values())
@@ -315,7 +315,7 @@ class MetadataLog:
                         state = self._contents.greatest(latest, self._committed, self._hint)
                     except DAMAGED:
                         # Leave out a damaged voter that a majority does not need, here and in the claim below. Do
-                        # so in every attempt: by then other files may be damaged.
+                        # so in every attempt, because other files may be damaged by then.
                         survey, rival = self._survey(everybody=True), None
                         continue
                     if is_majority(ids_of(look.voter for look in looks), ids_of(self._electorate.of(state))):
@@ -332,8 +332,8 @@ class MetadataLog:
 
     @property
     def lacks_key(self) -> bool:
-        """Whether this driver lacks the key of a signed log, according to the files that it has read. Its batches
-        would count as foreign. One signed voter is enough, because an attacker may have written to the others.
+        """Whether this driver lacks the key of a signed log, by the files that it has read. Then its batches would
+        be foreign. One voter with signed files is enough, because an attacker may have written to the others.
         """
         return self._key is None and self._signed
 
@@ -347,8 +347,8 @@ class MetadataLog:
             )
 
     def _claimed(self, survey: Survey, epoch: int) -> tuple[list[Voter], Voter | None]:
-        """The voters on which this driver has the epoch, and the one on which another driver was first. All
-        drivers use the same order, and stop at that voter. So of two concurrent drivers, one gets all voters.
+        """The voters on which this driver has the epoch, and the voter on which another driver was first. All
+        drivers use the same order, and stop at such a voter. So of two concurrent drivers, one gets all voters.
 
         Raises: StorageRefusedError if the refusing voters leave no majority.
         """
@@ -389,9 +389,9 @@ class MetadataLog:
         """Commit ``records`` (at least one) at the end of the claimed log; returns the image with them. Any error
         ends the claim.
 
-        Raises: NotControllerError when another driver has claimed: unless this driver had no claim, the outcome is
-            unknown (see ``contains``). OutcomeUnknownError; NoMajorityError, or StorageRefusedError, when nothing
-            was written; CorruptionError when the records do not fit the image, and nothing was written.
+        Raises: NotControllerError when another driver has claimed; then the outcome is unknown (see ``contains``),
+            unless this driver had no claim. OutcomeUnknownError; NoMajorityError, or StorageRefusedError, when
+            nothing was written; CorruptionError when the records do not fit the image, and nothing was written.
         """
         name = self.next_name
         claim, self._claim = self._claim, None
@@ -432,7 +432,7 @@ class MetadataLog:
                         with suppress(OutcomeUnknownError):
                             voter.create(name, data)
                         written = True
-                        # 3. List the voter again; only this listing counts.
+                        # 3. List the voter again; only this listing decides.
                         look = read_names_near(voter, name.epoch)
                     looks[voter.id] = look
                 except UNREACHABLE as error:
@@ -477,7 +477,7 @@ class MetadataLog:
         voter = self._electorate.root(voter_id)
         self._contents.bring_up(committed.state, voter.look(), committed.listings)
         if not committed.state.held_by(voter.look()):
-            raise SourceChangedError(f"{voter} lost files immediately after they were written; try again")
+            raise SourceChangedError(f"files on {voter} disappeared immediately after the copy; try again")
 
     def end_of(self, name: DataName, listing: VoterListing) -> int:
         """The next offset of a batch on a voter. Raises: CorruptionError kinds, InconsistentClusterIdError;
@@ -485,7 +485,7 @@ class MetadataLog:
         return self._contents.batch(name, [listing]).next_offset
 
     def _is_committed(self, state: LogState, looks: Iterable[VoterLook]) -> bool:
-        """Whether a majority of the voters in force in ``state`` shows it."""
+        """Whether a majority of the voters in force in ``state`` shows that log."""
         return state.is_committed(ids_of(self._electorate.of(state)), looks)
 
     def _mark_committed(self, state: LogState, looks: Iterable[VoterLook]) -> LogState:

@@ -6,28 +6,31 @@ were made after the read began.
 
 *Nothing beyond that log was committed before the read began.* Committed records are on a majority of the voters,
 as files or in a snapshot, and stay there. So a batch was not committed if the voters that have it, plus the voters
-that could not be listed, are not a majority. It may be committed later, but the answer is valid for a moment after
-the read began. Such a last batch is removed from the listings, and so on, down to the first log whose last file
-may be on a majority. A snapshot at the end that too few voters have adds nothing: it is removed from the listings
-if the batches below it end at the same offset.
+that could not be listed, are not a majority. The batch may be committed later, but the answer is valid for a
+moment after the read began. Such a last batch is removed from the listings. This is repeated down to the first log
+whose last file may be on a majority. A snapshot at the end that too few voters have adds nothing: it is removed
+from the listings if the batches below it end at the same offset.
 
 *The log is committed*. Any of these proves it:
 
 * this driver has known it to be committed before;
 * a snapshot of it is on one voter more than a minority: snapshots are only made of committed logs, and an
   attacker, who can give any name to a file, controls at most a minority;
-* a majority of its voters holds it, and of every epoch above its own, up to the greatest one claimed on each of
-  them, a batch is seen whose lineage includes it. (If there is no claim above it, this is the usual linearizable
-  read.) Then no claimant has left this log out, or ever will. Take the first one that did: it claimed its epoch on
-  a voter of this majority, and listed that voter afterwards. If it claimed after our listing, it saw this log, and
-  continues this log or a later one that includes it, because this is the first claimant that left it out. If it
-  claimed before our listing, a batch of its epoch is seen: an epoch has one claimant, and a claimant has one
-  lineage. (Every *number* counts, not only the existing claims, because claims below the greatest may have been
-  deleted.)
+* a majority of its voters holds it, and no claimant has left it out. The listings prove the latter if they show a
+  batch of every epoch above the log's epoch, up to the greatest epoch claimed on each of these voters, and the
+  lineage of each such batch includes the log. (If there is no claim above the log, this is the usual linearizable
+  read.)
 
-The last case is the state after a driver dies during a commit: its claim is everywhere, its batch on a minority,
-and the batch names the log that it continues. If a claimant died before it wrote anything, reading cannot show
-whether it had seen the last batch; a new reader then answers that it does not know.
+The third proof is valid because no claimant has left the log out, or ever will. Assume that some did, and take the
+first. That claimant claimed its epoch on a voter of this majority, and listed that voter afterwards. If it claimed
+after our listing, it saw this log. Then it continues this log, or a later log that includes it, because no earlier
+claimant left it out. If it claimed before our listing, the listings show a batch of its epoch whose lineage
+includes the log; an epoch has one claimant, and a claimant has one lineage. (A batch of every epoch *number* is
+needed, not only of the existing claims, because claims below the greatest may have been deleted.)
+
+The third proof is for the state after a driver dies during a commit: its claim is everywhere, its batch is on a
+minority, and the batch names the log that it continues. If a claimant died before it wrote anything, reading
+cannot show whether that claimant had seen the last batch; a new reader then answers that this is unknown.
 """
 
 from __future__ import annotations

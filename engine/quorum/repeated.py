@@ -1,12 +1,12 @@
-"""Batches inside a later batch, so that one request reads many. Pure.
+"""Batches inside a later batch, so that one request reads many batches. Pure.
 
-A batch's name identifies its content (``stratalog.engine.quorum``), wherever it is. A claimant knows the whole log
-that its epoch continues, so the footer of each of its batches has the records of the batches before it, with a
-digest. Names alone show which batches belong to the log, and which voter has them; a repeated batch only saves a
-request. A release without this feature reads the files.
+A batch's name identifies its content (``stratalog.engine.quorum``), wherever the content is stored. A claimant has
+read the complete log that its epoch continues, so the footer of each of its batches has the records of the batches
+before it, with a digest. Names alone show which batches belong to the log, and which voter has them; a repeated
+batch only saves a request. A release without this feature reads the files.
 
-The repeated batches are bounded in bytes. If they do not reach back to the snapshot, the batch before them, which
-a reader must fetch, repeats earlier ones.
+The size of the repeated batches is limited. If they do not reach back to the snapshot, a reader must also fetch
+the batch before them, which repeats earlier batches.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class BatchRecords:
 
 
 def latest_of(batches: Sequence[BatchRecords], start: int) -> tuple[BatchRecords, ...]:
-    """The last batches that the next one repeats: no batch below ``start``, and bounded in bytes."""
+    """The last batches, which the next batch repeats: no batch below ``start``, and not too many bytes."""
     left = MOST_REPEATED_BYTES
     kept: list[BatchRecords] = []
     for one in reversed(batches):
@@ -72,8 +72,8 @@ def latest_of(batches: Sequence[BatchRecords], start: int) -> tuple[BatchRecords
 
 
 def unrepeated(files: Collection[DataName], repeated: Sequence[BatchRecords]) -> int:
-    """An upper bound of the number of a log's files that no later batch repeats, each of which a reader must
-    request.
+    """An upper bound for the number of files of a log that no later batch repeats. A reader must request each of
+    these files.
     """
     if not repeated:
         return len(files)
@@ -111,12 +111,12 @@ def encode_repeated(batches: Sequence[BatchRecords]) -> Mapping[bytes, bytes]:
 
 
 def decode_repeated(text: bytes | None) -> tuple[BatchRecords, ...]:
-    """The batches in a footer. Raises: ValueError for another text, or a damaged one; Arrow's errors."""
+    """The batches in a footer. Raises: ValueError for any other text, or a damaged text; Arrow's errors."""
     if text is None:
         return ()
     found = parse_json(text, _Text)
     if found.size_bytes > _MOST_TEXT_BYTES:
-        raise ValueError(f"{found.size_bytes} bytes exceed what a batch repeats")
+        raise ValueError(f"{found.size_bytes} bytes exceed the limit of repeated batches")
     packed = base64.b64decode(found.zstd, validate=True)
     data = pa.decompress(packed, decompressed_size=found.size_bytes, codec="zstd", asbytes=True)
     if _digest(data) != found.digest:

@@ -1,12 +1,12 @@
 """A log up to its end, and the voters that show it. Pure.
 
-Snapshots count as log up to their end (protocol section 5; KIP-630, "Changes to Leader Election"). A snapshot is
-only made of committed records, so unlike a data file it never belongs to an abandoned history, and it has the same
-content on every voter.
+A snapshot replaces the log up to the snapshot's end (protocol section 5; KIP-630, "Changes to Leader Election"). A
+snapshot is only made of committed records, so unlike a data file it never belongs to an abandoned history, and it
+has the same content on every voter.
 
 To show a log, a voter needs the files from the end of its latest snapshot on. Older files may have been deleted
-there. If such files appear later, the snapshot covers them, and they are ignored: if a zombie creates a deleted
-name again, that file is litter.
+there. If such files appear later, because a zombie creates a deleted name again, the snapshot covers them, and
+they are ignored.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ class LogState:
 
     @property
     def snapshot(self) -> CheckpointName:
-        """The name of a snapshot of the whole log."""
+        """The name of a snapshot of the complete log."""
         return CheckpointName(self.end, self.epoch)
 
     @property
     def position(self) -> Position:
-        """Files up to this position belong to this log or to earlier ones, files above it to later ones."""
+        """Files up to this position belong to this log or to earlier logs; files above it belong to later logs."""
         return position_of(self.snapshot)
 
     def lacked_by(self, look: VoterLook) -> frozenset[DataName]:
-        """The batches of this log that the voter has neither as a file nor in a snapshot. There are more if its
-        snapshot ends before ``start``.
+        """The batches of this log that the voter has neither as a file nor in a snapshot. The voter lacks more
+        batches if its snapshot ends before ``start``.
         """
         start = look.snapshot_end
         return frozenset(name for name in self.files.difference(look.files) if name.base_offset >= start)
@@ -72,8 +72,8 @@ class LogState:
         return epoch is not None and epoch != name.epoch
 
     def held_by(self, look: VoterLook) -> bool:
-        """Whether the voter has every batch of this log, as a file or in a snapshot. False if it has a snapshot
-        that this log denies, whose name would make it replace missing files.
+        """Whether the voter has every batch of this log, as a file or in a snapshot. False if the voter has a
+        snapshot that this log denies, because the name of such a snapshot would hide missing files.
         """
         return (
             look.snapshot_end >= self.start
@@ -92,8 +92,8 @@ class LogState:
         return is_majority(showing, electorate)
 
     def trimmed(self, looks: Iterable[VoterLook]) -> LogState:
-        """The same log without the names that the voters that show it do not need. Otherwise a long-lived driver
-        would accumulate all names.
+        """The same log without the names of files that the voters with this log no longer need. Otherwise a
+        long-lived driver would accumulate all names.
         """
         start = min((look.snapshot_end for look in looks if self.shown_by(look)), default=0)
         if start <= self.start:
@@ -116,7 +116,7 @@ def is_majority(some: Iterable[VoterId], electorate: Sequence[VoterId]) -> bool:
 
 
 def minority_of(electorate: Sequence[VoterId]) -> int:
-    """The maximum number of voters that an attacker may control; one voter more includes a sound one."""
+    """The maximum number of voters that an attacker may control; one voter more includes a sound voter."""
     return (len(electorate) - 1) // 2
 
 

@@ -1,33 +1,33 @@
-"""Keeps the metadata log short: takes a snapshot, copies it to every voter, moves the log start, deletes.
+"""Keeps the metadata log short: takes a snapshot, copies it to every voter, moves the log start, deletes files.
 
 A commit does this after enough batches (``stratalog.engine.quorum.client``), so the log stays short without a job;
 the snapshot job decides by bytes, changes and age.
 
 The steps, each of which may be the last one of a run (protocol I7):
 
-1. *Settle* the log: everything in the snapshot is committed, and its end is a batch boundary. It never ends before
-  an earlier snapshot ("never regressing"), because a linearizable read does not go back.
-2. *Freeze* it on one voter that shows the log.
-3. *Copy* it to the other voters; read back and verify every copy.
+1. *Settle* the log: everything in the snapshot is committed, and its end is a batch boundary. The snapshot never
+   ends before an earlier snapshot ("never regressing"), because a linearizable read does not go back.
+2. *Freeze* the snapshot on one voter that shows the log.
+3. *Copy* the snapshot to the other voters; read back and verify every copy.
 4. *Delete* files below the new log start, and claims below the greatest, on each live voter.
 
 When the log start moves
     KIP-630 ("When to Increase the LogStartOffset") moves it to a snapshot's end offset when all *live* replicas
-    have fetched past it, or the snapshot is old. A voter here runs nothing; it is *live* in a run that could list
-    it as the incarnation in the metadata, and verify its files. For other voters the rule only saves work: a
-    returning voter, or an observer that is behind, loads a snapshot.
+    have fetched past that offset, or the snapshot is old. A voter here runs nothing; it is *live* in a run that
+    could list it as the incarnation in the metadata, and verify its files. For voters that are not live, a later
+    move would only save work: a returning voter, or an observer that is behind, loads a snapshot.
 
-    The log start is the end of the *second latest* snapshot that every live voter holds intact, if a majority is
-    live; of the latest one once it is as old as ``metadata.start.offset.lag.time.max.ms``. So a snapshot that
-    turns out to be damaged, even on all voters, is dispensable: the snapshot before it and the log after that
-    still exist.
+    If a majority is live, the log start is the end of the *second latest* snapshot that every live voter holds
+    intact. Once the latest such snapshot is as old as ``metadata.start.offset.lag.time.max.ms``, the log start is
+    the end of that snapshot. So if a snapshot turns out to be damaged, even on all voters, it is not needed: the
+    snapshot before it, and the log after that earlier snapshot, still exist.
 
 Why it is safe
-    A voter only loses files that its own verified snapshot replaces, so it still counts as a holder of the log. A
-    deleted name that a zombie creates again is below that snapshot, and in no log; a claim below the greatest has
-    no effect. A late run only deletes names below an end offset that stays covered. A snapshot is never replaced:
-    a damaged copy is superseded by the next one, and deleted like any older snapshot, because a deletion by name
-    might hit its repaired successor.
+    Files are deleted on a voter only if the voter's own verified snapshot replaces them, so the voter is still
+    counted as a holder of the log. A deleted name that a zombie creates again is below that snapshot, and in no
+    log; a claim below the greatest has no effect. A late run only deletes names below an end offset that stays
+    covered. A snapshot is never replaced, because a deletion by name might hit its repaired successor. A damaged
+    copy is superseded by the next snapshot, and deleted like any older snapshot.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class SnapshotState:
     """The metadata log and its latest snapshot."""
 
     latest: SnapshotId
-    """``EMPTY`` before the first one."""
+    """``EMPTY`` before the first snapshot."""
     size_bytes: int
     """SnapshotSizeBytes: the size of the latest snapshot."""
     log_start: int
@@ -159,8 +159,8 @@ def log_start_of(live: Sequence[VoterUpkeep], now_ms: int | None, lag_ms: int) -
 
 
 def doomed_on(listing: VoterListing, log_start: int) -> list[DataName | CheckpointName | ChunkName | ClaimName]:
-    """The names that may be deleted on a voter when the log starts at ``log_start``: every name below that offset
-    is final, in the log or not. Never includes the latest snapshot or the greatest claim. Pure.
+    """The names that may be deleted on a voter when the log starts at ``log_start``: whether a name below that
+    offset is in the log no longer changes. Never includes the latest snapshot or the greatest claim. Pure.
     """
     if log_start > listing.snapshot_end:
         return []
@@ -207,16 +207,16 @@ def due(
 def _since_ms(
     committed: CommittedLog, latest: CheckpointName | None, files: Mapping[DataName, StoredObject], now_ms: int
 ) -> int:
-    """The time of the latest snapshot, on the voter that has had it longest. Without one, the time when the log
-    began.
+    """The time of the latest snapshot, on the voter that has had it longest. Without a snapshot, the time when the
+    log began.
     """
     made = [one.checkpoints[latest] for one in committed.listings if latest in one.checkpoints] if latest else []
     return min((stored.modified_ms for stored in made or files.values()), default=now_ms)
 
 
 def _changes(log: MetadataLog, latest: CheckpointName, committed: CommittedLog) -> tuple[int, int]:
-    """The number of records in the snapshot, and the number of them that have changed or are gone. A snapshot
-    without an intact copy counts as changed.
+    """The number of records in the snapshot, and the number of them that have changed or are gone. If no copy of
+    the snapshot is intact, everything is treated as changed.
     """
     for listing in committed.listings:
         if latest in listing.checkpoints:

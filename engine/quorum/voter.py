@@ -64,8 +64,8 @@ class VoterLook:
 
     @property
     def unsigned(self) -> UnsignedError | None:
-        """Claims above the greatest valid one, by drivers without the cluster key; lower ones are deleted with all
-        other outdated claims.
+        """Claims above the greatest valid claim, by drivers without the cluster key. Lower claims of such drivers
+        are deleted with all other outdated claims.
         """
         above = [name for name in self.claim_names if name.epoch > self.epoch]
         unsigned = [name for name in above if not self.voter.believes(name)]
@@ -106,7 +106,7 @@ class VoterLook:
 
     @property
     def log_start(self) -> int:
-        """The start of its log: 0, or the end of its first snapshot."""
+        """The start of the log on this voter: 0, or the end of the voter's first snapshot."""
         if any(name.base_offset == 0 for name in self.files):
             return 0
         return min((name.end_offset for name in self.checkpoints), default=0)
@@ -153,12 +153,13 @@ class Voter:
         return paths.join(self.folder, str(name))
 
     def look(self) -> VoterLook:
-        """The voter's names. The root is checked afterwards, so the names are those of this incarnation.
+        """List the file names on the voter. The root is checked afterwards, so the names belong to this
+        incarnation.
 
-        Two scans must agree (``Store.names``), although each scan contains all entries that exist during the whole
-        scan. A claim that fences a commit may be deleted during a scan because a greater claim has been created at
-        a place that the scan has already passed. That scan would show neither claim, and the voter would count
-        wrongly.
+        Each scan contains all entries that exist during the entire scan, but two scans must agree
+        (``Store.names``): a claim that fences a commit may be deleted during a scan, because a greater claim has
+        been created at a place that the scan has already passed. That scan would show neither claim, and the voter
+        would be counted for the commit by mistake.
 
         Raises: StaleBrokerError when the root holds another directory id; BrokerUnreachableError when it holds
             none; ListingUnstableError, StorageError.
@@ -191,8 +192,8 @@ class Voter:
         return tuple(sorted({name.epoch for name in names if self.believes(name)}))
 
     def believes(self, name: ClaimName) -> bool:
-        """Whether the claim counts. Its name identifies its author, so listing a voter does not read claims. It is
-        bound to this voter, so that another voter's claim cannot be copied here.
+        """Whether the claim is valid. The name of a claim identifies its author, so listing a voter does not read
+        claims. The name is bound to this voter, so that another voter's claim cannot be copied here.
         """
         return self.key is None or _believed(self.key, self.directory_id, name)
 
@@ -242,7 +243,8 @@ class Voter:
             return ""
 
     def create(self, name: DataName, data: bytes) -> None:
-        """Create a data file, or find that it exists: a name has the same bytes on every voter.
+        """Create a data file, or find that it exists with the same bytes: a name has the same bytes on every
+        voter.
 
         Raises: StorageError, OutcomeUnknownError.
         """
@@ -256,8 +258,8 @@ class Voter:
             raise SourceChangedError(f"{self}: {name} has been deleted since it was listed") from error
 
     def read(self, name: DataName) -> bytes:
-        """A data file. Raises: SourceChangedError when the file is gone; CorruptionError when it is too large for
-        a data file; StorageError.
+        """A data file. Raises: SourceChangedError when the file is gone; CorruptionError when the file is too
+        large for a data file; StorageError.
         """
         try:
             return read_bounded(self.store, self.path(name), BATCH_BYTES)

@@ -1,4 +1,4 @@
-"""Reading: the bounds of a read, the replica and files that hold the records, and reading them without Spark.
+"""Reading: the bounds of a read, the replica and files that hold the records, and reads without Spark.
 
     positions              pure: positions in a log and times, as callers write them
     bounds, read_plan      pure: the query of a batch read, and its plan
@@ -8,7 +8,7 @@
     list_offsets           ListOffsets and OffsetsForLeaderEpoch: offsets by name, time and leader epoch
     last                   the start of the last n records
     plan_read              a batch read as a pinned plan of file ranges
-    fetch, tail            small reads without a JVM: records starting at an offset, and following the end
+    fetch, tail            small reads without a JVM: records from an offset on, and records as they are appended
     stream_options         pure: the topics and options of a stream, and the options of a batch read
     stream_offsets         pure: the offsets of a stream
     stream_tasks, admission   pure: the size of a stream's batch, and its tasks
@@ -16,8 +16,8 @@
     range_plan             a stream's batch as ranges of offsets, for a scan
     stream_read            one task of a batch, on an executor
 
-Above ``records``, because a read may begin at a group's committed offset. ``stratalog.engine.replicas.nearest``
-selects the replica.
+This package is above ``records``, because a read may begin at a group's committed offset.
+``stratalog.engine.replicas.nearest`` selects the replica.
 
 ``docs/kips.md`` lists KIP-392 sentence by sentence, with the test for each.
 

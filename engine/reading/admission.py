@@ -1,8 +1,8 @@
 """Admission: the end of each partition in one batch of a stream, under a limit of rows or bytes. Pure.
 
-Every partition gets an equal share. The other partitions divide the part of a share that its partition does not
-need. So a partition with little to read never waits for one with a lot. If the limit is below the number of
-partitions, they take turns.
+Every partition gets an equal share. If a partition does not need all of its share, the other partitions divide the
+rest. So a partition with few records never waits for a partition with many. If the limit is below the number of
+partitions, the partitions take turns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Extent:
 @dataclass(frozen=True, slots=True)
 class Backlog:
     """The backlog of a partition, ``[start, end)``; its extents are in order and do not overlap. Records outside
-    of all extents count as zero bytes.
+    of all extents have zero bytes.
     """
 
     start: int
@@ -44,7 +44,7 @@ class Backlog:
         return sum(_part_bytes(extent, self.start, min(offset, self.end)) for extent in self.extents)
 
     def offset_within(self, budget_bytes: int) -> int:
-        """The end of the records that fit into ``budget_bytes``; at least one record, if there is one."""
+        """The end of the records that fit into ``budget_bytes``. At least one record is taken, if there is one."""
         reached, left = self.start, budget_bytes
         for extent in self.extents:
             size = _part_bytes(extent, reached, self.end)
@@ -68,9 +68,11 @@ def admit(
     backlogs: Mapping[K, Backlog], *, max_rows: int | None = None, max_bytes: int | None = None
 ) -> dict[K, int]:
     """The end of each partition in this batch. ``max_rows`` is never exceeded; ``max_bytes`` is an estimate, and
-    each batch takes at least one record even if that is larger.
+    each batch takes at least one record, even if the record is larger.
     """
-    turn = sum(backlog.start for backlog in backlogs.values())  # grows with every batch, and survives a restart
+    turn = sum(
+        backlog.start for backlog in backlogs.values()
+    )  # this sum grows with every batch, and is the same after a restart
     ends = {partition: backlog.end for partition, backlog in backlogs.items()}
     if max_rows is not None:
         rows = fair_shares({p: backlog.rows for p, backlog in backlogs.items()}, max_rows, turn)
@@ -87,9 +89,9 @@ def admit(
 
 
 def fair_shares(wanted: Mapping[K, int], limit: int, turn: int = 0) -> dict[K, int]:
-    """``limit`` divided fairly: no partition gets more than it wants, and those that want more get equal shares,
-    up to a remainder. If there are more partitions than units, consecutive partitions from number ``turn`` on get
-    one unit each.
+    """Divide ``limit`` fairly. No partition gets more than it wants; partitions that want more than their share
+    get equal shares, up to a remainder. If there are more partitions than units, consecutive partitions from
+    number ``turn`` on get one unit each.
     """
     takers = sorted(key for key, want in wanted.items() if want > 0)
     shares = dict.fromkeys(wanted, 0)

@@ -1,8 +1,8 @@
 """The query of a batch read: topics, and the bounds of each partition's range. Pure.
 
 A place (an offset, a named position, a group's committed offset, ``FirstAt``) is a bound of offsets. A time is a
-bound of the records' timestamps, in whatever order they are in the log. Both may be combined: from a group's
-offset on, but only up to a time.
+bound of the records' timestamps, whose order in the log does not matter. Both kinds of bound may be combined: from
+a group's offset on, but only up to a time.
 
 Errors that do not depend on the log are found here, before anything is listed.
 """
@@ -39,19 +39,19 @@ _WILDCARDS = frozenset("*?[|^$+")
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The committed offset of a consumer group: ``start=Committed("dashboard")``. In a partition without a commit
-    it is the log start.
+    """The committed offset of a consumer group: ``start=Committed("dashboard")``. In a partition without a commit,
+    the bound is the log start.
     """
 
     group: str
 
 
 ByPartition = Mapping[int, Place | str] | Mapping[tuple[str, int], Place | str]
-"""By partition if there is one topic, otherwise by topic and partition."""
+"""A bound by partition if there is one topic, otherwise by topic and partition."""
 
 OffsetBound = Place | Committed | Mapping[object, Place] | None
-"""A bound of offsets in each partition. None, or a partition without a bound: the log start, or the high
-watermark.
+"""A bound of offsets in each partition. If it is None, or lacks a partition, the bound there is the log start or
+the high watermark.
 """
 
 Bound = Place | datetime | str | Committed | ByPartition | None
@@ -69,7 +69,7 @@ class ReadQuery:
 
     topics: Sequence[str] = ()
     pattern: str | None = None
-    """A regular expression that the whole name of a topic matches, instead of ``topics``."""
+    """A regular expression that matches complete names of topics, instead of ``topics``."""
     start: Bound = None
     end: Bound = None
     partitions: Sequence[int] | None = None
@@ -79,12 +79,13 @@ class ReadQuery:
     fail_on_data_loss: bool = True
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED
     first: OffsetBound = field(init=False)
-    """The bound of offsets at which the range begins (``start``, unless that is a time). ``until`` is the bound at
-    which it ends.
+    """The bound of offsets at which the range begins (``start``, unless ``start`` is a time). ``until`` is the
+    bound at which the range ends.
     """
     until: OffsetBound = field(init=False)
     times: TimeRange | None = field(init=False)
-    """The range of timestamps; None if neither bound is a time. It excludes records without a timestamp."""
+    """The range of timestamps; None if neither bound is a time. Records without a timestamp are outside of every
+    range."""
 
     def __post_init__(self) -> None:
         if (self.pattern is None) == (not self.topics):
@@ -105,13 +106,13 @@ class ReadQuery:
         if times and self.last is not None:
             raise InvalidCallError(
                 f"last = {self.last} and end = {bounds['end']}: last counts records by offset, "
-                f"so that end cannot be a time; end=FirstAt({str(bounds['end'])!r}) ends at "
+                f"so end cannot be a time; end=FirstAt({str(bounds['end'])!r}) ends at "
                 "the first record of that time or later"
             )
 
     @property
     def groups(self) -> set[str]:
-        """The groups whose commits are bounds."""
+        """The groups whose committed offsets are bounds."""
         return {bound.group for bound in (self.first, self.until) if isinstance(bound, Committed)}
 
     def chosen(self, names: Collection[str], internal: Collection[str]) -> list[str]:
@@ -161,8 +162,8 @@ class ReadQuery:
 
 
 def in_zone(bound: Bound, zone: Callable[[], tzinfo]) -> Bound:
-    """The bound, with each time that is text without a zone read in ``zone``, which is called only then. (A
-    skipped local time becomes the later one, and a repeated local time the first one, as in Spark.)
+    """Return the bound. A time that is text without a zone is read in ``zone``, which is called only for such a
+    text. (A skipped local time becomes the later one, and a repeated local time the first one, as in Spark.)
     """
 
     def zoned(at: object) -> object:
@@ -179,15 +180,15 @@ def in_zone(bound: Bound, zone: Callable[[], tzinfo]) -> Bound:
 
 
 def check_some(partitions: Sequence[int] | None) -> None:
-    """Check that some partitions are given; a reader that follows no partition would never end. Raises:
-    InvalidCallError.
+    """Check that at least one partition is given, because a reader that follows no partition would never end.
+    Raises: InvalidCallError.
     """
     if partitions is not None and not len(partitions):
         raise InvalidCallError("partitions is empty: name some, or omit it to read the whole topic")
 
 
 def _checked(what: str, bound: Bound) -> OffsetBound | datetime:
-    """The bound with plain ints."""
+    """Check the bound, and return it with plain ints."""
     match bound:
         case None | Committed() | OffsetSpec() | FirstAt():
             return bound

@@ -1,4 +1,4 @@
-"""The identity and rack of the reader, for replica selectors (KIP-392, "Consumer API")."""
+"""Finds the identity and rack of the reader, for replica selectors (KIP-392, "Consumer API")."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ VARIABLE = "STRATALOG_CLIENT_RACK"
 def client_rack(
     given: str | None, in_spark: str | None, environ: Mapping[str, str], file: ClusterFile
 ) -> str | None:
-    """Kafka's ``client.rack``: from the call (also ``--client-rack``), else Spark's conf, the environment, or the
-    cluster file. An empty text means no rack. None if unknown.
+    """Find Kafka's ``client.rack``: in the call (or ``--client-rack``), else in Spark's conf, the environment, or
+    the cluster file. An empty text means no rack. None if the rack is unknown.
     """
     choices = (given, in_spark, environ.get(VARIABLE), file.client_rack)
     return next((rack for rack in choices if rack is not None), None) or None
 
 
 def client_metadata(file: ClusterFile, spark: SparkSession | None, given_rack: str | None) -> ClientMetadata:
-    """This driver as a reader; see ``client_rack`` for its rack."""
+    """The properties of this driver as a reader; see ``client_rack`` for the rack."""
     in_spark = None if spark is None else spark.conf.get(SPARK_KEY, None)
     app_name = None if spark is None else spark.conf.get("spark.app.name", None)
     try:
         principal = getpass.getuser()
-    except (OSError, KeyError):  # a container's user without a name
+    except (OSError, KeyError):  # the user of a container may have no name
         principal = None
     return ClientMetadata(
         rack=client_rack(given_rack, in_spark, os.environ, file),

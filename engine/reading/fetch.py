@@ -7,16 +7,17 @@ For consumers of small ranges, without Spark or a plan of files. A fetch reads f
 1. Read the metadata (once for all partitions of a call), and list the leader.
 2. If the caller names the leader epoch of the last record that it read, check that this history is the leader's;
    otherwise the fetch ends with LOG_TRUNCATION (KIP-320).
-3. A local offset: read files of the nearest replica, or of the leader if that cannot serve it; otherwise the
-   remote segment with the offset. Only the footer and the needed row groups are read; recent reads are cached.
-   3a. Read damaged records from another copy: a follower that knows them to be committed, or the remote tier. The
-   fetch fails only if no copy is good.
+3. If the offset is local, read files of the nearest replica, or of the leader if the nearest replica cannot serve
+   the offset. Otherwise read the remote segment with the offset. Only the footer and the needed row groups are
+   read; recent reads are cached.
+3a. Read damaged records from another copy: a follower whose high watermark covers them, or the remote tier. The
+    fetch fails only if no copy is good.
 4. Retry transient errors from step 1 with exponential back-off until the timeout (KIP-405, "Remote Storage Fetcher
    Thread Pool", 2.3).
 
 A segment that was deleted meanwhile is an immediate error: OFFSET_OUT_OF_RANGE if the log start has passed it,
-otherwise REMOTE_OBJECT_MISSING (2.2). Two more cases are immediate errors, because waiting does not change them: a
-read that the fetch quota delays beyond the timeout, and an offset that the leader does not know to be committed.
+otherwise REMOTE_OBJECT_MISSING (2.2). Two more cases are immediate errors, because retries do not help: a read
+that the fetch quota delays beyond the timeout, and an offset that is not known to be committed on the leader.
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ class Fetched:
     high_watermark: int
     """The leader's high watermark, for records from any source."""
     end_known: bool
-    """False while a recently elected leader may not know all committed records: ``high_watermark`` is then a lower
-    bound, and the records up to the true one are fetched after an append or ``replicate`` (KIP-207)."""
+    """False while a recently elected leader may not know all committed records. Then ``high_watermark`` is a lower
+    bound, and later records can be fetched after an append or ``replicate`` (KIP-207)."""
     leader_epoch: int | None
     """The leader epoch of the record before ``next_offset``, to pass to the next fetch."""
     remote: bool
@@ -119,7 +120,7 @@ class Fetched:
     broker: int | None
     """The broker that served the records; None for the remote tier, which has no rack."""
     crossed_racks: bool
-    """Whether the broker is in a different rack than the reader; False if either has no rack."""
+    """Whether the broker is in a different rack than the reader; False if the broker or the reader has no rack."""
     read_bytes: int
     """Bytes of row groups read from storage; 0 if they were cached."""
     damage: tuple[str, ...] = ()
@@ -172,14 +173,14 @@ def fetch(
     client: ClientMetadata = NOWHERE,
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
 ) -> Fetched:
-    """The records of a partition starting at ``offset``: at least one, if there is one below the high watermark,
-    and more up to ``max_bytes`` in memory.
+    """Fetch the records of a partition starting at ``offset``: at least one record, if there is one below the high
+    watermark, and more records up to ``max_bytes`` in memory.
 
-    Raises: UnknownTopicOrPartitionError; OffsetOutOfRangeError below the log start and above the log end;
-        LogTruncationError if the log differs from the records that the reader of ``leader_epoch`` has read;
-        OffsetNotAvailableError above the high watermark; InvalidCallError; ThrottlingQuotaExceededError;
-        LeaderNotAvailableError, StorageError, StoreTimeoutError and other transient errors that lasted until the
-        timeout; RemoteObjectMissingError and other CorruptionError kinds.
+    Raises: UnknownTopicOrPartitionError; OffsetOutOfRangeError for an offset below the log start or above the log
+        end; LogTruncationError if the log differs from the records that the reader of ``leader_epoch`` has read;
+        OffsetNotAvailableError for an offset above the high watermark; InvalidCallError;
+        ThrottlingQuotaExceededError; LeaderNotAvailableError, StorageError, StoreTimeoutError and other transient
+        errors that lasted until the timeout; RemoteObjectMissingError and other CorruptionError kinds.
     """
     offsets = {(topic, partition): OffsetAndMetadata(offset, leader_epoch)}
     outcomes = fetch_many(
@@ -210,11 +211,11 @@ def fetch_many(
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
 ) -> Iterator[Outcome[TopicPartition, Fetched]]:
     """Fetch from several partitions at the same time, ``max_bytes`` from each. Yields an outcome per partition in
-    order of completion; local fetches do not wait for remote ones. The fetches start with the call, and end
-    ``timeout_s`` later. ``known`` is the metadata if the caller has just read it; it is read again only after a
-    failure.
+    order of completion; local fetches do not wait for remote fetches. The fetches start with the call, and end
+    ``timeout_s`` later. ``known`` is the metadata if the caller has just read it; the metadata is read again only
+    after a failure.
 
-    Raises: InvalidCallError, also for an empty request; UnknownTopicOrPartitionError for a key that is not a
+    Raises: InvalidCallError, including for an empty request; UnknownTopicOrPartitionError for a key that is not a
     partition; errors of reading the metadata.
     """
     positions = check_offsets(offsets, least=None)
@@ -272,7 +273,7 @@ class _Fetch:
     isolation: Isolation
 
     def until_it_passes(self, attempt: Callable[[bool], T]) -> T:
-        """Retry transient errors. ``attempt`` is called with whether it is a retry."""
+        """Retry transient errors. The argument of ``attempt`` says whether the call is a retry."""
         tries = 0
         while True:
             try:
@@ -292,7 +293,7 @@ class _Fetch:
                 self.clock.sleep(pause)
 
     def begin(self, image: ClusterImage) -> Fetched | Remote[Fetched]:
-        """The local records, or a function that fetches the remote ones."""
+        """Return the local records, or a function that fetches the remote records."""
         seen = self._look(image)
         if self.offset < seen.log.local_start:
             return Remote(lambda: self.until_it_passes(lambda fresh: self._remotely(seen, fresh)))
@@ -314,8 +315,8 @@ class _Fetch:
         return Remote(lambda: self.until_it_passes(lambda _: self._remotely_instead(seen, damage)))
 
     def _of_a_follower(self, seen: SeenLeader, damage: PassedOver, tried: Collection[int] = ()) -> Fetched | None:
-        """The records from a follower that has a good copy, knows them to be committed, and is not in ``tried``;
-        None without such a follower.
+        """Read the records from a follower that has a good copy, whose high watermark covers the records, and that
+        is not in ``tried``; None without such a follower.
         """
         for broker in seen.replicas.followers:
             if broker in tried:
@@ -327,7 +328,7 @@ class _Fetch:
         return None
 
     def _remotely_instead(self, seen: SeenLeader, damage: PassedOver) -> Fetched:
-        """The remote records, used when the brokers' copies are damaged."""
+        """Read the remote records, because the brokers' copies are damaged."""
         with suppress(RemoteNotReadyError), damage.copy():  # the records may not be tiered yet
             pieces = self._remote_pieces(seen, self._load(seen), self.offset + 1)
             return self._fetched(seen, pieces, None, damage)
@@ -366,8 +367,8 @@ class _Fetch:
         return self._fetched(seen, pieces, chosen, damage, left_out)
 
     def _remotely(self, seen: SeenLeader, fresh: bool) -> Fetched:
-        """The remote records. Damaged ones are read from a follower that still has them. ``fresh``: read the table
-        again.
+        """Read the remote records. Damaged records are read from a follower that still has them. ``fresh``: read
+        the table again.
         """
         damage = PassedOver()
         with damage.copy():
@@ -395,7 +396,7 @@ class _Fetch:
             end = self.offset + 1
             if self._remote_pieces(now, log, end)[:1] == self._remote_pieces(seen, known, end)[:1]:
                 raise RemoteObjectMissingError(
-                    f"{seen}: the remote log lists a segment with offset {self.offset} but its object does not "
+                    f"{seen}: the remote log lists a segment with offset {self.offset}, but its object does not "
                     f"exist: {error}"
                 ) from error
             raise SourceChangedError(f"{seen}: offset {self.offset} has moved to another file: {error}") from error
@@ -407,7 +408,7 @@ class _Fetch:
         return log
 
     def _remote_pieces(self, seen: SeenLeader, remote: RemoteLog, end: int) -> list[FileSlice]:
-        """The remote pieces from the one with the offset up to ``end``."""
+        """The remote pieces, from the piece with the offset up to ``end``."""
         covering = remote.covering(seen.view.partition, self.offset, end)
         pieces = remote_log_pieces(self.storage, seen, covering)
         if not pieces or not pieces[0].start <= self.offset < pieces[0].end:
@@ -424,8 +425,8 @@ class _Fetch:
         damage: PassedOver,
         left_out: Sequence[tuple[int, int]] = (),
     ) -> Fetched:
-        """The records of pieces of the chosen replica, or of the remote tier (None), where every transaction is
-        decided. ``left_out`` are the offsets that this reader does not see.
+        """Read the records of pieces of the chosen replica, or of the remote tier (None), where every transaction
+        is decided. ``left_out`` are the offsets that this reader does not see.
         """
         read_bytes = 0
 

@@ -1,4 +1,4 @@
-"""The start of the last n records of a partition, not counting markers and aborted records."""
+"""Finds the start of the last n records of a partition. Markers and aborted records are not counted."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _COLUMNS = ["offset", "control"]
 
 
 def start_of_last(state: PartitionState, records: int, end: int, isolation: Isolation) -> int:
-    """The offset from which the reader gets ``records`` records below ``end``; the log start if there are fewer.
-    Reads the column ``control`` of files that may hold hidden records.
+    """The offset from which the reader gets ``records`` records below ``end``; the log start if there are fewer
+    records. Reads the column ``control`` of files that may hold hidden records.
 
     Raises: CorruptSegmentError, SourceChangedError.
     """
@@ -39,7 +39,7 @@ def start_of_last(state: PartitionState, records: int, end: int, isolation: Isol
 
 
 def leader_has_last(seen: SeenLeader, records: int, end: int, isolation: Isolation) -> bool:
-    """Whether the leader's own unmarked files certainly contain the last records below ``end``."""
+    """Whether it is certain that the last records below ``end`` are in the leader's own unmarked files."""
     log, hidden, gaps = seen.log, seen.transactions.hidden(isolation), seen.transactions.gaps
     if seen.view.log_start_offset >= log.local_start:
         return True

@@ -28,8 +28,8 @@ def list_offsets(
     spec: Spec | datetime | str,
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
 ) -> dict[int, Answer]:
-    """ListOffsets: for each partition, a named position, or the first record at or after a time, as a reader of
-    that isolation level sees it.
+    """ListOffsets: find in each partition a named position, or the first record at or after a time, for a reader
+    of that isolation level.
 
     Raises: UnknownTopicOrPartitionError; InvalidCallError for an invalid position, a time without a zone, or an
         unknown level.
@@ -50,8 +50,8 @@ def position(state: PartitionState, spec: Spec, isolation: Isolation = Isolation
     """The answer for one partition, with the leader epoch of the offset. For committed readers LATEST is the last
     stable offset, and a lookup by time ends there (KIP-98, "ListOffsetRequest").
 
-    Raises: OffsetNotAvailableError for LATEST, and for a time after all known records, while the recently elected
-        leader does not know the high watermark yet (KIP-207).
+    Raises: OffsetNotAvailableError while a recently elected leader does not know the high watermark yet (KIP-207),
+        for LATEST and for a time after all known records.
     """
     end = state.leader.latest(isolation) if spec is OffsetSpec.LATEST else state.leader.end(isolation)
     if isinstance(spec, FirstAt):
@@ -63,15 +63,15 @@ def position(state: PartitionState, spec: Spec, isolation: Isolation = Isolation
     if isinstance(found, FoundOffset) and found.timestamp_us is not None and found.offset >= end:
         found = UnknownOffset(f"offset {found.offset} is undecided: its transaction is still open")
     if isinstance(spec, FirstAt) and isinstance(found, UnknownOffset):
-        state.leader.latest(isolation)  # a record that the leader does not know to be committed may be late enough
+        state.leader.latest(isolation)  # a record that is not known to be committed may be late enough
     if isinstance(found, FoundOffset):
         return FoundOffset(found.offset, found.timestamp_us, state.leader.log.lineage.epoch_at(found.offset))
     return found
 
 
 def offset_at(state: PartitionState, place: Place, isolation: Isolation) -> int | UnknownOffset:
-    """The offset of a place in a partition for the reader; for a time after all records, the end of the reader's
-    records.
+    """The offset of a place in a partition for the reader. For a time after all records, this is the end of the
+    reader's records.
 
     Raises: see ``position``.
     """
@@ -95,11 +95,11 @@ def offset_for_leader_epoch(
     current_leader_epoch: int | None = None,
 ) -> EpochEndOffset | UnknownOffset:
     """The end of ``leader_epoch`` in the leader's log, at most the high watermark (OffsetsForLeaderEpoch, KIP-320;
-    KIP-392, "Protocol Changes"). ``current_leader_epoch`` is the partition's epoch as the caller knows it.
+    KIP-392, "Protocol Changes"). ``current_leader_epoch`` is the partition's epoch according to the caller.
 
     Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError; OffsetNotAvailableError while the recently
         elected leader does not know the high watermark; FencedLeaderEpochError, UnknownLeaderEpochError when
-        ``current_leader_epoch`` is not the current one; InvalidCallError; errors of listing the leader.
+        ``current_leader_epoch`` is not the current epoch; InvalidCallError; errors of listing the leader.
     """
     leader_epoch = whole(leader_epoch, "leader epoch", 0)
     image = metadata.image()

@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 _LOOKS = 3
 _local_pieces: WeakKeyDictionary[ReplicaLog, Sequence[FileSlice]] = WeakKeyDictionary()
-"""Keyed by log; a replica whose folder is unchanged keeps its log object."""
+"""The pieces by log. A replica whose folder is unchanged keeps its log object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class PartitionState:
     readable: PartitionPieces
     """The content of the leader's log and the remote log."""
     cold: Sequence[FileSlice]
-    """All remote pieces, including those that are local too; empty if the remote tier was not read."""
+    """All remote pieces, including pieces that are also local; empty if the remote tier was not read."""
 
     def readable_by(self, isolation: Isolation) -> PartitionPieces:
         """The readable pieces, without files in which the reader sees no record."""
@@ -65,11 +65,11 @@ class PartitionState:
 
 
 TakesRemote = Callable[[SeenLeader], bool]
-"""Whether a request needs the remote tier of a partition, also to locate its records."""
+"""Whether a request needs the remote tier of a partition, to read records or to locate them."""
 
 
 def always(_: SeenLeader) -> bool:
-    """Every request needs it."""
+    """Every request needs the remote tier."""
     return True
 
 
@@ -81,11 +81,12 @@ def look(
     partitions: Sequence[int] | None = None,
     takes_remote: TakesRemote = always,
 ) -> tuple[ClusterImage, list[PartitionState]]:
-    """The metadata, and the current state of these partitions of the topic (None: all). The end of every local
-    file is checked against its footer. If the leaders have all wanted records, the states contain no remote log.
+    """Read the metadata, and the current state of these partitions of the topic (None: all). The end of every
+    local file is checked against its footer. If the leaders have all wanted records, the states contain no remote
+    log.
 
-    During the read, records may move to the remote tier, and retention may delete them from either tier. So
-    everything is read again before an apparent gap counts.
+    During the read, records may move to the remote tier, and retention may delete them from either tier. So if a
+    gap appears, everything is read again before an error is raised.
 
     Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError, LogGapError, CorruptionError kinds; StorageError
         when the remote tier is needed and unreachable.
@@ -96,9 +97,9 @@ def look(
 
 
 def look_again(metadata: MetadataClient, storage: Storage, once: Callable[[], T]) -> T:
-    """Run ``once``, and again if a leader has changed meanwhile, or files moved or seem to be missing. Damage is
-    also checked twice: the folders of a topic that was deleted meanwhile seem damaged, and ``once`` reads the
-    metadata again.
+    """Run ``once``. Run it again if a leader has changed meanwhile, or if files have moved or seem to be missing.
+    After an error about damage, run it again, too: the folders of a topic that was deleted meanwhile seem damaged,
+    and the second run reads the metadata again.
     """
 
     def noting() -> T:
@@ -146,15 +147,15 @@ def partition_states(
     takes_remote: TakesRemote = always,
     client: ClientMetadata = NOWHERE,
 ) -> list[PartitionState]:
-    """Like ``look``, once, for several topics, in their order and by partition. The end of an append is inferred
-    from the next file; its reader checks that (``check_end``).
+    """Like ``look``, but only once, for several topics, in their order and by partition. The end of an append is
+    inferred from the next file. The reader of the append checks this end (``check_end``).
 
     Raises: see ``look``.
     """
 
     def leader(view: PartitionView) -> SeenLeader:
         seen = seen_leader(storage, memory, image, view, client)
-        _ = seen.transactions, seen.marked_below  # reads footers here, in a thread, if they need a read
+        _ = seen.transactions, seen.marked_below  # any reads of footers happen here, in a thread
         return seen
 
     views = [
@@ -162,7 +163,7 @@ def partition_states(
         for topic in topics
         for partition in (range(len(topic.partitions)) if partitions is None else dict.fromkeys(partitions))
     ]
-    # List the leaders first: a segment that has left them before the remote log is read is in the remote log.
+    # List the leaders first: a segment that leaves a leader before the remote log is read is in the remote log.
     leaders = values(storage.threads.run(leader, views))
     asked = {seen.view.topic_id for seen in leaders if seen.tiered and takes_remote(seen)}
     load = storage.threads.run(lambda topic_id: (topic_id, _load(storage, image.topics[topic_id])), sorted(asked))
@@ -230,9 +231,8 @@ def remote_log_pieces(storage: Storage, seen: SeenLeader, segments: Iterable[Rem
 def remote_pieces(
     store: Store, folder: str, segments: Iterable[RemoteSegment], lineage: Lineage
 ) -> list[FileSlice]:
-    """The pieces of a part of a partition's remote log, if they belong to the leader's history, in order of
-    offsets.
-    """
+    """The pieces of a part of a partition's remote log, in order of offsets; only those of the leader's
+    history."""
     with collector_paused():
         return [
             FileSlice(
@@ -257,7 +257,7 @@ def check_partitions(topic: TopicImage, partitions: Iterable[int]) -> None:
 def chosen_views(
     image: ClusterImage, topics: Sequence[str] | None, partitions: Sequence[int] | None
 ) -> list[tuple[TopicImage, list[PartitionView]]]:
-    """The partitions with these numbers (all when None) of each of the named topics (all when None).
+    """The partitions with these numbers (None: all) of each of the named topics (None: all).
 
     Raises: UnknownTopicOrPartitionError; see ``check_partitions``.
     """

@@ -1,5 +1,5 @@
-"""The files of a read: exactly the files that contain ``[start, end)`` of a partition, from either tier and a
-replica. Pure, except for reading footers of appends, whose names do not give their end.
+"""Selects the files of a read: exactly the files that contain ``[start, end)`` of a partition, from either tier
+and a replica. Pure, except that it reads the footers of appends, because their names do not give the end.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _A_TIME = 1_000_000_000
 
 
 class FileRange(msgspec.Struct, frozen=True, gc=False):
-    """The part ``[start, end)`` of a file that holds ``[file_start, file_end)``. There may be 100,000 of them, so
-    the garbage collector does not track them.
+    """The part ``[start, end)`` of a file that holds ``[file_start, file_end)``. There may be 100,000 such
+    objects, so the garbage collector does not track them.
     """
 
     uri: str
@@ -42,17 +42,17 @@ class FileRange(msgspec.Struct, frozen=True, gc=False):
     broker: int | None = None
     """The broker of the replica; None for a remote file, or if unknown."""
     marked: bool = False
-    """Whether the file may contain markers, gaps and aborted records, which its column ``control`` shows."""
+    """Whether the file may contain markers, gaps and aborted records; the file's column ``control`` shows them."""
 
     @property
     def whole(self) -> bool:
-        """Whether the part is the whole file."""
+        """Whether the part is the complete file."""
         return self.start == self.file_start and self.end == self.file_end
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPieces:
-    """A readable partition: its pieces in order, remote ones first, contiguous over ``[log_start,
+    """A readable partition: its pieces in order, remote pieces first, contiguous over ``[log_start,
     high_watermark)``.
     """
 
@@ -79,7 +79,7 @@ class PartitionPieces:
         return piece.file.name in self.hidden and not self.is_remote(piece)
 
     def may_be_marked(self, piece: FileSlice) -> bool:
-        """Whether the piece may hold hidden records, which its column ``control`` shows."""
+        """Whether the piece may hold hidden records; the column ``control`` shows them."""
         name = piece.file.name
         return (
             name in self.gaps
@@ -90,7 +90,8 @@ class PartitionPieces:
 
 @dataclass(frozen=True, slots=True)
 class NearPieces:
-    """The pieces of the follower to read from, in order of offsets; it serves no records starting at ``until``."""
+    """The pieces of the follower to read from, in order of offsets. The follower serves no records from ``until``
+    on."""
 
     pieces: Sequence[FileSlice]
     until: int
@@ -105,8 +106,8 @@ def readable_pieces(
     near: NearPieces | None = None,
 ) -> list[FileSlice]:
     """The pieces that cover ``[log_start, high_watermark)`` in both tiers. Local pieces come from the near replica
-    if it serves them, otherwise from the leader (``local``); offsets below the start of both come from the remote
-    tier.
+    if it serves them, otherwise from the leader (``local``); offsets below the start of both logs come from the
+    remote tier.
 
     Raises: LogGapError when no source has a part of that range.
     """
@@ -122,7 +123,7 @@ def readable_pieces(
             continue
         if piece.start > position:
             break
-        # true for nearly all pieces: no second object for each
+        # true for nearly all pieces, so no second object is made for each
         whole = piece.start == position and piece.end == upper
         chosen.append(piece if whole else replace(piece, start=position, end=upper))
         position = upper
@@ -139,7 +140,7 @@ def readable_pieces(
 
 
 def _of_log(pieces: Sequence[FileSlice], start: int, end: int) -> list[FileSlice]:
-    """The part ``[start, end)`` of the pieces of a log, which have no gaps; empty if they begin after that
+    """The part ``[start, end)`` of the pieces of a log, which have no gaps; empty if the log begins after that
     part.
     """
     some = [*pieces[bisect_right(pieces, start, key=_END) : bisect_left(pieces, end, key=_START)]]
@@ -159,7 +160,7 @@ def file_ranges(
     brokers: Mapping[str, int] | None = None,
     times: TimeRange | None = None,
 ) -> list[FileRange]:
-    """The files with the records of ``[start, end)`` that the reader gets; with ``times``, only those that may
+    """The files with the records of ``[start, end)`` that the reader gets; with ``times``, only files that may
     have records of these times. ``brokers``: the broker of each store, by address.
 
     Raises: OffsetOutOfRangeError outside ``[log_start, high_watermark]``; LogGapError when a file ends too early;
@@ -212,8 +213,8 @@ def check_range(what: str, start: int, end: int, log_start: int, high_watermark:
 
 
 def check_end(what: str, piece: FileSlice) -> int:
-    """The end of the file of a piece. The footer of an append must match the end inferred from the next file,
-    otherwise records would silently be missing.
+    """Check the end of the file of a piece. The footer of an append must match the end inferred from the next
+    file, because otherwise records would silently be missing.
 
     Raises: LogGapError; CorruptSegmentError naming the partition and its offsets.
     """

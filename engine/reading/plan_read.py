@@ -10,7 +10,7 @@
 If there seems to be a gap, or a file vanishes during the planning, everything is read again before an error is
 raised.
 
-Readers see records below the high watermark; committed readers those below the last stable offset.
+Readers see records below the high watermark; committed readers see records below the last stable offset.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def plan_read(
     query: ReadQuery,
     client: ClientMetadata,
 ) -> ReadPlan:
-    """Resolve the query against the current state of the cluster, for this client.
+    """Plan the query against the current state of the cluster, for this client.
 
     Raises: UnknownTopicOrPartitionError, GroupIdNotFoundError, OffsetOutOfRangeError, InvalidCallError;
         LogTruncationError when an unclean election has replaced records that the group of a bound has read;
@@ -84,11 +84,11 @@ def plan_again(
     plan: ReadPlan,
     client: ClientMetadata,
 ) -> ReadPlan:
-    """The same offsets in their current files, after merges, tiering or moves.
+    """Plan the same offsets again, with their current files, after merges, tiering or moves.
 
-    Raises: OffsetOutOfRangeError when retention has deleted some of them and the read may not skip them, or an
-        unclean election has replaced them; UnknownTopicOrPartitionError when the topic was created again; see
-        ``plan_read``.
+    Raises: OffsetOutOfRangeError when retention has deleted some of the offsets and the read may not skip them, or
+        when an unclean election has replaced records; UnknownTopicOrPartitionError when the topic was created
+        again; see ``plan_read``.
     """
     return look_again(metadata, storage, lambda: _plan_again_once(metadata, storage, clock, memory, plan, client))
 
@@ -164,7 +164,7 @@ def _plan_again_once(
 
     def again(state: PartitionState) -> PartitionPlan:
         before = wanted[state.leader.view.topic_id][state.leader.view.partition]
-        if before.start == before.end:  # an empty range stays empty, wherever the log starts now
+        if before.start == before.end:  # an empty range stays empty, even if the log start has moved
             return before
         now = _plan_partition(clock, memory, state, before.start, before.end, reader)
         _check_history(before, now)
@@ -175,7 +175,7 @@ def _plan_again_once(
 
 
 def _check_history(before: PartitionPlan, now: PartitionPlan) -> None:
-    """Raises: LogTruncationError when the offsets have other leader epochs now."""
+    """Raises: LogTruncationError when the offsets now have different leader epochs."""
     epochs = epochs_between(Lineage(before.epochs), now.start, now.end)
     if now.epochs != epochs:
         agreed = min(start for _, start in {*now.epochs} ^ {*epochs})
@@ -226,7 +226,7 @@ class _Query:
 
     query: ReadQuery
     by_partition: Mapping[str, Mapping[str, Mapping[int, Place]]]
-    """``start`` and ``end`` by topic and partition, if they were given that way."""
+    """The bounds ``start`` and ``end`` by topic and partition, if the caller has given them that way."""
     committed: Mapping[str, Mapping[TopicPartition, OffsetCommit]]
     """Keyed by group."""
 
@@ -236,7 +236,7 @@ class _Query:
         return Isolation(self.query.isolation)
 
     def range_of(self, state: PartitionState) -> tuple[int, int]:
-        """``[start, end)`` of a partition, unchecked."""
+        """The range ``[start, end)`` of a partition, unchecked."""
         log_start = state.positions.log_start
         if self._of_no_time:
             return log_start, log_start
@@ -253,7 +253,8 @@ class _Query:
         return self.query.times is not None and self.query.times.is_empty
 
     def takes_remote(self, seen: SeenLeader) -> bool:
-        """Whether the leader lacks some of the partition's requested records, or cannot locate them."""
+        """Whether the leader lacks some of the partition's requested records, or its log does not show where they
+        are."""
         if self._of_no_time:
             return False
         end = self._least(seen, "end", self.query.until, seen.log.high_watermark)
@@ -263,7 +264,7 @@ class _Query:
         return start is None or end is None or start < seen.log.local_start
 
     def _least(self, seen: SeenLeader, name: str, bound: OffsetBound, otherwise: int) -> int | None:
-        """An offset at or below that of a bound; None if only the remote log has it."""
+        """A lower limit for the offset of a bound; None if only the remote log shows the offset."""
         view = seen.view
         if isinstance(bound, Mapping):
             bound = self.by_partition[name][view.topic].get(view.partition)
@@ -304,7 +305,7 @@ class _Query:
         """Raises: LogTruncationError when the log differs from the records that the group has read (KIP-320)."""
         if commit.leader_epoch is not None:
             check_history(str(state.leader), state.leader.log, commit.offset, commit.leader_epoch)
-        # The group may have processed records that are not known to be committed yet. Then the range is empty.
+        # The group may have processed records that are not known to be committed yet: then the range is empty.
         if commit.offset > state.positions.log_end or commit.offset <= state.leader.end(self.isolation):
             return commit.offset
         return state.leader.latest(self.isolation)
@@ -312,7 +313,7 @@ class _Query:
 
 @dataclass(frozen=True, slots=True)
 class _PlanReader:
-    """The reader, and the records that it sees."""
+    """A reader, and the records that it sees."""
 
     client: ClientMetadata
     isolation: Isolation
@@ -329,7 +330,7 @@ def _plan_partition(
         lost = start, min(end, log_start)
         start, end = log_start, max(end, log_start)
     if end > seen.end(reader.isolation):
-        seen.latest(reader.isolation)  # an unknown end is not out of range
+        seen.latest(reader.isolation)  # an unknown end is a different error than an offset out of range
     check_range(str(seen), start, end, log_start, seen.end(reader.isolation))
     leader = seen.replicas.leader
     served_by = [leader]
@@ -361,8 +362,8 @@ def _plan_partition(
 
 
 def _near(state: PartitionState, chosen: Chosen, isolation: Isolation) -> PartitionPieces:
-    """The pieces of a partition, with local ones from the chosen follower as far as it serves them. The follower's
-    own markers show whether its transactional appends were committed.
+    """The pieces of a partition. Local pieces come from the chosen follower, as far as it serves them. The
+    follower's own markers show whether its transactional appends were committed.
     """
     seen, readable = state.leader, state.readable
     transactions = transactions_of(chosen.log, chosen.replica.footer)
@@ -380,7 +381,7 @@ def _near(state: PartitionState, chosen: Chosen, isolation: Isolation) -> Partit
 
 
 def epochs_between(lineage: Lineage, start: int, end: int) -> tuple[tuple[int, int], ...]:
-    """The leader epochs of ``[start, end)``, each with its first of these offsets."""
+    """The leader epochs of ``[start, end)``, each with its first offset in this range."""
     first = lineage.epoch_at(start)
     later = [(entry.epoch, entry.start_offset) for entry in lineage if start < entry.start_offset < end]
     return (*(() if first is None or start >= end else ((first, start),)), *later)

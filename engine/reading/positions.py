@@ -1,13 +1,13 @@
 """Positions in a log and times as callers give them, in the API and on the command line. Pure.
 
 Text is a named position of ListOffsets (``earliest``, ``latest``, ``earliest-local`` ...) or a time in ISO 8601
-(``2013-06-01``, ``2013-06-01T12:00:00+02:00``). Text without a zone is in UTC, but in the session's time zone if
-the call is for a DataFrame (``bounds.in_zone``). A ``datetime`` must have a zone, because Python reads a datetime
-without a zone as local time.
+(``2013-06-01``, ``2013-06-01T12:00:00+02:00``). Text without a zone is in UTC; if the call is for a DataFrame, it
+is in the session's time zone (``bounds.in_zone``). A ``datetime`` must have a zone, because Python reads a
+datetime without a zone as local time.
 
 If the call asks for one place (ListOffsets, the start of a tail or stream, a group's new offset), a time means the
-first record at or after it, as in Kafka's lookup. As a bound of a read, it bounds the records' timestamps
-(``TimeRange``); there ``FirstAt`` requests the lookup.
+first record at or after that time, as in Kafka's lookup. As a bound of a read, a time bounds the records'
+timestamps (``TimeRange``); there ``FirstAt`` requests the lookup.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ POSITIONS: Mapping[str, OffsetSpec] = {spec.name.lower().replace("_", "-"): spec
 """The named positions of ListOffsets: ``earliest-pending-upload`` ..."""
 
 Reset = Literal["none", "earliest", "latest"]
-"""Values of auto.offset.reset, in Kafka's words: where to continue if retention deleted the next records."""
+"""Values of auto.offset.reset, in Kafka's words: the place to continue from if retention has deleted the next
+records."""
 RESETS: tuple[str, ...] = get_args(Reset)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -35,9 +36,9 @@ _EXAMPLES = "2013-06-01 or 2013-06-01T12:00:00Z"
 
 @dataclass(frozen=True, slots=True)
 class FirstAt:
-    """Kafka's lookup by time (offsetsForTimes): in each partition the first record, by offset, whose timestamp is
-    at or after ``time``, a datetime or text; the end if there is no such record. Later records may have earlier
-    timestamps. Raises: InvalidCallError for an invalid time.
+    """Kafka's lookup by time (offsetsForTimes). In each partition, finds the first record, by offset, whose
+    timestamp is at or after ``time``, a datetime or text; the end if there is no such record. Later records may
+    have earlier timestamps. Raises: InvalidCallError for an invalid time.
     """
 
     time: datetime | str
@@ -61,7 +62,7 @@ class FirstAt:
 Spec = OffsetSpec | FirstAt
 """A query for ListOffsets."""
 Place = int | Spec
-"""An offset in one partition, or a query for one."""
+"""An offset in one partition, or a query for an offset."""
 
 
 def micros(time: datetime) -> int:
@@ -86,7 +87,7 @@ def time_of(given: object, what: str, zone: tzinfo = UTC) -> datetime:
     """The time of a text or datetime; ``what`` names the argument in the error. ``zone`` is the zone of a text
     that names none.
 
-    Raises: InvalidCallError, also for a datetime without a zone.
+    Raises: InvalidCallError, including for a datetime without a zone.
     """
     if isinstance(given, datetime):
         if given.tzinfo is None:
@@ -105,7 +106,7 @@ def time_of(given: object, what: str, zone: tzinfo = UTC) -> datetime:
 
 
 def named_or_time(text: str, what: str, takes: str) -> OffsetSpec | datetime:
-    """The named position or time of a text. ``takes`` lists the accepted values, for errors.
+    """The named position or time that a text gives. ``takes`` lists the accepted values, for errors.
 
     Raises: InvalidCallError.
     """
@@ -140,7 +141,7 @@ def spec_of(given: object, what: str) -> Spec:
 
 
 def place_of(given: object, what: str) -> Place:
-    """A place in a partition: an offset, or see ``spec_of``.
+    """A place in a partition: an offset, or a query (see ``spec_of``).
 
     Raises: InvalidCallError; OffsetOutOfRangeError for a negative offset.
     """
@@ -166,8 +167,8 @@ def offset_of(given: SupportsIndex, what: str) -> int:
 
 
 def check_has_come(place: object, what: str, now_ms: int) -> None:
-    """Check that a lookup is not for a future time: a reader would start at the end and miss records appended
-    before that time. Raises: InvalidCallError.
+    """Check that a lookup is not for a future time: the answer would be the current end, although records from
+    before that time may still be appended. Raises: InvalidCallError.
     """
     if isinstance(place, FirstAt) and place.timestamp_us > now_ms * 1000 + 999:
         raise InvalidCallError(

@@ -1,4 +1,4 @@
-"""A batch of a stream as ranges of offsets, and the read of exactly these ranges.
+"""Plans the read of a stream's batch that is given as ranges of offsets.
 
 Spark passes the ranges as rows, so that a batch can be a scan of files instead of rows from Python workers.
 """
@@ -20,7 +20,7 @@ from stratalog.partitions.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class StreamRange:
-    """The offsets ``[start, end)`` of a partition, and the history that they belong to."""
+    """The offsets ``[start, end)`` of a partition, and the history to which they belong."""
 
     topic: str
     topic_id: str
@@ -28,7 +28,7 @@ class StreamRange:
     start: int
     end: int
     epochs: tuple[tuple[int, int], ...]
-    """The leader epochs of these offsets, each with its first offset, at least ``start``."""
+    """The leader epochs of these offsets, each with its first offset (at least ``start``)."""
 
 
 def plan_of_ranges(
@@ -39,7 +39,7 @@ def plan_of_ranges(
     ranges: Sequence[StreamRange],
     options: SourceOptions,
 ) -> ReadPlan:
-    """The files that hold the ranges now, for a reader with these options; ``ranges`` is not empty.
+    """Plan the files that hold the ranges now, for a reader with these options; ``ranges`` is not empty.
 
     Raises: InvalidCallError if the topics' types differ; see ``plan_again`` for deleted offsets, and for offsets
         that an unclean election has replaced.

@@ -1,7 +1,7 @@
 """The plan of a batch read as a value: exact offsets, and the files that held them when the plan was made. Pure.
 
-The plan pins offsets. The record of an offset never changes, whatever file it is in. So a plan whose files have
-since been merged or tiered reads their successors, and returns the same rows.
+The plan pins offsets. The record at an offset never changes, whichever file contains it. So if files of a plan
+have been merged or tiered since, the plan reads their successors, and returns the same rows.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class PartitionPlan:
     files: tuple[FileRange, ...]
     """In order of offsets over ``[start, end)``, without files that the isolation level hides."""
     epochs: tuple[tuple[int, int], ...]
-    """The leader epochs of these offsets, each with its first offset, at least ``start``."""
+    """The leader epochs of these offsets, each with its first offset (at least ``start``)."""
     racks: tuple[tuple[int, str | None], ...]
     """Racks of the brokers whose files are read."""
     pruned_files: int = 0
-    """Files of the partition without records of the range."""
+    """The number of the partition's files without records of the range."""
     pruned_bytes: int = 0
     lost: tuple[int, int] | None = None
     """Requested offsets that are deleted; only set if the read may skip them."""
@@ -43,8 +43,8 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan(Sequence[FileRange]):
-    """The file ranges of a read, by topic, partition and offset, and how they were chosen. ``Cluster.read``
-    returns the same rows for a plan each time.
+    """The file ranges of a read, by topic, partition and offset, with the bounds and options from which they were
+    chosen. ``Cluster.read`` returns the same rows for a plan each time.
     """
 
     partitions: tuple[PartitionPlan, ...]
@@ -95,7 +95,7 @@ class ReadPlan(Sequence[FileRange]):
 
     @property
     def topics(self) -> dict[str, list[FileRange]]:
-        """The file ranges by topic; empty for a topic of which nothing is read."""
+        """The file ranges by topic; empty for a topic from which nothing is read."""
         found: dict[str, list[FileRange]] = {}
         for one in self.partitions:
             found.setdefault(one.topic, []).extend(one.files)
@@ -108,12 +108,12 @@ class ReadPlan(Sequence[FileRange]):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the files. A scan reads only the columns and row groups that it needs."""
+        """The bytes of the files. A scan reads only the columns and row groups that it needs."""
         return sum(part.size_bytes for part in self)
 
     @property
     def cross_rack_bytes(self) -> int | None:
-        """Bytes of local files outside the reader's rack; None if that rack is unknown."""
+        """Bytes of local files outside the reader's rack; None if the reader's rack is unknown."""
         if self.client_rack is None:
             return None
         return sum(

@@ -1,11 +1,11 @@
-"""The offsets of a stream, as its checkpoint stores them, and where it continues. Pure.
+"""The offsets of a stream, in the form of its checkpoint, and the positions from which it continues. Pure.
 
     {"topics": {"trips": {"topicId": "..", "partitions": {"0": {"offset": 17, "leaderEpoch": 3}}}}}
 
-``offset`` is the next offset to read. ``leaderEpoch`` is the epoch of the record before it (for KIP-320's
-truncation detection), absent if none was read. The start offsets of a query have ``"initial": true``; the end
-offsets of its first batch have its start in ``"began"``: Spark requests the initial offsets again when it repeats
-that batch, when "latest" may already be another offset.
+``offset`` is the next offset to read. ``leaderEpoch`` is the epoch of the record before that offset (for KIP-320's
+truncation detection). It is absent if no record was read. The start offsets of a query have ``"initial": true``;
+the end offsets of the query's first batch have the start of the query in ``"began"``. This is needed because Spark
+requests the initial offsets again when it repeats that batch, and by then "latest" may be a different offset.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stratalog.partitions.listing import ReplicaLog
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The next offset to read, and the leader epoch of the record before it, if known."""
+    """The next offset to read, and the leader epoch of the preceding record, if known."""
 
     offset: int
     leader_epoch: int | None = None
@@ -59,8 +59,8 @@ class StreamOffsets:
         return found
 
     def behind(self, latest: StreamOffsets) -> dict[str, float]:
-        """The minimum, maximum and average number of records per partition between these offsets and ``latest``,
-        by the metric names of Spark's Kafka source.
+        """The minimum, maximum and average number of records per partition between these offsets and ``latest``.
+        The keys are the metric names of Spark's Kafka source.
         """
         lags = [at.offset - self.partitions.get(key, at).offset for key, at in latest.partitions.items()] or [0]
         return {
@@ -90,8 +90,8 @@ class StreamOffsets:
     def of_topics(
         self, topic_ids: Mapping[str, str], reads: Subscription, *, fail_on_data_loss: bool
     ) -> StreamOffsets:
-        """The offsets of the query's current topics (``topic_ids`` by name). Deleted topics of its pattern are
-        dropped if records may be lost.
+        """The offsets of the query's current topics (``topic_ids`` by name). Deleted topics of the query's pattern
+        are dropped if records may be lost.
 
         Raises: InvalidCallError for offsets of another topic, or of a deleted topic of the same name;
             OffsetOutOfRangeError for a deleted topic, unless records may be lost.
@@ -146,7 +146,8 @@ def _positions_from_json(data: Mapping[str, Any]) -> dict[TopicPartition, Positi
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """A partition as its leader was listed: a stream reads ``[log_start, end)`` of it, from either tier."""
+    """The bounds of a partition's log, from a listing of its leader. A stream reads ``[log_start, end)``, from
+    either tier."""
 
     what: str
     log_start: int
@@ -154,16 +155,16 @@ class LogBounds:
     log: ReplicaLog
 
     def position(self, offset: int) -> Position:
-        """The position at an offset of this log."""
+        """The position at this offset of the log."""
         return Position(offset, self.log.lineage.epoch_at(offset - 1) if offset > self.log_start else None)
 
 
 def resume(position: Position, log: LogBounds, *, fail_on_data_loss: bool) -> int:
     """The position from which a stream at ``position`` continues: the same position, unless records are lost. A
     position below the log start moves up to the log start. After a truncation (an unclean election has replaced
-    records) it moves back to where the histories diverge.
+    records), the position moves back to the offset at which the histories diverge.
 
-    Raises: OffsetOutOfRangeError for lost records, LogTruncationError for replaced ones, unless records may be
+    Raises: OffsetOutOfRangeError for lost records, LogTruncationError for replaced records, unless records may be
         lost.
     """
     parted = _parted(position, log.log)
@@ -190,20 +191,22 @@ def resume(position: Position, log: LogBounds, *, fail_on_data_loss: bool) -> in
 
 
 def _parted(position: Position, log: ReplicaLog) -> int | None:
-    """The offset at which the log diverges from the records that the stream has read; None if it does not."""
+    """The offset at which the log diverges from the records that the stream has read; None if there is no
+    divergence."""
     if position.leader_epoch is not None:
         return divergent_offset(log, position.offset, position.leader_epoch)
     return log.log_end if position.offset > max(log.log_end, log.local_start) else None
 
 
 def is_idle(start: Position | None, going_on: int, end: int) -> bool:
-    """Whether a batch from ``going_on`` to ``end`` leaves a partition at its position and in the same history."""
+    """Whether a batch from ``going_on`` to ``end`` does not change the position of a partition, nor its
+    history."""
     return start is not None and start.offset == going_on == end
 
 
 def planned_range(start: Position, end: Position, log: LogBounds, *, fail_on_data_loss: bool) -> tuple[int, int]:
-    """The offsets ``[low, high)`` of a planned batch: the same offsets at every call while they exist. Without
-    lost offsets if records may be lost.
+    """The offsets ``[low, high)`` of a planned batch: the same offsets at every call while they exist. If records
+    may be lost, lost offsets are skipped.
 
     Raises: OffsetOutOfRangeError, see ``resume``.
     """

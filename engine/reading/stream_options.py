@@ -1,4 +1,5 @@
-"""The options of a stream and of a batch read, named as in Spark's Kafka source if it has them. Pure.
+"""Parses the options of a stream and of a batch read. An option that Spark's Kafka source also has gets the same
+name. Pure.
 
 Spark passes options as text; names are case-insensitive. Options contain no secrets: stores take credentials from
 the environment of the reading process.
@@ -63,7 +64,7 @@ _ENDS = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
 _OF_STREAMS = ("maxRowsPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "group", "failOnNewFields")
 
 _OF_SPARK = ("checkpointlocation", "queryname")
-"""Options that Spark itself adds to those of a query."""
+"""Options that Spark itself adds to the options of a query."""
 
 _SPECS = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
 _BY_NUMBER = {-1: OffsetSpec.LATEST, -2: OffsetSpec.EARLIEST}
@@ -78,17 +79,17 @@ class SourceOptions:
     topics: Subscription
     start: Start = OffsetSpec.LATEST
     end: Start = OffsetSpec.LATEST
-    """The end of a batch read; a stream has none."""
+    """The end of a batch read; a stream has no end."""
     max_rows: int | None = None
     max_bytes: int | None = None
     min_partitions: int | None = None
     fail_without_record: bool = False
     """Whether the start fails if a partition has no record since the starting time. False: the partition starts at
-    its end, and misses nothing."""
+    its end, and no record is missed."""
     fail_on_data_loss: bool = True
     fail_on_new_fields: bool = True
-    """Whether a stream fails when a topic's type has grown by fields that the query lacks. False: it ignores
-    them."""
+    """Whether a stream fails when a topic's type has grown by fields that the query lacks. False: the stream
+    ignores these fields."""
     columns: tuple[str, ...] | None = None
     include_headers: bool = True
     group: str | None = None
@@ -142,7 +143,7 @@ def stream_options(given: Mapping[str, str]) -> SourceOptions:
 def batch_options(given: Mapping[str, str]) -> SourceOptions:
     """The options of a batch read, from earliest to latest by default (Kafka's defaults).
 
-    Raises: InvalidCallError naming the option, also for a read that begins at latest or ends at earliest.
+    Raises: InvalidCallError naming the option, including for a read that begins at latest or ends at earliest.
     """
     for name in _given(given, _OF_STREAMS):
         raise InvalidCallError(f"the option {name} applies only to streams: a batch read ends at endingOffsets")
@@ -197,8 +198,8 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
 def known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
     """The given options under their canonical names.
 
-    Raises: InvalidCallError for an unknown option, naming the nearest one, and for an option of Kafka's, naming
-    its substitute.
+    Raises: InvalidCallError for an unknown option, naming the most similar option, and for an option of Kafka's,
+    naming its substitute.
     """
     by_lower = {name.lower(): name for name in names}
     found: dict[str, str] = {}
@@ -323,7 +324,7 @@ def _columns(text: str | None) -> tuple[str, ...] | None:
 
 
 def _bound(options: Mapping[str, str], names: tuple[str, ...], topics: Subscription) -> Start:
-    """A bound of the read, from the option of ``names`` that is given; latest if none is."""
+    """A bound of the read, from the option of ``names`` that is given; latest if no option is given."""
     given = [name for name in names if name in options]
     if len(given) > 1:
         raise InvalidCallError(f"{' and '.join(given)} are both given: give only one of them")
@@ -343,7 +344,7 @@ def _bound(options: Mapping[str, str], names: tuple[str, ...], topics: Subscript
 def _time(name: str, text: str) -> datetime:
     """A time from milliseconds since 1970 (as in Kafka), or from text.
 
-    Raises: InvalidCallError, also for text without a zone, because sources do not know the session's zone.
+    Raises: InvalidCallError, including for text without a zone, because sources do not know the session's zone.
     """
     if text.lstrip("-").isdecimal():
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(text))
@@ -384,8 +385,8 @@ def _by_partition(name: str, text: str, topics: Subscription, least: int) -> dic
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """The topics of a stream, selected by name (``subscribe``), by pattern (``subscribePattern``), or by partition
-    (``assign``). Without ``assign`` the stream also reads partitions that a topic gets later; a pattern also reads
-    topics that match later.
+    (``assign``). Without ``assign`` the stream also reads partitions that a topic gets later. With a pattern, the
+    stream also reads topics that match later.
     """
 
     names: tuple[str, ...] = ()
@@ -408,5 +409,5 @@ class Subscription:
         return self.pattern is not None and re.fullmatch(self.pattern, topic) is not None
 
     def partitions(self, topic: str, count: int) -> Sequence[int]:
-        """The partitions to read of a topic with ``count`` partitions; assigned ones need not exist."""
+        """The partitions to read of a topic with ``count`` partitions; assigned partitions need not exist."""
         return range(count) if self.assigned is None else self.assigned[topic]

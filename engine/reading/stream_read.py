@@ -35,7 +35,8 @@ _CONTROL = "control"
 
 @dataclass(frozen=True, slots=True)
 class StreamTask:
-    """The work of one task, with the stores for finding a file's successor. Picklable if the stores are."""
+    """The work of one task, with the stores for finding a file's successor. Picklable if the stores are
+    picklable."""
 
     topic: str
     parts: tuple[Part, ...]
@@ -45,9 +46,9 @@ class StreamTask:
 
 
 def read_task(task: StreamTask, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """The records of a task's parts, in order, one row group at a time; ``columns`` by Parquet's names. If a file
-    is gone since planning, its successor in either tier is read. A successor that a later removal rule has written
-    has fewer records.
+    """The records of a task's parts, in order, one row group at a time; ``columns`` by Parquet's names. If a
+    planned file is gone, its successor in either tier is read. A successor that was written by a later removal
+    rule has fewer records.
 
     Raises: SourceChangedError without a successor; CorruptSegmentError naming the damaged offsets; LogGapError and
         other CorruptionError kinds, StorageError.
@@ -79,15 +80,16 @@ def read_task(task: StreamTask, columns: Sequence[str]) -> Iterator[pa.Table]:
 
 
 def _successors(task: StreamTask, one: Part, position: int) -> list[FileSlice]:
-    """The files that contain the rest of a part now."""
+    """The files that now contain the rest of a part."""
     replicas, end = task.replicas_of[one.partition], one.piece.end
     replica = replicas.leader
-    # The log is not fenced, because a task cannot read the metadata again. The whole batch was committed when it
-    # was planned, so the replica that led at that time has it; otherwise the task notices a gap.
+    # The log is not fenced, because a task cannot read the metadata again. The complete batch was committed when
+    # it was planned, so the replica that led at that time has it. If that replica lacks records, the task notices
+    # a gap.
     log = replica.log()
     try:
         check_whole(replica, log)
-    # raised by a removal rule newer than the plan; the footer of each file names its rule
+    # raised if a removal rule is newer than the plan; the footer of each file names its rule
     except FencedLeaderEpochError:
         replica = replace(replica, generation=ANY_GENERATION)
         log = replica.log()

@@ -2,13 +2,13 @@
 
     initial   the start of a new query
     latest    a trigger: reads the metadata, lists the leaders, divides the limit; opens no file
-    bounds    the bounds of a batch read, instead of both
+    bounds    the bounds of a batch read, instead of ``initial`` and ``latest``
     plan      a batch: the files of [start, end), from either tier and the closest replica, divided into tasks
               (``stratalog.engine.reading.stream_read``)
     ranges    a batch as ranges of offsets, for a scan (``stratalog.engine.reading.range_plan``)
 
 A range of offsets always gives the same records, wherever its files are now. An unreachable leader is fenced if
-that is due, and the next one is used.
+that is due, and the next leader is used.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ from stratalog.tiering.remote_log import RemoteLog
 
 @dataclass(frozen=True, slots=True)
 class _SeenOffsets:
-    """The topics of a stream, as read once."""
+    """The topics of a stream, from one read of the metadata."""
 
     topics: Mapping[str, TopicImage]
     """Keyed by name."""
@@ -85,7 +85,7 @@ class _SeenOffsets:
 def topics_of(image: ClusterImage, reads: Subscription) -> list[TopicImage]:
     """The topics of a stream; assigned partitions must exist.
 
-    Raises: UnknownTopicOrPartitionError, also when a pattern matches none; InvalidCallError for an invalid
+    Raises: UnknownTopicOrPartitionError, also if a pattern matches no topic; InvalidCallError for an invalid
         pattern.
     """
     topics = [image.topic(name) for name in reads.topics(image.topic_ids, INTERNAL_TOPICS)]
@@ -114,7 +114,7 @@ class StreamSource:
         self.planned: StreamOffsets | None = None
         """The end of the batch that ``latest`` returned."""
         self.topics_seen: Sequence[TopicImage] = ()
-        """The topics as read last, with the types of all records before an end that was returned earlier."""
+        """The topics as read last. They have the types of all records before an end that was returned earlier."""
 
     # --------------------------------------------------------------------------------- offsets
 
@@ -224,8 +224,8 @@ class StreamSource:
             backlogs[key] = Backlog(backlog.start, backlog.end, (*cold, *backlog.extents))
 
     def _places(self, seen: _SeenOffsets, bound: Start, option: str) -> dict[TopicPartition, int]:
-        """The offsets of a bound. Raises: InvalidCallError unless every partition has one; OffsetOutOfRangeError;
-        OffsetNotAvailableError for an offset that the recently elected leader does not know to be committed.
+        """The offsets of a bound. Raises: InvalidCallError unless each partition has one; OffsetOutOfRangeError;
+        OffsetNotAvailableError for an offset that is not known to be committed on the recently elected leader.
         """
         given = bound if isinstance(bound, Mapping) else dict.fromkeys(seen.leaders, bound)
         if set(given) != set(seen.leaders):
@@ -260,7 +260,7 @@ class StreamSource:
         return places
 
     def _check_strategy(self, log: LogBounds, at: datetime) -> None:
-        """Raises: OffsetOutOfRangeError for a partition without a record since ``at``, if the options make that an
+        """Raises: OffsetOutOfRangeError for a partition without a record since ``at``, if the options make this an
         error.
         """
         if self._options.fail_without_record:
@@ -291,7 +291,7 @@ class StreamSource:
         return look_again(self._metadata, self._storage, lambda: self._plan_once(began, end))
 
     def ranges(self, start: StreamOffsets, end: StreamOffsets) -> list[StreamRange]:
-        """The records of ``plan``: a range of offsets for each partition with records. Raises: see ``latest``."""
+        """The records of ``plan``, as a range of offsets per partition with records. Raises: see ``latest``."""
         began = _began(start, end)
         if not _has_records(began, end):
             return []
@@ -355,8 +355,8 @@ class StreamSource:
 
     def _parts(self, leader: SeenLeader, low: int, high: int, remote: RemoteLog | None) -> list[Part]:
         """The files of ``[low, high)`` of a partition. All these records were committed when the batch was
-        planned. A leader that was elected since then has them, but may not know that they are committed, nor the
-        outcomes of their transactions.
+        planned. A leader that was elected since then has the records, but may not know that they are committed,
+        nor the outcomes of their transactions.
         """
         end = leader.end(self._options.isolation)
         if high > end and self._options.isolation is Isolation.READ_COMMITTED:
@@ -376,7 +376,7 @@ class StreamSource:
         return [part(leader.view.partition, piece) for piece in pieces if piece.file.name not in hidden]
 
     def _near(self, leader: SeenLeader, low: int, ends: LogTransactions) -> NearPieces | None:
-        """The closest replica (KIP-392). Only the leader knows about undecided transactions."""
+        """The closest replica (KIP-392). Only the leader shows undecided transactions."""
         chosen = nearest(self._clock, self._memory, leader, self._client, low)
         if chosen.is_leader or ends.fates:
             return None
@@ -385,7 +385,7 @@ class StreamSource:
         return NearPieces(local_pieces(chosen.replica, chosen.log), chosen.high_watermark)
 
     def _look(self, also: Collection[TopicPartition] = ()) -> _SeenOffsets:
-        """The partitions to read now, plus those in ``also``, of a batch planned earlier."""
+        """List the partitions to read now, and the partitions in ``also``, which an earlier batch has."""
         return with_leaders(self._metadata, self._storage, lambda image: self._look_once(image, also))
 
     def _look_once(self, image: ClusterImage, also: Collection[TopicPartition]) -> _SeenOffsets:
@@ -403,7 +403,7 @@ class StreamSource:
 
         def leader(view: PartitionView) -> SeenLeader:
             seen = seen_leader(self._storage, self._memory, image, view, self._client)
-            seen.end(self._options.isolation)  # reads footers here, in a thread, if they need a read
+            seen.end(self._options.isolation)  # any reads of footers happen here, in a thread
             return seen
 
         leaders = {
@@ -412,8 +412,8 @@ class StreamSource:
         return _SeenOffsets(topics, dict(sorted(leaders.items())))
 
     def _check_types(self, topics: Sequence[TopicImage]) -> None:
-        """Check that topics that matched later, and types that have grown since the query began, fit the query's
-        columns.
+        """Check that the query's columns fit topics that matched later, and types that have grown since the query
+        began.
 
         Raises: InvalidCallError naming the topic that does not fit.
         """
@@ -449,7 +449,7 @@ _log = logging.getLogger(__name__)
 class StreamProgress:
     """Commits the positions of a stream to a consumer group, for observers: ``cluster.groups.lag(group)`` shows
     them. The stream itself continues from its checkpoint. The group's offsets never move back, even if a query
-    runs again from an older checkpoint; a failed commit is logged once and does not stop the stream.
+    runs again from an older checkpoint. A failed commit is logged once and does not stop the stream.
     """
 
     def __init__(
@@ -466,8 +466,8 @@ class StreamProgress:
         self._warned = False
 
     def report(self, done: StreamOffsets) -> None:
-        """Commit ``done``, the offsets below which everything is processed, for partitions in which it is ahead of
-        the group's offset, in one append. Does nothing if ``done`` equals the last report.
+        """Commit ``done``, the offsets below which everything is processed, in one append. Partitions in which
+        ``done`` is not ahead of the group are skipped. Does nothing if ``done`` equals the last report.
         """
         if self._reported is not None and self._reported.partitions == done.partitions:
             return

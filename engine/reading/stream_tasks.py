@@ -9,7 +9,7 @@ from stratalog.partitions.lookup import FileSlice
 
 LEAST_TASK_BYTES = 8 * 1024 * 1024
 MOST_TASK_BYTES = 128 * 1024 * 1024
-"""Bounds for the compressed bytes per task: a smaller task costs more overhead than work, a larger one delays the
+"""Bounds for the compressed bytes per task. A smaller task costs more overhead than work; a larger task delays the
 batch.
 """
 _USUAL_TASKS = 64
@@ -25,7 +25,7 @@ class Part:
 
 
 def part(partition: int, piece: FileSlice) -> Part:
-    """A piece of a partition's log with its size, as if all records of its file had the same size."""
+    """A piece of a partition's log with its approximate size, as if all records of its file had the same size."""
     name = piece.file.name
     end = piece.end if name.next_offset is None else name.next_offset
     rows = max(end - name.base_offset, 1)
@@ -33,14 +33,14 @@ def part(partition: int, piece: FileSlice) -> Part:
 
 
 def task_bytes(total_bytes: int, min_partitions: int | None) -> int:
-    """How many of ``total_bytes`` one task should read."""
+    """The bytes that one task should read if a batch has ``total_bytes``."""
     usual = min(max(total_bytes // _USUAL_TASKS, LEAST_TASK_BYTES), MOST_TASK_BYTES)
     return usual if min_partitions is None else max(1, min(usual, total_bytes // min_partitions))
 
 
 def split(whole: Part, most_bytes: int, group_ends: Callable[[FileSlice], Sequence[int]]) -> list[Part]:
-    """The part, divided between row groups into parts of about ``most_bytes``; ``group_ends`` gives the end
-    offsets of the file's row groups in order.
+    """Divide the part between row groups into parts of about ``most_bytes``; ``group_ends`` gives the end offsets
+    of the file's row groups in order.
     """
     if whole.size_bytes <= most_bytes:
         return [whole]
@@ -67,8 +67,8 @@ def group_ends(piece: FileSlice) -> list[int]:
 
 
 def pack(parts: Iterable[Part], most_bytes: int) -> list[list[Part]]:
-    """Tasks of at most ``most_bytes``, or of one larger part. Parts stay in order, so a task continues in the same
-    partition.
+    """Pack the parts into tasks of at most ``most_bytes``, or of one larger part. Parts stay in order, so a task
+    has consecutive parts of a partition.
     """
     tasks: list[list[Part]] = []
     filled = 0

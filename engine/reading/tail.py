@@ -1,13 +1,14 @@
-"""Tail: the records of a topic as they are appended, in this process (like the poll loop of a Kafka consumer).
+"""Tail: yields the records of a topic as they are appended, in this process (like the poll loop of a Kafka
+consumer).
 
 1. List the partitions once, to find the start offsets.
-2. Fetch from all of them, as many concurrently as ``fetch_max_bytes`` of memory allow. Yield the tables one by
-   one; the position of a partition is after the last yielded record.
-3. If nothing came, wait, longer each time up to ``longest_poll_s``, and fetch again.
+2. Fetch from all partitions, as many concurrently as ``fetch_max_bytes`` of memory allow. Yield the tables one by
+   one. The position of a partition is after the last yielded record.
+3. If there were no records, wait, longer each time up to ``longest_poll_s``, and fetch again.
 
 A poll without records lists each leader once. The metadata is read again when it is older than
 ``metadata_max_age_s`` (Kafka's metadata.max.age.ms), when the listing of a former leader requires it, and before
-an error counts; new partitions are read from their first record. Until the metadata is read again, the tail may
+an error is raised. New partitions are read from their first record. Until the metadata is read again, the tail may
 yield records that ``delete_records`` has deleted. While the metadata is unreachable, a tail continues as long as
 the leaders answer.
 
@@ -61,12 +62,12 @@ from stratalog.partitions.printable import printable
 from stratalog.partitions.runner import Done
 
 Start = Bound | Mapping[TopicPartition, OffsetAndMetadata]
-"""The start of a tail: a bound of a read (a time means the first record at or after it, ``FirstAt``), or the
-``Tail.positions`` of an earlier tail."""
+"""The start of a tail: a bound of a read, or the ``Tail.positions`` of an earlier tail. A time means the first
+record at or after that time (``FirstAt``)."""
 
 _NAP_S = 0.5
+"""The time in seconds within which a waiting tail notices ``stop``."""
 FETCH_MAX_BYTES = 50 * 1024 * 1024
-"""The time in which a waiting tail notices ``stop``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,15 +82,16 @@ class TailOptions:
     """The isolation level (isolation.level)."""
     auto_offset_reset: str = "none"
     """The place to continue from if the log no longer has an offset, or to begin at for a group without a commit:
-    ``none`` (an error), ``earliest`` or ``latest``. If that part of the history is lost, both continue where the
-    histories diverge.
+    ``none`` (an error), ``earliest`` or ``latest``. If an unclean election has replaced that part of the history,
+    both ``earliest`` and ``latest`` continue where the histories diverge.
     """
     max_bytes: int = MAX_BYTES
-    """Bytes of one table in memory (max.partition.fetch.bytes)."""
+    """The maximum bytes of one table in memory (max.partition.fetch.bytes)."""
     fetch_max_bytes: int = FETCH_MAX_BYTES
-    """Bytes of all tables fetched at the same time (fetch.max.bytes); at least one is fetched."""
+    """The maximum bytes of all tables fetched at the same time (fetch.max.bytes); at least one table is
+    fetched."""
     timeout_s: float = TIMEOUT_S
-    """How long to retry transient errors of a fetch before raising them."""
+    """The time for which transient errors of a fetch are retried before they are raised."""
     idle_timeout_s: float | None = None
     """End after this long without a record; None: never."""
     first_poll_s: float = 0.1
@@ -121,8 +123,8 @@ class Served:
 
 class Tail:
     """Iterates over Arrow tables ``partition, offset, timestamp, key, value, headers``, each of one partition, in
-    order and without gaps. ``follow`` says when the iteration ends; a new iteration, also after an error,
-    continues at ``positions``. One thread iterates; any may ``stop``.
+    order and without gaps. ``follow`` says when the iteration ends. A new iteration, including one after an error,
+    continues at ``positions``. One thread iterates; any thread may call ``stop``.
     """
 
     def __init__(
@@ -140,7 +142,7 @@ class Tail:
         client: ClientMetadata = NOWHERE,
     ) -> None:
         """Lists the partitions (None: all of the topic), and fetches nothing yet. ``last``: begin that many
-        records before the end of each, instead of at ``start``.
+        records before the end of each partition, instead of at ``start``.
 
         Raises: UnknownTopicOrPartitionError, InvalidCallError, OffsetOutOfRangeError; OffsetNotAvailableError if
             the recently elected leader does not know the needed end yet; errors of listing the partitions.
@@ -158,7 +160,7 @@ class Tail:
         self._damage: dict[str, None] = {}
         """Damage that the tail has skipped by reading other copies; one entry each."""
         self._failing_since_s: dict[int, float] = {}
-        """Keyed by partition: since when the tail could not determine how to continue."""
+        """By partition, the time since which the tail could not determine how to continue."""
         check_some(partitions)
         isolation = Isolation(options.isolation)
         where = _where(topic, start, last, clock.now_ms())
@@ -191,7 +193,7 @@ class Tail:
         return head + html_table(columns, rows, numbers=columns)
 
     def _at(self) -> list[tuple[int, int]]:
-        """The positions, copied, so that it is safe to call this while another thread iterates."""
+        """A copy of the positions, so that it is safe to call this while another thread iterates."""
         return sorted((partition, at.offset) for partition, at in dict(self._positions).items())
 
     def stop(self) -> None:
@@ -199,8 +201,8 @@ class Tail:
         self._stopped.set()
 
     def report(self) -> Report:
-        """The sources of the records so far: a row for each partition and broker, or the remote tier. Notes name
-        damaged copies.
+        """Report the sources of the records so far, with a row for each partition and broker, or for the remote
+        tier. Notes name damaged copies.
         """
         by_partition = sorted(self._served.items(), key=lambda item: (item[0][0], item[1].start))
         rows = [self._row(partition, broker, served) for (partition, broker), served in by_partition]
@@ -218,7 +220,7 @@ class Tail:
             if clock.monotonic_s() - self._read_s >= options.metadata_max_age_s:
                 with suppress(
                     RetriableError, StaleMetadataError
-                ):  # the last answer is good enough until the next poll
+                ):  # the previous metadata is good enough until the next poll
                     self._refresh()
             for fetched in self._poll():
                 pause_s, idle_since_s = 0.0, clock.monotonic_s()
@@ -241,13 +243,14 @@ class Tail:
             pause_s = min(max(pause_s * 2, options.first_poll_s), options.longest_poll_s)
 
     def _wanted(self) -> list[int]:
-        """The partitions to fetch from: all of them while following, otherwise those not read to their end."""
+        """The partitions to fetch from: all partitions while following, otherwise the partitions that are not read
+        to their end."""
         if self._options.follow:
             return sorted(self._positions)
         return [p for p, at in sorted(self._positions.items()) if at.offset < self._ends[p]]
 
     def _poll(self) -> Iterator[Fetched]:
-        """Fetch from each partition once; returns those with records."""
+        """Fetch from each partition once. Returns the fetches with records."""
         wanted = iter(self._wanted())
         at_once = max(1, self._options.fetch_max_bytes // self._options.max_bytes)
         while some := list(islice(wanted, at_once)):
@@ -283,7 +286,7 @@ class Tail:
         """
         since_s = self._failing_since_s.pop(partition, began_s)
         if isinstance(error, OffsetNotAvailableError):
-            return  # nothing to read yet, just as at the high watermark
+            return  # there is nothing to read yet, as at the high watermark
         try:
             if self._can_continue(partition, error):
                 return
@@ -294,7 +297,8 @@ class Tail:
         raise error
 
     def _can_continue(self, partition: int, error: StratalogError) -> bool:
-        """Whether the next poll can continue in another way. An error caused by outdated metadata is no obstacle.
+        """Whether the next poll can continue in another way. An error caused by outdated metadata does not prevent
+        this.
 
         Raises: see ``_refresh``, ``look``.
         """
@@ -366,13 +370,13 @@ def _partition(image: ClusterImage, topic_id: str, partition: int) -> PartitionI
 
 
 def _leader_alone(_: SeenLeader) -> bool:
-    """Whether a place can be located on the leader alone: named ends of a log need no remote tier."""
+    """Whether a place can be located on the leader alone, as the named ends of a log can."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class _Where:
-    """The requested start; the log start of a partition without one."""
+    """The requested start. A partition without a requested start begins at its log start."""
 
     last: int | None = None
     group: str | None = None
@@ -386,7 +390,7 @@ class _Where:
         return self.bounds.get(partition, self.place)
 
     def takes_remote(self, seen: SeenLeader, isolation: Isolation) -> bool:
-        """Whether locating the place needs the remote tier. (Fetches find its records themselves.)"""
+        """Whether the remote tier is needed to locate the place. (Fetches find remote records themselves.)"""
         if self.last is not None:
             return not leader_has_last(seen, self.last, seen.end(isolation), isolation)
         place = self.of(seen.view.partition)
@@ -398,7 +402,7 @@ def _where(topic: str, start: Start, last: int | None, now_ms: int) -> _Where:
     if isinstance(start, str | datetime):
         start = place_of(start, "start =")
     if last is not None:
-        # last = 0 means the next record, so it is not valid for a read of existing records.
+        # last = 0 means the next record, so 0 is not valid for a read of existing records.
         query = ReadQuery(
             topics=(topic,), start=None if start is OffsetSpec.LATEST else cast(Bound, start), last=last or None
         )
@@ -452,8 +456,8 @@ def _begin(
 
 
 def _in_range(state: PartitionState, at: OffsetAndMetadata, options: TailOptions) -> OffsetAndMetadata:
-    """Where to continue from an offset that the log may no longer have. If the leader epoch is known, a fetch
-    checks the history; a tail that ends at this offset checks the history now, because it may not fetch.
+    """The position to continue from at an offset that the log may no longer have. If the leader epoch is known, a
+    fetch checks the history. A tail that ends at this offset may not fetch, so the history is checked now.
 
     Raises: OffsetOutOfRangeError when ``auto_offset_reset`` is ``none``; UnknownLeaderEpochError.
     """
@@ -478,9 +482,9 @@ def _in_range(state: PartitionState, at: OffsetAndMetadata, options: TailOptions
 
 
 def _offset(state: PartitionState, bound: Place | None, isolation: Isolation) -> int:
-    """The offset of a place; the end of the reader's records for a time after all records and for an unknown
-    position. (If the first record of a time is in an undecided transaction, that record's offset: earlier records
-    are too early.)
+    """The offset of a place. For an unknown position, and for a time after all records, this is the end of the
+    reader's records. (If the first record of a time is in an undecided transaction, the offset is that of the
+    record, because earlier records are too early.)
     """
     match bound:
         case None:

@@ -1,4 +1,4 @@
-"""Appends records: batches, rows and frames of users, and the engine's own records of groups and transactions.
+"""Appends records: batches, rows and frames of callers, and the engine's own records of groups and transactions.
 
 append          appends batches to the leaders of their partitions
 produce         partitions and appends the rows and frames of this process, without Spark
@@ -13,10 +13,10 @@ bad_records, bad_record_lane   finds records that the log cannot store, and appe
 acknowledge     the second half of an append: acknowledges records, or reports that their outcome is unknown
 through_rules   acknowledges appends that tasks made, even if a removal rule is committed meanwhile
 answers         the rows of the report about partitions and attempts
-state_log       creates, reads and appends to the engine's own topics, including that of the events of operations
+state_log       creates, reads and appends to the engine's own topics, including the topic of operation events
 groups          committed offsets of consumer groups, in ``__consumer_offsets``, and their lag
-transact        a transaction as its producer sees it (KIP-98)
+transact        a transaction of a producer (KIP-98)
 coordinator     transactional ids: their owners, and the decisions about their transactions
 markers         the end of a transaction in each partition
-transactions    lists, describes, finishes and aborts transactions; finds hanging ones (KIP-664)
+transactions    lists, describes, finishes and aborts transactions; finds hanging transactions (KIP-664)
 """

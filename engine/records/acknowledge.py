@@ -4,7 +4,7 @@ watermark.
 Runs on the driver after the tasks have done steps 1 to 5 of the protocol's Append (section 2). Repeats step 5 if a
 replica is still behind, then does steps 6 and 7. The driver waits up to ``replica.lag.time.max.ms`` for a member
 of the ISR that does not get the append. Then that member leaves the ISR, and the append is acknowledged without
-it. A member whose root refuses writes leaves immediately.
+it. A member whose root refuses writes leaves the ISR immediately.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ they have their own limit.
 """
 _BACKOFF = Backoff(first_s=0.1, longest_s=5.0, least=1.0)
 _JUST_OVER_S = 0.001
-"""The time added to a wait, because no member is out of sync yet at the exact end of the wait."""
+"""The time added to a wait, because at the exact end of a wait, no member is out of sync yet."""
 
 
 @dataclass(slots=True)
 class PendingAppend:
-    """A partition whose append is not acknowledged yet. If it has neither ``appended`` nor ``error``, the append
+    """A partition whose append is not acknowledged yet. If this has neither ``appended`` nor ``error``, the append
     was not tried.
     """
 
@@ -72,8 +72,8 @@ def acknowledge(
     notes: list[str],
 ) -> list[int]:
     """Acknowledge the appends of these partitions, or end them with an error. Returns the partitions to append to
-    again, because they have another leader, their leader refuses to write the high watermark, or their topic is
-    deleted. Adds a note about members that had to leave an ISR.
+    again: their leader has changed or refuses to write the high watermark, or their topic is deleted. Adds a note
+    about members that had to leave an ISR.
     """
     again: list[int] = []
     patience = _Patience(metadata, clock)
@@ -121,8 +121,8 @@ def _moved(image: ClusterImage, view: PartitionView) -> StratalogError:
 
 
 def deleted(view: PartitionView) -> UnknownTopicOrPartitionError:
-    """The error of an append whose topic has been deleted. Because its folders may be half deleted, any error
-    about them means nothing.
+    """The error of an append whose topic has been deleted. It replaces any error about the topic's folders,
+    because they may be half deleted.
     """
     return UnknownTopicOrPartitionError(f"topic {view.topic!r} was deleted before the append was acknowledged")
 
@@ -160,7 +160,7 @@ class _Patience:
 
     @property
     def notes(self) -> list[str]:
-        """Notes for the report: the brokers waited for, and how long."""
+        """A note for the report: the brokers that the append waited for, and how long."""
         if not self._missed:
             return []
         who = ", ".join(f"broker {broker}" for broker in sorted(self._missed))
@@ -182,9 +182,9 @@ class _Patience:
 
 
 def _same_log(image: ClusterImage, view: PartitionView) -> bool:
-    """Whether the view still decides which files the log has, because the leader and the removal rules are the
-    same. A later rule may have replaced and deleted a file. If the append then took the free name, its records are
-    in the log only according to the old view.
+    """Whether the metadata still has the leader and the removal rules of the view, so that the log has the same
+    files. A later rule may have replaced and deleted a file. If the append then took the name of the deleted file,
+    its records are in the log only according to the old view.
     """
     topic = image.topics.get(view.topic_id)
     if topic is None:
@@ -201,8 +201,8 @@ def _shrink(
     metadata: MetadataClient, states: Mapping[int, PendingAppend], all_due: bool, notes: list[str]
 ) -> bool:
     """Remove members from the ISRs: after ``replica.lag.time.max.ms``, or immediately if their storage is damaged
-    or refuses writes, or if they are only being added. Returns whether any left; a refusal shows in the next read
-    of the metadata.
+    or refuses writes, or if they are only being added. Returns whether any member left. If the metadata refuses a
+    removal, the next read of the metadata shows it.
     """
     proposals: list[IsrProposal] = []
     for state in states.values():
@@ -230,7 +230,7 @@ def _is_certain(broker: int, error: StratalogError) -> bool:
 
 def _sync_again(storage: Storage, image: ClusterImage, states: dict[int, PendingAppend]) -> list[int]:
     """Repeat step 5 for the current members of the ISR. A partition with a new leader waits for the next read of
-    the metadata. Returns partitions whose leader is damaged or cannot be listed.
+    the metadata. Returns the partitions whose leader is damaged or cannot be listed.
     """
 
     def sync_all(partition: int) -> None:
@@ -247,7 +247,7 @@ def _sync_again(storage: Storage, image: ClusterImage, states: dict[int, Pending
 
 
 def _record(storage: Storage, states: dict[int, PendingAppend], min_insync_replicas: int) -> None:
-    """Step 7: record the high watermark, on the leader first, which acknowledges the append."""
+    """Step 7: record the high watermark, which acknowledges the append. The leader comes first."""
 
     def write(partition: int) -> None:
         state = states[partition]

@@ -1,4 +1,4 @@
-"""The report of an append: the outcome of each partition, and notes about other attempts."""
+"""Makes the report of an append: the outcome of each partition, and notes about other attempts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def answer(
     *,
     named: bool,
 ) -> Report:
-    """The report of an append whose partitions have all ended. ``named``: the caller has named the producer, so an
-    earlier call may have appended the sequence.
+    """Make the report of an append that has ended in all partitions. ``named``: the caller has named the producer,
+    so an earlier call may have appended the sequence.
     """
     rows = [_row(topic, partition, state, named) for partition, state in sorted(states.items())]
     done = [s.appended for s in states.values() if s.appended is not None and s.error is None]
@@ -48,7 +48,7 @@ def answer(
 def _remedy(
     who: ProducerAppend, rows: Sequence[Mapping[str, Value]], states: Mapping[int, PendingAppend], named: bool
 ) -> str:
-    """Advice about the failed partitions that avoids appending anything twice."""
+    """Advice about the failed partitions. A caller that follows it appends nothing twice."""
     outcomes = {row["outcome"] for row in rows}
     refused = OutOfOrderSequenceNumberError | DuplicateSequenceNumberError
     if any(isinstance(state.error, refused) for state in states.values()):
@@ -113,5 +113,5 @@ def _row(topic: str, partition: int, state: PendingAppend, named: bool) -> dict[
 
 
 def _records(appended: Appended) -> int | None:
-    """The number of records; None if it is no longer known."""
+    """The number of records; None if the number is no longer known."""
     return None if appended.base_offset is None else appended.next_offset - appended.base_offset

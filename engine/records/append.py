@@ -14,18 +14,18 @@ The outcomes of a partition:
     not appended   the report names the failure; no record of this call is in the log, now or later. Earlier calls
                    with the same producer and sequence may have succeeded
     not tried      another partition that has the sequence refused the append; a note names it
-    unknown        records of this call or an earlier one may be in the log, or get there later: repeat the append
+    unknown        records of this call or an earlier call may be in the log, or get there later: repeat the append
                    with the same producer and sequence
 
 An append fails unless every partition is acknowledged or duplicate.
 
 A sequence of a named producer identifies one set of records. A retry with other records is refused
 (OUT_OF_ORDER_SEQUENCE_NUMBER) and stores nothing: partitions that have the sequence come first (``earlier``), and
-compare the records. A sequence so old that its records are no longer known is also refused
-(DUPLICATE_SEQUENCE_NUMBER, *unknown*; ``stratalog.engine.replication.append``). If some partitions have the
-sequence and others do not, the append completes an interrupted attempt. ``on_changed_replay="accept"``, for
-records that cannot be recomputed exactly, such as random ones, accepts any records under the sequence: the log has
-the records of one attempt or another, partition by partition, which is not exactly once.
+compare the records. A sequence whose records are too old to be known is also refused (DUPLICATE_SEQUENCE_NUMBER,
+*unknown*; ``stratalog.engine.replication.append``). If some partitions have the sequence and others do not, the
+append completes an interrupted attempt. ``on_changed_replay="accept"`` accepts any records under the sequence, for
+records that cannot be recomputed exactly, such as random values. Each partition then has the records of one of the
+attempts, which is not exactly once.
 
 A record that the topic's log cannot store refuses the append, or is left out (``bad_record_lane``).
 """
@@ -100,8 +100,8 @@ def append_batches(
     ``append_frame``. Partitions without records are not changed.
 
     Structs may lack trailing nullable fields of the declared type, which become null. Columns of nulls or empty
-    lists need no type. Batches may also have ``topic``, ``partition`` and ``offset``: the origin of their records,
-    for the headers of bad records.
+    lists need no type. Batches may also have ``topic``, ``partition`` and ``offset``, which give the origin of
+    their records for the headers of bad records.
 
     Raises: see ``append_frame``.
     """
@@ -138,10 +138,10 @@ def who_appends(
     *,
     on_changed_replay: OnChangedReplay = "refuse",
 ) -> ProducerAppend | None:
-    """The producer that a caller names; None if it names none.
+    """The producer that a caller names; None without a name.
 
     Raises: InvalidCallError for an empty name; for a sequence or epoch without a producer, because a retry would
-        append again; for a producer without a sequence: its second append would look like a retry.
+        append again; for a producer without a sequence, whose second append would look like a retry.
     """
     if on_changed_replay not in ("refuse", "accept"):
         raise InvalidCallError(f"on_changed_replay is {on_changed_replay!r}: use 'refuse' or 'accept'")
@@ -161,8 +161,8 @@ def who_appends(
 
 
 def check_producer(producer: str) -> str:
-    """The producer's name. Raises: InvalidCallError for an empty name, or one that is too long: every file of a
-    log repeats it.
+    """The producer's name. Raises: InvalidCallError for a name that is empty, or that is too long, because every
+    file of a log repeats it.
     """
     if not producer:
         raise InvalidCallError("the name of the producer is empty: give a name, or omit it")
@@ -237,7 +237,7 @@ def append_mirrored(
     who: ProducerAppend,
 ) -> Report:
     """Append rows of a mirror's source (with ``records.GAP`` for offsets without a record) at ``who.base_offset``,
-    with acks=all. ``image`` is the metadata, read after the log end at which the rows begin. The roots were probed
+    with acks=all. ``image`` is the metadata, read after the log end where the rows begin. The roots were probed
     recently.
 
     Raises: PolicyViolationError; see ``append_with``.
@@ -276,7 +276,7 @@ def append_with(
     lane: Lane | None = None,
 ) -> Report:
     """Append the records of ``tasks`` to ``topic``, and acknowledge them. Bad records go to ``lane``, and
-    afterwards to its topic, if it has one.
+    afterwards to the lane's topic, if there is one.
 
     ``image`` is the metadata as just read; ``probed``: the roots were probed recently, so step 0 is skipped.
     ``tasks`` run again for some partitions after a change of leader or a lost race. Without ``who`` this driver is
@@ -332,8 +332,8 @@ def append_bad_records(
     acks: str,
     lane: Lane,
 ) -> Report:
-    """Append the bad records in the lane of an append to their own topic, if they have one and all other records
-    are acknowledged. Returns the report of the append to ``topic``, with its bad records.
+    """Append the bad records of an append to their own topic, if there is one and all good records are
+    acknowledged. Returns the report of the append to ``topic``, with its bad records.
 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata.
     """
@@ -447,7 +447,7 @@ def end_appends(
     outcomes: Mapping[int, tuple[PartitionView, Appended | NotAppended]],
 ) -> Report:
     """End appends that tasks made elsewhere, each under its view: acknowledge them (steps 6 and 7), or report them
-    as failed. If the leader has changed, the append failed, and the caller appends the records again.
+    as failed. An append whose leader has changed has failed, and the caller appends the records again.
 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata.
     """
@@ -472,7 +472,7 @@ def end_appends(
 
 
 def check_acks(acks: str) -> None:
-    """Raises: InvalidCallError for another value than ``all`` or ``leader``."""
+    """Raises: InvalidCallError unless ``acks`` is ``all`` or ``leader``."""
     if acks not in get_args(Acks):
         hint = {"-1": "; Kafka's -1 is 'all'", "1": "; Kafka's 1 is 'leader'", "0": "; the weakest is 'leader'"}
         raise InvalidCallError(f"acks is {acks!r}: use 'all' or 'leader'{hint.get(str(acks), '')}")
@@ -483,7 +483,7 @@ def append_options(
 ) -> AppendOptions:
     """The options of an append to a topic with its current configs.
 
-    Raises: PolicyViolationError if the topic is a mirror and ``who`` is not its mirror, or the other way round.
+    Raises: PolicyViolationError if the topic is a mirror and ``who`` is not its mirror, or vice versa.
     """
     if who is None or who.base_offset is None:
         check_not_mirrored(topic.name, config, "append to")

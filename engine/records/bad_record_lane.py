@@ -1,11 +1,11 @@
 """The bad records of one append: the caller's policy, the records found, and the report about them.
 
-The driver appends kept bad records to their topic when every good record is acknowledged, so after a failed
-append, that topic has no record of this append. This second append has the same sequence. Its producer is named
-after the first append's producer and topic, so appends to several topics can share a topic of bad records. If an
-append is repeated, each bad record is in the topic once, even if the first attempt stopped between the two
-appends. In a transaction, both appends belong to the transaction. (A transaction for every append would cost four
-more appends, and delay committed readers.)
+The driver appends kept bad records to their topic when every good record is acknowledged. So after a failed
+append, the topic of bad records has no record of this append. The second append has the same sequence as the
+first. Its producer is named after the first append's producer and topic, so appends to several topics can share a
+topic of bad records. If an append is repeated, the topic has each bad record once, even if the first attempt
+stopped between the two appends. In a transaction, both appends belong to the transaction. (A transaction for every
+append would cost four more appends, and delay committed readers.)
 
 A task sends its bad records to the driver, because bad records are few. If too many of a producer's records are
 bad, the append is refused (``bad_records.MOST_KEPT_BYTES``).
@@ -83,7 +83,7 @@ class Lane:
         return BadRecordRule(topic, options.schema, options.keys_required, kept=kept, more_headers=tuple(headers))
 
     def add(self, partition: int, found: FoundBad | None) -> None:
-        """Add the bad records of a task; those of a repeated task replace the earlier ones."""
+        """Add the bad records of a task. The bad records of a repeated task replace the earlier ones."""
         if found is not None:
             self.found[partition] = found
 
@@ -93,7 +93,7 @@ class Lane:
         return sum(sum(found.counts.values()) for found in self.found.values())
 
     def batches(self, partitions: int) -> dict[int, list[pa.RecordBatch]]:
-        """The kept records, by partition of their topic; records of one partition stay together."""
+        """The kept records, by partition of their topic. Records from one partition stay together."""
         dealt: dict[int, list[pa.RecordBatch]] = {}
         for partition, found in sorted(self.found.items()):
             if found.rows:
@@ -101,7 +101,8 @@ class Lane:
         return dealt
 
     def rows_of(self, topic: str) -> list[dict[str, Value]]:
-        """A row of the report per partition and reason. Records without a valid partition have none."""
+        """The rows of the report: one row per partition and reason. Records without a valid partition have no
+        row."""
         counts: Counter[tuple[int | None, str]] = Counter()
         for partition, found in self.found.items():
             for reason, count in found.counts.items():
@@ -121,10 +122,10 @@ class Lane:
 
 
 def topic_of_bad_records(image: ClusterImage, policy: LeaveOut) -> TopicImage | None:
-    """The topic for bad records; None without one.
+    """The topic for bad records; None without such a topic.
 
-    Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic with declared types, or one that keeps the
-    latest record of each key, because bad records may have no key.
+    Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic with declared types, or for a topic that
+    keeps the latest record of each key, because bad records may have no key.
     """
     if policy.topic is None:
         return None
@@ -146,14 +147,14 @@ def topic_of_bad_records(image: ClusterImage, policy: LeaveOut) -> TopicImage | 
 
 def producer_of_bad_records(who: ProducerAppend, topic_id: str) -> ProducerAppend:
     """The producer that appends the bad records of an append by ``who`` to a topic."""
-    if who.transactional or is_unnamed(who.producer_id):  # no other producer uses the sequences of this one
+    if who.transactional or is_unnamed(who.producer_id):  # no other producer uses this producer's sequences
         return who
     return with_changes(who, producer_id=f"{who.producer_id}#{topic_id}")
 
 
 def with_bad_records(report: Report, topic: str, lane: Lane, appended: Report | None, again: str) -> Report:
-    """The report of an append with its bad records; ``appended`` is the report of their own append, if there was
-    one. ``again`` says how to repeat the whole append.
+    """The report of an append with its bad records. ``appended`` is the report of the append of the bad records,
+    if there was one. ``again`` says how to repeat the append.
     """
     totals: dict[str, Value] = {**report.totals, "bad_records": lane.bad}
     if appended is None:

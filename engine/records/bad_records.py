@@ -1,4 +1,4 @@
-"""Bad records: records that the topic's log cannot store, separated from the others during the append.
+"""Separates bad records, which the topic's log cannot store, from the other records during an append.
 
 Reasons
 
@@ -9,13 +9,13 @@ Reasons
                  (``stratalog.engine.spark.bad_rows``)
 
 With the policy ``fail`` a bad record refuses its append before anything is written. Otherwise the task appends the
-good records, and returns the counts of the bad records and, if bad records are kept, the bad records themselves,
-as records of another topic. The driver appends the bad records when all good records are acknowledged.
+good records, and returns the counts of the bad records. If bad records are kept, the task also returns the bad
+records, as records of another topic. The driver appends the bad records when all good records are acknowledged.
 
 A kept record has the bad record's key and value as bytes (bytes unchanged, text as UTF-8, other values as JSON),
-its timestamp and headers, and then headers that describe the error. Kafka's tools each use their own prefix for
-such headers, ``__connect.errors.`` (KIP-298) and ``__streams.errors.`` (KIP-1034). So does this log (``PREFIX``);
-the rest of a name is KIP-1034's, if KIP-1034 has a fitting name.
+its timestamp and headers, and then headers that describe the error. Each of Kafka's tools has its own prefix for
+such headers: ``__connect.errors.`` (KIP-298) and ``__streams.errors.`` (KIP-1034). This log also has its own
+prefix (``PREFIX``). The rest of a name is from KIP-1034, if it has a fitting name.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from stratalog.partitions.records import HEADERS, RECORD_COLUMNS, TIMESTAMP, phy
 from stratalog.partitions.segment_writer import MOST_RECORD_BYTES, memory_bytes
 
 ERRORS = "__errors"
-"""A column in addition to those of records: a struct with ``reason`` (null: none known) and, if bad records are
-kept, ``detail``, ``key`` and ``value`` as given, the ``text`` that a reader could not parse, and the origin of the
-row: ``topic``, ``partition`` and ``offset``.
+"""A column of batches in addition to the record columns: a struct with ``reason`` (null: none known). If bad
+records are kept, the struct also has ``detail``, ``key`` and ``value`` as given, the ``text`` that a reader could
+not parse, and the origin of the row: ``topic``, ``partition`` and ``offset``.
 """
 PREFIX = "__stratalog.errors."
 """Prefix of the headers that describe the error."""
@@ -48,9 +48,9 @@ NO_PARTITION = "the partition is null"
 UNKNOWN_PARTITION = "the topic has no such partition"
 
 MOST_KEPT_BYTES = 64 * 1024 * 1024
-"""Bytes of bad records that a task returns to the driver per partition."""
+"""The maximum bytes of bad records that a task returns to the driver per partition."""
 MOST_BYTES = MOST_RECORD_BYTES - 64 * 1024
-"""Bytes of a record in memory, with room for the columns that the log adds."""
+"""The maximum bytes of a record in memory; leaves room for the columns that the log adds."""
 
 _Mask = npt.NDArray[np.bool_]
 
@@ -62,7 +62,7 @@ def missing(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BadRecordRule:
-    """Decides which records of an append are bad, and which of their data to keep. Picklable."""
+    """Decides which records of an append are bad, and which data of bad records to keep. Picklable."""
 
     topic: str
     schema: pa.Schema
@@ -75,9 +75,9 @@ class BadRecordRule:
     most_record_bytes: int = MOST_BYTES
 
     def reasons(self, batch: pa.RecordBatch) -> list[str | None] | None:
-        """The reason for each bad record of a batch, None for a good one; None if all are good. The batch has the
-        record columns, of the topic's types or earlier forms of them; it may lack ``headers``, and may have
-        ``ERRORS``.
+        """The reason for each bad record of a batch, None for a good record; None if all records are good. The
+        batch has the record columns, with the topic's types or earlier forms of these types. It may lack
+        ``headers``, and may have ``ERRORS``.
         """
         found: list[tuple[str, _Mask]] = []
         if ERRORS in batch.schema.names:
@@ -98,7 +98,7 @@ class BadRecordRule:
         if not any(mask.any() for _, mask in found):
             return None
         reasons: list[str | None] = [None] * batch.num_rows
-        for reason, mask in reversed(found):  # the first reason counts
+        for reason, mask in reversed(found):  # the first reason overrides the others
             for row in np.flatnonzero(mask):
                 reasons[row] = reason
         return reasons
@@ -132,7 +132,7 @@ class FoundBad:
 
 
 class BadRecordFilter:
-    """Passes on the good records of a partition, and collects the bad ones."""
+    """Passes on the good records of a partition, and collects the bad records."""
 
     def __init__(self, rule: BadRecordRule, partition: int, batches: Iterator[pa.RecordBatch]) -> None:
         self._rule = rule
@@ -144,7 +144,7 @@ class BadRecordFilter:
         self._kept_bytes = 0
 
     def good(self) -> Iterator[pa.RecordBatch]:
-        """The good records, in batches of at least one.
+        """Yield the good records, in batches of at least one record.
 
         Raises: InvalidRecordError when the kept bad records exceed ``MOST_KEPT_BYTES``.
         """
@@ -179,8 +179,8 @@ class BadRecordFilter:
 
 
 def marked(batch: pa.RecordBatch, reasons: Mapping[str, _Mask], detail: pa.Array) -> pa.RecordBatch:
-    """The batch with these reasons in the rows of their masks, with ``detail``. The new reasons override existing
-    ones.
+    """Return the batch with each reason, and with ``detail``, in the rows of the reason's mask. The new reasons
+    override existing reasons.
     """
     errors = batch.column(ERRORS) if ERRORS in batch.schema.names else None
     fields = {} if errors is None else {f.name: pc.struct_field(errors, f.name) for f in errors.type}

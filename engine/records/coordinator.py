@@ -1,10 +1,10 @@
 """Transactional ids: their producers, and the state of their transactions (``__transaction_state``; KIP-98).
 
 Each step reads the state, decides, appends the decision, and checks whether the decision took effect
-(``stratalog.engine.state``). If two drivers decide on the same state, the first record in the log counts, and the
-other driver decides again. One record in ``__transaction_state`` decides how a transaction ends. When its markers
-are then written, the transaction is complete. The next driver finishes an interrupted transaction, so no process
-has to run all the time.
+(``stratalog.engine.state``). If two drivers decide on the same state, the first record in the log is in effect,
+and the other driver decides again. One record in ``__transaction_state`` decides how a transaction ends. After
+that, markers are written; then the transaction is complete. The next driver finishes an interrupted transaction,
+so no process has to run all the time.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ Decide = Callable[[Transaction | None], Transaction | None]
 
 
 class TransactionCoordinator:
-    """Decides about transactional ids, on the state as read. It has no state except ``memory``, so each call may
-    create its own coordinator.
+    """Decides about transactional ids, on the state as read. A coordinator has no state except ``memory``, so each
+    call may create one.
     """
 
     def __init__(self, metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory) -> None:
@@ -62,10 +62,10 @@ class TransactionCoordinator:
         self._memory = memory
 
     def next_producer(self, transactional_id: str, timeout_ms: int) -> Transaction:
-        """The producer for this driver's next transaction with a transactional id. If one read of the state shows
-        that no other driver has taken over the id and the timeout is unchanged, this is the producer of the last
-        transaction; otherwise see ``init_producer``. Each producer is given out once, until it returns to
-        ``memory.transactional_producers``.
+        """The producer for this driver's next transaction with a transactional id. This is the producer of the
+        last transaction, if one read of the state shows that no other driver has taken over the id and that the
+        timeout is unchanged; otherwise see ``init_producer``. A producer is given out to one transaction at a
+        time, until it returns to ``memory.transactional_producers``.
 
         Raises: see ``init_producer``; errors of reading the state.
         """
@@ -79,7 +79,7 @@ class TransactionCoordinator:
 
     def init_producer(self, transactional_id: str, timeout_ms: int = 60_000) -> Transaction:
         """Take a transactional id over: fence its previous producer, and return its producer id with the next
-        epoch. Aborts an open transaction; completes a decided one. The first call in a cluster creates
+        epoch. Aborts an open transaction, and completes a decided transaction. The first call in a cluster creates
         ``__transaction_state``.
 
         Raises: InvalidCallError for an id that is empty, too long or not a string, or a timeout that is not a
@@ -99,7 +99,7 @@ class TransactionCoordinator:
             if present is not None and present.state in ENDING:
                 return None  # the decided transaction must be completed first
             if present is not None and present.state is State.PREPARE_EPOCH_FENCE:
-                # the previous round has fenced the producer, or a driver that crashed has
+                # the previous round, or a driver that crashed, has fenced the producer
                 return steps.abort_fenced(present, stamp_ms())
             return steps.init_producer(
                 present,
@@ -157,8 +157,8 @@ class TransactionCoordinator:
         probed: bool = False,
     ) -> Transaction:
         """Decide to commit or abort the transaction (``finish`` does the rest). ``partitions``, if given, are the
-        only ones that the transaction tried to write to. ``probed``: the transaction has probed the roots, and
-        uses the metadata of its last append.
+        only partitions that the transaction tried to write to. ``probed``: the transaction has probed the roots,
+        so this call uses the metadata of the transaction's last append.
 
         Raises: InvalidProducerIdMappingError, ProducerFencedError, InvalidTxnStateError,
             ConcurrentTransactionsError; OutcomeUnknownError; see ``append_state``.
@@ -173,7 +173,7 @@ class TransactionCoordinator:
         )
 
     def abort(self, transactional_id: str) -> Transaction:
-        """Abort the open transaction of the id, whichever producer began it; that producer is fenced.
+        """Abort the open transaction of the id, whichever producer began it, and fence this producer.
 
         Raises: InvalidTxnStateError when none is open; see ``end``.
         """
@@ -196,9 +196,9 @@ class TransactionCoordinator:
 
     def finish(self, ended: Transaction, *, just_ended: bool = False) -> MarkersWritten:
         """Complete a decided transaction: write its markers, then record that it is complete. Any number of
-        drivers may do so at the same time. If a marker cannot be written, the state stays for the next driver.
-        ``just_ended``: this driver has decided the transaction in the same call, so metadata and roots were just
-        read.
+        drivers may do so at the same time. If a marker cannot be written, the state is unchanged, and the next
+        driver completes the transaction. ``just_ended``: this driver has decided the transaction in the same call,
+        so metadata and roots were just read.
 
         Raises: see ``append_state``.
         """
@@ -212,7 +212,7 @@ class TransactionCoordinator:
         return written
 
     def present_state(self, transactional_id: str) -> Transaction | None:
-        """The current state of a transactional id; None when it has none."""
+        """The current state of a transactional id; None if the id has no state."""
         image = self._metadata.image()
         if TRANSACTIONS_TOPIC not in image.topic_ids:
             return None
@@ -221,9 +221,9 @@ class TransactionCoordinator:
 
     def end_overdue(self, view: PartitionView, now_ms: int | None) -> int:
         """Abort the transactions of one partition of ``__transaction_state`` that exceeded their timeout, and
-        delete ids unused for ``transactional.id.expiration.ms``. Returns the number of ids. ``now_ms`` comes from
-        ``removal_time``. If another driver changes the state of an id meanwhile, this call's decision about the id
-        has no effect.
+        delete ids unused for ``transactional.id.expiration.ms``. Returns the number of changed ids. ``now_ms``
+        comes from ``removal_time``. If another driver changes the state of an id meanwhile, this call's decision
+        about the id has no effect.
 
         Raises: see ``read_state`` and ``append_state``.
         """
@@ -277,8 +277,8 @@ class TransactionCoordinator:
         """Decide, append the decision, and check whether it took effect. Returns the resulting state. If the
         outcome of an append is unknown, the state is read, and the decision is made again.
 
-        The decision uses the state that this driver last saw, and its record takes effect only if the log still
-        has that state. A decision to change nothing, or to refuse, uses the current state.
+        A decision uses the state that this driver last read, and the record of the decision takes effect only if
+        the log still has that state. A decision to change nothing, or to refuse, uses the current state.
         """
         unknown: OutcomeUnknownError | None = None
         partition = partition_for(transactional_id, len(topic.partitions))
@@ -338,7 +338,7 @@ class TransactionCoordinator:
         until: int | None = None,
         since: ReadState[TransactionStates] | None = None,
     ) -> ReadState[TransactionStates]:
-        """The states of the partition of the transactional id."""
+        """The states in the partition of the transactional id."""
         partition = partition_for(transactional_id, len(topic.partitions))
 
         def read(image: ClusterImage) -> ReadState[TransactionStates]:
@@ -355,8 +355,8 @@ def _who(producer: Transaction) -> tuple[str, str, int]:
 
 
 def _decided(decide: Decide, present: Transaction | None, *, is_kept: bool) -> Transaction | None:
-    """The next state. None if it is unchanged, or if ``decide`` refuses because of a cached state, which may be
-    outdated."""
+    """The next state. None if the state is unchanged, or if ``decide`` refuses because of a cached state, which
+    may be outdated."""
     try:
         return decide(present)
     except StratalogError:
@@ -374,7 +374,7 @@ def _following(
     appended: Transaction,
 ) -> ReadState[TransactionStates] | None:
     """The state after a record that was acknowledged directly after ``before``. None if the record is not directly
-    after ``before``, or the leader has changed. Then the state must be read.
+    after ``before``, or if the leader has changed: then the state must be read.
     """
     image = metadata.last_known.image
     if topic.topic_id not in image.topics or offset != before.state.next_offset:

@@ -1,11 +1,11 @@
-"""Earlier tries of a named producer's append, as its partitions recorded them.
+"""Finds earlier tries of a named producer's append, as recorded in the partitions.
 
-A caller retries an append as a whole, and each partition knows only its own part. So the driver first reads one
+A caller retries a complete append, but each partition records only its own part. So the driver first reads one
 footer of each partition, unless it has just appended the previous sequence. The footers answer two questions.
 
 The partition count: rows are partitioned by the topic's current count, but a retry keeps the count of the first
-try. (Kafka's producer fixes a record's partition before it first sends it.) The first try stored it in the
-producer's entry of each partition that it reached.
+try. (Kafka's producer fixes a record's partition before it first sends it.) The first try has stored this count in
+the producer's entry of each partition that it reached.
 
 The records: partitions that have the sequence come first, and show whether this is the same append. Only then do
 the other partitions get the missing records. If later sequences are in the log, no partition gets more records of
@@ -47,8 +47,8 @@ def earlier_tries(
     topic: TopicImage,
     who: ProducerAppend | None,
 ) -> EarlierTries:
-    """Earlier tries of an append by ``who``; empty if it names no producer, or is in a transaction. Unreachable
-    partitions are left out, unless the topic has grown.
+    """Find the earlier tries of an append by ``who``. The result is empty if the append names no producer, or is
+    in a transaction. Unreachable partitions are skipped, unless the topic has grown.
 
     Raises: errors of listing a leader if the topic has grown, because the leader's partition may hold the only
     record of the earlier partition count.

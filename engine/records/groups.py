@@ -72,8 +72,8 @@ def commit(
     beyond_end: bool = False,
 ) -> Report:
     """Commit offsets for a group, all of them or none. ``member_epoch`` grows with every new incarnation of the
-    group's members (an attempt number, for example): commits of older incarnations are refused. Without
-    ``member_epoch`` the committer is not a member, and never stale. The same append deletes the commits for the
+    group's members; it may be an attempt number. Commits of older incarnations are refused. Without
+    ``member_epoch`` the committer is not a member, and is never stale. The same append deletes the commits for the
     partitions ``forget``. ``beyond_end``: accept offsets beyond the log end, as Kafka does; ``lag`` reports them.
     The first commit in a cluster creates ``__consumer_offsets``.
 
@@ -129,7 +129,7 @@ def commit_pending(
     producer_id: str,
     producer_epoch: int,
 ) -> Report:
-    """Commit offsets in a producer's transaction. They take effect when the transaction is committed. The
+    """Commit offsets in a producer's transaction. The offsets take effect when the transaction is committed. The
     transaction must include the group's partition of ``__consumer_offsets``. The report is that of ``commit``.
 
     Raises: see ``commit``.
@@ -171,10 +171,10 @@ def committed(
     *,
     require_stable: bool = False,
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """The committed offsets of the group, by topic and partition, for these topics (None: all). Offsets of deleted
-    topics are left out, even if a topic of that name exists again. Empty for a group that does not exist.
-    ``require_stable``: raise while an unfinished transaction has offsets of these partitions (KIP-447); otherwise
-    pending offsets are ignored.
+    """Read the committed offsets of the group, by topic and partition, for these topics (None: all). Offsets of
+    deleted topics are not included, even if a topic of that name exists again. Empty for a group that does not
+    exist. ``require_stable``: raise while an unfinished transaction has offsets of these partitions (KIP-447);
+    otherwise pending offsets are ignored.
 
     Raises: InvalidGroupIdError; UnknownTopicOrPartitionError for ``topics``; UnstableOffsetCommitError; errors of
         reading the group's partition.
@@ -219,7 +219,8 @@ class LagRow(PartitionRow, frozen=True, kw_only=True):
     high_watermark: int | None = None
     lag: int | None = None
     beyond_end: int | None = None
-    """The number of offsets between the log end and a commit beyond it, which has no lag."""
+    """For a commit beyond the log end, the number of offsets between the log end and the commit. Such a commit has
+    no lag."""
     leader_epoch: int | None
     metadata: str | None
     expires: str | msgspec.UnsetType = msgspec.UNSET
@@ -234,11 +235,11 @@ LAG_SCHEMA = (
 
 
 def lag(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory, group: str) -> Report:
-    """One row per partition of the topics for which the group has committed offsets: the number of records below
-    the high watermark that it has not processed. A partition without a commit lags by all its records. A commit
-    beyond the log end has ``beyond_end`` instead of a lag, and a note. ``expires`` is the time at which the group
-    is deleted unless it commits again. A partition that cannot be listed is a failure in the report, and its row
-    has the committed offset.
+    """Measure the lag of a group: one row per partition of the topics for which the group has committed offsets.
+    The lag is the number of records below the high watermark that the group has not processed. In a partition
+    without a commit, all records are unprocessed. A commit beyond the log end has ``beyond_end`` instead of a lag,
+    and a note. ``expires`` is the time at which the group is deleted unless it commits again. A partition that
+    cannot be listed is a failure in the report, and its row has the committed offset.
 
     Raises: InvalidGroupIdError, GroupIdNotFoundError; errors of reading the group's partition.
     """
@@ -264,8 +265,8 @@ def lag(metadata: MetadataClient, storage: Storage, execution: Execution, memory
 def list_leaders(
     storage: Storage, memory: Memory, image: ClusterImage, groups: Iterable[GroupState]
 ) -> tuple[LeadersOf, list[Failure]]:
-    """The leaders of all partitions of the topics that these groups have committed for, each listed once, and the
-    failures of leaders that cannot be listed, or do not know the high watermark yet.
+    """List the leaders of all partitions of the topics that these groups have committed for, each once. Also
+    returns the failures of leaders that cannot be listed, or do not know the high watermark yet.
     """
 
     def look(view: PartitionView) -> SeenLeader:
@@ -378,7 +379,7 @@ def commit_records(
 
 
 def _stamp_ms(storage: Storage, clock: Clock, image: ClusterImage, group: str) -> int:
-    """The timestamp of a commit, from which the group's expiry counts."""
+    """The timestamp of a commit; the time until the group expires starts here."""
     if OFFSETS_TOPIC not in image.topic_ids:
         return clock.now_ms()
     topic = image.topic(OFFSETS_TOPIC)
@@ -394,8 +395,8 @@ def append_to_group(
     group: str,
     records: Iterable[OffsetsRecord],
 ) -> int:
-    """Append to the group's partition of ``__consumer_offsets``, which is created if absent. Returns the offset of
-    the first record. Raises: see ``append_state`` and ``ensure_topic``.
+    """Append to the group's partition of ``__consumer_offsets``. The topic is created if it is missing. Returns
+    the offset of the first record. Raises: see ``append_state`` and ``ensure_topic``.
     """
     image = ensure_topic(metadata, storage, image, offsets_topic(cluster_config_of(image)))
     topic = image.topic(OFFSETS_TOPIC)
@@ -415,7 +416,7 @@ def read_groups(
     since: ReadState[ConsumerOffsets] | None = None,
     only_looks: bool = False,
 ) -> ReadState[ConsumerOffsets]:
-    """The groups in the partition of ``group``. Raises: see ``read_state``, or ``look_at_state``."""
+    """Read the groups in the partition of ``group``. Raises: see ``read_state``, or ``look_at_state``."""
     if OFFSETS_TOPIC not in image.topic_ids:
         return ReadState(OFFSETS.empty, 0)
     topic = image.topic(OFFSETS_TOPIC)
@@ -430,7 +431,7 @@ def existing_group(
 ) -> tuple[ReadState[ConsumerOffsets], GroupState]:
     """The group, and the state that contains it; ``only_looks``: see ``look_at_state``.
 
-    Raises: GroupIdNotFoundError naming the nearest one; see ``read_state``.
+    Raises: GroupIdNotFoundError naming the group with the most similar name; see ``read_state``.
     """
     read = read_groups(storage, clock, memory, image, group, only_looks=only_looks)
     state = read.state.groups.get(group)
@@ -477,7 +478,7 @@ def forget_expired(
 ) -> int:
     """Delete the groups of one partition of ``__consumer_offsets`` that have not committed for
     ``offsets.retention.minutes``, and commits for deleted topics; returns the number of records written. A group
-    that commits concurrently keeps everything. ``now_ms`` comes from ``removal_time``.
+    that commits concurrently keeps all of its offsets. ``now_ms`` comes from ``removal_time``.
 
     Raises: see ``read_state`` and ``append_state``.
     """

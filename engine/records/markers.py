@@ -1,4 +1,4 @@
-"""Markers: the end of a transaction in each of its partitions (KIP-98, "WriteTxnMarkers").
+"""Writes markers, which end a transaction in each of its partitions (KIP-98, "WriteTxnMarkers").
 
 Each marker is an append of one record with acks=all, and all partitions get their markers at the same time. In
 ``__consumer_offsets`` the marker is a record of the partition's state. A marker has the raised producer epoch, and
@@ -35,14 +35,15 @@ from stratalog.partitions.runner import Done, Failed
 
 
 class MarkerRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition that has its marker. The offset of the marker is None if the partition had it before."""
+    """A partition that has its marker. The offset of the marker is None if the partition already had the
+    marker."""
 
     marker: int | None
 
 
 @dataclass(slots=True)
 class MarkersWritten:
-    """A row per partition that has its marker, and a failure per partition that does not."""
+    """A row per partition that has its marker, and a failure per partition without its marker."""
 
     rows: list[MarkerRow] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
@@ -134,8 +135,8 @@ def _end_offsets(
     partitions: Sequence[int],
     ended: Transaction,
 ) -> MarkersWritten:
-    """End the pending offsets of a group's partition. A late end has no effect (``ConsumerOffsets``). An end that
-    is already in the state is not written again.
+    """Write the end of a transaction for the pending offsets of a group's partition. A late end has no effect
+    (``ConsumerOffsets``). An end that is already in the state is not written again.
     """
     expiration_ms = cluster_config_of(image).transactional_id_expiration_ms
     end = EndTransaction(

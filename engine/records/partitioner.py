@@ -1,4 +1,4 @@
-"""The partition of a record's key, by the topic's ``partitioner``: computed the same in Spark and in this process.
+"""Computes the partition of a record's key, by the topic's ``partitioner``, with the same result as in Spark.
 Pure.
 
 ``murmur2_of`` and ``crc32_of`` are the hashes of Kafka's clients, over whole columns.
@@ -21,7 +21,7 @@ from stratalog.engine.records.spark_hash import hashes_of
 _SEED, _FACTOR = 0x9747B28C, 0x5BD1E995
 _MASK = 0xFFFFFFFF
 _FEW = 32
-"""Below this number of keys, hashing them one by one is faster than with numpy."""
+"""For fewer keys than this, hashing one by one is faster than hashing with numpy."""
 
 _Words = npt.NDArray[np.uint32]
 
@@ -55,7 +55,8 @@ def crc32_of(keys: pa.Array) -> npt.NDArray[np.uint32]:
 def _mix_words(
     found: _Words, data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], words: npt.NDArray[np.int64]
 ) -> None:
-    """Mix the whole little-endian four-byte words of each key into its state, one word of all keys at a time."""
+    """Mix the complete four-byte words (little-endian) of each key into its state, one word of all keys at a
+    time."""
     here = np.flatnonzero(words)
     number = 0
     while len(here) >= _FEW:
@@ -86,7 +87,7 @@ def partitions_of(keys: pa.Array, count: int, partitioner: str) -> npt.NDArray[n
     """The partition of each key, in ``[0, count)``; the partition of a null key is meaningless.
 
     ``murmur2`` and ``crc32`` hash the bytes that Kafka clients see (``raw_column``): ``toPositive(murmur2(bytes))
-    % count``, as Java's DefaultPartitioner and librdkafka's ``murmur2_random``; ``crc32(bytes) % count``, as
+    % count``, like Java's DefaultPartitioner and librdkafka's ``murmur2_random``; ``crc32(bytes) % count``, like
     librdkafka's default ``consistent_random``. ``spark_hash`` is Spark's hash.
 
     Raises: InvalidRecordError for keys of a type whose hash only Spark knows.

@@ -1,8 +1,8 @@
 """Appends rows and frames of this process as records, partitioned without Spark.
 
-Rows with a key go to the same partition as with Spark (``partitioner``). All rows of a call without a key go to
-one partition, like those of a batch of Kafka's producer. It is always the same partition for one producer and
-sequence, so a retry is recognized.
+Rows with a key go to the same partition as with Spark (``partitioner``). All rows without a key in a call go to
+one partition, as in a batch of Kafka's producer. For one producer and sequence, this is always the same partition,
+so a retry is recognized.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ _TAKES = "give rows as mappings, values, a pandas or polars frame, or an Arrow t
 
 @dataclass(frozen=True, slots=True)
 class RowColumns:
-    """The columns that make the records, by name. ``value`` None: the declared columns of a typed topic, otherwise
-    the column ``value``. ``partition`` may be a number for all rows. If no column is named, rows with a record's
-    columns (``key``, ``value``, ``headers``, ``timestamp``, ``partition``) are records.
+    """The columns that make the records, by name. If ``value`` is None, the declared columns of a typed topic are
+    used, otherwise the column ``value``. ``partition`` may be a number for all rows. If no column is named, rows
+    with a record's columns (``key``, ``value``, ``headers``, ``timestamp``, ``partition``) are records.
     """
 
     key: str | None = None
@@ -103,12 +103,12 @@ def produce(
     spread: bool = False,
 ) -> Report:
     """Append the rows from this process; ``who``: see ``append_with``. ``bad_records`` is the policy for records
-    of fitting types that the topic cannot store; ``on_unknown_field`` is the policy for fields that its type
-    lacks. ``spread``: rows without a key go to partitions by Spark's hash of the value, like the rows of a
+    of fitting types that the topic cannot store; ``on_unknown_field`` is the policy for fields that the topic's
+    type lacks. ``spread``: rows without a key go to partitions by Spark's hash of the value, like the rows of a
     DataFrame, unless only Spark can compute that hash.
 
-    Raises: InvalidRecordError naming the row or column that does not fit; see ``append_with``. Then nothing is
-    appended.
+    Raises: InvalidRecordError naming the row or column that does not fit, before anything is appended; see
+    ``append_with``.
     """
     image = metadata.image()
     of_topic = image.topic(topic)
@@ -212,8 +212,8 @@ class _Given:
                 )
 
     def unknown(self, columns: RowColumns, topic: TopicImage) -> list[UnknownField]:
-        """The fields that the topic's type lacks. Other columns of a frame with a named value column do not
-        count.
+        """The fields that the topic's type lacks. If a frame has a named value column, its other columns are
+        ignored.
         """
         schema = schema_of(topic.key_schema, topic.value_schema)
         wanted = _wanted(columns, topic, schema)
@@ -247,7 +247,8 @@ class _Given:
         return found
 
     def records(self, columns: RowColumns, topic: TopicImage) -> Records:
-        """The records of the topic, without fields that the topic lacks. Raises: InvalidRecordError."""
+        """Make records of the topic from the rows, without fields that the topic lacks. Raises:
+        InvalidRecordError."""
         what = self.what
         schema = schema_of(topic.key_schema, topic.value_schema)
         wanted = _wanted(columns, topic, schema)
@@ -275,7 +276,7 @@ class _Given:
         if isinstance(columns.partition, str):
             if found[columns.partition].null_count:
                 raise InvalidRecordError(
-                    f"{what}: a row's {columns.partition!r} is null, but it names the partition"
+                    f"{what}: a row's {columns.partition!r} is null, but this column names the partition"
                 )
             given_partitions = found[columns.partition].to_numpy(zero_copy_only=False)
         return Records(pa.table([made[name] for name in RECORD_COLUMNS], RECORD_COLUMNS), given_partitions)
@@ -294,7 +295,7 @@ class _Wanted:
 
     kind: pa.DataType
     absent: bool = False
-    """Whether the column may be absent, because it was added to the topic's type later."""
+    """Whether the column may be missing, because it was added to the topic's type later."""
     column: str = ""
     """The record column: key or value."""
     is_field: bool = False
@@ -310,7 +311,7 @@ def _is_spread(columns: RowColumns, value: pa.DataType) -> bool:
 
 
 def _wanted(columns: RowColumns, topic: TopicImage, schema: pa.Schema) -> dict[str, _Wanted]:
-    """The columns that records are made from, by name."""
+    """The columns from which records are made, by name."""
     value = schema.field("value").type
     wanted: dict[str, _Wanted] = {}
     if _is_spread(columns, value):

@@ -24,9 +24,9 @@ def replicas_to_append_to(
     views: Iterable[PartitionView],
     notes: list[str],
 ) -> dict[int, PartitionReplicas]:
-    """The replicas of partitions of one topic, by number. Partitions to which this driver has not appended under
-    their leader epoch get their remote ends, from one read of the topic's table. A note is added if the remote
-    tier does not answer.
+    """The replicas of partitions of one topic, by partition number. If this driver has not appended to a partition
+    under its leader epoch, its replicas include the remote end. All remote ends come from one read of the topic's
+    table. A note is added if the remote tier does not answer.
 
     Raises: see ``DeltaTopicReader.load``, for an invalid table.
     """

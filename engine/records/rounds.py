@@ -58,10 +58,10 @@ class TaskResult:
 
     partition: int
     outcome: AppendOutcome | None
-    """None if all of its records are bad, and left out."""
+    """None if all of the task's records are bad, and were not appended."""
     counts: StoreCounts
     bad: FoundBad | None = None
-    """None if a bad record refuses the append."""
+    """None if the append was refused because of a bad record."""
 
 
 PartitionTask = Callable[[int, Iterator[pa.RecordBatch]], TaskResult]
@@ -75,7 +75,7 @@ class RunTasks:
     run: Callable[[PartitionTask, Sequence[int]], list[TaskResult]]
     """Run a task for each listed partition that has records; returns their results."""
     partitions: Sequence[int] | None = None
-    """The partitions that have records; None if only the tasks find out."""
+    """The partitions that have records; None if only the tasks can find these partitions."""
 
 
 def partition_task(
@@ -87,9 +87,9 @@ def partition_task(
     known: Mapping[int, LogEnd],
     rule: BadRecordRule | None = None,
 ) -> PartitionTask:
-    """The function that appends one partition's batches. If the function runs twice, the records are appended
-    once, because ``who`` is the same. ``known`` has the log ends that earlier appends found. With a ``rule`` bad
-    records are left out.
+    """Make the function that appends one partition's batches. If the function runs twice, the records are appended
+    once, because ``who`` is the same. ``known`` has the log ends that earlier appends found. With a ``rule``, bad
+    records are not appended.
     """
 
     def appended(partition: int, batches: Iterator[pa.RecordBatch]) -> AppendOutcome:
@@ -138,8 +138,8 @@ def append_all(
     notes: list[str],
     lane: Lane | None = None,
 ) -> dict[int, PendingAppend]:
-    """Append to those of ``partitions`` that have records, until each is acknowledged or failed. ``lane`` receives
-    the bad records; partitions with only bad records are not changed.
+    """Append to the ``partitions`` that have records, until each of these is acknowledged or failed. ``lane``
+    receives the bad records; partitions with only bad records are not changed.
     """
     rule = None if lane is None else lane.rule(topic.name, options, who)
     states: dict[int, PendingAppend] = {}
@@ -227,8 +227,8 @@ def _next_round(
     notes: list[str],
     failed_creates: FailedCreates,
 ) -> tuple[ClusterImage, list[int]]:
-    """Handle failed leaders. Returns the current metadata, and the partitions to append to again: partitions that
-    lost a race, and partitions with a new view.
+    """Handle failed leaders. Returns the current metadata, and the partitions to append to again: those that lost
+    a race, or have a new view.
     """
     errors = {partition: states[partition].error for partition in troubled}
     if any(isinstance(error, BrokerUnreachableError | StaleMetadataError) for error in errors.values()):
@@ -279,7 +279,7 @@ def _next_round(
 
 
 def _end_deleted(states: Mapping[int, PendingAppend], partitions: Sequence[int]) -> list[int]:
-    """End the appends of a topic that was deleted; returns the partitions to append to again: none."""
+    """End the appends of a deleted topic. Returns the partitions to append to again, which is none."""
     for partition in partitions:
         states[partition].error = deleted(states[partition].view)
     return []

@@ -1,4 +1,4 @@
-"""Spark's function ``hash`` of columns of keys: Murmur3 of 32 bits with seed 42. Pure."""
+"""Computes Spark's function ``hash`` for columns of keys: 32-bit Murmur3 with seed 42. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Words = npt.NDArray[np.uint32]
 
 
 def hashes_of(keys: pa.Array) -> npt.NDArray[np.int64]:
-    """Spark's ``hash`` of each key, signed; for a null the seed.
+    """Return Spark's ``hash`` of each key, signed; for a null, return the seed.
 
     Raises: InvalidRecordError for keys of a type whose hash only Spark knows.
     """
@@ -62,7 +62,7 @@ def _numbers(keys: pa.Array, kind: str) -> npt.NDArray[Any]:
 
 
 def _unscaled(keys: pa.Array) -> npt.NDArray[np.int64]:
-    """The lower 64 of the 128 bits of each decimal; a short decimal fits in them."""
+    """The lower 64 of the 128 bits of each decimal. A short decimal fits in 64 bits."""
     return np.frombuffer(keys.buffers()[1], np.int64)[2 * keys.offset : 2 * (keys.offset + len(keys)) : 2]
 
 

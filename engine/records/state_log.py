@@ -1,4 +1,4 @@
-"""The engine's own topics as logs of state: creates them at first use, reads them, appends to them."""
+"""Keeps state in the engine's own topics: creates these topics at first use, reads them, and appends to them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def stamp_of(storage: Storage, clock: Clock, image: ClusterImage, topic_id: str,
 def ensure_topic(
     metadata: MetadataClient, storage: Storage, image: ClusterImage, wanted: InternalTopic
 ) -> ClusterImage:
-    """The metadata with the internal topic, which this call creates if ``image`` lacks it.
+    """Return the metadata with the internal topic. Creates the topic if ``image`` lacks it.
 
     Raises: InvalidReplicationFactorError if there are too few brokers.
     """
@@ -100,13 +100,13 @@ def read_state(
     until: int | None = None,
     since: ReadState[M] | None = None,
 ) -> ReadState[M]:
-    """The state of a partition of an internal topic below its high watermark: its latest snapshot and the log
-    after it; the driver reads only records that it has not read before. ``until`` bounds the state; ``since`` is
-    an earlier state to continue from. If the leader's copy is damaged, the state is read from a follower that
-    knows the whole state to be committed.
+    """Read the state of a partition of an internal topic below its high watermark: the latest snapshot, and the
+    log after the snapshot. The driver reads only records that it has not read before. ``until`` bounds the state;
+    ``since`` is an earlier state to continue from. If the leader's copy is damaged, the state is read from a
+    follower whose high watermark covers the complete state.
 
-    Raises: LeaderNotAvailableError kinds; CorruptionError kinds, LogGapError when neither a snapshot nor the log
-        holds a part of it.
+    Raises: LeaderNotAvailableError kinds; CorruptionError kinds, LogGapError when a part of the state is neither
+        in a snapshot nor in the log.
     """
     return while_it_changes(lambda: _read_once(storage, clock, memory, view, form, until, since))
 
@@ -115,7 +115,7 @@ def look_at_state(
     storage: Storage, clock: Clock, memory: Memory, view: PartitionView, form: StateFormat[M, R]
 ) -> ReadState[M]:
     """Like ``read_state``, for reads on which no decision depends. If the leader does not answer, the state comes
-    from the member of the ISR with the highest known committed offset, and may lack the latest records.
+    from the member of the ISR with the greatest high watermark, and may lack the latest records.
 
     Raises: see ``read_state``, if no member of the ISR answers.
     """
@@ -182,8 +182,8 @@ def _read_once(
 def _of_a_follower(
     replicas: PartitionReplicas, leader: ReplicaLog, end: int, read_from: Callable[[Replica, ReplicaLog], M]
 ) -> M | None:
-    """The state from a follower that has a good copy and knows everything up to ``end`` to be committed; None
-    without one.
+    """Read the state from a follower that has a good copy, and whose high watermark is at least ``end``; None
+    without such a follower.
     """
     for broker in replicas.followers:
         chosen = follower_log(replicas, broker, leader)
@@ -200,7 +200,7 @@ def _fits(read: ReadState[Any], log: ReplicaLog, end: int) -> bool:
 
 
 def load_state(replica: Replica, log: ReplicaLog, form: StateFormat[M, R], end: int) -> M:
-    """The state of the latest snapshot that verifies, with an end offset up to ``end``; empty without one.
+    """The state of the latest intact snapshot with an end offset up to ``end``; empty without such a snapshot.
 
     Raises: LogGapError when the log starts after the snapshot.
     """
@@ -245,8 +245,8 @@ def append_state(
     records: Iterable[R],
     probed: ClusterImage | None = None,
 ) -> int:
-    """Append records of the engine (at least one) with acks=all, all or none of them; returns the offset of the
-    first one. Concurrent appends of other threads of this driver share the file. ``probed`` is the metadata as
+    """Append records of the engine (at least one) with acks=all, all or none of them. Returns the offset of the
+    first record. Concurrent appends of other threads of this driver share the file. ``probed`` is the metadata as
     just read, after a probe of the roots.
 
     Raises: CoordinatorNotAvailableError when nothing was appended and a retry may succeed;

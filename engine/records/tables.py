@@ -25,15 +25,15 @@ class ArrowStream(Protocol):
 
 
 def is_frame(value: object) -> bool:
-    """Whether the value is a table."""
+    """Whether the value is a frame or an Arrow batch."""
     return not isinstance(value, type) and (
         hasattr(value, "__arrow_c_stream__") or isinstance(value, pa.RecordBatch)
     )
 
 
 def to_arrow(frame: Any, what: str, takes: str) -> pa.Table:
-    """Rows and columns of a frame unchanged (a pandas index is not a column), in the layouts of a log. ``takes``
-    lists the accepted frames, for the error.
+    """Return the rows and columns of a frame unchanged, in the layouts of a log. (A pandas index is not a column.)
+    ``takes`` lists the accepted frames, for the error.
 
     Raises: InvalidRecordError for a value that is not a frame, or has a column twice.
     """
@@ -59,9 +59,9 @@ def to_arrow(frame: Any, what: str, takes: str) -> pa.Table:
 
 
 def plain_batch(batch: pa.RecordBatch, what: str) -> pa.RecordBatch:
-    """A batch in the layouts of a log.
+    """Return a batch in the layouts of a log.
 
-    Raises: InvalidRecordError for another object, and naming the column that Arrow cannot convert.
+    Raises: InvalidRecordError for an object that is not a batch, or naming the column that Arrow cannot convert.
     """
     if not isinstance(batch, pa.RecordBatch):
         raise InvalidRecordError(f"{what}: a {type(batch).__name__} is not an Arrow RecordBatch")
@@ -136,7 +136,7 @@ def _has_plain_storage(kind: pa.BaseExtensionType) -> bool:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type of Spark and of a segment for a type that differs only in its layout."""
+    """The type that Spark and segments use in place of a type that differs only in its layout."""
     if isinstance(kind, pa.BaseExtensionType):
         if kind.extension_name == "arrow.bool8":
             return pa.bool_()

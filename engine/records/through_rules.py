@@ -1,7 +1,7 @@
-"""Acknowledges appends whose records the driver does not have: those that tasks made elsewhere.
+"""Acknowledges appends that tasks made elsewhere, so that the driver does not have their records.
 
-If a removal rule is committed meanwhile, such an append cannot be repeated. It is looked up in the log by its
-sequence instead.
+If a removal rule is committed meanwhile, such an append cannot be repeated. Instead, the driver finds the append
+in the log by its sequence.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.producers import ProducerAppend, earlier_attempt
 
 _ROUNDS = 10
-"""The greatest number of rules that are committed during one acknowledgement."""
+"""The maximum number of rules that may be committed during one acknowledgement."""
 
 
 def acknowledge_through_rules(
@@ -44,7 +44,7 @@ def acknowledge_through_rules(
 def _look_up(
     metadata: MetadataClient, storage: Storage, clock: Clock, state: PendingAppend, who: ProducerAppend
 ) -> None:
-    """Clear the error of an append that the log has by the current view, if only a removal rule is new."""
+    """Clear the error of an append that is in the log under the current view, if only a removal rule is new."""
     image, before = metadata.image(), state.view
     if before.topic_id not in image.topics or state.appended is None:
         return

@@ -1,14 +1,15 @@
-"""A transaction, from its producer's view: appends to any partitions, and offsets of groups, all or none (KIP-98).
+"""A transaction of a producer: appends to any partitions, and offsets of groups, all or none (KIP-98).
 
 1. Begin: take the transactional id over, fence its previous producer, abort its open transaction. If this driver's
    last transaction of the id has ended, and no other driver used the id since, continue with its producer.
 2. Before the first append to a partition: add the partition to the transaction.
 3. Append with the producer's id and epoch, synced and acknowledged as usual; offsets stay pending.
-4. Commit: one record of ``__transaction_state`` decides; markers follow in all partitions; then it is complete.
+4. Commit: one record of ``__transaction_state`` decides; markers follow in all partitions; then the transaction is
+   complete.
 
-A crash before step 4 leaves an open transaction, which the next producer of the id or the timeout aborts. After a
-crash that follows the record of step 4, the next driver writes the markers. A transaction with a failed or unknown
-append cannot be committed: some of its records might be in the log, or get there later.
+A crash before step 4 leaves an open transaction, which is aborted by the next producer of the id, or after the
+timeout. If a driver crashes after the record of step 4, the next driver writes the markers. A transaction with a
+failed or unknown append cannot be committed: some of its records might be in the log, or get there later.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ from stratalog.partitions.unknown_fields import OnUnknownField, unknown_field_po
 TIMEOUT_MS = 60_000
 """Kafka's transaction.timeout.ms of producers."""
 MOST_AT_ONCE = 16
-"""The maximum number of partitions of a topic that join the transaction together, by one change of its state, at
-the first append to one of them. Partitions of a larger topic join one by one. The end writes markers only to
-partitions that were written to, unless the append failed or another driver aborts.
+"""All partitions of a topic with at most this many partitions join the transaction at the first append to any of
+them, by one change of the transaction's state. Partitions of a larger topic join one by one. The end writes
+markers only to partitions that were written to, unless the append failed or another driver aborts.
 """
 
 
@@ -69,14 +70,15 @@ def partitions_of(topic: TopicImage) -> set[TopicIdPartition]:
 
 
 def partitions_of_bad(image: ClusterImage, bad_records: LeaveOut | None) -> set[TopicIdPartition]:
-    """All partitions of the topic for bad records, if there is one. Raises: see ``topic_of_bad_records``."""
+    """All partitions of the topic for bad records, if there is such a topic. Raises: see
+    ``topic_of_bad_records``."""
     topic = None if bad_records is None else topic_of_bad_records(image, bad_records)
     return set() if topic is None else partitions_of(topic)
 
 
 class BatchTransaction:
-    """One transaction of a transactional id, for one thread. Leaving its ``with`` block commits; an exception
-    aborts, and propagates.
+    """One transaction of a transactional id, for one thread. The end of its ``with`` block commits the
+    transaction. An exception in the block aborts it, and propagates.
     """
 
     def __init__(
@@ -99,8 +101,8 @@ class BatchTransaction:
         self._producer = self._coordinator.next_producer(transactional_id, timeout_ms)
         self._partitions: set[TopicIdPartition] = set()
         self._written: set[TopicIdPartition] = set()
-        """The partitions with records or offsets of the transaction; if nothing has failed, the transaction tried
-        no other partitions.
+        """The partitions with records or offsets of the transaction. If nothing has failed, the transaction has
+        tried to write to no other partitions.
         """
         self._looked = False
         self._notes: list[str] = []
@@ -113,7 +115,7 @@ class BatchTransaction:
 
     @property
     def producer_id(self) -> str:
-        """The producer id of the transactional id, as in its records in the log."""
+        """The producer id of the transactional id; the transaction's records in the log have this id."""
         return self._producer.producer_id
 
     @property
@@ -171,7 +173,7 @@ class BatchTransaction:
             )
 
     def _look(self) -> ClusterImage:
-        """The current metadata, read once per call; the first time after a probe of the roots."""
+        """Read the current metadata, once per call. The first read comes after a probe of the roots."""
         if self._looked:
             return self._metadata.image()
         probed = probe_brokers(self._metadata, self._storage)
@@ -184,8 +186,8 @@ class BatchTransaction:
         return ProducerAppend(self.producer_id, self.producer_epoch, self._sequence, transactional=True)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> Report:
-        """Commit offsets of a group with the transaction: ``{("trips", 0): 17}``. They are pending until the
-        transaction is committed. The report is that of ``groups.commit``.
+        """Commit offsets of a group with the transaction, such as ``{("trips", 0): 17}``. The offsets are pending
+        until the transaction is committed. The report is that of ``groups.commit``.
 
         Raises: see ``groups.commit`` and ``append_batches``.
         """
@@ -208,8 +210,8 @@ class BatchTransaction:
 
     @contextmanager
     def _appending(self, image: ClusterImage, partitions: Iterable[TopicIdPartition]) -> Iterator[None]:
-        """Step 2, then step 3 inside the block, under one image, so a topic that is created again meanwhile is a
-        different topic. Errors of the call are found before anything is written.
+        """Step 2, then step 3 inside the block. Both use one image, so a topic that is created again meanwhile is
+        a different topic. Errors of the call are found before anything is written.
         """
         self._check_open()
         if isinstance(self._failed, FencedError):
@@ -251,13 +253,14 @@ class BatchTransaction:
     # --------------------------------------------------------------------------------------- the end
 
     def commit(self) -> Report:
-        """Commit. When this returns, the transaction is permanently committed. If a marker could not be written (a
-        failure in the report), committed readers of that partition wait until the next driver writes it.
+        """Commit the transaction. When this returns, the transaction is permanently committed. If a marker could
+        not be written (a failure in the report), committed readers of that partition wait until the next driver
+        writes it.
 
-        Raises: InvalidTxnStateError when a part of the transaction had failed, so it was aborted;
-        ProducerFencedError when it was aborted because a newer producer took over, or the timeout had expired;
-        OutcomeUnknownError when the outcome is unknown: the state of the transactional id shows it, or the timeout
-        will abort the transaction.
+        Raises: InvalidTxnStateError when a part of the transaction had failed, so that it was aborted;
+        ProducerFencedError when it was aborted because a newer producer took over, or because the timeout had
+        expired; OutcomeUnknownError when the outcome is unknown (the state of the transactional id shows the
+        outcome, or the timeout will abort the transaction).
         """
         self._check_open()
         if self._failed is not None:
@@ -268,7 +271,7 @@ class BatchTransaction:
         return self._end(commit=True)
 
     def abort(self) -> Report:
-        """Abort. It is not an error if another driver has aborted the transaction. Raises: see ``commit``."""
+        """Abort the transaction. It is not an error if another driver has aborted it. Raises: see ``commit``."""
         self._check_open()
         return self._end(commit=False)
 

@@ -1,10 +1,11 @@
-"""Upkeep of transactions: lists them, ends abandoned ones, finds hanging ones (KIP-664).
+"""Upkeep of transactions: lists transactions, ends abandoned transactions, and finds hanging transactions
+(KIP-664).
 
 Abandoned transactions are ended by a job that calls ``finish_transactions``, by every ``replicate``, which calls
 ``finish_due`` at its end, and by the next producer of the id. A transaction *hangs* when it is open in a log but
-not in ``__transaction_state``: an unclean election lost its marker, and committed readers would wait forever.
-Upkeep ends a hanging transaction with the decided outcome, if the outcome is known; otherwise it aborts the
-transaction.
+not in ``__transaction_state``: an unclean election lost the transaction's marker, and committed readers would wait
+forever. Upkeep ends a hanging transaction with the decided outcome, if the outcome is known; otherwise it aborts
+the transaction.
 """
 
 from __future__ import annotations
@@ -58,11 +59,11 @@ class TransactionRow(Row, frozen=True, kw_only=True):
     since: str | None
     updated: str
     was: str | msgspec.UnsetType = msgspec.UNSET
-    """The state before it was changed."""
+    """The state before this change."""
 
 
 class BegunRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition of a transaction, with the offset of its first record there."""
+    """A partition of a transaction, with the offset of the transaction's first record there."""
 
     first_offset: int | None
 
@@ -89,7 +90,8 @@ def list_transactions(metadata: MetadataClient, storage: Storage, execution: Exe
 def describe_transaction(
     metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory, transactional_id: str
 ) -> Report:
-    """The partitions of a transaction: one row each, with the offset of its first record there.
+    """The partitions of a transaction: one row per partition, with the offset of the transaction's first record
+    there.
 
     Raises: TransactionalIdNotFoundError; see ``TransactionCoordinator.present_state``.
     """
@@ -150,8 +152,8 @@ def abort_transaction(
     *,
     dry_run: bool = False,
 ) -> Report:
-    """Abort the open transaction of an id, or end a hanging transaction of its producer in a log. A producer id
-    without a known transactional id is also accepted.
+    """Abort the open transaction of an id, or end a hanging transaction of the id's producer in a log. A producer
+    id without a known transactional id is also accepted.
 
     Raises: TransactionalIdNotFoundError; InvalidTxnStateError when nothing is open; see
         ``TransactionCoordinator.abort``.
@@ -178,7 +180,7 @@ def abort_transaction(
 def finish_transactions(
     metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory, *, dry_run: bool = False
 ) -> Report:
-    """Abort transactions that exceeded their timeout, complete decided ones, and delete ids unused for
+    """Abort transactions that exceeded their timeout, complete decided transactions, and delete ids unused for
     ``transactional.id.expiration.ms``.
     """
     with execution.run("transactions finish", dry_run=dry_run) as run:
@@ -198,9 +200,9 @@ def finish_due(
     views: Iterable[PartitionView],
     run: OperationRun,
 ) -> tuple[list[TransactionRow], dict[TopicIdPartition, int]]:
-    """``finish_transactions`` for these partitions of ``__transaction_state``: a row per id that was changed. If
-    nothing is due, the call costs one listing per partition. Also returns, for each partition without a failure,
-    the time (ms) of its next due work if nothing is written to it.
+    """Run ``finish_transactions`` for these partitions of ``__transaction_state``. Returns a row per id that was
+    changed. If nothing is due, the call costs one listing per partition. Also returns, for each partition without
+    a failure, the time (ms) at which work is due next if nothing is written to the partition.
     """
     rows: list[TransactionRow] = []
     next_ms: dict[TopicIdPartition, int] = {}
@@ -278,8 +280,8 @@ def _abort(
 def _end_hanging(
     metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, producer_id: str, run: OperationRun
 ) -> None:
-    """Write markers where a transaction of the producer hangs: the decided outcome if it is known, otherwise an
-    abort.
+    """Write a marker in each partition where a transaction of the producer hangs: the decided outcome if it is
+    known, otherwise an abort.
     """
     for one, known in _hanging(metadata, storage, clock, memory, None, run):
         if one.producer_id != producer_id:
@@ -312,7 +314,7 @@ def _hanging(
     run: OperationRun,
 ) -> list[tuple[OpenInLog, Transaction | None]]:
     """Transactions that are open in logs but not in progress, each with the state of its transactional id. The
-    logs are read before the states, and once more after them, to drop transactions that have ended meanwhile.
+    logs are read before the states, and again after the states, to drop transactions that have ended meanwhile.
     """
     image = metadata.image()
     views = [

@@ -1,5 +1,5 @@
-"""Finds fields of an append that its topic's type lacks, before anything is written: one policy for all appends
-(``partitions.unknown_fields``).
+"""Finds fields of an append that the topic's type lacks, before anything is written. All appends use the same
+policies (``partitions.unknown_fields``).
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class SettledFields:
     topic: TopicImage
     """The topic with its current types; in a dry run, with the types that it would get."""
     image: ClusterImage | None = None
-    """The metadata of the commit that added fields; None without a commit. It saves reading the metadata."""
+    """The metadata of the commit that added fields; None without a commit. With it, the metadata need not be read
+    again."""
     added: tuple[str, ...] = ()
     dropped: Sequence[UnknownField] = ()
 
@@ -57,8 +58,8 @@ class SettledFields:
         return notes
 
     def add_notes(self, report: Report, records: int | None = None) -> Report:
-        """The report with these notes, and a row per dropped path. ``records``: the number of records; None: the
-        number in the report.
+        """Return the report with these notes, and with a row per dropped path. ``records``: the number of records;
+        None: the number in the report.
         """
         if not self.added and not self.dropped:
             return report
@@ -90,8 +91,8 @@ def settled(
     *,
     dry_run: bool = False,
 ) -> SettledFields:
-    """Find the fields that the topic's type lacks, then refuse them, leave them out, or add them to the type. If
-    another driver is adding fields, this call waits for that change, and those fields are no longer unknown.
+    """Find the fields that the topic's type lacks, then refuse them, drop them, or add them to the type. If
+    another driver is adding fields, this call waits for that change. Those fields are then no longer unknown.
 
     Raises: InvalidRecordError naming the fields; InvalidCallError if the fields cannot be added to the type; see
     ``AlterTopic``.
@@ -202,5 +203,5 @@ def without_unknown(
 
 
 def pruned(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of a schema that has fewer fields."""
+    """Return the batch, reduced to a schema that has fewer fields."""
     return batch.select(schema.names).cast(schema)

@@ -1,7 +1,8 @@
-"""Lets a leader continue from the end of the remote log when the whole ISR has only a prefix of that log.
+"""Lets a leader continue from the end of the remote log if all members of the ISR have only a prefix of that log.
 
-Any acknowledged records that were never tiered are already lost: all brokers were restored from older copies. If a
-replica outside the ISR may still have these records, nothing changes, and the error asks for an operator.
+Acknowledged records that were never tiered are already lost, because all brokers were restored from older copies.
+If a replica outside the ISR may still have these records, nothing is changed, and the error says what an operator
+must decide.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Done, Failed
 from stratalog.tiering.remote_log import RemoteLog
 
-_RECOVER = "recover --keep remote --dry-run shows both; without --dry-run it keeps the remote log"
+_RECOVER = "recover --keep remote --dry-run shows both logs; without --dry-run, it keeps the remote log"
 
 Behind = Mapping[TopicIdPartition, tuple[PartitionView, LogBehindRemoteError]]
-"""Partitions whose leaders are behind their remote logs, by view, with the error."""
+"""The partitions whose leader is behind the remote log, each with its view and the error."""
 
 
 def continue_from_remote(
     metadata: MetadataClient, storage: Storage, execution: Execution, behind: Behind
 ) -> tuple[dict[TopicIdPartition, str], dict[TopicIdPartition, StratalogError]]:
-    """Elect each leader again, alone in its ISR, to continue from the end of the remote log, in one commit.
-    Returns a note for each partition with an elected leader, and an error for each partition where that is unsafe.
+    """Elect each leader again, alone in its ISR, to continue from the end of the remote log; one commit for all.
+    Returns a note for each partition with an elected leader, and an error for each partition whose election would
+    be unsafe.
     """
     refused: dict[TopicIdPartition, StratalogError] = {}
     prefixes: list[TopicIdPartition] = []
@@ -73,9 +75,9 @@ def continue_from_remote(
         match answer:
             case Altered():
                 notes[answer.key] = (
-                    f"{view}: broker {view.leader}, whose log was behind its remote log, continues from the "
-                    f"end of the remote log, offset {error.remote_end}; the other replicas follow. "
-                    "Acknowledged records at or after that offset that were not tiered are lost"
+                    f"{view}: broker {view.leader}, whose log was behind the remote log, continues from the end "
+                    f"of the remote log, offset {error.remote_end}. The other replicas follow this leader. "
+                    "Acknowledged records from this offset on that were not tiered are lost"
                 )
             case RefusedPartition(_, _, why):
                 refused[answer.key] = why
@@ -88,8 +90,8 @@ def _records_works(
     behind: Behind,
     refused: dict[TopicIdPartition, StratalogError],
 ) -> list[RecordsWork]:
-    """The tasks that compare all records that these leaders and the remote log both hold, before a leader drops
-    its own. Partitions whose remote log cannot be read are added to ``refused``.
+    """The tasks that compare all records that a leader and its remote log both hold, before the leader drops its
+    own log. Partitions whose remote log cannot be read are added to ``refused``.
     """
     logs: dict[str, RemoteLog] = {}
     works: list[RecordsWork] = []
@@ -109,11 +111,11 @@ def _records_works(
 
 
 def _check_others(storage: Storage, view: PartitionView, error: LogBehindRemoteError) -> None:
-    """Check that every other member of the ISR can be listed, and knows of nothing committed beyond the remote
-    log; and that no unfenced replica holds records beyond the remote log.
+    """Check that every other member of the ISR can be listed, and has no high watermark beyond the remote log.
+    Check also that no unfenced replica holds records beyond the remote log.
 
     Raises: CorruptionError, which is valid only while the view is current; RetriableError when an intact member
-    turns out to hold more; errors of listing a member of the ISR.
+    holds more records than the remote log; errors of listing a member of the ISR.
     """
     replicas, wrote = storage.replicas(view), error.wrote
     assert wrote is not None
@@ -138,14 +140,15 @@ def _check_others(storage: Storage, view: PartitionView, error: LogBehindRemoteE
             )
         if log.log_end > error.remote_end:
             raise CorruptionError(
-                f"{error}. But the log of broker {broker} ends at {log.log_end}, after the remote log: if its "
-                f"records are the right ones, fence the members of the ISR, {sorted(view.isr)}, and elect "
-                "--unclean; if not, remove that replica; then run replicate again",
+                f"{error}. But the log of broker {broker} ends at {log.log_end}, after the end of the "
+                f"remote log. If the records on broker {broker} are the right ones, fence the members "
+                f"of the ISR, {sorted(view.isr)}, and elect --unclean. If not, remove that replica. "
+                "Then run replicate again",
                 broker_id=view.leader,
             )
         same = same_until(wrote, error.remote_end, log, view.log_start_offset)
         if member and log.claimed_high_watermark > same:
             raise DivergentRemoteError(
-                f"{error}. But broker {broker} knows that the high watermark reached "
-                f"{log.claimed_high_watermark}, and its log equals the remote one only up to {same}: {_RECOVER}"
+                f"{error}. But broker {broker} has recorded the high watermark {log.claimed_high_watermark}, and "
+                f"its log equals the remote log only up to {same}: {_RECOVER}"
             )

@@ -1,8 +1,8 @@
-"""Leaders with damaged storage: another member of the ISR replaces them (protocol section 1).
+"""Replaces leaders with damaged storage by another member of the ISR (protocol section 1).
 
-When a copy or read finds that a leader's bytes differ from those written, it resigns here. Its damaged file is
-replaced immediately, while the replica is outside the ISR. Otherwise the replica would rejoin with the damaged
-file, because a sync compares only names and sizes.
+When a copy or read finds that a leader's bytes differ from the bytes that were written, the leader resigns here.
+Its damaged file is replaced immediately, while the replica is outside the ISR. Otherwise the replica would rejoin
+with the damaged file, because a sync compares only names and sizes.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from stratalog.partitions.runner import Done
 from stratalog.partitions.segment_check import verify_bytes
 
 Damaged = Mapping[TopicIdPartition, tuple[PartitionView, StratalogError]]
-"""Partitions whose leader's storage is damaged, by view, with the error."""
+"""The partitions whose leader's storage is damaged, each with its view and the error."""
 
 
 def replace_leaders(metadata: MetadataClient, storage: Storage, damaged: Damaged) -> dict[TopicIdPartition, str]:
-    """Elect an intact member of the ISR for each partition that has one; the same commit removes the old leader
-    from the ISR. One commit for all. Returns a note for each partition with a new leader.
+    """Elect an intact member of the ISR for each partition that has such a member, and remove the old leader from
+    the ISR; one commit for all. Returns a note for each partition with a new leader.
 
     Every member has all acknowledged records, so the election is clean. Without another intact member the leader
     stays, because the extent of its loss is unknown. A damaged file of a resigned leader is replaced by the new
-    leader's, once that is verified.
+    leader's copy, after that copy has been verified.
     """
     chosen: dict[TopicIdPartition, int] = {}
     for outcome in storage.threads.run(lambda key: _whole_member(storage, *damaged[key]), list(damaged)):
@@ -61,7 +61,7 @@ def replace_leaders(metadata: MetadataClient, storage: Storage, damaged: Damaged
         key = answer.key
         view, error = damaged[key]
         if isinstance(answer, Altered):
-            notes[key] = f"{view}: broker {view.leader} leaves the ISR, broker {chosen[key]} leads: {error}"
+            notes[key] = f"{view}: broker {view.leader} leaves the ISR, and broker {chosen[key]} leads: {error}"
             if isinstance(error, CorruptSegmentError) and error.file is not None and view.leader is not None:
                 notes[key] += _repaired(metadata, storage, key, view.leader, error.file)
     return notes
@@ -73,8 +73,8 @@ def under_others(
     failed: Iterable[tuple[PartitionView, StratalogError]],
     run: OperationRun,
 ) -> dict[TopicIdPartition, PartitionReplicas]:
-    """The partitions that failed because their leader is damaged, and that have another leader now, with their
-    replicas under that leader. Adds a note for each.
+    """Replace the damaged leaders among these failures. Returns the partitions that now have another leader, with
+    their replicas under that leader, and adds a note for each.
     """
     damaged = {view.key: (view, error) for view, error in failed if is_damage_of(view.leader, error)}
     replaced = replace_leaders(metadata, storage, damaged) if damaged else {}
@@ -88,9 +88,9 @@ def under_others(
 def ahead_of_metadata(
     metadata: MetadataClient, storage: Storage, view: PartitionView
 ) -> dict[int, CorruptionError]:
-    """The replicas with a register of an uncommitted leader epoch (a legitimate writer has read its epoch in the
-    metadata). The replicas are listed first; then a linearizable read must show that ``view`` is current. Called
-    when a view seems stale, but reading again shows the same.
+    """The replicas with a register of an uncommitted leader epoch. (A legitimate writer writes only an epoch that
+    it has read in the metadata.) The replicas are listed first; then a linearizable read must show that ``view``
+    is current. Called when a view seems stale, but another read of the metadata returns the same view.
     """
     replicas = storage.replicas(view)
     found: dict[int, CorruptionError] = {}
@@ -107,7 +107,7 @@ def ahead_of_metadata(
 
 def check_aside(metadata: MetadataClient, view: PartitionView, broker: int, *, in_place: bool = False) -> None:
     """Check, by a linearizable read, that ``view`` is current, and that the replica may be changed: it is outside
-    the ISR, or (``in_place``) leads as the last member.
+    the ISR, or (``in_place``) is the leader and the last member of the ISR.
 
     Raises: InvalidUpdateVersionError.
     """
@@ -143,10 +143,10 @@ def _repaired(metadata: MetadataClient, storage: Storage, key: TopicIdPartition,
 
 def _repair(replicas: PartitionReplicas, broker: int, file: str) -> Repair | None:
     """The repair of the file from the leader's copies; None if the file is readable now, or the log does not need
-    it: it belongs to an abandoned history, or the leader has merged it and the next sync copies the merged
-    segment.
+    the file. This is so if the file belongs to an abandoned history, or if the leader has merged it and the next
+    sync copies the merged segment.
 
-    Raises: CorruptSegmentError when the leader's is damaged too; errors of reading either.
+    Raises: CorruptSegmentError when the leader's copy is damaged too; errors of reading either replica.
     """
     target, leader = replicas.replica(broker), replicas.leader
     bad = next((one for one in target.list(fresh=True).data if one.object.name == file), None)
@@ -176,7 +176,7 @@ def _reads_well(replica: Replica, file: DataFile) -> bool:
 
 def _whole_member(storage: Storage, view: PartitionView, error: StratalogError) -> int | None:
     """The intact member of the ISR, other than the leader, that has the most records. If the leader is behind the
-    remote log, this member must not be.
+    remote log, a member that is also behind it is not intact.
     """
     behind = error.remote_end if isinstance(error, LogBehindRemoteError) else 0
     replicas, least = storage.replicas(view), max(behind, view.written_to)
@@ -189,7 +189,7 @@ def _whole_member(storage: Storage, view: PartitionView, error: StratalogError) 
             log = replica.log(fresh=True)
             check_whole(replica, log)
             if log.joined_epoch > view.leader_epoch:
-                continue  # it has a foreign register
+                continue  # the member has a foreign register
             if log.log_end < least:
                 continue
         except StratalogError:

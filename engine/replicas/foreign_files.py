@@ -1,5 +1,5 @@
-"""Files on leaders with the generation of a removal that the metadata do not have, for example because metadata
-were lost.
+"""Files on leaders with the generation of a removal rule that the metadata do not have, for example because
+metadata were lost.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from stratalog.partitions.identity import TopicIdPartition
 
 
 def note_foreign(metadata: MetadataClient, storage: Storage, error: StratalogError) -> bool:
-    """Whether the error is about files that no rule made. From then on this driver ignores them in views of the
-    same generation. A rule is committed before its files exist. So the files were seen first, and then a
-    linearizable read must show that the view knows the last rule.
+    """Whether the error is about files that no committed rule made. If so, this driver ignores these files from
+    now on, in views of the same generation. A rule is committed before its files exist. So a linearizable read,
+    made after the files were seen, must show that the view has the last rule.
     """
     if not isinstance(error, LaterRuleError) or error.view is None:
         return False
@@ -36,8 +36,9 @@ def note_foreign(metadata: MetadataClient, storage: Storage, error: StratalogErr
 def under_present_rules(
     metadata: MetadataClient, storage: Storage, failed: Iterable[tuple[PartitionView, StratalogError]]
 ) -> dict[TopicIdPartition, PartitionReplicas]:
-    """The partitions that failed as their view does not know the rules of their files, to be tried again: under
-    the present view, or without the files that no rule made."""
+    """The partitions that failed because their view lacks the rules of their files. They can be tried again, under
+    the current view and without the files that no committed rule made.
+    """
     later = [(view, error) for view, error in failed if isinstance(error, LaterRuleError)]
     for _, error in later:
         note_foreign(metadata, storage, error)

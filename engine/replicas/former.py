@@ -1,9 +1,10 @@
-"""Former replicas: folders of partitions that the metadata no longer assigns to their broker.
+"""Former replicas: folders of replicas that the metadata no longer assigns to the broker of the folder.
 
-A reassignment leaves a former replica, and so does a root that became another incarnation. Usually the log has its
-records. But if the broker was unreachable during an unclean election, the folder may have the only copy of
-acknowledged records. So ``history`` and ``recover`` search it like a replica, and ``vacuum`` keeps its files of
-another history than the leader's until ``file.delete.delay.ms`` have passed since it closed the folder.
+A reassignment leaves a former replica behind, and so does a root that became another incarnation. Usually the
+partition's log has the records of a former replica. But if its broker was unreachable during an unclean election,
+the folder may have the only copy of acknowledged records. So ``history`` and ``recover`` search the folder like a
+replica. ``vacuum`` closes the folder, and for ``file.delete.delay.ms`` after that it keeps the files whose history
+differs from the leader's.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from stratalog.partitions.replica import Replica
 from stratalog.partitions.store import StoredObject
 
 CLOSED = EpochName(9_999_999_999)
-"""The epoch that closes a former replica: no leader epoch is as great."""
+"""The epoch that closes a former replica: all leader epochs are smaller."""
 
 
 def owned_folders(storage: Storage, image: ClusterImage) -> frozenset[tuple[int, str]]:
@@ -83,9 +84,9 @@ def find_former(
 
 
 def truncated_in(replica: Replica, lineage: Lineage, began_ms: int) -> list[Discarded]:
-    """The files of a former replica with another history than the leader's, each with the time since which it has
-    been abandoned: when that leader took over (``began_ms``) or when vacuum closed the folder, whichever is later.
-    None until vacuum has closed it.
+    """The files of a former replica whose history differs from the leader's, each with the time when the file was
+    abandoned. This is the time when the leader took over (``began_ms``) or when vacuum closed the folder,
+    whichever is later; None until vacuum has closed the folder.
 
     Raises: see ``Replica.list``.
     """

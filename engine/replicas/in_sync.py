@@ -1,8 +1,8 @@
-"""ISR changes that a driver proposes: one commit for all partitions (protocol section 4).
+"""The ISR changes that a driver proposes, in one commit for all partitions (protocol section 4).
 
-Refusals: after INELIGIBLE_REPLICA, INVALID_UPDATE_VERSION and FENCED_LEADER_EPOCH a proposer reads the committed
-state and checks again; a partition of a deleted topic is skipped; ``stratalog.engine.quorum.client`` handles
-NOT_CONTROLLER.
+If a change is refused with INELIGIBLE_REPLICA, INVALID_UPDATE_VERSION or FENCED_LEADER_EPOCH, the driver reads the
+committed state and checks again. Partitions of deleted topics are skipped. ``stratalog.engine.quorum.client``
+handles NOT_CONTROLLER.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from stratalog.partitions.unwritable import UnwritableStorageError
 
 
 def lags(behind_ms: float, lag_time_max_ms: int) -> bool:
-    """Whether a replica that has been behind its leader for this long is out of sync: longer than
-    ``replica.lag.time.max.ms``, as in Kafka, not exactly as long.
+    """Whether a replica that has been behind its leader for this long is out of sync. As in Kafka, the time must
+    exceed ``replica.lag.time.max.ms``.
     """
     return behind_ms > lag_time_max_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """A follower that a sync did not bring to its leader's log end."""
+    """A follower that did not reach its leader's log end in a sync."""
 
     error: StratalogError
     behind_since_ms: int | None
-    """The write time of the oldest record that it may lack; None when it lacks none."""
+    """The write time of the oldest record that the follower may lack; None if it has all records."""
 
     def is_out(self, now_ms: int, lag_ms: int) -> bool:
         """Whether the follower is out of sync: damaged, or behind for longer than ``replica.lag.time.max.ms``. A
@@ -70,7 +70,7 @@ class Progressed:
     copied_bytes: int = 0
     avoided_bytes: int = 0
     joined_s: float | None = None
-    """When followers joined the ISR, in seconds from the start of the run; None without any."""
+    """The time when followers joined the ISR, in seconds from the start of the run; None if no follower joined."""
     log_end: int = 0
     high_watermark: int = 0
     caught_up: dict[int, Synced] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Progressed:
         self.leader_error, self.again = None, False
 
     def fail(self, item: object, error: StratalogError) -> None:
-        """Record an error; a stale view is read again."""
+        """Record an error. If the view is stale, it is read again."""
         self.failures.append(Failure.of(item, error))
         self.again = self.again or isinstance(error, StaleMetadataError)
 
@@ -110,8 +110,8 @@ def is_current(image: ClusterImage, view: PartitionView) -> bool:
 
 def behind_since_ms(log: ReplicaLog, held: int) -> int | None:
     """The write time of the oldest file of the leader's ``log`` that a replica with all records below ``held``
-    lacks; None when it lacks none. (Files have their write time, so no process has to watch a follower for
-    ``replica.lag.time.max.ms``.)
+    lacks; None if the replica has all files. (Files have their write time, so no process has to watch a follower
+    for ``replica.lag.time.max.ms``.)
     """
     return next((link.file.object.modified_ms for link in log.chain if link.end > held), None)
 
@@ -135,7 +135,7 @@ def isr_proposal(view: PartitionView, isr: Collection[int], adding: Collection[i
 
 
 def without(view: PartitionView, brokers: Collection[int]) -> IsrProposal:
-    """Shrink: the view's ISR and *adding* without these brokers."""
+    """The view's ISR and *adding* without these brokers (Shrink)."""
     return isr_proposal(view, set(view.isr) - set(brokers), set(view.adding) - set(brokers))
 
 
@@ -155,8 +155,9 @@ def propose(
     states: Mapping[TopicIdPartition, Progressed],
     proposals: Collection[IsrProposal],
 ) -> set[TopicIdPartition]:
-    """Commit one change for all partitions, and take the resulting views. Returns the partitions that are now as
-    proposed, with a view from which this driver may continue. Each other partition has a note about what to do.
+    """Commit the proposals for all partitions in one change, and store the resulting views. Returns the partitions
+    that are now as proposed, with a view from which this driver may continue. The state of every other partition
+    records the reason: a deletion, a later change or an error.
     """
     if not proposals:
         return set()
@@ -168,7 +169,7 @@ def propose(
         state = states[key]
         match answer:
             case Altered(_, _, partition_epoch):
-                # Another driver may have changed the partition since, so the next step may not rely on it.
+                # Another driver may have changed the partition since, so the next step may not rely on the answer.
                 if key[0] in image.topics:
                     state.replicas = storage.replicas(image.view(*key))
                 if (

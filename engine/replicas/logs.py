@@ -21,7 +21,7 @@ class DescribeWork(PartitionWork):
     """The task of listing every replica of one partition."""
 
     remote_end: int | None = None
-    """The end of its remote log, to determine since when later records have waited for tiering. None: not
+    """The end of the partition's remote log, to determine when the first later record was appended. None: not
     requested.
     """
     listed: Mapping[int, Sequence[StoredObject]] = field(default_factory=dict, repr=False)
@@ -46,9 +46,11 @@ class ListedLog:
     log_end: int
     files: tuple[ReplicaFile, ...]
     waiting_since_ms: int | None = None
-    """The time of the first append after the end of the remote log; None without one, or if not requested."""
+    """The time of the first append after the end of the remote log; None without such an append, or if not
+    requested.
+    """
     contradicts: StratalogError | None = None
-    """For a leader: how its log contradicts its remote log, or the metadata."""
+    """For a leader: the contradiction between its log and the remote log or the metadata, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ def list_replicas(work: DescribeWork) -> list[ListedReplica]:
 
 
 def _list(work: DescribeWork, broker: int, logs: dict[int, ReplicaLog]) -> ListedLog | StratalogError:
-    """List one replica: returns its log, which is also added to ``logs``, or the error of listing it."""
+    """List one replica. Returns its log, which is also added to ``logs``, or the error of listing it."""
     since_ms = contradicts = None
     try:
         replica = work.replicas.replica(broker)
@@ -89,8 +91,8 @@ def _list(work: DescribeWork, broker: int, logs: dict[int, ReplicaLog]) -> Liste
 def _walked(
     replica: Replica, objects: Sequence[StoredObject] | None, leader: ReplicaLog | None
 ) -> ReplicaLog | None:
-    """The log as a walk found it; None if it may be torn, because a walk is not a snapshot. A follower whose last
-    file has the leader's name and size ends where the leader does.
+    """The log as a walk found it; None if the walk may have missed files, because a walk is not a snapshot. If a
+    follower's last file has the same name and size as a file of the leader, it has the same end.
     """
     if objects is None:
         return None

@@ -1,12 +1,12 @@
-"""The leader as a reader sees it, and the replica to read from (KIP-392, "Finding the preferred follower").
+"""Lists the leader for a reader, and finds the replica to read from (KIP-392, "Finding the preferred follower").
 
-1. The leader has been listed, as for every read; its log shows which records are committed.
-2. List the followers that the selector could select. Drop followers that are fenced, unreachable, damaged, of
-  another history, without the offset, or out of sync for longer than replica.lag.time.max.ms. 3. The selector
-  selects one of the remaining followers, or the leader.
+1. List the leader, as for every read; its log shows which records are committed.
+2. List the followers that the selector could select. Drop every follower that is fenced, unreachable or damaged,
+   has another history, lacks the offset, or has been out of sync for longer than replica.lag.time.max.ms.
+3. The selector selects one of the remaining followers, or the leader.
 
-A follower may lag, and learns the high watermark only from syncs: it serves records up to its own high watermark,
-and later ones are read from the leader. By default only the leader is listed.
+A follower may lag, and gets the high watermark only from syncs. It serves records up to its own high watermark;
+later records are read from the leader. By default only the leader is listed.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ from stratalog.partitions.transactions import FooterOf, LogTransactions, transac
 
 @dataclass(frozen=True)
 class SeenLeader:
-    """A partition's leader, from one listing, to read from."""
+    """A partition's leader, as one listing shows it, for a reader."""
 
     image: ClusterImage
     """The metadata at the time of the listing."""
     replicas: PartitionReplicas
     log: ReplicaLog
     footer_of: FooterOf
-    """Reads the footers of its files; see ``footers_nearby``."""
+    """Reads the footers of the leader's files; see ``footers_nearby``."""
     tiered: bool
     """Whether the topic has a remote log."""
 
@@ -89,9 +89,8 @@ class SeenLeader:
 
     @cached_property
     def marked_below(self) -> int | None:
-        """An offset from which on no file has rows with a ``control``. It is after the base offset of the last
-        transactional append and after every file that a rule has rewritten. None if the local log does not have
-        that append.
+        """An offset at or after which no file has rows with a ``control``: it is after the base offset of the last
+        transactional append, and after every file that a rule has rewritten. None if the local log is empty.
         """
         if not self.log.chain:
             return None
@@ -108,20 +107,21 @@ class SeenLeader:
 
     @property
     def knows_end(self) -> bool:
-        """Whether the leader knows everything that is committed. Until it does, its known end may be below records
-        that were acknowledged and read (KIP-207).
+        """Whether the leader's high watermark covers all committed records. Until then, it may be below records
+        that were already acknowledged and read (KIP-207).
         """
         return knows_high_watermark(self.log, max(self.view.leader_epoch, self.log.joined_epoch))
 
     def latest(self, isolation: Isolation) -> int:
-        """The end of the log for callers that request it; it never goes back (KIP-207).
+        """The end of the log for callers that request the end itself. Later calls never return a smaller offset
+        (KIP-207).
 
-        Raises: OffsetNotAvailableError while the recently elected leader does not know the high watermark yet.
+        Raises: OffsetNotAvailableError until a recently elected leader has the actual high watermark.
         """
         if not self.knows_end:
             raise OffsetNotAvailableError(
-                f"{self}: the recently elected leader only knows that offsets up to {self.log.high_watermark} are "
-                "committed, and the committed log may end later; ask again after an append, or run replicate"
+                f"{self}: the recently elected leader has the high watermark {self.log.high_watermark}, but the "
+                "committed log may end later; ask again after an append, or run replicate"
             )
         return self.end(isolation)
 
@@ -129,11 +129,11 @@ class SeenLeader:
 def seen_leader(
     storage: Storage, memory: Memory, image: ClusterImage, view: PartitionView, client: ClientMetadata = NOWHERE
 ) -> SeenLeader:
-    """The leader of a partition of ``image``, listed now. If a follower in the client's rack has a file too, the
-    file is read from there.
+    """The leader of a partition of ``image``, listed now. A file that a follower in the client's rack also has is
+    read from that follower.
 
-    Raises: see ``look_at_leader``; LaterRuleError when a removal that ``image`` does not know has replaced some of
-        its files; InvalidConfigError for a selector that cannot be loaded.
+    Raises: see ``look_at_leader``; LaterRuleError when a removal rule that ``image`` lacks has replaced some of
+    the leader's files; InvalidConfigError for a selector that cannot be loaded.
     """
     replicas = storage.replicas(view)
     near: list[int] = []
@@ -153,8 +153,8 @@ class Chosen:
 
     replica: Replica
     log: ReplicaLog
-    """Its log in the leader's history. If the leader has meanwhile merged an append, the append's end is inferred
-    from the next file, and its footer must agree.
+    """The replica's log, in the leader's history. If the leader has meanwhile merged an append, the append's end
+    is inferred from the next file, and the append's footer must agree.
     """
     high_watermark: int
     """The replica serves records below this offset, which is at most the leader's high watermark."""
@@ -163,9 +163,9 @@ class Chosen:
 
 
 def nearest(clock: Clock, memory: Memory, seen: SeenLeader, client: ClientMetadata, offset: int) -> Chosen:
-    """The replica from which this client reads the partition from ``offset`` up to ``Chosen.high_watermark``; read
-    later records from the leader. A chosen follower has the record at the offset, and knows that the record is
-    committed.
+    """Choose the replica from which this client reads the partition from ``offset`` up to
+    ``Chosen.high_watermark``; later records must be read from the leader. A chosen follower has the record at the
+    offset, and its high watermark shows that the record is committed.
 
     Raises: LeaderNotAvailableError; InvalidConfigError for a selector that cannot be loaded or raises.
     """
@@ -201,9 +201,10 @@ def crosses_racks(client: ClientMetadata, chosen: Chosen) -> bool:
 
 
 def footers_nearby(replicas: PartitionReplicas, near: Sequence[int] = ()) -> FooterOf:
-    """Reads footers of the leader's files from one of the followers ``near`` if it has the same files, otherwise
-    from the leader. This saves traffic between racks, because a small append's footer is the whole file. A footer
-    that is damaged on the leader is read from any follower with the same file.
+    """Return a function that reads a footer of the leader's files, from one of the followers ``near`` if it has
+    the same file, otherwise from the leader. This saves traffic between racks, because reading a small append's
+    footer reads the complete file. If a footer is damaged on the leader, it is read from any follower with the
+    same file.
     """
     leader = replicas.leader
     nearer = [replicas.replica(broker) for broker in near if broker in replicas.stores]
@@ -243,8 +244,9 @@ def footers_nearby(replicas: PartitionReplicas, near: Sequence[int] = ()) -> Foo
 def _selectable(
     selector: ReplicaSelector, view: PartitionView, followers: Sequence[int], client: ClientMetadata
 ) -> Sequence[int]:
-    """The followers that the selector could select. The two built-in selectors ignore followers in other racks, so
-    those are not listed. Any other selector sees all followers."""
+    """The followers that the selector could select. The two built-in selectors never select followers in other
+    racks, so such followers are not listed. For any other selector, all followers are listed.
+    """
     if isinstance(selector, LeaderSelector):
         return ()
     if isinstance(selector, RackAwareReplicaSelector):
@@ -255,22 +257,22 @@ def _selectable(
 
 
 def follower_log(replicas: PartitionReplicas, broker: int, leader: ReplicaLog) -> Chosen | None:
-    """The current log of a follower; None if readers cannot use it. A follower serves the records that it knows to
-    be committed in the history of ``leader``, the leader's log: ``[log.local_start, high_watermark)``.
+    """The current log of a follower; None if readers cannot use it. A follower serves ``[log.local_start,
+    high_watermark)``: these records are committed in the history of ``leader``, the leader's log.
     """
     try:
         replica = replicas.replica(broker)
         log = replica.log()
         if log.joined_epoch > leader.joined_epoch:
             return None  # the listed leader no longer leads
-        if log.lineage != leader.lineage:  # its records beyond the common history are ignored
+        if log.lineage != leader.lineage:  # ignore the follower's records beyond the common history
             log = resolve(log.listing, leader.lineage, replica.end_of_append)
         if not is_erased(log, replicas.view.erasures):
-            return None  # it was unreachable when records were erased, and still has them
+            return None  # the follower was unreachable when records were erased, and still has the erased records
         check_whole(replica, log)
         check_same_ends(str(replica), log, leader)
     except StratalogError:
-        return None  # other code reports the errors; this read has other replicas
+        return None  # other code reports the error; this read can use another replica
     high_watermark = min(log.high_watermark, leader.high_watermark)
     return Chosen(replica, log, high_watermark, _rack(replicas.view, broker), False)
 
@@ -278,7 +280,7 @@ def follower_log(replicas: PartitionReplicas, broker: int, leader: ReplicaLog) -
 def _eligible(
     view: PartitionView, leader: ReplicaLog, able: Iterable[Chosen], offset: int, now_ms: int, lag_ms: int
 ) -> list[ReplicaView]:
-    """The followers that hold the offset, know that it is committed, and are in sync or have not been behind for
+    """The followers that can serve the committed record at the offset, and are in sync or have not been behind for
     long.
     """
     whole = Bounds(min(offset, leader.local_start), leader.high_watermark, leader.log_end)

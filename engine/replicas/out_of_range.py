@@ -1,10 +1,10 @@
 """The answer to a fetch at an offset, from the logs of replica and leader (KIP-392, "Out of range handling").
 Pure.
 
-A follower may not know the leader's log end, committed records and log start. In Kafka it answers from its own
-knowledge, with OFFSET_NOT_AVAILABLE or OFFSET_OUT_OF_RANGE, and the consumer then asks the leader. Here a reader
-has listed the leader before any other replica, so it gets the true answer immediately. It reads from the leader
-the records that the replica cannot serve.
+A follower may have an outdated log end, high watermark and log start. In Kafka, a follower answers from these,
+with OFFSET_NOT_AVAILABLE or OFFSET_OUT_OF_RANGE, and the consumer then asks the leader. Here a reader has listed
+the leader before any other replica, so the reader gets the true answer immediately. Records that the replica
+cannot serve are read from the leader.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ class FetchAnswer(Enum):
     """The answer to a fetch."""
 
     FROM_REPLICA = auto()
-    """The replica holds the record, and knows that it is committed."""
+    """The replica holds the record, and the replica's high watermark is above it."""
     FROM_LEADER = auto()
-    """The replica lacks the record, or does not know that it is committed; the leader has the record and knows
-    that it is committed."""
+    """The replica lacks the record, or its high watermark is too low; the leader has the record, and the leader's
+    high watermark is above it.
+    """
     NOTHING_YET = auto()
     """The end of the committed records: no records, and no error."""
     OFFSET_NOT_AVAILABLE = auto()
-    """Even the leader, recently elected, does not know that the record is committed."""
+    """The record is also above the high watermark of the leader, which was elected recently."""
     BELOW_LOG_START = auto()
     """OFFSET_OUT_OF_RANGE: the record is deleted, even if a replica still has it."""
     BEYOND_LOG_END = auto()

@@ -17,8 +17,8 @@ from stratalog.partitions.replica import Replica
 def lineage_of(replica: Replica, listing: Listing) -> Lineage:
     """The lineage of the greatest epoch that the replica has joined, as stored now.
 
-    Raises: CorruptionError when its register is damaged, or is missing although files of the epoch exist: a writer
-    joins the epoch before it writes files.
+    Raises: CorruptionError when the register of that epoch is damaged, or is missing although files of the epoch
+    exist: a writer joins the epoch before it writes files.
     """
     joined = listing.joined_epoch
     named = [(file.name.epoch, str(file.name)) for file in listing.data]

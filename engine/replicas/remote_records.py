@@ -1,4 +1,4 @@
-"""The task that compares a leader's records with those of its remote log, offset by offset."""
+"""The task that compares a leader's records with the records of its remote log, offset by offset."""
 
 from __future__ import annotations
 

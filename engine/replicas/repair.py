@@ -14,8 +14,8 @@ Place = int | None
 
 @dataclass(frozen=True, slots=True)
 class BadFile:
-    """A file of the log whose bytes are not those that were written. Without it the log lacks offsets ``[start,
-    end)``. In the remote tier, also a missing file.
+    """A file of the log whose bytes differ from the bytes that were written; in the remote tier, also a missing
+    file. Without this file the log lacks offsets ``[start, end)``.
     """
 
     file: DataFile
@@ -25,7 +25,7 @@ class BadFile:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Offsets ``[start, end)`` that the replica must have, but has in no file."""
+    """Offsets ``[start, end)`` that the replica must have, but that none of its files has."""
 
     start: int
     end: int
@@ -33,7 +33,9 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class BadEpoch:
-    """The register of a leader epoch is damaged, or (the greatest one, with files of that epoch) missing."""
+    """A damaged register of a leader epoch; or the missing register of the greatest epoch, if the replica has
+    files of that epoch.
+    """
 
     epoch: int
     needed: bool = True
@@ -44,8 +46,8 @@ class BadEpoch:
 
 @dataclass(frozen=True, slots=True)
 class BadLocalStart:
-    """The register of the local log start is damaged: its name still has the start of the log, but its content,
-    the producer state there, is lost.
+    """A damaged register of the local log start. The register's name still has the start of the log, but its
+    content, the producer state at that offset, is lost.
     """
 
     offset: int
@@ -76,8 +78,8 @@ class HeldFile:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A file without known damage. ``content`` is equal for equal files: the CRC-32 of all bytes, or just their
-    number if they were not read.
+    """A file without known damage. ``content`` is equal for equal files: the CRC-32 of all bytes, or only the
+    number of bytes if they were not read.
     """
 
     place: Place
@@ -95,12 +97,12 @@ class Repair:
     put: tuple[Copy, ...]
     """Files for the replica, in order. Empty for a register, or if the leader's log begins above the damage."""
     register_of: int | None = None
-    """The replica whose register replaces the damaged one; None: the leader."""
+    """The replica whose register replaces the damaged register; None: the leader."""
     starts_over: bool = False
     """Whether the replica's log then begins at its leader's start, without files below it."""
     forgotten: bool = False
-    """Whether the damaged file extends beyond the current leader's records. Such a file is not deleted. It leaves
-    the log when the replica joins that leader's epoch, or stays if a late copy has brought its records to that
+    """Whether the damaged file extends beyond the current leader's records. Such a file is not deleted. When the
+    replica joins that leader's epoch, the file leaves the log, unless a late copy has brought its records to that
     leader.
     """
     state_of: Copy | None = None

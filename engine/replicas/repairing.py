@@ -1,9 +1,9 @@
-"""Replaces damaged or missing files by good ones: stage and verify, list again, name, delete, list again.
+"""Replaces damaged or missing files with good files: stage and verify, list again, name, delete, list again.
 
-A concurrent sync relies on no offset being missing at any moment. So good bytes take the damaged file's name in
-one step; replacements under other names exist before the damaged file is deleted; without a replacement it stays.
-After a crash the replica is as damaged as before, or repaired. Two concurrent heals write the same verified bytes;
-a delayed heal writes them again, possibly after the replica has rejoined the ISR.
+A concurrent sync must never find an offset missing. So good bytes take the damaged file's name in one step. If the
+good files have other names, they exist before the damaged file is deleted. Without a good file, the damaged file
+stays. After a crash the replica is as damaged as before, or repaired. Two concurrent heals write the same verified
+bytes; a delayed heal writes them again, possibly after the replica has rejoined the ISR.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _READ_BYTES = 8 * 1024 * 1024
 
 def apply_repair(target: Replica, leader: Replica, repair: Repair, may_touch: Callable[[], None]) -> None:
     """Apply a repair to ``target``. ``may_touch`` raises when the view of the repair has changed; it is called
-    when everything is staged, directly before the first change.
+    after everything has been staged, directly before the first change.
 
     Raises: StaleMetadataError kinds; SourceChangedError when the source has changed since it was verified;
         CorruptSegmentError when the target does not return the bytes that were written; StorageError kinds.
@@ -61,8 +61,8 @@ def _join(target: Replica, leader: Replica, may_touch: Callable[[], None]) -> No
 
 
 def _start_over(target: Replica, leader: Replica, may_touch: Callable[[], None]) -> None:
-    """Start the log over, as a follower below its leader's start does (protocol, section 3). Writes the register
-    before anything else.
+    """Start the log over, as for a follower whose log ends below its leader's local start (protocol, section 3).
+    Writes the register before anything else.
     """
     log = leader.log(fresh=True)
     state = encode(leader.producers_at_local_start(log))
@@ -77,14 +77,14 @@ def _repair_files(target: Replica, repair: Repair, may_touch: Callable[[], None]
         for copy in repair.put:
             staged.append(_stage(copy, target))
             cleanup.callback(_drop, staged[-1])
-        # 2. Check that the bad file is still the one that was found: another heal may have replaced it.
+        # 2. Check that the bad file has not changed since it was found: another heal may have replaced it.
         bad = repair.damage.file if isinstance(repair.damage, BadFile) else None
         present = {file.name: file.object.version for file in target.list(fresh=True).data}
         if bad is not None and present.get(bad.name) != bad.object.version:
             bad = None
         may_touch()
-        # 3. Name the good files first. If a name is taken, and it is not the bad file's own, another heal has
-        #    created it.
+        # 3. Name the good files first. If another file already has a good file's name, another heal has created
+        #    that file.
         for copy, one in zip(repair.put, staged, strict=True):
             if bad is not None and copy.held.name == bad.name:
                 one.replace()
@@ -132,7 +132,7 @@ def _check_there(target: Replica, copy: Copy, listed: DataFile | None) -> None:
         )
     checked = check_segment(target.store, listed)
     if checked.bad or checked.segment.crc32 != copy.content:
-        raise CorruptSegmentError(f"{what} does not read back as it was written: is that storage failing?")
+        raise CorruptSegmentError(f"{what} does not read back as it was written: the storage may be failing")
 
 
 def _repair_local_start(
@@ -141,7 +141,7 @@ def _repair_local_start(
     """Restore the producer state of a local start: from the file that ends there, or else from the same register
     of the ``other`` replica.
 
-    Raises: CorruptionError when that is damaged too; SourceChangedError when it is gone.
+    Raises: CorruptionError when that register is damaged too; SourceChangedError when it is gone.
     """
     if state_of is not None:
         footer = read_segment(state_of.store, state_of.held.file, remembered=False).footer
@@ -167,14 +167,14 @@ def _put_register(target: Replica, name: EpochName | LocalStartName, content: by
     register.file.write(content)
     register.replace()
     if read_register(target, name) != content:
-        raise CorruptionError(f"{target}: {name} does not read back as it was written: is that storage failing?")
+        raise CorruptionError(f"{target}: {name} does not read back as it was written: the storage may be failing")
 
 
 def _repair_epoch(target: Replica, leader: Replica, name: EpochName, may_touch: Callable[[], None]) -> None:
     """Copy the leader's register of that epoch. If the leader never joined that epoch, join the leader's greatest
-    epoch if it is later, and delete the damaged register.
+    epoch if that epoch is later, and delete the damaged register.
 
-    Raises: CorruptionError when the leader has neither.
+    Raises: CorruptionError when the leader has neither that register nor a later epoch.
     """
     wanted, content = _leaders_register(leader, name)
     if _held(target, wanted) != content:

@@ -1,8 +1,8 @@
-"""Leaders whose root refuses writes: another member of the ISR replaces them, as in Kafka for an offline log
+"""Replaces each leader whose root refuses writes by another member of the ISR, as Kafka does for an offline log
 directory.
 
-A root counts as refusing after ``FAILED_CREATES`` failed creates, by the operation itself and by probes. The same
-commit removes the leader from the ISR. The broker rejoins once ``replicate`` has written to it.
+A root refuses writes if ``FAILED_CREATES`` creates have failed, by the operation itself or by probes. The same
+commit removes the old leader from the ISR. Its broker rejoins once ``replicate`` has written to it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _PROBE = bytes(64 * 1024)
 
 def takes_no_files(storage: Storage, broker: BrokerImage) -> StratalogError | None:
     """The reason why the broker's root accepts no files, tested by creating a file beside the hints of jobs. None
-    if it accepts files. None also if that is unknown, because the root does not answer or this driver lacks a
-    permission.
+    if the root accepts files, and also if the result is unknown because the root does not answer or this driver
+    lacks a permission.
     """
     store = storage.stores[broker.broker_id]
     folder = paths.schedule_folder(broker.incarnation_folder, paths.MAINTENANCE)
@@ -50,18 +50,18 @@ def takes_no_files(storage: Storage, broker: BrokerImage) -> StratalogError | No
 
 
 def all_that_take_no_files(storage: Storage, brokers: Mapping[int, BrokerImage]) -> dict[int, StratalogError]:
-    """The brokers among these that accept no files, with the reason. All are tested concurrently."""
+    """Those of the given brokers that accept no files, with the reason. All brokers are tested concurrently."""
     outcomes = storage.threads.run(lambda broker: takes_no_files(storage, brokers[broker]), sorted(brokers))
     return {one.item: one.value for one in outcomes if isinstance(one, Done) and one.value is not None}
 
 
 Unwritable = Mapping[TopicIdPartition, tuple[PartitionView, UnwritableStorageError]]
-"""Partitions whose leader's root refused a write, by view, with the reason."""
+"""The partitions whose leader's root refused a write, each with its view and the error."""
 
 
 def unwritable_leaders(found: Iterable[tuple[PartitionView, StratalogError | None]]) -> Unwritable:
-    """The partitions that failed because of their leader's root, from ``found``, which has views and their
-    errors.
+    """The partitions of ``found`` (views and their errors) that failed because their leader's root refused a
+    write.
     """
     return {
         view.key: (view, error)
@@ -80,8 +80,8 @@ class FailedCreates:
 
     def resign(self, failed: Unwritable) -> tuple[dict[TopicIdPartition, str], frozenset[TopicIdPartition]]:
         """Elect another leader for the partitions whose leader refuses writes, if a member of the ISR accepts
-        them; one commit for all. Returns a note for each partition with a new leader, and the partitions for which
-        a retry under the same view may succeed, because the leader's root has accepted a file.
+        them; one commit for all. Returns a note for each partition with a new leader. Also returns the partitions
+        whose leader's root has meanwhile accepted a file: for these, a retry under the same view may succeed.
         """
         led = [(view, view.leader) for view, _ in failed.values() if view.leader is not None]
         self._of_broker.update(leader for _, leader in led)
@@ -99,7 +99,9 @@ class FailedCreates:
             if isinstance(answer, Altered):
                 view, error = failed[answer.key]
                 leads = elections[answer.key].leader
-                elected[answer.key] = f"{view}: broker {view.leader} leaves the ISR, broker {leads} leads: {error}"
+                elected[answer.key] = (
+                    f"{view}: broker {view.leader} leaves the ISR, and broker {leads} leads: {error}"
+                )
         return elected, frozenset(key for key, (view, _) in failed.items() if view.leader not in believed)
 
     def _is_believed(self, leader: BrokerImage) -> bool:

@@ -1,7 +1,7 @@
 """One walk through the folder of a topic on each broker, instead of a listing of each replica.
 
-A walk is cheap: on a bucket it takes one request per thousand names, and one check of the root. But it is not a
-snapshot, and brokers are walked in no particular order, so its result is only a hint. It is for checks that
+A walk is cheap: on a bucket it takes one request per thousand names, and one check of the root. But a walk is not
+a snapshot, and brokers are walked in no particular order, so the result is only a hint. A walk is for checks that
 usually find nothing; if a check finds something, listings must confirm it.
 """
 
@@ -23,15 +23,15 @@ Walked = Mapping[TopicIdPartition, Mapping[int, Sequence[StoredObject]]]
 NOT_WALKED: Walked = {}
 
 _FEW = 16
-"""A walk reads the names of all partitions of a topic, so it is used only if at least one in this many partitions
-is requested.
+"""A walk reads the names of all partitions of a topic, so a topic is walked only if at least one in this many
+partitions is requested.
 """
 
 
 def walk_topics(storage: Storage, image: ClusterImage, partitions: Iterable[PartitionReplicas]) -> Walked:
-    """The folders of the replicas of these partitions of ``image``, for topics with at least one in ``_FEW`` of
-    their partitions among these. A broker that does not answer, or whose root is not the registered one, is left
-    out.
+    """Walk the folders of the replicas of these partitions of ``image``. A topic is included only if at least one
+    in ``_FEW`` of its partitions is requested. A broker that does not answer, or whose root is not the registered
+    one, is left out.
     """
     works: dict[tuple[str, int], list[tuple[TopicIdPartition, Replica]]] = {}
     for topic_id, group in groupby(sorted(partitions, key=_place), key=lambda of: of.view.topic_id):
@@ -47,7 +47,7 @@ def walk_topics(storage: Storage, image: ClusterImage, partitions: Iterable[Part
                 objects = outcome.value.get(replica.folder, [])
                 if all(
                     stored.name != replica.folder for stored in objects
-                ):  # otherwise it is a link, and a listing refuses links
+                ):  # otherwise the folder is a link, and a listing refuses links
                     walked.setdefault(key, {})[replica.broker_id] = objects
     return walked
 

@@ -2,12 +2,12 @@
 
 All functions work on stores alone. Any number of drivers and executors may run them at the same time, including
 zombies (protocol sections 2 and 3). They take ``PartitionReplicas``, one partition under one view of the metadata,
-and never read the metadata: a caller commits first and lists afterwards, or lists first and checks the metadata
+and never read the metadata. A caller commits first and lists afterwards, or lists first and checks the metadata
 afterwards (protocol, rule 2).
 
     partition         one partition: the view, its replicas on their stores, and a task's work on it
     leader            takes over an epoch; the leader's log
-    later_rule        files of a later removal than the view knows
+    later_rule        files of a later removal than the view has
     log_end           the end of the leader's log between two appends of a driver
     remote_end        keeps the leader's log from ending below the remote log
     lost_log          a leader that has none of the records that the metadata shows
@@ -28,31 +28,33 @@ afterwards (protocol, rule 2).
 
 Differences from the text of the protocol
     * The log of a tiered partition never ends below its remote log, because the two are one log (``remote_end``).
-      A take-over, and a driver's first append under a leader epoch, compare the two. Invariant I14: no offset of
-      the remote log is acknowledged with other records. The invariant holds while the remote tier answers; if the
-      tier does not answer, appends continue.
+      A take-over, and a driver's first append under a leader epoch, compare the ends of both logs. Invariant I14:
+      no offset of the remote log is acknowledged with other records. The invariant holds while the remote tier
+      answers; if the tier does not answer, appends continue.
     * Sync does not list the leader again between copying the bytes and naming the copy. It copies the listed
-      version of an object, and stores return no other, which the protocol accepts as equivalent.
+      version of an object, and stores never return a different version. The protocol accepts this as equivalent.
     * An append continues from the end that the previous append left under the same view (``log_end``). It creates
       its file exclusively (step 3) without another listing, then lists only names after that end (step 4), and
-      copies the file to members that have everything before it. It reads a small file once: for its footer, which
-      shows that the file is this append's, for its checksum, and for the copies.
+      copies the file to members that have everything before it. It reads a small file only once: for the footer,
+      which shows that this append made the file, for the checksum, and for the copies.
     * A listing opens only new names: files never change, and an unchanged listing gives the earlier log
       (``stratalog.partitions.known_log``). A local folder whose modification time is unchanged is not scanned
       (``stratalog.partitions.store.local_listing``). Only checks of the files themselves (``verify``, healing)
       query every file each time; other operations do so once a minute.
-    * Sync also copies a merged segment that the follower holds as single appends, instead of merging there: bytes
-      are copied, never re-encoded, so equal listings mean equal files.
-    * An append that loses the race for its base offset is encoded again, because files contain offsets. It keeps
-      up to a bounded amount of records for that; a larger append returns ``Raced``, and the caller repeats it.
+    * If the follower holds a merged segment as single appends, sync also copies the segment, instead of merging on
+      the follower. Bytes are copied, never re-encoded, so equal listings mean equal files.
+    * An append that loses the race for its base offset is encoded again, because files contain offsets. An append
+      keeps a bounded amount of records for that. A larger append returns ``Raced``, and the caller repeats it.
     * A mirror may name the offset of an append: the append takes that offset, or fails (step 3). A log that begins
-      above 0 and never had a record begins at its view's log start, on any replica that leads.
-    * Before a leader takes over an epoch, it is compared with the reachable members of the ISR: a leader that lost
-      its folder would assign its offsets a second time.
+      above 0 and never had a record begins at the log start of the view, whichever replica leads.
+    * Before a leader takes over an epoch, its log is compared with the logs of the reachable members of the ISR. A
+      leader that lost its folder would assign the log's offsets a second time.
     * Each damage is attributed to one replica. A member that lacks records that it must have leaves the ISR before
-      sync copies to it; a leader that lacks records that a follower proves resigns (``damage``).
+      sync copies to it. A leader resigns if a follower proves that records are missing from the leader's log
+      (``damage``).
     * Followers are listed together, then the leader once. If a follower's last file equals the leader's in name
       and size, no file of the follower is opened.
     * The first folder of a path is the *incarnation folder* (``stratalog.partitions.paths``), not the directory
-      id: a root that was restored from an older copy has the id of the original, and its zombies must not write.
+      id. A root that was restored from an older copy has the directory id of the original root, and zombies of the
+      original must not write to it.
 """

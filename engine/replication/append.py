@@ -49,17 +49,17 @@ _ATTEMPTS = 50
 @dataclass(frozen=True, slots=True)
 class Appended:
     """The leader's log has the records at ``[base_offset, next_offset)``. With ``acks=all`` every member of the
-    view's maximal ISR also has them, except those in ``missed``.
+    view's maximal ISR also has them, except the members in ``missed``.
 
     The records are not acknowledged until the view is found unchanged.
     """
 
     base_offset: int | None
-    """None if an earlier attempt appended the records so long ago that only ``next_offset``, an upper bound of
-    their end, is known."""
+    """None if an earlier attempt appended the records so long ago that their offsets are unknown. Then
+    ``next_offset`` is an upper bound of their end."""
     next_offset: int
     duplicate: bool
-    """Whether it was an earlier attempt that appended the records."""
+    """Whether an earlier attempt appended the records."""
     bytes: int
     missed: Mapping[int, StratalogError] = field(default_factory=dict)
     """The error of each member of the maximal ISR that does not have the records yet, by broker id."""
@@ -69,8 +69,8 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class Raced:
-    """Another append took the offset, and this one is too large to be kept for a retry: the caller repeats it with
-    the same sequence.
+    """Another append took the offset, and this append is too large to be kept for a retry: the caller repeats it
+    with the same sequence.
     """
 
     tried: bool
@@ -79,15 +79,15 @@ class Raced:
 
 @dataclass(frozen=True, slots=True)
 class NotAppended:
-    """The append failed before the leader's log was known to hold it."""
+    """The append failed before the records were known to be in the leader's log."""
 
     error: StratalogError
     tried: bool
-    """Whether the leader's folder may nevertheless contain a file of this append that is, or becomes, part of the
-    log.
+    """Whether the leader's folder may nevertheless contain a file of this append that is part of the log, or may
+    still become part of it.
     """
     ours: bool
-    """Whether that file may come from this call; False for a duplicate that could not be synced."""
+    """Whether this call may have written that file; False for a duplicate that could not be synced."""
 
 
 AppendOutcome = Appended | Raced | NotAppended
@@ -105,9 +105,9 @@ def append(
     turn: Callable[[], LogEnd] | None = None,
 ) -> AppendOutcome:
     """Append all records of ``batches`` (at least one) as one file, and sync the ISR to it. ``known`` is the end
-    that an earlier append left under this view, if any. For records at a given offset, ``turn`` is called once
-    they are encoded: it waits until the log ends at that offset, and returns that end. So several tasks can encode
-    pieces of one log concurrently.
+    that an earlier append left under this view, if any. For records at a given offset, ``turn`` is called after
+    they are encoded. It waits until the log ends at the given offset, and returns the log end. So several tasks
+    can encode pieces of one log concurrently.
 
     Returns NotAppended with one of: StaleMetadataError kinds when the view is stale; NotEnoughReplicasError before
     anything is written; DuplicateSequenceNumberError, OutOfOrderSequenceNumberError, InvalidProducerEpochError,
@@ -143,7 +143,8 @@ def _copy_to_members(
     replicas: PartitionReplicas, end: LogEnd, small: tuple[DataFile, bytes] | None, copies: Runner
 ) -> bool:
     """Step 5 for members that have everything before the append: copy exactly the object that the leader has.
-    ``small`` is a small file of the leader whose bytes were read and checked. Returns whether all members have it.
+    ``small`` is a small file of the leader whose bytes were read and checked. Returns whether all members have the
+    object.
     """
     file = end.last
     assert file is not None
@@ -155,7 +156,7 @@ def _copy_to_members(
             created = _copy(replicas.leader, file, member)
         else:
             created = member.store.create(member.path(file.name), read)
-        if not created:  # another sync may have copied it: list the member again
+        if not created:  # another sync may have copied the file: list the member again
             raise SourceChangedError(f"{member}: {file.name} already exists")
         member.check_root()
 
@@ -163,7 +164,8 @@ def _copy_to_members(
 
 
 def _copy(leader: Replica, file: DataFile, member: Replica) -> bool:
-    """Copy a file of the leader, whose bytes are checked before they get their name. False: the name is taken."""
+    """Copy a file of the leader. The bytes are checked before they get their name. Returns False if the name is
+    taken."""
     with errors_of(leader):
         segment = leader.segment(file)
     copy = member.store.stage_copy(leader.store, file.object, member.path(file.name))
@@ -178,12 +180,12 @@ def _copy(leader: Replica, file: DataFile, member: Replica) -> bool:
 
 
 def replicate(replicas: PartitionReplicas, copies: Runner) -> dict[int, StratalogError]:
-    """Step 5: sync every other replica of the ISR, and those being added, to the leader. Returns the error of each
-    broker that was not synced.
+    """Step 5: sync every other replica of the ISR, and the replicas being added, to the leader. Returns the error
+    of each broker that was not synced.
 
-    Each copy is checked on its way, so other members hold verified bytes. If the leader is the only member, the
-    next copy is the first to check its bytes. The remote log is not read: the followers that an acknowledgement
-    needs already hold the log.
+    Each copy is checked while it is made, so other members hold verified bytes. If the leader is the only member,
+    the next copy is the first to check its bytes. The remote log is not read: the followers that an
+    acknowledgement needs already hold the log.
 
     Raises: errors of listing the leader; CorruptionError kinds when the leader is damaged.
     """
@@ -200,15 +202,15 @@ class _Attempt:
     """The state of an append that is under way."""
 
     names: set[DataName] = field(default_factory=set)
-    """Names of files that may have been created, until they are known not to exist."""
+    """Names of files that this attempt may have created, until the files are known not to exist."""
     written: int = 0
-    """Bytes of the created file."""
+    """The size of the created file in bytes."""
     placed: tuple[DataName, int] | None = None
-    """The created file of records at a given offset, and the end of its records."""
+    """For records at a given offset, the created file and the end of its records."""
     begun: bool = False
-    """Whether this attempt has looked up the log end, or already knew it."""
+    """Whether this attempt has read the log end, or was given it."""
     small: tuple[DataFile, bytes] | None = None
-    """A small file that was found after the known end, with its bytes, which have been checked."""
+    """A small file that was found after the known end, with its checked bytes."""
     file: AppendFile | None = None
     """The file of records that are waiting for their turn."""
 
@@ -243,7 +245,7 @@ def _append_to_leader(
     leader = replicas.leader
 
     def read(file: DataFile) -> None:
-        """Read a file once for its footer and for all copies of it."""
+        """Read a file once, for its footer and for all copies of the file."""
         if options.acks_all and replicas.acknowledging and file.object.size_bytes <= SMALL_BYTES:
             attempt.small = file, read_small(leader.store, file)
 
@@ -259,7 +261,7 @@ def _append_to_leader(
             end is not None
             and not attempt.begun
             and is_recent(end, clock)
-            and not producer.late  # appends that another driver made for it meanwhile show only in the log
+            and not producer.late  # only the log shows appends that another driver made meanwhile
             and producer.base_offset in (None, end.log_end)
         ):
             seen: AbstractSet[DataName] = frozenset()
@@ -267,7 +269,8 @@ def _append_to_leader(
             end, seen = look_at_end(replicas, end, clock, copies, read)
         attempt.begun = True
         if attempt.placed is not None and attempt.placed[0] in seen and attempt.placed[1] <= end.log_end:
-            # Other tasks of a mirror may have appended behind it by now; ``end`` shows only the log's last append.
+            # Other tasks of a mirror may have appended after this append by now; ``end`` shows only the log's last
+            # append.
             next_offset = attempt.placed[1]
             return Appended(
                 producer.base_offset,
@@ -276,7 +279,7 @@ def _append_to_leader(
                 bytes=attempt.written,
                 end=end if next_offset == end.log_end else None,
             )
-        # 2. Find an earlier attempt of this append: its bytes may not be on every member yet.
+        # 2. Find an earlier attempt of this append: some members may not have its bytes yet.
         earlier = earlier_attempt(end.state.producers, producer, str(replicas))
         if earlier is not None:
             if earlier.base_offset is None and producer.on_changed_replay is not None:
@@ -296,11 +299,11 @@ def _append_to_leader(
                 f"{replicas}: {len(replicas.view.isr)} replicas are in sync, min.insync.replicas is "
                 f"{options.min_insync_replicas}; nothing was appended"
             )
-        attempt.names -= seen  # other producers wrote the files that the listing has shown
+        attempt.names -= seen  # the listed files are from other producers
         if attempt.file is None and not source.replayable:
             return Raced(attempt.tried)
-        # 3. Create it at the log end. False means that another driver appended there first, or that the store
-        # retried this call after a lost answer.
+        # 3. Create the file at the log end. False means that another driver appended there first, or that the
+        #    store retried this call after a lost answer.
         name = DataName(end.log_end, None, replicas.epoch)
         staged = attempt.file.staged if attempt.file is not None else _staged(replicas, end.log_end)
         try:
@@ -318,15 +321,15 @@ def _append_to_leader(
             attempt.file = None
             with suppress(Exception):
                 staged.abort()
-        # 4. List again, in steps 1 and 2 of the next round: the append has succeeded only if the log holds it (a
-        #    zombie can re-create a name that retention or a merge has freed).
+        # 4. List again, in steps 1 and 2 of the next round: the append has succeeded only if the log holds the
+        #    file (a zombie can re-create a name that retention or a merge has freed).
     raise RetriableError(
         f"{replicas}: other appends were faster {_ATTEMPTS} times; try again, or append less at a time"
     )
 
 
 def _check_place(replicas: PartitionReplicas, producer: ProducerAppend, end: LogEnd) -> None:
-    """Check the offset that a mirror requests. Raises: OffsetOutOfRangeError if it is not the log end."""
+    """Check the offset that a mirror requests. Raises: OffsetOutOfRangeError if the offset is not the log end."""
     if producer.base_offset not in (None, end.log_end):
         raise OffsetOutOfRangeError(
             f"{replicas}: the log ends at {end.log_end}, but these records begin at {producer.base_offset}: "
@@ -360,7 +363,7 @@ def _encode(
     options: AppendOptions,
     clock: Clock,
 ) -> int:
-    """Write the records into the staged file; returns the end of their offsets."""
+    """Write the records into the staged file. Returns the end offset of the records."""
     file = AppendFile(staged, replicas, end.log_end, options)
     file.write(producer, source, options, clock)
     file.close(end, producer, source, options, clock)
@@ -368,11 +371,13 @@ def _encode(
 
 
 def old_append(replicas: PartitionReplicas, producer: ProducerAppend) -> EarlierAttempt | None:
-    """The append of this epoch and sequence, older than the producer's last five; None if no file has its offsets.
+    """Find the append of this epoch and sequence, which is not among the producer's last five; None if no file has
+    its offsets.
 
     The footer of each data file has the last five appends of each producer. Sequences grow with offsets, so a
-    binary search over the files finds the append: one listing, and a few footers per step. This information is
-    lost when more than five appends are merged, by retention, and when a replica is rebuilt from the remote log.
+    binary search over the files finds the append, with one listing, and a few footers per step. An append can no
+    longer be found if at least five later appends of the producer were merged into its file, if retention has
+    deleted the append, or if the replica was rebuilt from the remote log.
 
     Raises: see ``Replica.log`` and ``Replica.producers_at``.
     """

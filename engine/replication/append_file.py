@@ -1,4 +1,4 @@
-"""The file of an append: its records first, and its footer once the end of the log is known."""
+"""Writes the file of an append: the records first, and the footer once the end of the log is known."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stratalog.partitions.segment_writer import SegmentWriter
 from stratalog.partitions.store import StagedWriter
 
 _REPLAY_BYTES = 64 * 1024 * 1024
-"""Bytes of an append to keep in memory, to encode it again after a lost race."""
+"""The maximum bytes of an append to keep in memory. After a lost race, the append is encoded again from them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +88,10 @@ class AppendFile:
         self._replicas = replicas
         self._base_offset = base_offset
         self._marked: bool | None = None
-        """Whether it has gaps or records of a transaction; None until it has its records."""
+        """Whether the file has gaps or records of a transaction; None until its records are written."""
         self._closed = False
         self.next_offset = base_offset
-        """The end of its records, once it is closed."""
+        """The end of the file's records, once it is closed."""
         self.staged = staged
         self._writer = SegmentWriter(
             self.staged.file,
@@ -105,7 +105,7 @@ class AppendFile:
     def write(
         self, producer: ProducerAppend, source: ReplayableBatches, options: AppendOptions, clock: Clock
     ) -> None:
-        """Encode the records."""
+        """Encode the records into the staged file."""
         now_ms = stamp_ms(clock, self._replicas.leader.store)
         marked = producer.transactional
         try:
@@ -131,7 +131,7 @@ class AppendFile:
         options: AppendOptions,
         clock: Clock,
     ) -> None:
-        """Write the footer of a file that follows ``end``."""
+        """Write the footer of the file, which follows ``end`` in the log."""
         # the store has usually answered within the last minute, so this sends no request
         store = self._replicas.leader.store
         now_ms, removal_ms = stamp_ms(clock, store), agreed_ms(clock, store)
@@ -139,7 +139,7 @@ class AppendFile:
         def producers(next_offset: int) -> dict[str, ProducerEntry]:
             self.next_offset = next_offset
             kept = end.state.producers
-            # Only after a full listing of the log, not at each append.
+            # Sent only after a full listing of the log, not at each append.
             if end.acknowledged_to is None and removal_ms is not None:
                 kept = unexpired(kept, removal_ms, options.producer_expiration_ms)
             records = source.digested()
@@ -158,7 +158,7 @@ class AppendFile:
         )
 
     def abort(self) -> None:
-        """Release it, unless it is part of the log."""
+        """Release the staged file, unless it is part of the log."""
         if not self._closed:
             self._writer.abort()
         with suppress(Exception):
@@ -173,7 +173,7 @@ def _part(state: EndState, producer: ProducerAppend) -> TransactionPart:
 
 
 def _in_transaction(batch: pa.RecordBatch, producer: ProducerAppend) -> pa.RecordBatch:
-    """The batch with the columns for its transaction; a marker also has its type."""
+    """The batch with the columns for its transaction. A marker also has its type as a column."""
     batch = batch.append_column("producer_id", constant(producer.producer_id, pa.string(), batch.num_rows))
     if producer.control is None:
         return batch
@@ -196,7 +196,8 @@ def _check_keys(batch: pa.RecordBatch, replicas: PartitionReplicas) -> None:
 
 
 def _stamped(batch: pa.RecordBatch, now_ms: int, *, every: bool) -> pa.RecordBatch:
-    """The batch with the append's time in records without one, or in ``every`` record (message.timestamp.type)."""
+    """The batch with the append's time in records without a time, or in ``every`` record
+    (message.timestamp.type)."""
     index = batch.schema.get_field_index("timestamp")
     given = batch.column(index)
     if not every and given.null_count == 0:

@@ -1,7 +1,7 @@
-"""Damage: replicas that have less than they once had, as their own files or other replicas prove.
+"""Finds damage: replicas that have less than they once had, as their own files or other replicas prove.
 
-A damaged replica must not be taken for one that is merely shorter (protocol section 1): it leaves the ISR and is
-healed. So each error names the broker at fault.
+A damaged replica must not be mistaken for a replica that is merely shorter (protocol section 1): a damaged replica
+leaves the ISR and is healed. So each error names the broker at fault.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stratalog.partitions.retention import KEPT_EPOCHS
 from stratalog.partitions.segment_check import verify_bytes
 
 _EARLIER = KEPT_EPOCHS - 1
-"""Number of earlier registers of a replica to compare its latest one with."""
+"""The number of earlier registers of a replica with which its latest register is compared."""
 
 
 def is_damage_of(broker_id: int | None, error: StratalogError) -> bool:
@@ -33,13 +33,13 @@ def is_damage_of(broker_id: int | None, error: StratalogError) -> bool:
 
 
 def check_whole(replica: Replica, log: ReplicaLog) -> None:
-    """Check that the replica has everything that its own files promise. Raises: LogGapError, CorruptionError when
-    it has less; FencedLeaderEpochError when a removal rule that the view does not know has replaced the missing
+    """Check that the replica has everything that its own files promise. Raises: LogGapError, CorruptionError if
+    the replica has less; FencedLeaderEpochError when a removal rule that the view lacks has replaced the missing
     files.
     """
     if (log.stranded or log.lost_committed) and (later := _of_later_rule(replica, log)):
         raise FencedLeaderEpochError(
-            f"{replica} has {later}, made by a later removal rule than this view knows: read the metadata again"
+            f"{replica} has {later}, made by a later removal rule than this view has: read the metadata again"
         )
     latest = log.listing.latest_epoch
     if latest > log.joined_epoch:  # a replica joins an epoch before it gets files of that epoch
@@ -63,7 +63,8 @@ def check_whole(replica: Replica, log: ReplicaLog) -> None:
 
 
 def _of_later_rule(replica: Replica, log: ReplicaLog) -> DataName | None:
-    """The file that holds the record at the end of the log, if its generation is above that of the view."""
+    """The file that holds the record at the end of the log, if the file's generation is above the generation of
+    the view."""
     for stored in log.listing.foreign:
         name = parse_name(name_in(replica.folder, stored.name))
         if isinstance(name, DataName) and name.base_offset <= log.log_end < name.least_end:
@@ -72,7 +73,8 @@ def _of_later_rule(replica: Replica, log: ReplicaLog) -> DataName | None:
 
 
 def uncommitted_epoch(replica: Replica, joined: int, committed: int) -> CorruptionError:
-    """The error for a register whose epoch is above that of the metadata, which was read after the listing."""
+    """The error for a register whose epoch is above the epoch in the metadata, which was read after the
+    listing."""
     return CorruptionError(
         f"{replica} has the register {EpochName(joined)}, but {committed} is the latest leader epoch that was "
         "ever committed: stratalog did not write it; run heal",
@@ -83,11 +85,11 @@ def uncommitted_epoch(replica: Replica, joined: int, committed: int) -> Corrupti
 def check_members(
     leader: Replica, log: ReplicaLog, members: Iterable[tuple[Replica, ReplicaLog]], epoch: int
 ) -> None:
-    """Check that a leader whose ``log`` has no trace of leader epoch ``epoch`` may take it over.
+    """Check that a leader whose ``log`` has no trace of leader epoch ``epoch`` may take over that epoch.
 
-    No other member of the ISR, listed before the leader, may have joined that epoch, or know a committed offset
-    beyond the leader's end. Otherwise the leader's folder was lost, and its offsets would be assigned twice. A
-    member with a foreign register proves nothing.
+    No other member of the ISR, listed before the leader, may have joined that epoch, or have recorded a high
+    watermark beyond the leader's log end. Otherwise the leader's folder was lost, and the log's offsets would be
+    assigned twice. A member with a foreign register is ignored.
 
     Raises: LogGapError, CorruptionError; the leader is to blame.
     """
@@ -109,7 +111,7 @@ def check_members(
 
 def check_same_history(follower: Replica, listing: Listing, leader: Replica, log: ReplicaLog) -> None:
     """Check that the committed log of a member of the ISR, listed before its leader, belongs to the history of the
-    leader's ``log``, or that the member's own register is foreign.
+    leader's ``log``. A member whose own register is foreign passes the check.
 
     Raises: CorruptionError; the leader is to blame. SourceChangedError when a register is gone.
     """
@@ -126,11 +128,12 @@ _Member = tuple[Replica, Listing, Lineage]
 
 
 def _foreign(one: _Member, other: _Member) -> Replica | None:
-    """The member whose latest register is foreign, if the two histories diverge below an offset that either member
-    knows to be committed. Only a member's own files decide, so no other root can make a sound one look wrong.
+    """The member whose latest register is foreign, if the two histories diverge below an offset that is committed
+    according to either member. Only a member's own files decide, so no other root can make an intact member look
+    wrong.
     """
     if not (one[2].entries and other[2].entries):
-        return None  # it has lost its registers, or has never had any
+        return None  # the member has lost its registers, or has never had any
     committed = max(
         claimed_high_watermark_of(listing, lineage)
         for _, listing, _ in (one, other)
@@ -146,8 +149,8 @@ def _foreign(one: _Member, other: _Member) -> Replica | None:
 
 def _abandons_committed(replica: Replica, listing: Listing, lineage: Lineage) -> bool:
     """Whether a lineage abandons records that are committed according to an earlier register and the high
-    watermarks of the replica. An unclean election causes this too, so it proves nothing unless another member
-    disagrees.
+    watermarks of the replica. An unclean election has the same effect, so this proves nothing unless another
+    member disagrees.
     """
     earlier = sorted((name.epoch for name, _ in listing.epochs if name.epoch < lineage.latest_epoch), reverse=True)
     for epoch in earlier[:_EARLIER]:
@@ -182,8 +185,8 @@ def check_begun(leader: Replica, log: ReplicaLog) -> None:
 
 
 def check_claimed_high_watermark(follower: Replica, mine: ReplicaLog, leader: Replica, log: ReplicaLog) -> None:
-    """Check that a follower's log ``mine``, under its leader's lineage, promises nothing that the leader's
-    ``log``, listed later, lacks, and knows no high watermark of the leader's epoch that the leader lacks.
+    """Check that the leader's ``log``, listed later, has everything that a follower's log ``mine`` promises under
+    the leader's lineage. The leader must also have every high watermark of its epoch that the follower has.
 
     Raises: LogGapError; the leader is to blame.
     """
@@ -192,8 +195,8 @@ def check_claimed_high_watermark(follower: Replica, mine: ReplicaLog, leader: Re
     marks = (mark.offset for mark in mine.listing.watermarks if mark.epoch == log.joined_epoch)
     if (known := max(marks, default=0)) > log.high_watermark:
         raise LogGapError(
-            f"{leader}: its high watermark is {log.high_watermark}, but {follower} knows that it reached "
-            f"{known} under leader epoch {log.joined_epoch}: the leader's storage has lost files",
+            f"{leader}: its high watermark is {log.high_watermark}, but {follower} has {known}, recorded "
+            f"under leader epoch {log.joined_epoch}: the leader's storage has lost files",
             broker_id=leader.broker_id,
         )
 
@@ -220,7 +223,7 @@ def _foreign_start(replica: Replica, log: ReplicaLog, end: int) -> CorruptionErr
 
 def _lost_committed(leader: Replica, log: ReplicaLog, member: Replica, claimed_high_watermark: int) -> LogGapError:
     return LogGapError(
-        f"{leader}: the log ends at offset {log.log_end}, but {member} knows that the high watermark "
+        f"{leader}: the log ends at offset {log.log_end}, but {member} has recorded that the high watermark "
         f"reached {claimed_high_watermark}: the leader's storage has lost committed records",
         broker_id=leader.broker_id,
     )
@@ -228,8 +231,8 @@ def _lost_committed(leader: Replica, log: ReplicaLog, member: Replica, claimed_h
 
 def first_lost(mine: ReplicaLog, log: ReplicaLog, missing: Sequence[Link]) -> int | None:
     """The first offset below the leader's high watermark that a member of the ISR with the log ``mine`` has lost;
-    None if it has lost nothing. ``missing`` are the leader's files that the member does not have; it may hold the
-    single appends of a merged file.
+    None if it has lost nothing. ``missing`` are the leader's files that the member does not have; the member may
+    hold the single appends of a merged file instead.
     """
     if mine.log_end < log.high_watermark or mine.stranded:
         return mine.log_end
@@ -237,8 +240,8 @@ def first_lost(mine: ReplicaLog, log: ReplicaLog, missing: Sequence[Link]) -> in
 
 
 def covered(replica: Replica, log: ReplicaLog, names: list[str]) -> tuple[list[str], list[CorruptSegmentError]]:
-    """The names that may be deleted, and the damage found. A name is kept if this replica's merged segment that
-    replaces it cannot provide its records; all bytes of that segment are read.
+    """Returns the names of the files that may be deleted, and the damage found. A file is kept if the merged
+    segment of this replica that replaces it cannot provide the file's records. All bytes of that segment are read.
     """
     doomed, bad = set(names), set[DataName]()
     damaged: list[CorruptSegmentError] = []

@@ -21,8 +21,8 @@ from stratalog.partitions.transactions import transactions_of
 
 @dataclass(frozen=True, slots=True)
 class ErasedOn:
-    """The result of erasures that were carried out on the leader: the members of the ISR that were not reached,
-    with their errors.
+    """The result of erasures that were carried out on the leader. Has the members of the ISR that were not
+    reached, with their errors.
     """
 
     erased: ErasedFrom
@@ -30,8 +30,8 @@ class ErasedOn:
 
 
 def erase_records(replicas: PartitionReplicas, options: ErasingOptions, copies: Runner) -> ErasedOn:
-    """Carry out the erasures of the view on the leader, then sync the ISR. A late merge may have left on a member
-    a file with erased records that the leader does not have. That member rewrites the file itself: the result
+    """Carry out the erasures of the view on the leader, then sync the ISR. After a late merge, a member may have a
+    file with erased records that the leader does not have. The member rewrites this file itself: the result
     depends only on the erasures and the log.
 
     Raises: see ``erase_from``; errors of listing the leader; CorruptionError kinds when the leader is damaged.
@@ -64,7 +64,7 @@ def erase_rest(replicas: PartitionReplicas, member: int, options: ErasingOptions
 
 def not_erased(replicas: PartitionReplicas) -> list[int]:
     """The members of the ISR, and the replicas being added, whose log still has erased records. While there are
-    any, no rule may follow.
+    any such replicas, no removal rule may follow.
 
     Raises: errors of listing a member.
     """
@@ -77,7 +77,7 @@ def not_erased(replicas: PartitionReplicas) -> list[int]:
 
 def not_compacted(replicas: PartitionReplicas) -> list[int]:
     """The members of the ISR, and the replicas being added, that do not follow the last compaction at each offset
-    below its bound. While there are any, no erasure may follow.
+    below its bound. While there are any such replicas, no erasure may follow.
 
     Raises: errors of listing a member.
     """

@@ -1,4 +1,5 @@
-"""Files of a removal of records that is later than a view knows (``stratalog.partitions.removal``)."""
+"""Finds files of a removal of records that is later than the last removal in a view
+(``stratalog.partitions.removal``)."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from stratalog.partitions.replica import Replica
 
 
 class LaterRuleError(FencedLeaderEpochError):
-    """A replica has files of a removal that is later than the view knows. Either the view is outdated, or no rule
-    made the files.
+    """A replica has files of a removal that is later than the view's last removal. Either the view is outdated, or
+    no rule made the files.
     """
 
     def __init__(
@@ -29,11 +30,10 @@ class LaterRuleError(FencedLeaderEpochError):
 def check_rules_known(
     replicas: PartitionReplicas, listing: Listing, start: int, replica: Replica | None = None
 ) -> None:
-    """Check that ``replica`` (None: the leader), listed as ``listing``, has no file with records from offset
-    ``start`` on that was made by a removal that is later than the view knows. Such a file is ignored in this view.
-    The file that it replaced may have been deleted, so that the replica would seem damaged; or a late append may
-    have taken the free name. Under this view, the log would contain that append, and seem complete. Files that are
-    known to be of no rule are left out.
+    """Check that ``replica`` (None: the leader), listed as ``listing``, has no file of a later removal than the
+    view has, with records from offset ``start`` on. A view ignores such a file. The file that it replaced may be
+    deleted, and then the replica would seem damaged. Or a late append may have taken the free name: the log would
+    contain that append, and seem complete. Files that are known to be of no rule are skipped.
 
     Raises: LaterRuleError.
     """
@@ -43,7 +43,7 @@ def check_rules_known(
     names = frozenset(map(str, later)) - replicas.foreign
     if names:
         raise LaterRuleError(
-            f"{replica} has {min(names)}, made by a removal of records that is later than this view knows: read "
+            f"{replica} has {min(names)}, made by a removal of records that is later than this view has: read "
             "the metadata again",
             view=replicas.view,
             names=names,
@@ -52,8 +52,8 @@ def check_rules_known(
 
 @contextmanager
 def under_known_rules(replicas: PartitionReplicas, follower: Replica) -> Iterator[None]:
-    """Find damage of the leader or the follower only under a view that knows the rules of their files: without its
-    rewritten files, a sound replica looks as if it had lost records.
+    """Report damage of the leader or the follower only if the view has the rules of their files. Otherwise the
+    view ignores rewritten files, and an intact replica looks as if it had lost records.
 
     Raises: LaterRuleError instead of a CorruptionError.
     """

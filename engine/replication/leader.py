@@ -1,6 +1,4 @@
-"""The leader's log: read only, or taken over, which is the first act of a new leader epoch (protocol section
-2).
-"""
+"""Reads the leader's log, or takes it over, which is the first step of a new leader epoch (protocol section 2)."""
 
 from __future__ import annotations
 
@@ -36,11 +34,11 @@ _ATTEMPTS = 5
 
 
 def leader_log(replicas: PartitionReplicas) -> ReplicaLog:
-    """The leader's log under the view's epoch, which this call takes over if no driver has.
+    """Return the leader's log under the view's epoch. If no driver has taken over that epoch, this call does.
 
     Raises: LeaderNotAvailableError; FencedLeaderEpochError when the leader has joined a later epoch;
-        CorruptionError, LogGapError when the leader's storage has lost data, LogLostError when it has lost all;
-        LogBehindRemoteError, DivergentRemoteError when the leader's log contradicts the remote log; see
+        CorruptionError, LogGapError when the leader's storage has lost data, LogLostError when it has lost all
+        data; LogBehindRemoteError, DivergentRemoteError when the leader's log contradicts the remote log; see
         ``Replica.log``.
     """
     leader = replicas.leader
@@ -53,7 +51,7 @@ def leader_log(replicas: PartitionReplicas) -> ReplicaLog:
             check_not_lost(replicas, log)
             return log
         # List the members, and read the remote log, first: the leader, listed after them, must hold everything
-        # that they know about.
+        # that they promise.
         members = _members(replicas)
         remote = None if replicas.remote is None else replicas.remote.asked()
         log = _own_log(replicas)
@@ -99,8 +97,8 @@ def _begins_later(replicas: PartitionReplicas, log: ReplicaLog) -> bool:
 def look_at_leader(
     replicas: PartitionReplicas, footer_of: FooterOf | None = None, *, since: LookMark | None = None
 ) -> ReplicaLog:
-    """The current log of the leader, without taking it over. ``footer_of`` reads the footers of its files from a
-    source other than the leader. ``since``: see ``Replica.log``.
+    """Read the current log of the leader, without taking it over. ``footer_of`` reads the footers of the leader's
+    files from a different source than the leader. ``since``: see ``Replica.log``.
 
     Raises: see ``leader_log``; FencedLeaderEpochError, after which the caller reads the metadata again and
     retries.
@@ -143,7 +141,7 @@ def _members(replicas: PartitionReplicas) -> list[tuple[Replica, ReplicaLog]]:
 
 
 def join(follower: Replica, leader: Replica, epoch: int, log: ReplicaLog) -> None:
-    """Make the follower join ``epoch`` with the leader's lineage, as ``log`` shows it.
+    """Make the follower join ``epoch`` with the leader's lineage, which ``log`` has.
 
     Raises: CorruptionError, which blames the follower, if the follower has joined with another lineage.
     """
@@ -153,15 +151,16 @@ def join(follower: Replica, leader: Replica, epoch: int, log: ReplicaLog) -> Non
         return
     try:
         held = read_bounded(follower.store, name, REGISTER_BYTES)
-    except FileNotFoundError as error:  # the root was lost meanwhile
+    except FileNotFoundError as error:  # the follower's root was lost meanwhile
         raise SourceChangedError(f"{follower}: {EpochName(epoch)} has disappeared; list it again") from error
     if held != content:
         raise _joined_otherwise(follower, leader, epoch)
 
 
 def check_joined(follower: Replica, listing: Listing, leader: Replica, log: ReplicaLog) -> None:
-    """Check that a follower listed with its leader's epoch has joined with its leader's lineage, as ``log`` shows
-    it. Skipped if the follower has a high watermark of that epoch: an earlier check preceded it.
+    """Check that a follower listed with its leader's epoch has joined with its leader's lineage, which ``log``
+    has. The check is skipped if the follower has a high watermark of that epoch, because then an earlier check has
+    passed.
 
     Raises: CorruptionError; the follower is to blame.
     """
@@ -174,7 +173,7 @@ def check_joined(follower: Replica, listing: Listing, leader: Replica, log: Repl
 
 def check_agreed(replicas: PartitionReplicas, log: ReplicaLog) -> None:
     """Check that the committed logs of all other members of the ISR belong to the history of the leader's ``log``.
-    Called before records are dropped because of the leader's register.
+    Call this before records are dropped because of the leader's register.
 
     Raises: see ``check_same_history``; errors of listing a member.
     """
@@ -197,9 +196,9 @@ def compare_with_remote(replicas: PartitionReplicas, log: ReplicaLog) -> None:
 
 
 def _joined_otherwise(follower: Replica, leader: Replica, epoch: int) -> CorruptionError:
-    """The error for two lineages of one epoch."""
+    """The error for a follower that has joined an epoch with a different lineage than its leader."""
     return CorruptionError(
-        f"{follower} has joined epoch {epoch} with another lineage than its leader, broker "
+        f"{follower} has joined epoch {epoch} with a different lineage than its leader, broker "
         f"{leader.broker_id}: {follower.store.uri_of(follower.path(EpochName(epoch)))}; run heal",
         broker_id=follower.broker_id,
     )

@@ -1,18 +1,19 @@
-"""The end of a leader's log, passed from one append of a driver to the next.
+"""The end of a leader's log, which one append of a driver passes to the driver's next append.
 
 A full listing of a log takes time proportional to the number of its files. A driver that has once seen the end
-under a view lists only names after the last file, so the cost of an append does not grow with the log. It lists
-them only after the append (protocol, rule 2: write, then check): the name at the end is created exclusively, and
-everything else (another leader, a merge that freed the name) must be known before the acknowledgement, not before
-the write.
+under a view lists only names after the last file, so the cost of an append does not grow with the log. The driver
+lists these names only after the append (protocol, rule 2: write, then check). The name at the end is created
+exclusively. Everything else (another leader, a merge that freed the name) must be known before the
+acknowledgement, not before the write.
 
 Records below the end only move to other files (a merge), or are deleted by retention, and both only happen below
-the high watermark. So the end is unchanged unless one of these exists: a file of the log after the end, a high
-watermark or local start beyond the end, or a register of a later epoch. If one exists, the driver lists the whole
-log. (If the driver was idle for long, a merge may have freed the name at the end. A high watermark beyond the end
-reveals that, because the greatest one is never deleted.)
+the high watermark.
 
-Every ``LOOK_AGAIN_MS`` the driver lists the whole log anyway, to notice storage that lost files.
+So the end is unchanged unless one of these exists: a file of the log after the end, a high watermark or local
+start beyond the end, or a register of a later epoch. If any of them exists, the driver lists the complete log. (If
+the driver was idle for long, a merge may have freed the name at the end. A high watermark beyond the end reveals
+that, because the greatest high watermark is never deleted.) Every ``LOOK_AGAIN_MS`` the driver lists the complete
+log anyway, to notice storage that lost files.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from stratalog.partitions.segment import forget_files
 
 LOOK_AGAIN_MS = 60_000
 _NAMES_OF_AN_APPEND = 2
-"""Names per append: its records, and the high watermark that acknowledges it."""
+"""The number of names per append: its records, and the high watermark that acknowledges it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,8 @@ class LogEnd:
     names: int
     """Approximate number of names of records and high watermarks in the leader's folder."""
     acknowledged_to: int | None = None
-    """The end of the previous append, which was acknowledged under this view: the whole maximal ISR has the log up
-    to it, and the leader has a high watermark there. None after a full listing.
+    """The end of the previous append, which was acknowledged under this view: the complete maximal ISR has the log
+    up to this offset, and the leader has a high watermark there. None after a full listing.
     """
 
 
@@ -64,12 +65,12 @@ def look_at_end(
     copies: Runner,
     read: Callable[[DataFile], None] = lambda file: None,
 ) -> tuple[LogEnd, AbstractSet[DataName]]:
-    """The current end of the leader's log, and the names of its files that this call has seen. ``known`` is the
-    end that an earlier call found under this view. The first call also compares the log with the remote log, if
-    the caller has read the latter. ``read`` is called with a single new file of the log before its footer is read.
+    """Return the current end of the leader's log, and the names of its files that this call has seen. ``known`` is
+    the end that an earlier call found under this view. The first call also compares the log with the remote log,
+    if the caller has read the remote log. ``read`` is called with a single new file of the log before its footer
+    is read.
 
-    Raises: see ``leader_log``; LaterRuleError when a removal of records that the view does not know has rewritten
-        the end.
+    Raises: see ``leader_log``; LaterRuleError when a removal of records that the view lacks has rewritten the end.
     """
     now_ms = clock.now_ms()
     if known is not None and known.last is not None and is_recent(known, clock):
@@ -99,8 +100,8 @@ def look_at_end(
 
 
 def is_recent(known: LogEnd, clock: Clock) -> bool:
-    """Whether an append may use a known end without listing the whole log again. The exclusive create detects a
-    taken name, and the listing after it detects any other change.
+    """Whether an append may use a known end without listing the complete log again. The exclusive create detects a
+    taken name. The listing after the append detects any other change.
     """
     return known.last is not None and clock.now_ms() - known.looked_ms < LOOK_AGAIN_MS
 
@@ -115,7 +116,7 @@ def _is_unchanged(behind: Listing, known: LogEnd) -> bool:
     every = replace(behind, late=frozenset())
     epoch, high_watermark = known.lineage.latest_epoch, claimed_high_watermark_of(every, known.lineage)
     if known.acknowledged_to is not None and high_watermark < known.acknowledged_to:
-        return False  # the storage has lost it
+        return False  # the storage has lost the high watermark
     return (
         behind.joined_epoch <= epoch
         and all(mark.epoch <= epoch for mark in behind.watermarks)
@@ -125,7 +126,7 @@ def _is_unchanged(behind: Listing, known: LogEnd) -> bool:
 
 
 def _after(leader: Replica, known: LogEnd, file: DataFile) -> LogEnd:
-    """The end of the log with one more file."""
+    """The end of the log after one more file."""
     state, end = known.state.after(leader.footer(file)), leader.end_of_append(file)
     if known.last is not None:
         forget_files(leader.store, [known.last])

@@ -1,17 +1,17 @@
 """Lost logs: the metadata shows that the partition had records (``PartitionImage.written_to``), but its leader has
-none of them, and its log does not begin after them.
+none of them, and the leader's log does not begin after them.
 
 Every member of the ISR has all committed records. A leader drops them only by a local start, which is never
-deleted. So a leader with an empty log below that offset has lost its folder or files: the partition looks new, and
-its leader would assign offsets a second time.
+deleted. So a leader whose log is empty below that offset has lost its folder or files. The partition looks new,
+and its leader would assign offsets a second time.
 
-If another member of the ISR has the log, it becomes the leader (``stratalog.engine.replicas.damaged``). If the
-remote log has records, the leader continues from its end (``remote_end``). Otherwise an operator lets the log
-begin again at the last known offset (``recover --keep brokers``).
+If another member of the ISR has the log, this member becomes the leader (``stratalog.engine.replicas.damaged``).
+If the remote log has records, the leader continues from the end of the remote log (``remote_end``). Otherwise an
+operator lets the log begin again at the last known offset (``recover --keep brokers``).
 
-The metadata records an offset up to which there were records, not the last one: it is updated each time the number
-of records has doubled, because recording the last one would cost a commit of the metadata per append. So it is
-unknown whether there were records after the known offset, and every message says so.
+The metadata records an offset up to which there were records, but not the last such offset. The recorded offset is
+updated each time the number of records has doubled, because recording the last offset would cost a commit of the
+metadata per append. So it is unknown whether there were records after the known offset, and every message says so.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from stratalog.partitions.listing import ReplicaLog
 
 
 class LogLostError(CorruptionError):
-    """The partition had records, and its leader has none of them. If neither a replica nor the remote log has any,
-    ``recover`` lets the log begin again.
+    """The partition had records, and its leader has none of them. If no replica has records, and neither does the
+    remote log, ``recover`` lets the log begin again.
     """
 
     code = "LOG_LOST"
@@ -38,7 +38,7 @@ def is_lost(view: PartitionView, log: ReplicaLog) -> bool:
 
 
 def begins_again_at(view: PartitionView) -> int:
-    """The last known offset of a lost log, at which it begins again."""
+    """The last known offset of a lost log: the log begins again there."""
     return max(view.log_start_offset, view.written_to)
 
 
@@ -50,7 +50,7 @@ def may_begin_again(view: PartitionView) -> bool:
 
 
 def unknown_behind(view: PartitionView) -> str:
-    """Text for people about the unknown part of a log that begins again."""
+    """A text about the unknown part of a log that begins again."""
     return (
         f"it is unknown whether there were records from offset {begins_again_at(view)} on; if so, their offsets "
         "are assigned again"
@@ -62,7 +62,7 @@ def lost_log(replicas: PartitionReplicas) -> LogLostError:
     view, leader = replicas.view, replicas.leader
     remote = "" if replicas.remote is None else " Its remote log has no records either."
     if replicas.remote is not None and replicas.remote.unknown:
-        remote = " The remote tier does not answer, so it is unknown whether it has them."
+        remote = " The remote tier does not answer, so it is unknown whether it has records."
     if may_begin_again(view):
         otherwise = (
             "If no replica has the records, recover --keep brokers --dry-run shows the loss; without --dry-run it "
@@ -70,14 +70,14 @@ def lost_log(replicas: PartitionReplicas) -> LogLostError:
         )
     else:
         otherwise = (
-            "Records were removed from the log by compaction or an erasure, so it cannot begin again, and recover "
-            "refuses it: bring back the storage of a broker that was in its ISR, then run replicate. If "
+            "Records were removed from the log by compaction or an erasure, so the log cannot begin again, and "
+            "recover refuses it: bring back the storage of a broker that was in the ISR, then run replicate. If "
             "the storage of all these brokers is lost, delete the topic and create it again; a mirror then copies "
             "the topic from its source"
         )
     return LogLostError(
-        f"{view}: it had records, the high watermark reached {view.written_to} or more, but {leader} has no "
-        f"records: its files are gone.{remote} Nothing is appended. Run replicate, which makes an ISR member "
+        f"{view} had records: the high watermark reached {view.written_to} or more. But {leader} has no records: "
+        f"its files are gone.{remote} Nothing is appended. Run replicate, which makes an ISR member "
         f"with the records the leader. {otherwise}",
         broker_id=leader.broker_id,
     )
@@ -97,7 +97,7 @@ def check_not_lost(replicas: PartitionReplicas, log: ReplicaLog) -> None:
 
 
 def with_remote_asked(replicas: PartitionReplicas) -> PartitionReplicas:
-    """The replicas with their remote log read. Raises: see ``RemotePart.asked``."""
+    """Read the remote log of the partition, and return the replicas with it. Raises: see ``RemotePart.asked``."""
     return replicas if replicas.remote is None else replace(replicas, remote=replicas.remote.asked())
 
 

@@ -15,14 +15,14 @@ from stratalog.partitions.store import Store
 
 @dataclass(frozen=True, slots=True)
 class PartitionReplicas:
-    """The view and the replicas of one partition, for a task. Picklable if its stores are."""
+    """The view and the replicas of one partition, for a task. Picklable if its stores are picklable."""
 
     view: PartitionView
     stores: Mapping[int, Store]
     remote: RemotePart | None = None
     """None if the topic is not tiered."""
     foreign: frozenset[str] = frozenset()
-    """The names of files of a later generation than the view's that no removal rule made."""
+    """The names of files that have a later generation than the view, but were made by no removal rule."""
 
     def __str__(self) -> str:
         return str(self.view)
@@ -68,7 +68,7 @@ class PartitionReplicas:
         )
 
     def check_remote_end(self, log: ReplicaLog) -> None:
-        """Compare the leader's ``log`` with the remote one, if that was read before the log was listed.
+        """Compare the leader's ``log`` with the remote log, if the remote log was read before ``log`` was listed.
 
         Raises: see ``check_reaches_remote``.
         """
@@ -109,4 +109,4 @@ class BoundedWork(PartitionWork):
     """Work that can be done in parts."""
 
     most: int | None = field(default=None, kw_only=True)
-    """The greatest amount of work for this part, in its own unit; None: all."""
+    """The maximum amount of work for this part, in the work's own unit; None: all."""

@@ -35,14 +35,14 @@ class PlannedCopies:
     joins: bool
     """Whether the follower has not joined the leader epoch."""
     starts: bool
-    """Whether its log begins anew, at the leader's local start or at the end of the remote log."""
+    """Whether the follower's log begins anew, at the leader's local start or at the end of the remote log."""
     error: StratalogError | None = None
-    """The reason why nothing is known about the follower."""
+    """The error if the follower could not be listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedSync:
-    """The work of a sync on one partition, and the leader's log before it."""
+    """The work of a sync on one partition, and the leader's log before the sync."""
 
     log_end: int
     high_watermark: int
@@ -57,7 +57,7 @@ def plan_sync(
     replicas: PartitionReplicas, followers: Sequence[int], options: SyncOptions, new: Collection[int] = ()
 ) -> PlannedSync:
     """Plan ``sync_followers``. A follower that cannot be listed has an ``error``. ``new``: brokers whose roots are
-    not formatted yet, and count as empty.
+    not formatted yet; their replicas are planned as empty.
 
     Raises: errors of listing the leader (see ``look_at_leader``).
     """

@@ -1,16 +1,16 @@
-"""The remote end of a partition: the leader's log never ends below it, because the two are one log.
+"""The remote end of a partition. The leader's log never ends below the remote end, because the two logs are one.
 
 Only committed records are tiered. So a leader that has less than its remote log has lost records: its storage was
-emptied or restored from an older copy. The same is true of each ISR member that also has less. A take-over reads
-the remote log before it records the start of its epoch; a driver reads it before its first append under a view. So
-no offset of the remote log is assigned to another record.
+emptied or restored from an older copy. The same is true of each ISR member that has less than the remote log. A
+take-over reads the remote log before it records the start of the leader epoch. A driver reads the remote log
+before its first append under a view. So no offset of the remote log is assigned to another record.
 
-If the leader's log is a prefix of the remote log, an election lets it continue from the remote end
-(``Election.remote_epoch``): the new leader's local start is there, and its lineage is that of the remote log
-(KIP-1023, "Follower Fetch Scenarios", for a leader). If the two logs have different records at the same offsets,
-an operator decides which log counts.
+If the leader's log is a prefix of the remote log, an election lets the log continue from the remote end
+(``Election.remote_epoch``): the new leader's local start is there, and its lineage is the remote log's (KIP-1023,
+"Follower Fetch Scenarios", for a leader). If the two logs have different records at the same offsets, an operator
+decides which log to keep.
 
-A remote tier that does not answer does not stop appends: whether the log ends too early is then unknown.
+If the remote tier does not answer, appends continue, although it is unknown whether the log ends too early.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from stratalog.tiering.remote_segment import RemoteSegment
 
 
 class LogBehindRemoteError(CorruptionError):
-    """The leader's log is a prefix of its remote log: ``replicate`` lets it continue from the remote end."""
+    """The leader's log is a prefix of its remote log: ``replicate`` lets the leader's log continue from the remote
+    end."""
 
     code = "LOG_BEHIND_REMOTE"
 
@@ -73,12 +74,13 @@ class RemotePart:
     read: Callable[[], RemoteLog]
     """Reads the remote log of the topic."""
     known: RemoteTail | None = None
-    """The remote log if it has been read for this purpose, else None."""
+    """The remote log if it has been read for this check, else None."""
     unknown: bool = False
     """Whether the remote log is unknown because the remote tier did not answer."""
 
     def asked(self) -> RemotePart:
-        """The remote part with its tail, or with ``unknown`` set after an error that may be temporary.
+        """Read the remote log: the remote part with its tail, or with ``unknown`` set after an error that may be
+        temporary.
 
         Raises: see ``DeltaTopicReader.load``.
         """
@@ -90,7 +92,7 @@ class RemotePart:
             return replace(self, unknown=True)
 
     def with_log(self, log: RemoteLog) -> RemotePart:
-        """The remote part with its tail in a remote log that was read before the leader is listed."""
+        """The remote part with its tail from a remote log that was read before the leader is listed."""
         segments = log.of_partition(self.partition)
         return replace(self, known=RemoteTail(self.store, self.folder, segments[-1] if segments else None))
 
@@ -131,7 +133,7 @@ def check_reaches_remote(view: PartitionView, leader: Replica, log: ReplicaLog, 
 
 
 def same_until(wrote: Lineage, remote_end: int, log: ReplicaLog, log_start: int) -> int:
-    """The offset, exclusive, up to which a log equals a remote log with these leader epochs."""
+    """The offset (exclusive) up to which a log has the same records as a remote log with these leader epochs."""
     end = min(log.log_end, remote_end)
     known = [lineage.entries[0].start_offset for lineage in (wrote, log.lineage) if lineage.entries]
     parted = wrote.parts_from(log.lineage, max([log_start, *known]), end)
@@ -139,7 +141,8 @@ def same_until(wrote: Lineage, remote_end: int, log: ReplicaLog, log_start: int)
 
 
 def begin_at_remote_end(leader: Replica, log: ReplicaLog, epoch: int, tail: RemoteTail) -> Lineage:
-    """Make the leader's log begin at the end of the remote log; returns its lineage, with ``epoch``. Idempotent.
+    """Make the leader's log begin at the end of the remote log. Returns the lineage of the remote log, with
+    ``epoch`` added. Idempotent.
 
     Raises: see ``auxiliary_state``.
     """
@@ -151,7 +154,7 @@ def begin_at_remote_end(leader: Replica, log: ReplicaLog, epoch: int, tail: Remo
 
 
 def _is_abandoned(view: PartitionView, log: ReplicaLog, last: RemoteSegment) -> bool:
-    """Whether a segment belongs to a history that has ended by an unclean election, or by an election from the
+    """Whether a segment belongs to a history that ended with an unclean election, or with an election from the
     remote end. A leader reads the remote log before it begins its epoch, so segments that were committed later
     come from an earlier leader.
     """

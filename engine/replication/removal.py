@@ -21,8 +21,8 @@ from stratalog.partitions.transactions import transactions_of
 
 @dataclass(frozen=True, slots=True)
 class RemovedFrom:
-    """A removal rule was applied on the leader. Has the members of the ISR that were not reached, with their
-    errors.
+    """The result of a removal rule that was applied on the leader. Has the members of the ISR that were not
+    reached, with their errors.
     """
 
     removed: Removed
@@ -45,9 +45,9 @@ def remove_records(
 
 
 def check_follows(replicas: PartitionReplicas, remote: int | None, needed: int) -> None:
-    """Check that the remote log follows the generation that the replicas need by this view: the view may be later
-    than the run's look at the remote log. ``remote`` is the generation that this follows; None: the topic was not
-    tiered.
+    """Check that the remote log follows the generation that this view requires of the replicas. (The view may be
+    later than the version of the remote log that the run has read.) ``remote`` is the generation that this version
+    follows; None: the topic was not tiered.
 
     Raises: RetriableError.
     """
@@ -59,8 +59,8 @@ def check_follows(replicas: PartitionReplicas, remote: int | None, needed: int) 
 
 
 def members_behind(replicas: PartitionReplicas, rule: Rule) -> list[int]:
-    """The members of the ISR, and those being added, that have not applied ``rule`` yet. The next rule must wait
-    until there are none.
+    """The members of the ISR, and the replicas being added, that have not applied ``rule`` yet. While there are
+    any such replicas, no later rule may follow.
 
     Raises: errors of listing a member.
     """

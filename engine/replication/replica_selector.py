@@ -1,13 +1,14 @@
 """The replica selector (KIP-392): the plugin ``replica.selector.class``, and its two implementations.
 
-A selector receives the reader's rack and the position of each replica, and selects one, or None for the leader. It
-is called for every partition of every read. It only sees replicas that can serve the read: not fenced, reachable,
-not out of sync for longer than ``replica.lag.time.max.ms``, and holding the first offset
+A selector receives the reader's rack and the position of each replica. It selects a replica, or None for the
+leader. It is called for every partition of every read. It only gets replicas that can serve the read: not fenced,
+reachable, not out of sync for longer than ``replica.lag.time.max.ms``, and holding the first offset
 (``stratalog.engine.replicas.nearest``).
 
-The reading process offers selectors by name: the built-in ones, those passed to ``Cluster.open``, and those that
-installed packages declare as entry points of the group ``stratalog.replica_selectors``. The config only picks one.
-It comes from storage that others can write, so its name is looked up, never imported.
+The reading process offers selectors by name: the built-in selectors, selectors passed to ``Cluster.open``, and
+selectors that installed packages declare as entry points of the group ``stratalog.replica_selectors``. The config
+only names a selector. The config comes from storage that others can write, so the name is looked up among the
+offered selectors, never imported.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from stratalog.partitions.spelling import did_you_mean
 
 KEY = "replica.selector.class"
 GROUP = "stratalog.replica_selectors"
-"""The entry point group for selectors of installed packages: a name, and its class."""
+"""The entry point group for selectors of installed packages. An entry point is a name and a class."""
 
 _SHOWN = 255
-"""The number of characters of an unknown name that a message shows, because the name may have any length."""
+"""The maximum number of characters of an unknown name in a message; the name may have any length."""
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class ClientMetadata:
 
 
 NOWHERE = ClientMetadata()
-"""A reader with no known property."""
+"""A reader whose properties are all unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class ReplicaView:
     """The address of the broker's root."""
     log_end_offset: int
     log_start_offset: int
-    """The first offset that it serves."""
+    """The first offset that the replica serves."""
     time_since_last_caught_up_ms: int
     """How long the replica has lacked records of its leader; 0 if it lacks none."""
 
@@ -77,7 +78,7 @@ class Replicas:
 
 @runtime_checkable
 class ReplicaSelector(Protocol):
-    """The plugin. It is made without arguments and configured once; several threads call ``select``."""
+    """The plugin. A selector is made without arguments and configured once; several threads call ``select``."""
 
     def configure(self, configs: Mapping[str, str]) -> None:
         """Receives the cluster's settings once, as text."""
@@ -96,7 +97,7 @@ class ReplicaSelector(Protocol):
 
 
 class LeaderSelector(ReplicaSelector):
-    """Always the leader."""
+    """Always selects the leader."""
 
     def select(
         self, topic_partition: tuple[str, int], client: ClientMetadata, partition: Replicas
@@ -106,9 +107,9 @@ class LeaderSelector(ReplicaSelector):
 
 
 class RackAwareReplicaSelector(ReplicaSelector):
-    """Selects a replica in the reader's rack: the leader if it is there, otherwise the most caught up one
-    (greatest log end, then the most recently caught up, then the greatest broker id). Selects the leader if no
-    replica is in that rack, or the rack is unknown.
+    """Selects a replica in the reader's rack: the leader if it is there, otherwise the most caught up replica.
+    (This is the one with the greatest log end, then the most recently caught up, then the greatest broker id.)
+    Selects the leader if no replica is in that rack, or the rack is unknown.
     """
 
     def select(
@@ -126,7 +127,7 @@ def _caught_up(replica: ReplicaView) -> tuple[int, int, int]:
 
 
 MakeSelector = Callable[[], object]
-"""Makes a selector: its class, or any function without arguments. The result is checked."""
+"""Makes a selector: a selector class, or any function without arguments. The result is checked."""
 
 _SHIPPED: Mapping[str, MakeSelector] = {
     "": LeaderSelector,
@@ -135,14 +136,14 @@ _SHIPPED: Mapping[str, MakeSelector] = {
         for one in (LeaderSelector, RackAwareReplicaSelector)
     },
 }
-"""The built-in implementations by Kafka's class names; an unset config means the leader."""
+"""The built-in implementations, by Kafka's class names. If the config is not set, the leader is selected."""
 
 
 class OfferedSelectors:
     """The selectors that this process offers, by name."""
 
     def __init__(self, given: Mapping[str, MakeSelector] | None = None) -> None:
-        """``given`` selectors override installed ones, but not the built-in ones."""
+        """``given`` selectors override installed selectors, but not the built-in selectors."""
         self._given = {**(given or {}), **_SHIPPED}
 
     def check(self, name: str) -> None:
@@ -151,8 +152,8 @@ class OfferedSelectors:
             raise InvalidConfigError(self._not_offered(name))
 
     def make(self, name: str, configs: Mapping[str, str]) -> ReplicaSelector:
-        """The selector of that name, configured with the settings of the cluster. For a name that this process
-        does not offer, the leader's selector, with a log message (KIP-392 treats the selection as a
+        """Make the selector of that name, configured with the settings of the cluster. If this process does not
+        offer the name, returns the leader's selector, with a log message (KIP-392 treats the selection as a
         recommendation).
 
         Raises: InvalidConfigError when the class is not a ReplicaSelector, or cannot be made or configured.
@@ -191,11 +192,11 @@ class OfferedSelectors:
 
 
 def _declared() -> Iterator[importlib.metadata.EntryPoint]:
-    """Selectors of installed packages. The working folder is not searched, though its folders may look like
+    """Selectors of installed packages. The working folder is not searched, because its folders may look like
     packages.
     """
     here = set()
-    with suppress(OSError):  # it may be gone
+    with suppress(OSError):  # the working folder may be deleted
         here.add(os.path.realpath(""))
     path = [folder for folder in sys.path if folder and os.path.realpath(folder) not in here]
     for distribution in importlib.metadata.distributions(path=path):

@@ -1,9 +1,10 @@
 """The throttle of reassignments (``follower.replication.throttled.rate``), shared by all drivers.
 
 In Kafka the copying broker holds the token bucket. Here any number of drivers copy to a broker at the same time,
-so the bucket is a file in the broker's root: the time, by that storage's clock, until which all booked copies are
-paid for. A driver books by creating the next version exclusively, and waits until its copy is paid for. If two
-drivers compete, one creates the version, and the other books after it. A driver that dies wastes only its booking.
+so the bucket is a file in the broker's root. The file contains the time, by that storage's clock, at which all
+booked copies are paid for. A driver books by creating the next version exclusively, and waits until its copy is
+paid for. If two drivers compete, one driver creates the version, and the other driver books after it. A driver
+that dies wastes only its booking.
 
 If the files cannot be read or written, each process limits itself to its own share of the rate.
 """
@@ -22,7 +23,7 @@ from stratalog.partitions.replica import Replica
 from stratalog.partitions.store import Store
 
 _MOST_BYTES = 8 * 1024**3
-"""The greatest plausible booking; a larger one comes from a foreign writer."""
+"""The greatest plausible booking; a larger booking was made by a foreign writer."""
 _MOST_DIGITS = 20
 _TOO_LONG = -1.0
 _KEPT = 8
@@ -31,7 +32,7 @@ _KEPT = 8
 
 class SharedThrottle:
     """Limits copies of all drivers to one broker to ``bytes_per_s``, after a burst of one second. Picklable: each
-    unpickled copy waits as long as this one.
+    unpickled copy waits as long as this object.
     """
 
     def __init__(self, bytes_per_s: float, clock: Clock, processes: int = 1, most_s: float | None = None) -> None:
@@ -73,8 +74,8 @@ class SharedThrottle:
 
     def _book(self, store: Store, home: str, size_bytes: int) -> float | None:
         """The seconds to wait before the copy; None if another driver booked first. A copy without a limit on its
-        wait starts once it is itself paid for. A copy with such a limit starts once earlier bookings are paid for,
-        and later copies wait for it.
+        wait starts once its own booking is paid for. A copy with such a limit starts once all earlier bookings are
+        paid for, and later copies wait until its booking is paid for.
 
         Raises: StratalogError.
         """
@@ -109,7 +110,7 @@ class SharedThrottle:
 
 
 def _read(store: Store, name: str) -> int:
-    """The time until which bookings are paid for; 0 if the file is gone or unreadable."""
+    """The time at which all bookings are paid for; 0 if the file is gone or unreadable."""
     try:
         text = read_bounded(store, name, _MOST_DIGITS)
     except FileNotFoundError:

@@ -1,9 +1,9 @@
-"""Snapshots of one partition on its replicas: selecting the valid one, and fetching it (KIP-630).
+"""Snapshots of one partition on its replicas: selects the valid snapshot, and fetches it (KIP-630).
 
-One replica, the leader's, makes a snapshot, and the others fetch its bytes (in Kafka each replica makes its own).
-A follower in sync gets the snapshot from the run that made it, or from the next ``replicate``; appends never wait
-for a snapshot. A follower whose log ends below the log start fetches the snapshot first: it starts its log at the
-snapshot's end, and only then copies files.
+The leader makes a snapshot, and the other replicas fetch its bytes. (In Kafka each replica makes its own
+snapshot.) A follower in sync gets the snapshot from the run that made it, or from the next ``replicate``; appends
+never wait for a snapshot. A follower whose log ends below the log start fetches the snapshot first. It starts its
+log at the snapshot's end, and then copies files.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId
 
 
 def checkpoints_of(log: ReplicaLog, until: int | None = None) -> list[tuple[CheckpointName, StoredObject]]:
-    """The snapshots of the history that the replica's log follows, by end offset; up to the end offset ``until``
-    if given. Snapshots of a history that an unclean election abandoned are left out.
+    """The snapshots of the replica's history, by end offset; up to the end offset ``until`` if given. Snapshots of
+    a history that an unclean election has abandoned are not included.
     """
     return [
         (name, stored)
@@ -58,13 +58,14 @@ def _latest_usable(replica: Replica, checkpoints: Sequence[StoredObject]) -> Usa
 
 
 def latest_snapshot(replica: Replica, log: ReplicaLog, until: int | None = None) -> Snapshot | None:
-    """The snapshot of ``usable_snapshot``, without the damaged ones."""
+    """The usable snapshot of ``usable_snapshot``."""
     return usable_snapshot(replica, log, until).snapshot
 
 
 def snapshot_ahead(replica: Replica, log: ReplicaLog) -> Snapshot | None:
-    """The greatest verified snapshot of the replica if it ends beyond the log: the replica has fetched it, but its
-    log does not start at the snapshot's end yet (KIP-630, "Changes to Leader Election"). Otherwise None.
+    """The greatest verified snapshot of the replica, if it ends beyond the replica's log: the replica has fetched
+    the snapshot, but does not yet start its log at the snapshot's end (KIP-630, "Changes to Leader Election").
+    Otherwise None.
 
     Raises: see ``stratalog.snapshots.reader.latest_usable``.
     """
@@ -81,8 +82,9 @@ def snapshot_ahead(replica: Replica, log: ReplicaLog) -> Snapshot | None:
 
 
 def repair_snapshot(replicas: PartitionReplicas, replica: Replica, log: ReplicaLog) -> SnapshotId | None:
-    """Copy the greatest snapshot of the replica's history that verifies on another live replica, if the replica's
-    own usable snapshots end before it. Returns None if no other replica has a better snapshot.
+    """Copy a snapshot from another live replica: the greatest snapshot of the replica's history that is intact
+    there, if the replica's own usable snapshots end before it. Returns None if no other replica has a better
+    snapshot.
 
     A damaged file of the same name is deleted only when the complete copy is staged and checked.
 
@@ -125,8 +127,8 @@ def uncompressed_bytes(replica: Replica, stored: StoredObject) -> int:
 
 
 def newest_id(log: ReplicaLog, until: int | None = None) -> SnapshotId | None:
-    """The greatest snapshot of the replica's log, judged by name alone, with an end offset up to ``until``; None
-    without one.
+    """The greatest snapshot of the replica's log with an end offset up to ``until``, judged by name alone; None if
+    there is none.
     """
     return max((SnapshotId.of(name) for name, _ in checkpoints_of(log, until)), default=None)
 
@@ -145,8 +147,8 @@ def outdated_files(replica: Replica, log: ReplicaLog, view: PartitionView) -> li
 
 
 def repair_if_damaged(replicas: PartitionReplicas, replica: Replica, log: ReplicaLog) -> tuple[ReplicaLog, Usable]:
-    """The replica's log and snapshots. Calls ``repair_snapshot`` first if the latest snapshot is damaged,
-    or all are gone. Raises: see ``repair_snapshot``.
+    """Return the replica's log and snapshots. Calls ``repair_snapshot`` first if the latest snapshot is damaged,
+    or if all snapshots are gone. Raises: see ``repair_snapshot``.
     """
     usable = usable_snapshot(replica, log)
     gone = usable.snapshot is None and log.local_start > 0
@@ -157,10 +159,10 @@ def repair_if_damaged(replicas: PartitionReplicas, replica: Replica, log: Replic
 
 
 def check_start_is_covered(replicas: PartitionReplicas, replica: Replica, log: ReplicaLog) -> None:
-    """Check that, if snapshots replace the records below the local start of the replica's log, one of them is
-    intact. If none is, copy one from another replica first.
+    """If snapshots replace the records below the local start of the replica's log, check that one of them is
+    intact. If none is intact, copy a snapshot from another replica first.
 
-    Raises: CorruptSegmentError naming the damaged one; see ``repair_snapshot``.
+    Raises: CorruptSegmentError naming the damaged snapshot; see ``repair_snapshot``.
     """
     log, usable = repair_if_damaged(replicas, replica, log)
     end = 0 if usable.snapshot is None else usable.snapshot.snapshot_id.end_offset
@@ -176,8 +178,8 @@ def fetch_latest(replicas: PartitionReplicas, follower: Replica) -> FetchedSnaps
     whose own snapshot is damaged first gets a copy from another replica.
 
     Raises: FencedLeaderEpochError when the view is stale, UnknownLeaderEpochError when the leader's folder is
-        behind it, UnknownTopicOrPartitionError when the folder is gone; CorruptionError kinds; RetriableError
-        kinds. After an error the fetched chunks stay, and the next call continues from them.
+        behind the view, UnknownTopicOrPartitionError when the folder is gone; CorruptionError kinds;
+        RetriableError kinds. After an error the fetched chunks stay, and the next call continues from them.
     """
     leader = replicas.leader
 

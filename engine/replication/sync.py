@@ -73,7 +73,7 @@ class SyncOptions:
     """Options of a sync."""
 
     copies: Runner
-    """Runs the copies of one task."""
+    """Runs the copies of a task."""
     remote: RemoteTail | None = None
     """The remote log; None if the topic is not tiered, or all followers are members of the ISR and do not need it.
     """
@@ -111,19 +111,19 @@ class Synced:
 def sync_followers(
     replicas: PartitionReplicas, followers: Sequence[int], options: SyncOptions
 ) -> tuple[ReplicaLog, list[Outcome[int, Synced]]]:
-    """Make the logs of these followers equal to the leader's, by copying whole files under their own names. The
+    """Make the logs of these followers equal to the leader's, by copying complete files under their own names. The
     failure of one follower does not affect another.
 
-    Returns the leader's log, as listed after all followers, and the outcome of each follower: Synced, or Failed
-    with FencedLeaderEpochError kinds or StaleBrokerError when the view is stale; CorruptionError kinds, whose
-    ``broker_id`` names the damaged storage; RemoteNotReadyError; SourceChangedError when the leader's files kept
-    changing; StorageError kinds.
+    Returns the leader's log, as listed after all followers, and the outcome of each follower. An outcome is
+    Synced, or Failed with FencedLeaderEpochError kinds or StaleBrokerError when the view is stale; CorruptionError
+    kinds, whose ``broker_id`` names the damaged storage; RemoteNotReadyError; SourceChangedError when the leader's
+    files kept changing; StorageError kinds.
 
     Raises: errors of listing the leader (see ``leader_log``); see ``check_reaches_remote``.
     """
     listed: dict[int, Listing] = {}
     outcomes: list[Outcome[int, Synced]] = []
-    # List the followers first: the leader, listed later, is behind none of them.
+    # List the followers first: then the leader, listed later, is not behind any of them.
     for outcome in options.copies.run(lambda follower: list_follower(replicas, follower), followers):
         match outcome:
             case Done(follower, listing):
@@ -152,8 +152,8 @@ def list_follower(replicas: PartitionReplicas, follower_id: int) -> Listing:
 
 
 def resolve_follower(follower: Replica, listing: Listing, log: ReplicaLog) -> ReplicaLog:
-    """The follower's log under its leader's lineage. If its last file equals the leader's in name and size, the
-    leader's log gives its end, so no file of an idle follower is opened.
+    """The follower's log under its leader's lineage. If its last file has the name and size of the leader's last
+    file, the leader's log gives the end, so no file of an idle follower is opened.
     """
     ends = {(link.name, link.file.object.size_bytes): link.end for link in log.chain}
 
@@ -181,7 +181,7 @@ def _sync(
             with writes_of(follower, replicas.leader), under_known_rules(replicas, follower):
                 done = _sync_once(replicas, follower_id, options, before, log, copied)
             return replace(done, copied_files=files, copied_bytes=size_bytes)
-        except SourceChangedError as error:  # the leader deleted a file: start again, never skip the file
+        except SourceChangedError as error:  # the leader deleted a file: start again, and never skip the file
             change = error
         before = list_follower(replicas, follower_id)
         log = leader_log(replicas)
@@ -217,7 +217,7 @@ def _sync_once(
     if lacks_snapshot:
         fetch_latest(replicas, follower)
 
-    # 4. Copy. A follower outside the ISR also gets files that it has lost. A member must not have lost any.
+    # 4. Copy. A follower outside the ISR also gets files that it has lost. A member must have lost none.
     missing = missing_files(leader, follower, mine, log)
     if follower_id in replicas.view.isr and first_lost(mine, log, missing) is not None:
         # The high watermark may have passed the follower's log end since the first listing: list it again.
@@ -266,13 +266,13 @@ def _sync_once(
 
 
 def _is_throttled(replicas: PartitionReplicas, follower_id: int) -> bool:
-    """Whether the replica is joining, and no append waits for it yet."""
+    """Whether the replica is being added, so that no append waits for it yet."""
     return follower_id in replicas.view.joining and follower_id not in replicas.acknowledging
 
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """A sync that found nothing to do, and the logs that it compared."""
+    """A sync that found nothing to do. Has the logs that it compared."""
 
     given: tuple[object, ...]
     follower: weakref.ref[Listing]
@@ -300,7 +300,7 @@ def _still_done(
 
 
 def leader_offsets(replicas: PartitionReplicas, log: ReplicaLog, remote: RemoteTail | None) -> LeaderOffsets:
-    """The leader's answer, from this log, to a follower that asks for its start offset."""
+    """The leader's answer, from this log, to a follower that asks for the start offset."""
     return LeaderOffsets(
         log_start=replicas.view.log_start_offset,
         local_start=log.local_start,
@@ -317,8 +317,8 @@ def _start(
     log: ReplicaLog,
     options: SyncOptions,
 ) -> tuple[ReplicaLog, int]:
-    """Returns the follower's log, after it started over or bootstrapped if necessary, and the bytes of the
-    leader's files that it leaves to the remote tier.
+    """Start the follower over or bootstrap it, if necessary. Returns the follower's log after that, and the bytes
+    of the leader's files that the follower leaves to the remote tier.
     """
     if options.snapshots and mine.log_end < max(replicas.view.log_start_offset, log.local_start):
         started = _start_at_snapshot(replicas, follower, log)
@@ -329,7 +329,7 @@ def _start(
         leader_offsets(replicas, log, remote),
         fetch_offset=mine.log_end,
         follower_is_empty=not mine.chain,
-        # An empty member of the ISR has lost records: report that, do not fill it again.
+        # An empty member of the ISR has lost records: report that, and do not fill it again.
         last_tiered=LastTiered.NEVER if follower.broker_id in replicas.view.isr else options.last_tiered,
     )
     match origin:
@@ -355,7 +355,7 @@ def _start(
             f"{follower} has dropped everything below offset {mine.local_start}, but its leader's log ends at "
             f"{log.log_end}, so it cannot follow; reassign the replica to another broker, or away and back"
         )
-    # Create the register before the first copy: it immediately discards everything below it (V12 of the attack).
+    # Create the register before the first copy: the register immediately discards everything below it.
     follower.store.create(follower.path(LocalStartName(offset)), state)
     avoided = 0
     if isinstance(origin, FromRemote):
@@ -364,9 +364,9 @@ def _start(
 
 
 def _start_at_snapshot(replicas: PartitionReplicas, follower: Replica, log: ReplicaLog) -> ReplicaLog | None:
-    """Start a follower that has none of the leader's current log: it fetches the snapshot first, and begins its
-    log at the snapshot's end (KIP-630, "Changes to Leader Election"). Returns None when no snapshot replaces the
-    records that the follower lacks.
+    """Start a follower that has none of the leader's current log. The follower fetches the snapshot first, and
+    begins its log at the snapshot's end (KIP-630, "Changes to Leader Election"). Returns None when no snapshot
+    replaces the records that the follower lacks.
     """
     fetched = fetch_latest(replicas, follower)
     start = 0 if fetched is None else fetched.snapshot_id.end_offset
@@ -421,7 +421,7 @@ def missing_files(leader: Replica, follower: Replica, mine: ReplicaLog, log: Rep
 
 
 def _check_other_size(leader: Replica, follower: Replica, mine: ReplicaLog, link: Link, held: DataFile) -> None:
-    """Raises: CorruptSegmentError, unless the follower's file is valid too, or not part of its log."""
+    """Raises: CorruptSegmentError, unless the follower's file is also valid, or is not part of its log."""
     if not mine.holds(held.name) and _needless(mine, link):
         return  # a zombie may have written it, after retention or a merge freed the name
     leader.segment(link.file)  # a truncated file has no footer
@@ -441,8 +441,8 @@ def _needless(mine: ReplicaLog, link: Link) -> bool:
 
 def _merged_over(mine: ReplicaLog, link: Link) -> bool:
     """Whether merged segments of the follower replace the leader's file: one segment of the same generation, or
-    any number of later generations. A segment of an earlier generation does not replace it, because it has records
-    that a rule has removed.
+    any number of segments of later generations. A segment of an earlier generation does not replace the file,
+    because the segment has records that a rule has removed.
     """
     over = mine.over(link.start, link.end)
     if not over or over[0].start > link.start or over[-1].end < link.end:
@@ -469,8 +469,8 @@ def _groups(links: Sequence[Link]) -> Iterator[list[Link]]:
 def _copy(leader: Replica, follower: Replica, group: list[Link], copies: Runner) -> None:
     """Stage and check all bytes, then name the files; files before a failed one are named.
 
-    The store reads exactly the listed object: a name that was freed meanwhile and created again with other bytes
-    is not copied (I2, I8), so the leader is not listed again (protocol section 3, step 4).
+    The store reads exactly the listed object, never other bytes under the same name (I2, I8), so the leader is not
+    listed again (protocol section 3, step 4).
 
     Raises: CorruptSegmentError when the leader returned other bytes than were written; LogGapError,
         SourceChangedError; StorageError kinds.

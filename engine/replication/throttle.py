@@ -1,9 +1,9 @@
 """A limit on the bytes per second that copies move: a token bucket on the injected clock.
 
 A copy spends its bytes first, then waits until they are paid for. The bucket holds the bytes of one second, and is
-full at the beginning. One spending (a group of files) may exceed it, and waits for the rest. All threads of a
-process share a bucket. A pickled bucket starts anew in its process, so tasks in other processes each get a share
-(``shared_by``).
+full at the beginning. A copy (of a group of files) may spend more than the bucket holds, and waits for the rest.
+All threads of a process share a bucket. A pickled bucket starts anew in its process, so tasks in other processes
+each get a share (``shared_by``).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Throttle:
 
     def borrow(self, size_bytes: int, within_s: float) -> bool:
         """Wait until earlier spending is paid for, then spend. ``size_bytes`` bytes may then move immediately, and
-        the next caller waits until they are paid for. Returns False, without waiting or spending, if that would
-        take longer than ``within_s`` seconds.
+        the next caller waits until they are paid for. Returns False, without waiting or spending, if the wait
+        would be longer than ``within_s`` seconds.
         """
         with self._turn:
             now = self._clock.monotonic_s()
@@ -65,7 +65,7 @@ class Throttle:
 
 
 def checked_rate(bytes_per_s: float) -> float:
-    """The rate. Raises: InvalidCallError for one that is not above 0."""
+    """Return the rate. Raises: InvalidCallError for a rate that is not above 0."""
     if not bytes_per_s > 0:
         raise InvalidCallError(
             f"a throttle of {bytes_per_s:g} bytes per second would copy nothing: give more than 0"

@@ -14,8 +14,8 @@ REMEDY = (
 
 
 def unreadable(what: str, start: int, end: int | None, why: object) -> CorruptSegmentError:
-    """The error for records ``[start, end)`` of the partition ``what`` in a file that ``why`` names; one line.
-    ``end`` is None if only the unreadable file has it.
+    """The error for records ``[start, end)`` of the partition ``what``, in one line. ``why`` names the file.
+    ``end`` is None if only the unreadable file shows the end.
     """
     offsets = f"offsets from {start} on" if end is None else f"offsets [{start}, {end})"
     return CorruptSegmentError(f"{what}: {offsets} cannot be read: {' '.join(str(why).split())}")
@@ -34,7 +34,7 @@ class PassedOver:
 
     @contextmanager
     def copy(self) -> Iterator[None]:
-        """A context in which to read one copy. Damage ends the block and is recorded."""
+        """Return a context in which to read one copy. Damage ends the block and is recorded."""
         try:
             yield
         except CorruptionError as error:

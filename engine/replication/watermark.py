@@ -1,4 +1,4 @@
-"""The high watermark: advances only by proof, and is recorded on every replica that has reached it."""
+"""Advances the high watermark. It advances only by proof, and is recorded on every replica that has reached it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from stratalog.partitions.runner import Runner, side_by_side
 def record_high_watermark(replica: Replica, epoch: int, offset: int) -> None:
     """Record on a replica that has joined ``epoch`` that the high watermark reached ``offset``.
 
-    Call this only after these checks. Under one view, the replicas of the ISR and those being added have joined
-    and have the log up to ``offset``; and a linearizable read has found the view unchanged.
+    Call this only after two checks. First, under one view, the replicas of the ISR and the replicas being added
+    have joined, and have the log up to ``offset``. Second, a linearizable read has found the view unchanged.
     """
     replica.store.create(replica.path(WatermarkName(offset, epoch)), b"")
 
 
 def with_known_watermark(replicas: PartitionReplicas, log: ReplicaLog) -> ReplicaLog:
-    """The leader's log. If the leader has no high watermark, because its registers are gone or nothing was ever
-    acknowledged, that of the other members of the ISR is used."""
+    """Return the leader's log with a high watermark. If the leader has none, because its registers are gone or
+    nothing was ever acknowledged, the high watermark of the other members of the ISR is used."""
     if log.listing.watermarks or not log.chain:
         return log
     known = log.high_watermark
@@ -37,12 +37,12 @@ def with_known_watermark(replicas: PartitionReplicas, log: ReplicaLog) -> Replic
 
 def advance_high_watermark(replicas: PartitionReplicas, offset: int, copies: Runner) -> None:
     """Record the high watermark on the leader, where readers and followers find it, then concurrently on the other
-    brokers that the acknowledgement needed. An unreachable broker learns it at its next sync.
+    brokers that the acknowledgement needed. An unreachable broker gets it at its next sync.
 
     Raises: errors of writing to the leader.
     """
-    # The leader first (!): if a follower knew a higher watermark than the leader, that would mean that the leader
-    # has lost files.
+    # The leader first (!): a higher watermark on a follower than on the leader would mean that the leader has lost
+    # files.
     with writes_of(replicas.leader):
         record_high_watermark(replicas.leader, replicas.epoch, offset)
 

@@ -9,7 +9,7 @@ bad_rows       finds rows that the topic cannot store, by SQL expressions
 frame_tasks    feeds a frame's rows to append tasks: a few rows from the driver, many by a shuffle
 narrow         larger batches for narrow records
 worker_garbage   garbage collections in Python workers, without the objects of modules
-append_frame, read_frame   appends a DataFrame; makes one from a read plan or from snapshots
+append_frame, read_frame   appends a DataFrame; makes a DataFrame from a read plan or from snapshots
 reducing       snapshots of partitions that are larger than a task's memory
 views          temporary views and table functions of topics and of the cluster's state
 catalog        a topic in a catalog: its Delta table, and a view of both tiers
@@ -24,7 +24,7 @@ task_frame     the same read by Python tasks, if a provider gives the credential
 format         Spark's format ``stratalog``: ``stream_source`` reads streams (``stream_columns``,
                ``stream_limits``), ``stream_sink`` and ``batch_sink`` append, and ``batch_sink`` also reads batches
 stream_writer  appends a stream's batches of any size (``foreachBatch``)
-given_rows     makes records, on the driver, of a sink's rows with Kafka's columns or those of a typed topic
+given_rows     makes records on the driver from a sink's rows with Kafka's columns or a typed topic's columns
 short_errors   errors of the format without Python's stack
 range_stream   the batches of a stream as scans: its source carries ranges of offsets
 sink_tasks     the appends of sinks on executors; sink_rows: rows that the driver appends

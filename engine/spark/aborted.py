@@ -15,12 +15,12 @@ _OF_NO_KIND = ("SparkException", "UnknownException", "SparkConnectGrpcException"
 
 
 def why_aborted(error: BaseException) -> str | None:
-    """The reason why Spark aborted a job, in one line: executors or workers were lost too often, the job was
-    cancelled, or the JVM or server is gone. None for all errors that a retry would not fix: an exception in
-    Python, or an expression that fails on a record.
+    """Return in one line why Spark aborted a job: executors or workers were lost too often, the job was cancelled,
+    or the JVM or server is gone. Return None for an error that a retry would not fix, such as an exception in
+    Python or an expression that fails on a record.
 
-    Recognizes errors by the modules of their types, without importing these: not every client of Spark Connect has
-    py4j, nor every classic session gRPC.
+    Errors are recognized by the modules of their types. These modules are not imported, because some clients of
+    Spark Connect lack py4j, and some classic sessions lack gRPC.
     """
     packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
     if "py4j" in packages and hasattr(error, "java_exception"):
@@ -37,7 +37,7 @@ def why_aborted(error: BaseException) -> str | None:
 
 @contextmanager
 def aborted_as(kind: type[StratalogError], consequence: str) -> Iterator[None]:
-    """Raises ``kind`` if Spark aborts a job in the block."""
+    """Raise ``kind`` if Spark aborts a job in the block."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Appends a DataFrame to a topic: its rows as records, one append per partition on the executors."""
+"""Appends the rows of a DataFrame to a topic as records, with one append per partition on the executors."""
 
 from __future__ import annotations
 
@@ -55,20 +55,21 @@ def append_frame(
 ) -> Report:
     """Append all rows of ``frame`` to ``topic``, one append per partition with rows.
 
-    With ``who`` the append is idempotent: one producer and sequence are appended once, however often this is
-    called (an application id and a batch id, for example), even if the topic has since got more partitions: rows
-    without a given partition go to the partition of the first try. Other rows under the same producer and sequence
-    are refused, unless ``who`` accepts changed replays. A row without a timestamp gets the time of the append,
-    which does not count as a difference. ``order_by`` sorts the rows of a partition by columns of the record
-    (``timestamp``, ``key``, ``value.x``); otherwise their order is the shuffle's. A bad record refuses the append
-    before anything is written; with ``bad_records`` it is left out, counted in the report, and appended to the
-    topic for bad records, if any (``bad_record_lane``). ``on_unknown_field``: see
-    ``stratalog.engine.records.unknown_fields``. ``dry_run`` checks the records, and counts them by partition.
-    ``probed`` is the metadata as just read, after a probe of the roots.
+    With ``who`` the append is idempotent: the rows of one producer and sequence (for example, an application id
+    and a batch id) are appended once, however often this function is called. If the topic has got more partitions
+    since the first try, rows without a given partition still go to the partition of the first try. Other rows
+    under the same producer and sequence are refused, unless ``who`` accepts changed replays. A row without a
+    timestamp gets the time of the append; this time may differ in a replay. ``order_by`` sorts the rows of a
+    partition by columns of the record (``timestamp``, ``key``, ``value.x``); otherwise the shuffle determines
+    their order. If a record is bad, the append is refused before anything is written. With ``bad_records``, bad
+    records are instead left out, counted in the report, and appended to the topic for bad records, if any
+    (``bad_record_lane``). ``on_unknown_field``: see ``stratalog.engine.records.unknown_fields``. ``dry_run``
+    checks the records, and counts them by partition. ``probed`` is the metadata that the caller has just read,
+    after a probe of the roots.
 
-    Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidRecordError, InvalidCallError, and errors of
-        reading the metadata, or the log ends of a topic that has grown, before anything is written; any other
-        error is a failure of its partition in the report.
+    Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidRecordError, InvalidCallError, and errors from
+        reading the metadata or the log ends of a topic that has grown. All of these are raised before anything is
+        written; the report has any other error as the failure of a partition.
     """
     check_frame(topic, frame)
     if probed is not None or dry_run:
@@ -167,7 +168,7 @@ def records_of_frame(
     bad_records: LeaveOut | None = None,
     on_unknown_field: OnUnknownField = "fail",
 ) -> FrameRecords:
-    """The rows of ``frame`` as records of ``topic``, for another writer to append.
+    """Return the rows of ``frame`` as records of ``topic``, which another writer can append.
 
     Raises: UnknownTopicOrPartitionError, InvalidRecordError, InvalidCallError.
     """

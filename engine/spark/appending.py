@@ -61,11 +61,11 @@ _TIMES = ("timestamp", "timestamp_ntz", "date", "void")
 
 @dataclass(frozen=True, slots=True)
 class RecordColumns:
-    """The expressions of a DataFrame that make the records. ``value`` None: all declared columns (typed topics),
-    or the column ``value``.
+    """The expressions that make records from a DataFrame. If ``value`` is None, the value is all declared columns
+    (typed topics), or the column ``value``.
 
-    Callers with an older schema continue after the topic's schema has grown: added columns may be absent, and
-    structs may lack trailing nullable fields; the records have null in their place.
+    Callers with an older schema can continue after the topic's schema has grown: added columns may be absent, and
+    structs may lack trailing nullable fields. The records have nulls for missing columns and fields.
     """
 
     key: ColumnOrName | None = None
@@ -75,8 +75,8 @@ class RecordColumns:
     timestamp: ColumnOrName | None = None
 
     def of(self, frame: DataFrame, value: DataType) -> RecordColumns:
-        """The given columns; if none is named, the record columns of a frame that has them (``key``, ``value``,
-        ``headers``, ``timestamp``, ``partition``).
+        """Return the given columns. If none is given, return the record columns that the frame has (``key``,
+        ``value``, ``headers``, ``timestamp``, ``partition``).
         """
         if any(one is not None for one in (self.key, self.value, self.partition, self.headers, self.timestamp)):
             return self
@@ -102,13 +102,13 @@ def to_records(
     keys_required: bool = False,
     bad_records: LeaveOut | None = None,
 ) -> DataFrame:
-    """The record columns of a topic, and the partition of each row.
+    """Return the record columns of a topic, and the partition of each row.
 
-    A partition that the caller does not give is a hash of the key, by the topic's ``partitioner``; for a null key,
-    it is Spark's hash of the value, so that a recomputed task gives the same row the same partition.
+    If the caller does not give a partition, it is a hash of the key, by the topic's ``partitioner``. For a null
+    key, it is Spark's hash of the value, so that a recomputed task gives the same row the same partition.
 
-    ``bad_rows`` defines bad rows; with ``bad_records``, columns of other types are cast, and the bad rows keep a
-    reason, so that the tasks of the append leave them out. ``keys_required``: rows without a key are bad.
+    ``bad_rows`` defines bad rows. With ``bad_records``, columns of other types are cast, and each bad row gets a
+    reason, so that the append's tasks leave the row out. With ``keys_required``, rows without a key are bad.
 
     Raises: InvalidRecordError naming the column that is missing or of another type.
     """
@@ -193,7 +193,7 @@ def _named(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
 def _typed(
     frame: DataFrame, column: ColumnOrName, wanted: DataType, what: str, path: str, rules: RowRules
 ) -> Column:
-    """The column cast to the declared type; only text to bytes is cast implicitly."""
+    """Return the column with the declared type. The only implicit cast to another type is from text to bytes."""
     expression = _named(frame, column, what)
     with _analysed(what):
         given = frame.select(expression.alias("c")).schema[0].dataType
@@ -228,7 +228,9 @@ def _time(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
 
 
 def _without_void(given: DataType, wanted: DataType) -> DataType:
-    """The type, with ``void`` replaced by the declared type at any depth, as Spark's INSERT casts nulls."""
+    """The type, with ``void`` replaced by the declared type at any depth; Spark's INSERT casts nulls in the same
+    way.
+    """
     if isinstance(given, NullType):
         return nullable(wanted)
     if isinstance(given, StructType) and isinstance(wanted, StructType):
@@ -380,7 +382,7 @@ def run_appends(
 
 
 def in_order(records: DataFrame, order_by: Sequence[str]) -> DataFrame:
-    """The records, with each partition in one task, sorted by columns of the record if any are given.
+    """Return the records, with each partition in one task, sorted by the given columns of the record, if any.
 
     Raises: InvalidRecordError naming a missing column.
     """
@@ -388,7 +390,7 @@ def in_order(records: DataFrame, order_by: Sequence[str]) -> DataFrame:
         return records
     with _analysed(f"order_by {list(order_by)}"):
         late = [F.col(name).asc_nulls_last() if name == "timestamp" else name for name in order_by]
-        ordered = records.sortWithinPartitions(*late)  # the append gives a null timestamp its own time
+        ordered = records.sortWithinPartitions(*late)  # a null timestamp becomes the time of the append
         ordered.schema  # noqa: B018 - analysis happens here, at the latest
         return ordered
 
@@ -402,7 +404,7 @@ def by_partition(rows: pa.Table, partitions: pa.ChunkedArray) -> dict[int, list[
 
 
 def count_records(records: DataFrame, *, by_reason: bool = False) -> dict[tuple[int, str | None], int]:
-    """The number of records of each partition; ``by_reason``: bad records are counted separately, by reason.
+    """Count the records of each partition. With ``by_reason``, bad records are counted separately, by reason.
 
     Raises: InvalidRecordError, see ``run_appends``; RetriableError when Spark aborted the job.
     """

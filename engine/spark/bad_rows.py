@@ -1,17 +1,18 @@
-"""Finds rows of a DataFrame that cannot become records of their topic, by expressions, before the shuffle.
+"""Finds the rows of a DataFrame that cannot become records of their topic. Expressions find them before the
+shuffle.
 
     partition    missing, or not one of the topic's
-    key, value   a cast to the declared type loses information, if bad rows are left out: text without such a value
-                 (Spark's ``try_cast``), a number that changes, bytes that are not text
+    key, value   if bad rows are left out: a cast to the declared type loses information (a text that Spark's
+                 ``try_cast`` cannot convert, a number that changes, or bytes that are not text)
     required     a field that is declared NOT NULL is null
     no key       in a topic that keeps the latest record of each key
-    too large    its texts and bytes exceed the memory of readers (for types with lists or maps, whose widths cost
-                 too much to compute here, a task of the append checks)
+    too large    the row's texts and bytes exceed the memory of readers (for types with lists or maps, whose size
+                 costs too much to compute here, a task of the append checks it)
     corrupt      the column ``_corrupt_record`` (``spark.sql.columnNameOfCorruptRecord``) is not null: Spark's
                  reader of JSON or CSV could not parse the line
 
-If bad records refuse the append, such a row fails the job before the first byte is written; otherwise it goes to
-its task with a reason, in the column ``bad_records.ERRORS``, and is left out there.
+If bad records are not left out, such a row fails the job before the first byte is written. Otherwise the row goes
+to its task with a reason, in the column ``bad_records.ERRORS``, and the task leaves it out.
 """
 
 from __future__ import annotations
@@ -56,13 +57,14 @@ class RowRules:
 
     frame: DataFrame
     leave_out: LeaveOut | None
-    """None means that a bad row refuses the append, and that columns of other types are refused before the job."""
+    """None means that a bad row makes the append fail, and that columns of other types are refused before the job.
+    """
     _bad: list[tuple[str, Column, Column | None]] = field(default_factory=list)
     _given: dict[str, Column] = field(default_factory=dict)
     _text: Column | None = None
 
     def bad(self, reason: str, where: Column, detail: Column | None = None) -> None:
-        """Rows for which ``where`` is true are bad."""
+        """Add a rule: the rows for which ``where`` is true are bad."""
         self._bad.append((reason, where, detail))
 
     def given(self, name: str, column: Column) -> None:
@@ -92,8 +94,8 @@ class RowRules:
                 self.bad(missing(path), where)
 
     def fitted(self, column: Column, given: DataType, wanted: DataType, path: str) -> Column | None:
-        """A column cast to another type, row by row; None if bad rows are refused, or the type has no unambiguous
-        cast, such as from numbers to times.
+        """Return a column cast to another type, row by row. Return None if bad rows are refused, or if no cast is
+        unambiguous (from numbers to times, for example).
         """
         if self.leave_out is None:
             return None
@@ -134,7 +136,7 @@ class RowRules:
         return F.when(column.isNotNull(), F.struct(*fields))
 
     def refusing(self, partition: Column, key: Column, what: str) -> Column:
-        """The partition of a row, an expression that fails for a bad row."""
+        """The partition of a row, as an expression that fails for a bad row."""
         named = F.to_json(F.struct(key.alias("key")), {"ignoreNullFields": "false"})
         fails = []
         for reason, where, _ in self._bad:
@@ -158,7 +160,9 @@ class RowRules:
         return F.struct(*fields)
 
     def _places(self) -> list[Column]:
-        """The origin of a row of a topic, from the columns of Spark's Kafka source, or of this format."""
+        """The topic, partition and offset from which a row was read, if the frame has these columns of Spark's
+        Kafka source or of this format.
+        """
         kinds = {"topic": "string", "partition": "int", "offset": "bigint"}
         return [
             self.frame[identifier(name)].try_cast(kind).alias(name)
@@ -188,7 +192,7 @@ def nullable(kind: DataType) -> DataType:
 
 
 def _missing(column: Column, kind: DataType, path: str) -> list[tuple[str, Column]]:
-    """Where required fields are null."""
+    """The name of each required field, and a condition that is true where the field is null."""
     found: list[tuple[str, Column]] = []
     if isinstance(kind, StructType):
         for of in kind:

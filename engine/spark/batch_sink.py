@@ -1,15 +1,15 @@
 """``df.write.format("stratalog")``, ``INSERT INTO`` and ``spark.read.format("stratalog")``: batches, both ways.
 
-A write is one append to one topic, as ``stream_sink`` makes one append per batch. Tasks append rows that
-``Cluster.records`` has partitioned, under one producer and sequence, so a task that runs twice appends once; the
-driver appends other rows, each of which names its partition, and acknowledges all. A failed write may have
+A write is one append to one topic, as ``stream_sink`` makes one append per batch. Tasks append the rows that
+``Cluster.records`` has partitioned, under one producer and sequence, so a task that runs twice appends once. The
+driver appends other rows, each of which names its partition, and acknowledges all appends. A failed write may have
 appended to some partitions: with the options ``producer`` and ``sequence`` it can be repeated.
 
-A read is pinned by its DataFrame's first query: Spark 4.1 and 4.2 keep the plan in the source
-(``PythonDataSourceV2.readInfo``), which all scans of a DataFrame share (SPARK-58551 moves it to the scan in 5.0).
-A plan with one query's filters would serve later queries too, so the reader takes no filters: Spark filters the
-records, and options bound the read and name its columns. All records pass through Python; ``Cluster.read`` is
-faster.
+The first query of a DataFrame fixes its read plan: Spark 4.1 and 4.2 keep the plan in the source
+(``PythonDataSourceV2.readInfo``), which all scans of the DataFrame share. (SPARK-58551 moves the plan to the scan
+in 5.0.) A plan with one query's filters would also be used by later queries, so the reader takes no filters. Spark
+filters the records; options limit the read and select its columns. All records pass through Python;
+``Cluster.read`` is faster.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class BatchSinkOptions:
 
 
 def batch_sink_options(given: Mapping[str, str]) -> BatchSinkOptions:
-    """The options of a write. Read options are ignored, because a table or view carries both read and write
-    options; its topic is the ``subscribe`` option.
+    """Parse the options of a write. Options of reads are ignored, because a table or view has options of both
+    kinds. The topic of a table or view is its ``subscribe`` option.
 
     Raises: InvalidCallError naming the option.
     """
@@ -104,7 +104,7 @@ class BatchSink(RecordSink, DataSourceArrowWriter):
         return self._append(batches, TaskOf(task.partitionId(), "", self._who.sequence), self._who)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Append the rows that the tasks have not appended, and acknowledge all.
+        """Append the rows that the tasks have not appended, and acknowledge all rows.
 
         Raises: OperationFailedError; see ``append_frame``.
         """

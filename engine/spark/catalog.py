@@ -1,8 +1,8 @@
 """A topic in a catalog: its Delta table as an external table, and a view of both tiers.
 
-The view joins two halves at the end offsets of the table at the time the view was made: records below these
-offsets come from the Delta table, and records from these offsets on come from a table of the format ``stratalog``.
-The second half reads either tier, so no record is missing or duplicate, however much is tiered later. Recreate the
+The view joins two halves at the end offsets that the Delta table had when the view was made. Records below these
+offsets come from the Delta table; records from these offsets on come from a table of the format ``stratalog``. The
+second half reads both tiers, so no record is missing or duplicated, however much is tiered later. Recreate the
 view from time to time, so that this half, which passes through Python, stays short.
 
 Only Spark's own catalog (``spark.sql.catalog.spark_catalog`` is ``builtin``, in memory or in Hive's metastore) can
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = "partition, offset, timestamp, key, value, headers"
 _EARLIEST = -2
-"""The value in startingOffsets."""
+"""The number that means the earliest offset in ``startingOffsets``."""
 
 
 def create_table(
@@ -46,26 +46,26 @@ def create_table(
     if_not_exists: bool = False,
 ) -> None:
     """Create the Delta table of a topic as the external table ``name`` (one to three parts), in the catalog that
-    it names. With ``if_not_exists`` an existing table with the same location stays.
+    the name gives. With ``if_not_exists`` an existing table with the same location is kept.
 
-    Raises: InvalidCallError for an invalid name, a topic that is not tiered or has no tiered records, and an
-        existing table of that name (with ``if_not_exists``: for one with another location);
+    Raises: InvalidCallError for an invalid name, for a topic that is not tiered or has no tiered records, and if a
+        table of that name exists (with ``if_not_exists``: if its location is different);
         UnknownTopicOrPartitionError; see ``DeltaTopicReader.load``.
     """
     quoted, uri = _quoted(name), _table_uri(metadata, storage, topic)
     if not if_not_exists and spark.catalog.tableExists(quoted):
-        raise InvalidCallError(f"{name} already exists: if_not_exists keeps it if it is the table of the topic")
+        raise InvalidCallError(f"{name} already exists: to keep the topic's existing table, use if_not_exists")
     spark.sql(f"CREATE TABLE IF NOT EXISTS {quoted} USING delta LOCATION {literal(uri)}")
     there = _location(spark, quoted)
     if _place(there) != _place(uri):
         raise InvalidCallError(
-            f"{name} exists, but is not the table of topic {topic!r}, {uri}: its location is {there}"
+            f"{name} exists, but is not the table of topic {topic!r}: its location is {there}, not {uri}"
         )
 
 
 def delta_table(metadata: MetadataClient, storage: Storage, spark: SparkSession, topic: str) -> DeltaTable:
-    """The Delta table of a topic, by delta-spark. The session needs Delta's jars, or on Spark Connect the server's
-    Delta plugin.
+    """Open the Delta table of a topic with delta-spark. The session needs Delta's jars; on Spark Connect, the
+    server needs the Delta plugin.
 
     Raises: EnvironmentUnusableError if delta-spark is not installed; see ``create_table``.
     """
@@ -87,19 +87,19 @@ def create_view(
     table: str | None,
     credentials: str | None,
 ) -> None:
-    """Create a view ``name`` of a topic's committed records in both tiers, in Spark's own catalog, replacing an
-    existing one. ``table`` is its Delta table in any catalog; None: ``<name>_table``. A missing table is created.
-    ``<name>_tail``, which is also replaced, is the topic in the format ``stratalog``; ``credentials`` names a
-    provider for it.
+    """Create a view ``name`` of a topic's committed records in both tiers, in Spark's own catalog. An existing
+    view of that name is replaced. ``table`` names the topic's Delta table in any catalog (None: ``<name>_table``);
+    a missing table is created. The table ``<name>_tail``, which is also replaced, is the topic in the format
+    ``stratalog``; ``credentials`` names a provider for that table.
 
-    The view's properties describe it: ``stratalog.topic``, ``stratalog.topic_id``, ``stratalog.table``, and
-    ``stratalog.table_end``, the first offset of each partition in the tail.
+    The view has the properties ``stratalog.topic``, ``stratalog.topic_id``, ``stratalog.table``, and
+    ``stratalog.table_end``: the first offset of each partition in the tail.
 
-    Raises: see ``create_table``; InvalidCallError if the session's catalog is not Spark's own, and for a table
-        ``<name>_tail`` of another kind.
+    Raises: see ``create_table``; InvalidCallError if the session's catalog is not Spark's own, or if
+        ``<name>_tail`` is a table of another format.
     """
     _check_own_catalog(spark)
-    register(spark)  # the session may have had another catalog when it was created
+    register(spark)  # the session's catalog may have changed since the format was registered
     view, tail = _quoted(name), _quoted(f"{name}_tail")
     cold = _quoted(f"{name}_table" if table is None else table)
     uri = _table_uri(metadata, storage, topic)
@@ -109,7 +109,7 @@ def create_view(
     options = {"cluster": storage.file.path, "subscribe": topic, "isolation": "read_committed"}
     if credentials is not None:
         options["credentials"] = credentials
-    if replaces:  # the existing table has the columns that the topic had when it was made
+    if replaces:  # the existing table has the topic's columns of the time when the table was made
         spark.sql(f"DROP TABLE {tail}")
     given = ", ".join(f"{literal(key)} {literal(value)}" for key, value in options.items())
     spark.sql(f"CREATE TABLE {tail} USING stratalog OPTIONS ({given})")
@@ -168,8 +168,8 @@ def _check_own_catalog(spark: SparkSession) -> None:
     if found != BUILTIN:
         raise InvalidCallError(
             f"a view of both tiers needs Spark's own catalog, but {CATALOG} is {found}: set it to "
-            f"{BUILTIN} in the sessions that make and read the view (Delta tables are read by their names "
-            "there, too); or use cluster.create_views(), which names topics in any session (stratalog.trips)"
+            f"{BUILTIN} in the sessions that make and read the view (such sessions also read Delta tables "
+            "by name); or use cluster.create_views(), which names topics in any session (stratalog.trips)"
         )
 
 
@@ -178,7 +178,7 @@ def _quoted(name: str) -> str:
     parts = name.split(".")
     if len(parts) > 3 or not all(re.fullmatch(r"[A-Za-z0-9_-]+", part) for part in parts):
         raise InvalidCallError(
-            f"{name!r} is not a name in a catalog: catalog.schema.name, each of letters, digits, _ and -"
+            f"{name!r} is not a name in a catalog: give catalog.schema.name; parts have letters, digits, _ and -"
         )
     return ".".join(map(identifier, parts))
 

@@ -12,8 +12,8 @@ _DESCRIPTION = "spark.job.description"
 
 @contextmanager
 def described(spark: SparkSession, operation: str | None) -> Iterator[None]:
-    """Describe the jobs that this thread runs in the block by the operation's name. A description set by the
-    caller stays. On Spark Connect nothing changes, because its server describes jobs itself.
+    """Describe the jobs that this thread runs in the block by the operation's name. A description that the caller
+    has set is kept. On Spark Connect nothing changes, because its server describes jobs itself.
     """
     context = getattr(spark, "_sc", None)
     if context is None or operation is None or context.getLocalProperty(_DESCRIPTION) is not None:

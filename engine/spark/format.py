@@ -33,7 +33,7 @@ TABLE = "stratalog.table"
 _OF_TABLE = "option."
 """Prefix of a table's options as Spark passes them when the table is created."""
 CATALOG, BUILTIN = "spark.sql.catalog.spark_catalog", "builtin"
-"""The setting that replaces Spark's own catalog by another, and its value for Spark's own catalog."""
+"""The setting that replaces Spark's own catalog, and the value that selects Spark's own catalog."""
 
 
 @short_errors
@@ -49,7 +49,7 @@ class StratalogDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """The columns to read; for a new table, with its options."""
+        """The columns to read. For a new table, the columns also carry the table's options."""
         made = {
             name.removeprefix(_OF_TABLE): value
             for name, value in self.options.items()
@@ -59,9 +59,9 @@ class StratalogDataSource(DataSource):
             return source_schema(source_options(self.options))
         if self.catalog != BUILTIN:
             raise InvalidCallError(
-                f"{CATALOG} is {self.catalog.rpartition('.')[2]}, with which Spark loads no table of a Python "
-                "source: use cluster.create_views() or CREATE TEMPORARY VIEW; or set it to builtin, and then call "
-                "register_format(spark)"
+                f"{CATALOG} is {self.catalog.rpartition('.')[2]}, and with it Spark cannot load a table of a "
+                "Python source: use cluster.create_views() or CREATE TEMPORARY VIEW; or set it to builtin, and "
+                "then call register_format(spark)"
             )
         text = json.dumps(made)
         return StructType(
@@ -72,7 +72,7 @@ class StratalogDataSource(DataSource):
         )
 
     def _with_table(self, schema: StructType) -> dict[str, str]:
-        """The options; if they name no cluster, combined with the options in the table's columns."""
+        """Return the options. If they name no cluster, combine them with the options in the table's columns."""
         given = dict(self.options.items())
         text = next((field.metadata[TABLE] for field in schema if TABLE in field.metadata), None)
         if text is None and not given:
@@ -97,7 +97,7 @@ class StratalogDataSource(DataSource):
         return StreamReader(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: N802 - Spark's name
-        """The sink of a stream. Raises: InvalidCallError for another mode than append, or a Spark version without
+        """The sink of a stream. Raises: InvalidCallError for a mode other than append, or a Spark version without
         stream sinks.
         """
         if overwrite:
@@ -112,16 +112,14 @@ class StratalogDataSource(DataSource):
         return BatchReader(batch_options(self._with_table(schema)), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """The sink of a batch. Raises: InvalidCallError for overwrite, and naming an invalid option; see
-        ``BatchSink``.
-        """
+        """The sink of a batch. Raises: InvalidCallError for overwrite or an invalid option; see ``BatchSink``."""
         if overwrite:
             raise InvalidCallError('a log is only appended to: .mode("append"), INSERT INTO')
         return BatchSink(batch_sink_options(self._with_table(schema)), schema)
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format with ``spark``; again when its catalog has changed."""
+    """Register the format with ``spark``. Call this again after the session's catalog has changed."""
     catalog = str(spark.conf.get(CATALOG, BUILTIN))
     of_session = type(StratalogDataSource.__name__, (StratalogDataSource,), {"catalog": catalog})
     spark.dataSource.register(StratalogDataSource if catalog == BUILTIN else of_session)

@@ -1,6 +1,7 @@
 """Feeds the rows of a DataFrame to append tasks: a few rows from the driver, many by a shuffle.
 
-Spark limits batches of narrow records by their number alone, and other batches by bytes too (``narrow``).
+If all records are narrow, Spark limits batches by the number of records alone; otherwise it also limits them by
+bytes (``narrow``).
 """
 
 from __future__ import annotations
@@ -99,17 +100,17 @@ SMALL_ROWS = 10_000
 """The maximum number of rows of a small frame, all of which must be narrow."""
 
 _ROW_BY_ROW = {"Project", "Filter", "Union", "LocalRelation", "LogicalRelation", "Range", "InMemoryRelation"}
-"""Operators of an optimized plan without user code, shuffles, or multiplied rows."""
+"""Operators of an optimized plan that run no user code, do not shuffle, and do not multiply rows."""
 _MOST_OPERATORS = 50
 
 
 def small_batches(
     records: DataFrame, narrow: DataFrame, order_by: Sequence[str]
 ) -> dict[int, list[pa.RecordBatch]] | None:
-    """The records by partition, in the order of ``run_appends``; None unless they are known to be few. ``narrow``
-    are the same records from ``only_narrow``.
+    """Fetch the records by partition, in the order of ``run_appends``; None unless the records are known to be
+    few. ``narrow`` has the same records from ``only_narrow``.
 
-    Raises: WideRecordError if they are few, but not narrow; see ``count_records``.
+    Raises: WideRecordError if the records are few, but not narrow; see ``count_records``.
     """
     if not _is_small(records):
         return None
@@ -122,7 +123,7 @@ def small_batches(
 
 
 def fetched(records: DataFrame, partitions: int, order_by: Sequence[str]) -> dict[int, list[pa.RecordBatch]]:
-    """All records by partition, of any number, for executors that cannot reach the storage.
+    """Fetch all records by partition, however many, for executors that cannot reach the storage.
 
     Raises: see ``count_records``.
     """
@@ -153,7 +154,7 @@ def _is_small(frame: DataFrame) -> bool:
 
 
 def _operators(plan: Any) -> Iterator[str]:
-    """The names of a LogicalPlan's operators, by py4j; the key hash counts as an expression."""
+    """The names of a LogicalPlan's operators, by py4j. The evaluation of the key hash is named ``Project``."""
     name = plan.nodeName()
     if name == "ArrowEvalPython" and {one.name() for one in _elements(plan.udfs())} == {HASH_NAME}:
         name = "Project"

@@ -1,8 +1,9 @@
-"""Rows of a sink that ``Cluster.records`` has not made: Kafka's columns, or those of a typed topic.
+"""Appends rows of a sink that do not come from ``Cluster.records``. They have Kafka's columns, or those of a typed
+topic.
 
-The driver makes them records and assigns partitions, as ``Cluster.produce`` does: by the key, with the topic's
-``partitioner``; for rows without a key, by Spark's hash of the value. So a batch that Spark repeats goes to the
-same partitions, however its rows are distributed over tasks.
+The driver turns the rows into records and assigns partitions as ``Cluster.produce`` does: by the key, with the
+topic's ``partitioner``; for rows without a key, by Spark's hash of the value. So when Spark repeats a batch, each
+row goes to the same partition again, however the rows are distributed over tasks.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _PARTS = ("key", "headers", "timestamp", "partition")
 
 
 def named_as_fields(names: Collection[str], topic: TopicImage) -> set[str]:
-    """Which of the columns ``topic`` and ``offset`` are fields of the topic's value, if the value's fields are
-    columns.
+    """Return those of the columns ``topic`` and ``offset`` that are fields of the topic's value, if the value's
+    fields are columns.
     """
     value = schema_of(topic.key_schema, topic.value_schema).field("value").type
     fields = [field.name for field in value] if pa.types.is_struct(value) else []
@@ -41,8 +42,8 @@ def named_as_fields(names: Collection[str], topic: TopicImage) -> set[str]:
 
 
 def row_columns(names: Sequence[str], topic: TopicImage) -> RowColumns:
-    """The parts of a record, by column. Without a column ``value`` the fields of a typed value are columns; a
-    column that the value declares as a field is that field.
+    """Return the column of each part of a record. Without a column ``value``, the fields of a typed value are
+    columns; a column with the name of a declared field is that field.
 
     Raises: InvalidRecordError for columns that have no place in a record.
     """
@@ -62,10 +63,10 @@ def row_columns(names: Sequence[str], topic: TopicImage) -> RowColumns:
 
 
 def by_topic(rows: pa.Table, topic: str | None) -> Mapping[str, pa.Table]:
-    """The rows of each topic, without the column ``topic``. ``topic`` is the topic that the options name; its
-    value has no field ``topic``.
+    """Split the rows by topic, without the column ``topic``. ``topic`` is the topic that the options name, if any;
+    the value of that topic has no field ``topic``.
 
-    Raises: InvalidRecordError for a row without a topic, or with a topic other than that of the options.
+    Raises: InvalidRecordError for a row without a topic, or with a topic other than the topic of the options.
     """
     if TOPIC not in rows.column_names:
         assert topic is not None
@@ -79,7 +80,7 @@ def by_topic(rows: pa.Table, topic: str | None) -> Mapping[str, pa.Table]:
         return {one: rest.filter(pc.equal(given, one)) for one in sorted(found)}
     if other := [one for one in found if one not in (None, topic)]:
         raise InvalidRecordError(
-            f"append to {topic}: a row's topic is {other[0]!r}: leave out the option topic, or the column"
+            f"append to {topic}: a row's topic is {other[0]!r}: omit the option topic, or the column topic"
         )
     return {topic: rest}
 
@@ -97,7 +98,7 @@ def append_rows_given(
 ) -> list[Report]:
     """Append the rows, with one append to each topic.
 
-    Raises: before anything is appended InvalidRecordError and UnknownTopicOrPartitionError; see ``produce``.
+    Raises: InvalidRecordError and UnknownTopicOrPartitionError, before anything is appended; see ``produce``.
     """
     image = metadata.image()
     if topic is not None and TOPIC in named_as_fields(rows.column_names, image.topic(topic)):

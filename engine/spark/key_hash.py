@@ -32,7 +32,7 @@ _TEXT_IS_JSON = BooleanType | ByteType | ShortType | IntegerType | LongType
 
 def by_key_hash(key: Column, key_type: DataType, partitions: int, partitioner: str) -> Column:
     """The partition of each key; see ``partitions_of``. Spark passes the keys to a Python process as Arrow
-    columns; Spark 4.0 passes pandas columns, and not for all types.
+    columns. Spark 4.0 passes pandas columns instead, and cannot pass all types.
 
     Raises: InvalidCallError for a type that Spark 4.0 cannot pass unchanged.
     """

@@ -1,14 +1,14 @@
 """Passes narrow records to Python faster.
 
-Spark ends a batch at a number of records or of bytes. To count the bytes, it computes the size of every column's
-array after each record: a third of the CPU time of appending small typed records. If all records are narrow, a
-bound on their number is enough. So an append first tries without a bound of bytes: the shuffle, which ends before
-anything is written, fails at the first record that is not narrow; then this append, and later ones of the topic,
-use a bound of bytes. Types with lists or maps always use a bound of bytes, because their widths cost too much to
-compute.
+Spark ends a batch at a number of records or of bytes. To count the bytes, Spark computes the size of every
+column's array after each record, which takes a third of the CPU time of appending small typed records. If all
+records are narrow, a limit on their number is enough. So an append first runs without a byte limit. The shuffle,
+which ends before anything is written, fails at the first record that is not narrow; then this append, and later
+appends to the topic, use a byte limit. Types with lists or maps always use a byte limit, because their widths cost
+too much to compute.
 
-That bound overrides the session: Spark's own is 2 GiB, and a platform may give a Python worker half of that. A
-session that refuses settings keeps its own.
+The byte limit overrides that of the session: Spark's default is 2 GiB, and a platform may give a Python worker
+only half as much memory. A session that refuses to change settings keeps its own limit.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ BATCH_RECORDS = 2048
 BATCH_BYTES = 16 * 1024 * 1024
 """Bytes per batch of records that are not narrow."""
 
-_WIDE = f"stratalog: a record has more than {NARROW_BYTES} bytes, so batches are bounded by bytes now"
+_WIDE = f"stratalog: a record has more than {NARROW_BYTES} bytes, so batches are now limited by bytes"
 _UNBOUNDED = 2**31 - 1
-"""The value that Spark reads as "no bound", so that it does not count bytes."""
+"""The value that means "no limit" to Spark, so that Spark does not count bytes."""
 _RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 
@@ -42,8 +42,8 @@ class WideRecordError(Exception):
 
 
 def only_narrow(records: DataFrame, checked: str) -> DataFrame | None:
-    """The records, with a column ``checked`` that fails for a record that is not narrow. None if the types do not
-    show the width.
+    """Return the records, with a column ``checked`` that fails for a record that is not narrow. Return None if the
+    types do not show the width.
     """
     widths = [width_of(records[identifier(field.name)], field.dataType) for field in records.schema]
     known = [width for width in widths if width is not None]
@@ -69,8 +69,8 @@ def width_of(column: Column, kind: DataType) -> Column | None:
 
 @contextmanager
 def bounded_by_records(spark: SparkSession) -> Iterator[None]:
-    """Batches of jobs that begin in the block end at ``BATCH_RECORDS`` alone. If the setting already has that
-    value, it belongs to the user or to another thread's append, and is left alone.
+    """Limit the batches of jobs that begin in the block by ``BATCH_RECORDS`` alone. If the setting already has
+    that value, the user or another thread's append has set it, and it stays unchanged.
 
     Raises: WideRecordError.
     """
@@ -85,7 +85,7 @@ def bounded_by_records(spark: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def bounded_by_bytes(spark: SparkSession) -> Iterator[None]:
-    """Batches of jobs that begin in the block end at ``BATCH_RECORDS`` and at ``BATCH_BYTES``, or at smaller
+    """Limit the batches of jobs that begin in the block by ``BATCH_RECORDS`` and ``BATCH_BYTES``, or by smaller
     values of the session.
     """
 
@@ -100,7 +100,7 @@ def bounded_by_bytes(spark: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def _changed(spark: SparkSession, values: Mapping[str, int]) -> Iterator[None]:
-    """The session with these settings, if it accepts them."""
+    """Give the session these settings in the block, except those that it refuses."""
     before = {key: spark.conf.get(key, None) for key in values}
     changed = []
     try:
@@ -118,7 +118,7 @@ def _changed(spark: SparkSession, values: Mapping[str, int]) -> Iterator[None]:
 
 
 def _set(spark: SparkSession, key: str, value: str) -> bool:
-    """Change a setting; returns False if the session refuses, as those of serverless platforms do."""
+    """Change a setting. Returns False if the session refuses, as sessions of serverless platforms do."""
     try:
         spark.conf.set(key, value)
     except PySparkException:

@@ -1,7 +1,7 @@
 """Sends credential providers to executors: functions, pickled as Spark pickles functions.
 
-Because Spark pickles functions by value, a function defined in a notebook may be a provider. Its closure is sent
-too, so it should fetch secrets, not contain them.
+Because Spark pickles functions by value, a function defined in a notebook may be a provider. The closure of the
+function is sent too, so a provider should fetch secrets, not contain them.
 """
 
 from __future__ import annotations

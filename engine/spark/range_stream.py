@@ -1,8 +1,9 @@
-"""Batches of a stream as Spark's own scans: the stream carries ranges of offsets, and each batch reads them.
+"""Runs the batches of a stream as Spark's own scans: the rows of the stream are ranges of offsets, and each batch
+reads the records in its ranges.
 
-Spark takes the rows of a Python source from Python workers, at about half the speed of a scan. So the source here
-has one row for each partition of a batch, and ``foreachBatch`` makes these rows a read of the files that hold the
-ranges. A batch that runs again has the same ranges, even if the files have changed.
+Spark takes the rows of a Python source from Python workers, at about half the speed of a scan. So this source has
+only one row for each partition of a batch, and ``foreachBatch`` turns these rows into a read of the files that
+hold the ranges. A batch that runs again has the same ranges, even if the files have changed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _SCHEMA = (
     "epochs ARRAY<STRUCT<epoch: INT, start: BIGINT>>"
 )
 _OF_ROWS = ("columns", "includeHeaders", "minPartitions", "failOnNewFields")
-"""Options about the rows of Python workers, which these streams do not have."""
+"""Options for rows from Python workers, which these streams do not have."""
 
 
 class RangeDataSource(DataSource):
@@ -89,7 +90,7 @@ class Ranges(InputPartition):
 
 
 class RangeStream(StreamReader):
-    """A query's source of ranges; its offsets are the same as those of ``StreamReader``."""
+    """A query's source of ranges, with the same offsets as ``StreamReader``."""
 
     def _slices(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         source, _ = self._open()
@@ -130,9 +131,10 @@ def ranges_of(batch: DataFrame) -> list[StreamRange]:
 
 @contextmanager
 def kept_active_session() -> Iterator[None]:
-    """A context that restores the active session: PySpark remembers, for the whole process, the session that last
-    made a DataFrame of rows. A batch has its own session, in which nothing is registered, and which must not stay
-    active after the batch."""
+    """A context that restores the active session at its end. For the entire process, PySpark keeps the session
+    that last made a DataFrame of rows as the active session. A batch has its own session, in which nothing is
+    registered, and which must not stay active after the batch.
+    """
     before = SparkSession._activeSession
     try:
         yield
@@ -142,7 +144,7 @@ def kept_active_session() -> Iterator[None]:
 
 class BatchScan:
     """Calls a function with each batch as a scan. Spark Connect runs the function in a separate process on the
-    server's machine, which opens the cluster again, with the key of its own environment.
+    server's machine. That process opens the cluster again, with the key from its own environment.
     """
 
     def __init__(self, ports: Ports, options: SourceOptions, function: BatchFunction) -> None:
@@ -156,7 +158,8 @@ class BatchScan:
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Read the ranges of ``batch`` and call the function, unless the batch has no records.
 
-        Raises: see ``frame_of``; errors of the function. They end the query, and its next run repeats the batch.
+        Raises: see ``frame_of``; errors of the function. An error ends the query, and the query's next run repeats
+            the batch.
         """
         ranges = ranges_of(batch)
         if not ranges:

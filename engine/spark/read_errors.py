@@ -1,8 +1,9 @@
 """Translates Spark's errors about unreadable files: topic, partition, offsets, and remedy.
 
-A user may evaluate a DataFrame long after it was made, and gets Spark's own error: a ``FAILED_READ_FILE`` from the
-JVM that names a file. The engine and the jobs translate this error when they evaluate, and other callers can use
-``Cluster.read_errors``. The new error does not rely on Spark's text: the file is read again, and checked.
+A user may evaluate a DataFrame long after it was made, and then gets Spark's own error: a ``FAILED_READ_FILE``
+from the JVM that names a file. The engine and the jobs translate this error when they evaluate a DataFrame; other
+callers can use ``Cluster.read_errors``. The new error does not rely on Spark's text: the file is read again, and
+checked.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _UNREAD = re.compile(
     r"\[(FAILED_READ_FILE(?:\.\w+)?)\] Encountered error while reading file (\S+?)\.?\s"
     r"|\[(PATH_NOT_FOUND)\] Path does not exist: (\S+?)\.?\s"
 )
-"""The file that an error names, in its message or in that of a cause. Addresses are URL-encoded, so they have no
-spaces.
+"""The file that an error names, in its own message or in the message of a cause. Addresses are URL-encoded, so
+they have no spaces.
 """
 _GONE = ("FAILED_READ_FILE.FILE_NOT_EXIST", "PATH_NOT_FOUND")
 """Conditions of a missing file; the second is from Spark Connect, which looks up the files at each evaluation."""
@@ -32,7 +33,7 @@ _GONE = ("FAILED_READ_FILE.FILE_NOT_EXIST", "PATH_NOT_FOUND")
 
 @contextmanager
 def read_errors(stores: Iterable[Store]) -> Iterator[None]:
-    """Evaluate DataFrames of the log in the block.
+    """Translate Spark's errors in the block, which evaluates DataFrames of the log.
 
     Raises: CorruptSegmentError for a damaged file of one of the stores; SourceChangedError for a missing file;
     StorageError for a good file that Spark could not read.
@@ -48,8 +49,8 @@ def read_errors(stores: Iterable[Store]) -> Iterator[None]:
 
 
 def unread_file(error: Exception) -> tuple[str, str] | None:
-    """The condition of a Spark error, and the file that it names; None for other errors. Classic sessions and
-    Spark Connect only share the text.
+    """The condition of a Spark error, and the file that it names; None for other errors. The error's text is all
+    that classic sessions and Spark Connect have in common.
     """
     if not any(kind.__module__.startswith(("py4j.", "pyspark.")) for kind in type(error).__mro__):
         return None
@@ -88,12 +89,12 @@ def _gone(uri: str) -> StratalogError:
 def _checked(
     store: Store, path: str, topic: str, partition: int, name: paths.DataName | paths.CheckpointName
 ) -> StratalogError:
-    """The error of the file, found by reading all of it."""
+    """The error of the file, found by reading the complete file."""
     what, uri = f"{topic}-{partition}", store.uri_of(path)
     if isinstance(name, paths.CheckpointName):
         return CorruptSegmentError(
             f"{what}: the snapshot of offsets [0, {name.end_offset}) cannot be read from {uri}: run heal, or "
-            "snapshot for a new one"
+            "make a new snapshot with snapshot"
         )
     try:
         bad = check_segment(store, DataFile(name, store.stat(path))).bad

@@ -1,13 +1,13 @@
 """A planned range of topics, or the latest snapshots of one topic, as a DataFrame.
 
-Every byte that affects a query's result is compared with a checksum: the Parquet footer and page index of each
-file when the DataFrame is made (one ranged read of the file's end, because Spark trusts both), pages by Spark's
-reader when the DataFrame is evaluated.
+Every byte that affects a query's result is compared with a checksum. When the DataFrame is made, one ranged read
+of each file's end checks the Parquet footer and page index, because Spark trusts both. When the DataFrame is
+evaluated, Spark's reader checks the pages.
 
-If a file is gone when the DataFrame is made, its successors are found and used. If it disappears between then and
-the evaluation (``file.delete.delay.ms`` after it left the log, or by a vacuum of the remote table), the evaluation
-fails with FAILED_READ_FILE.FILE_NOT_EXIST, which names the file: make the DataFrame again from the same plan. No
-Spark setting lets a scan skip the file.
+If a file is gone when the DataFrame is made, its successors are found and used. If the file is deleted later,
+before the evaluation (``file.delete.delay.ms`` after its removal from the log, or by a vacuum of the remote
+table), the evaluation fails with FAILED_READ_FILE.FILE_NOT_EXIST, which names the file. Then make the DataFrame
+again from the same plan. No Spark setting makes a scan skip the file.
 
 If a provider gives a root's credentials, Python tasks read instead of Spark's reader (``task_frame``).
 """
@@ -48,18 +48,18 @@ from stratalog.partitions.store.protocol import StoredObject
 _TRIES = 5
 BY_TASKS = (
     "a provider gives the credentials, which Spark's own reader cannot use: Python tasks read all columns of "
-    "this DataFrame's offsets, slower than a scan; restrict the read by offsets or times"
+    "this DataFrame's offsets, which is slower than a scan; restrict the read by offsets or times"
 )
 
 
 def read_frame(
     metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, spark: SparkSession, plan: ReadPlan
 ) -> DataFrame:
-    """The records of a plan: columns ``topic, partition, offset, timestamp, key, value, headers``. Warns of
-    deleted records that may be missing.
+    """Return the records of a plan, with the columns ``topic, partition, offset, timestamp, key, value, headers``.
+    Warn of deleted records that may be missing.
 
-    Raises: see ``plan_again`` when files have disappeared since; SourceChangedError when files disappear faster
-    than their successors are found; see ``check_tails``.
+    Raises: see ``plan_again`` if files were deleted after the plan was made; SourceChangedError if files are
+        deleted faster than their successors are found; see ``check_tails``.
     """
     for _ in range(_TRIES - 1):
         try:
@@ -117,8 +117,8 @@ def read_snapshot_frame(
     topic: str,
     partitions: Sequence[int] | None = None,
 ) -> DataFrame:
-    """The latest snapshots as one DataFrame with the columns ``topic, partition, end_offset, timestamp, key,
-    value, headers``: for a user's topic the latest record of each key below ``end_offset``.
+    """Return the latest snapshots as one DataFrame with the columns ``topic, partition, end_offset, timestamp,
+    key, value, headers``. For a user's topic, each row is the latest record of a key below ``end_offset``.
 
     Raises: see ``locate``.
     """

@@ -1,4 +1,4 @@
-"""The latest record of each key of a partition that is larger than memory, by Spark's own aggregation.
+"""Finds the latest record of each key in a partition that is larger than memory, by Spark's own aggregation.
 
     keys of the latest snapshot and of the log after it -> group by key, with the last place of each -> sort
     -> one task that streams the files in their order, and keeps the records at these places
@@ -72,11 +72,11 @@ class _Source:
     end: int
     earlier: DataFile | None
     earlier_records: int
-    """The number of records of the latest snapshot; they have the places ``[-earlier_records, 0)``, before those
-    of the log.
+    """The number of records of the latest snapshot. Their places are ``[-earlier_records, 0)``, before the places
+    of the log's records.
     """
     start: int
-    """The first offset of the log after it."""
+    """The first offset of the log after the latest snapshot."""
 
     def batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         """``(first place, records)``, in order, a few thousand records at a time."""
@@ -97,8 +97,9 @@ class _Source:
 def make_large_snapshot(
     spark: SparkSession, storage: Storage, execution: Execution, work: SnapshotWork
 ) -> tuple[SnapshotPlan, PartitionSnapshot | None]:
-    """``stratalog.engine.upkeep.snapshots.partition.make_snapshot`` for a partition of any size. A task writes the
-    file, or this process (``Execution.driver_only``), which then fetches the places of all records.
+    """Do the same as ``stratalog.engine.upkeep.snapshots.partition.make_snapshot``, for a partition of any size. A
+    task writes the file. With ``Execution.driver_only``, this process writes the file, and fetches the places of
+    all records.
 
     Raises: see ``make_snapshot``; RetriableError when Spark aborted the job.
     """
@@ -109,7 +110,7 @@ def make_large_snapshot(
         return planned, None
     source = _source(work, log, earlier, planned.next.end_offset)
     keys = _keys(spark, source, by_tasks=has_provider(storage, [leader.store]))
-    given = aborted_as(RetriableError, f"there is no snapshot of {work}: run it again")
+    given = aborted_as(RetriableError, f"no snapshot of {work} was made: run the operation again")
     with given, errors_of(leader), read_errors([leader.store]):
         if earlier is not None and not work.by_hand:
             refused = reason_not_to(work, planned, earlier, _changed(keys))
@@ -140,8 +141,8 @@ def snapshot_rows(spark: SparkSession, uris: list[str], schema: StructType) -> D
 
 
 def _keys(spark: SparkSession, source: _Source, *, by_tasks: bool) -> DataFrame:
-    """The keys with their places, and whether they are from the log (1) or the latest snapshot (0); read by
-    Spark's reader, or by Python tasks.
+    """The keys with their places, and whether each key is from the log (1) or the latest snapshot (0). Spark's
+    reader or Python tasks read the keys.
     """
     work, log, leader = source.work, source.log, source.work.replicas.leader
     schema = record_schema(*(spark_type(type_to_json(work.schema.field(name).type)) for name in ("key", "value")))
@@ -163,7 +164,7 @@ def _keys(spark: SparkSession, source: _Source, *, by_tasks: bool) -> DataFrame:
             earlier = slices_frame(spark, [whole], of_keys)
         else:
             earlier = snapshot_rows(spark, [leader.store.uri_of(source.earlier.object.name)], schema)
-        place = F.col("offset") - F.lit(source.earlier_records + 1)  # a control record is the snapshot's first one
+        place = F.col("offset") - F.lit(source.earlier_records + 1)  # a snapshot begins with a control record
         keys = _placed(earlier, place, touched=0).unionAll(keys)
     return keys.where(F.col("key").isNotNull())
 

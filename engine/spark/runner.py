@@ -1,8 +1,8 @@
 """Runs work on executors: packs items into slices by weight, runs one Spark task per slice, and returns results as
 they complete.
 
-Works the same in a classic session and on Spark Connect: a range of numbers with one partition each, through
-``mapInArrow``, without a SparkContext or a shuffle.
+The runner works the same in a classic session and on Spark Connect: it sends a range of numbers, one per
+partition, through ``mapInArrow``, without a SparkContext or a shuffle.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from stratalog.partitions.runner import Failed, Outcome, ThreadRunner
 from stratalog.partitions.store import StoreCounts
 
 ITEM_THREADS = 2
-"""The number of concurrent items of a slice: while one waits for a disk or server, another copies."""
+"""The number of concurrent items of a slice: while one item waits for a disk or server, another item copies."""
 
 _ITEMS_PER_SLICE = 8
 _MOST_SLICES_PER_CORE = 4
@@ -46,7 +46,7 @@ class SparkRunner:
     """Runs functions over items on the executors of a session.
 
     A slice is one task; tasks only create files, so Spark may retry them or run them twice. A job has one task per
-    core, and the next job waits for it, so results arrive and are committed job by job.
+    core, and the next job starts after that job, so results arrive and are committed job by job.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -142,8 +142,8 @@ def run_counted(function: Callable[[W], R], items: Sequence[W]) -> tuple[list[Ou
 
 
 def slice_count(items: int, cores: int) -> int:
-    """The number of slices: a Python task costs some 100 ms of a core, so small work has one task per core; with
-    many items there are more tasks, so that a heavy slice does not delay the whole job.
+    """The number of slices. A Python task costs about 100 ms of CPU time, so small work has one task per core.
+    With many items there are more tasks, so that a heavy slice does not delay the entire job.
     """
     return min(max(cores, -(-items // _ITEMS_PER_SLICE)), cores * _MOST_SLICES_PER_CORE)
 

@@ -1,11 +1,11 @@
 """A read plan as a DataFrame: Spark's own Parquet reader over exactly the planned files.
 
-Vectorized, with column pruning and row-group skipping. Files that are read completely are one scan without an
-added filter; files that are read in part have a filter on partition and offset, which reaches Parquet, so only
-pages of the range are read. The filter on ``timestamp`` of a plan with times also reaches Parquet. Spark splits
-large files at row groups into tasks.
+The scan is vectorized, prunes columns, and skips row groups. Files that are read completely are one scan without
+an added filter. For files that are read in part, a filter on partition and offset is pushed down to Parquet, so
+only pages of the range are read. If a plan has times, its filter on ``timestamp`` is also pushed down. Spark
+splits large files at row groups into tasks.
 
-Parquet checks only pages. The rest of a file (``stratalog.partitions.segment_footer``) was checked before.
+Parquet checks only pages. The rest of a file has already been checked (``stratalog.partitions.segment_footer``).
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ def scan(
     schema: StructType,
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
 ) -> DataFrame:
-    """The records of the ranges that the reader sees, with the columns of Spark's Kafka source and ``headers``."""
+    """Return the records of the ranges that are visible at this isolation level, with the columns of Spark's Kafka
+    source and ``headers``.
+    """
     scans = []
     for marked in (False, True):
         some = [part for part in ranges if part.marked == marked]
@@ -104,12 +106,12 @@ def scan(
 
 
 def pinned_files(spark: SparkSession, schema: StructType, uris: Sequence[str]) -> DataFrame:
-    """The rows of files that must exist, complete, under any settings of the session and Hadoop: records are never
+    """Return all rows of files that must exist, whatever the settings of the session and Hadoop. Records are never
     skipped silently (``spark.sql.files.ignore*``), and pages are compared with their checksums. An address names
     exactly one file, and is not a glob pattern.
     """
     options = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", PAGE_CHECKS: "true"}
-    if is_remote():  # a server of Spark Connect has the names of options in small letters, and looks for _GLOBS
+    if is_remote():  # a Spark Connect server lowercases the names of options, and so does not find _GLOBS
         uris = [_OF_PATTERNS.sub(r"\\\g<0>", uri) for uri in uris]
     else:
         options[_GLOBS] = "false"

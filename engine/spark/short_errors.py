@@ -25,8 +25,8 @@ C = TypeVar("C", bound=type)
 
 def short_errors(of: C) -> C:
     """Class decorator: in a Spark worker, the methods raise stratalog errors without a traceback; other errors
-    keep theirs. Before Spark 4.2 nothing changes: a worker then reports an error of its own, and the stratalog
-    error is only in the traceback.
+    keep the traceback. Before Spark 4.2 nothing changes: a worker of an earlier version reports an error of its
+    own, and the stratalog error is only in the traceback.
     """
     if spark_version() < LIMITS:
         return of

@@ -3,12 +3,12 @@
     Cluster.records    partitions the rows, so that task n has the rows of partition n, and marks this in the
                        schema
     a batch begins     the driver lists the partitions, and passes the result to the tasks (``plan``)
-    a task appends like an append's task (steps 1 to 5 of the protocol), with the query's id as the producer and
-    the batch's id as the sequence, so a second attempt appends nothing a batch ends the driver acknowledges (steps
-    6 and 7)
+    a task appends     like an append's task (steps 1 to 5 of the protocol), with the query's id as the producer
+                       and the batch's id as the sequence, so a second attempt appends nothing
+    a batch ends       the driver acknowledges (steps 6 and 7)
 
-Rows that a task cannot append, because their leader has changed, for example, go to the driver if they are few;
-otherwise the task fails, and Spark retries it.
+Rows that a task cannot append (for example, because their leader has changed) go to the driver if they are few.
+Otherwise the task fails, and Spark retries it.
 
 Spark passes a task the id of its batch in an undocumented local property. Without it, all rows go to the driver.
 """
@@ -52,18 +52,19 @@ from stratalog.partitions.records import check_columns, typed_nulls
 from stratalog.partitions.runner import Done, Runner
 
 DEALT = "stratalog.partitions"
-"""Key in the metadata of the column ``partition``: the partition count by which the rows were partitioned. The
-task with a partition's number has all of its rows."""
+"""Key in the metadata of the column ``partition``: the partition count by which the rows were partitioned. Task n
+has all rows of partition n.
+"""
 
 LEFT_OUT = "stratalog.bad_records"
-"""Key in the metadata of the column ``bad_records.ERRORS``: the topic for bad records; empty: bad records are left
-out.
+"""Key in the metadata of the column ``bad_records.ERRORS``: the topic for bad records, or an empty text to leave
+out bad records.
 """
 
 BATCH_ID = "streaming.sql.batchId"
 
 MOST_TASK_BYTES = 64 * 1024 * 1024
-"""Bytes of a task's rows that it may send to the driver."""
+"""The maximum size of the rows that a task may send to the driver, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class TaskAppend(WriterCommitMessage):
 
 
 def present_task() -> TaskOf | None:
-    """The running task; None outside of a query's batch, and if Spark does not identify it."""
+    """The running task. None outside of a query's batch, or if Spark does not identify the batch."""
     task = TaskContext.get()
     query_id, batch_id = (None if task is None else task.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
     if task is None or query_id is None or batch_id is None:
@@ -104,8 +105,8 @@ def present_task() -> TaskOf | None:
 
 
 def deal_out(records: DataFrame, partitions: int, bad_records: LeaveOut | None = None) -> DataFrame:
-    """Distribute records for the sink: task n gets the rows of partition n. The metadata of the column with the
-    reasons of bad records has the policy for them.
+    """Distribute records for the sink: task n gets the rows of partition n. The policy for bad records is in the
+    metadata of the column with their reasons.
     """
     named = records.withColumnRenamed(PARTITION, "partition").withMetadata("partition", {DEALT: partitions})
     if bad_records is not None:
@@ -180,7 +181,7 @@ def plan(
     producer: str,
     bad_records: LeaveOut | None = None,
 ) -> PlannedAppends:
-    """The current partitions of the topic. Partitions that cannot be listed count as empty.
+    """List the current partitions of the topic. A partition that cannot be listed is treated as empty.
 
     Raises: UnknownTopicOrPartitionError; see ``topic_of_bad_records``; errors of reading the metadata.
     """
@@ -197,7 +198,7 @@ def plan(
         return {
             name: entry.sequence
             for name, entry in found.items()
-            if name == producer or name.startswith(f"{producer}@")  # a batch of a query that this stream has had
+            if name == producer or name.startswith(f"{producer}@")  # a query of this stream
         }
 
     sequences: dict[str, dict[int, int]] = {}
@@ -217,7 +218,7 @@ def append_rows(
     records_of: Callable[[pa.RecordBatch], pa.RecordBatch],
     rows_for_driver: Callable[[Iterator[pa.RecordBatch]], TaskRows],
 ) -> TaskAppend | TaskRows:
-    """Append the rows of a task, all of one partition. ``records_of`` converts rows to records.
+    """Append the rows of a task, which all belong to one partition. ``records_of`` converts rows to records.
 
     Raises: RetriableError kinds if the rows were not appended, and are too many for the driver.
     """

@@ -1,4 +1,4 @@
-"""The columns of a stream: selected by the option ``columns``, and the records of files in exactly these
+"""Selects the columns of a stream by the option ``columns``, and makes the records of files have exactly these
 columns.
 """
 
@@ -20,8 +20,9 @@ _BATCH_BYTES = 4 * 1024 * 1024
 
 
 def stream_schema(records: StructType, columns: Sequence[str] | None) -> StructType:
-    """The column ``topic`` and the columns of ``records``, or only the named columns; ``value.carrier`` keeps this
-    field of the struct ``value`` (a query names it ``value.carrier`` with or without the option).
+    """Return the column ``topic`` and the columns of ``records``, or only the named columns. The name
+    ``value.carrier`` keeps one field of the struct ``value``; a query refers to that field as ``value.carrier``
+    with or without the option.
 
     Raises: InvalidCallError for an unknown column, naming the nearest known one.
     """
@@ -40,22 +41,22 @@ def stream_schema(records: StructType, columns: Sequence[str] | None) -> StructT
 
 
 def check_new_fields(query: StructType, records: StructType, columns: Sequence[str] | None, topic: str) -> None:
-    """Compare the columns of a query with those that it would have if it started now; ``records`` are the topic's
-    current columns.
+    """Compare the columns of a query with the columns that the query would have if it started now; ``records`` are
+    the topic's current columns.
 
     Raises: InvalidCallError naming the fields that the query lacks.
     """
     have = StructType([field for field in stream_schema(records, columns) if field.name in query.fieldNames()])
     fields = [one.path for one in unknown_in_types(have, query, "", spark_parts, "")]
-    wider = [f"{name} {kind}" for name, kind in _other_types(have, query)]
+    wider = [f"{name} to {kind}" for name, kind in _other_types(have, query)]
     if fields or wider:
         what = " and ".join(
-            f"{how} {', '.join(names)}" for how, names in (("grown by", fields), ("become", wider)) if names
+            f"{how} {', '.join(names)}" for how, names in (("gained", fields), ("widened", wider)) if names
         )
         raise InvalidCallError(
             f"the type of topic {topic!r} has {what} since the query began: restart the "
             "query, which continues from its checkpoint with the new columns; failOnNewFields = false keeps the "
-            "old columns" + (", and ends at the first value that does not fit" if wider else "")
+            "old columns" + (", and the query fails at the first value that does not fit" if wider else "")
         )
 
 
@@ -93,7 +94,7 @@ def _pruned(struct: StructType, chosen: set[str], prefix: str) -> StructType:
 def parquet_columns(schema: StructType) -> list[str]:
     """The columns of a file to read for ``schema``: leaves of structs, by their dotted names."""
     struct = StructType([field for field in schema if field.name != TOPIC])
-    return list(_leaves(struct)) or ["offset"]  # reads at least the number of records
+    return list(_leaves(struct)) or ["offset"]  # even without columns, the number of records is needed
 
 
 def _leaves(struct: StructType, prefix: str = "") -> Iterator[str]:

@@ -1,6 +1,6 @@
-"""The source of a stream with limits: Spark 4.2 and later pass it the start of a batch, and its limit.
+"""The source of a stream with limits: Spark 4.2 and later pass the source the start and the limit of each batch.
 
-Earlier versions lack the base classes, so the module is imported only for later ones (``format``).
+Earlier versions lack the base classes, so ``format`` imports this module only in Spark 4.2 and later.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
     """The source of a query, batch by batch."""
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """The limit of the options; Spark knows only one limit; ``latestOffset`` applies both."""
+        """The limit from the options. Spark accepts only one limit; ``latestOffset`` applies both."""
         if self._options.max_rows is not None:
             return ReadMaxRows(self._options.max_rows)
         if self._options.max_bytes is not None:

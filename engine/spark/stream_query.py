@@ -27,8 +27,8 @@ def query_of_thread(spark: SparkSession) -> str | None:
 
 
 def query_of_server(spark: SparkSession, checkpoint: str | None) -> str:
-    """The query whose batch is processed in this process, which runs beside a Spark Connect server: from its
-    ``checkpoint``, if known, or the only active query of the session.
+    """Return the query whose batch is processed in this process, which runs beside a Spark Connect server. The
+    query's ``checkpoint`` identifies it; without a checkpoint, it is the only active query of the session.
 
     Raises: InvalidCallError if neither is known.
     """

@@ -1,18 +1,19 @@
 """The sinks of a stream: append its batches to a topic, each record once, across restarts and replays.
 
-Exactly once: a batch is one atomic append to each partition, with the query's producer id and the batch id as its
-sequence, and Spark repeats an interrupted batch under its id, with the same rows. Other rows under the same id are
-refused: the checkpoint is then older than the log, and rows that Spark has planned again would be mistaken for
-those in the log. A batch that was appended too long ago to be compared is also refused. The producer id contains
-the query's id from the checkpoint: a query with a new checkpoint counts its batches from 0 again, and must not be
-mistaken for the old query. The state of a producer expires ``producer.id.expiration.ms`` after its last append, so
-a query must run again before that.
+Each record is appended exactly once because a batch is one atomic append to each partition, with the query's
+producer id as the producer and the batch id as the sequence. Spark repeats an interrupted batch under the same id,
+with the same rows. Other rows under the same id are refused: the checkpoint is then older than the log, and rows
+that Spark has planned again would be mistaken for the rows in the log. A batch that was appended too long ago to
+be compared is also refused. The producer id contains the query's id from the checkpoint: a query with a new
+checkpoint counts its batches from 0 again, and must not be mistaken for the old query. The state of a producer
+expires ``producer.id.expiration.ms`` after its last append, so a query must run again before that.
 
 ``StreamWriter`` (``foreachBatch``) appends batches of any size from executors. So do ``StreamSink``
 (``writeStream.format``) and, for a single batch, ``BatchSink`` with rows from ``Cluster.records``: task n has all
-rows of partition n (``sink_tasks``). A task may have other rows of several partitions, and a replay may distribute
-them differently, so that a task's append would not be recognized. Tasks send such rows to the driver in their
-commit messages, and the driver appends them by partition. This suits small batches; large ones are refused.
+rows of partition n (``sink_tasks``). Rows that do not come from ``Cluster.records`` are not partitioned: a task
+may have rows of several partitions, and a replay may distribute them differently, so that a task's append would
+not be recognized. Tasks send such rows to the driver in their commit messages, and the driver appends them by
+partition. This suits small batches; large ones are refused.
 """
 
 from __future__ import annotations
@@ -108,8 +109,8 @@ def query_producer(producer: str, query_id: str | None) -> str:
 
 
 def with_remedy(report: Report, batch_id: int) -> Report:
-    """The report of a batch; if the query is older than the topic, the first failure that shows this has the
-    remedy.
+    """Return the report of a batch. If the log has other rows under the batch's id, the first failure that shows
+    this gets the remedy.
     """
     codes = OutOfOrderSequenceNumberError.code, DuplicateSequenceNumberError.code
     changed = [f for f in report.failures if f.code in codes]
@@ -119,7 +120,7 @@ def with_remedy(report: Report, batch_id: int) -> Report:
         changed[0],
         message=(
             f"{changed[0].message}. Batch {batch_id} has different rows from the batch {batch_id} that this "
-            "query already appended. Either the query's checkpoint is an older copy, it is shared with another "
+            "query already appended. Either the query's checkpoint is an older copy, or it is shared with another "
             "query, or the source returned other rows. Restore the newer checkpoint; or start from a new "
             "checkpoint positioned after the records already in the topic; or name another producer, which "
             "stores repeated records twice (docs/operations.md: Repeated appends)"
@@ -161,7 +162,7 @@ class SinkOptions:
     credentials: str | None = None
     """The name of a provider; see ``load_cluster_file``."""
     cluster_key_file: str | None = None
-    """The key file of the cluster on the driver; None: the key is in its environment."""
+    """The key file of the cluster on the driver; None: the key is in the driver's environment."""
     bad_records: LeaveOut | None = None
     on_unknown_field: OnUnknownField = "fail"
 
@@ -200,7 +201,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
 
 class RecordSink:
     """Appends rows with the columns of records: ``partition``, ``value``, and optionally ``timestamp``, ``key``,
-    ``headers``, as ``Cluster.records`` makes them. Other rows go to the driver, which makes them records
+    ``headers``, as ``Cluster.records`` makes them. Other rows go to the driver, which turns them into records
     (``given_rows``).
     """
 
@@ -337,7 +338,7 @@ class RecordSink:
         return TaskRows(query_id, sink.getvalue().to_pybytes() if writer is not None else b"")
 
     def _end(self, messages: Sequence[WriterCommitMessage | None], who: ProducerAppend) -> list[Report]:
-        """Append the rows that tasks have not appended, and acknowledge all.
+        """Append the rows that tasks have not appended, and acknowledge all rows.
 
         Raises: see ``append_frame``.
         """
@@ -369,7 +370,7 @@ class RecordSink:
                 rows = self._marked(rows)
             topic = self._topic
             batches = batches_of(rows, topic)
-            # Partitions to which tasks have appended are not an earlier try: they were compared.
+            # Appends by the tasks of this batch are not an earlier try: the tasks have compared the records.
             earlier = EarlierTries() if appended else None
             reports.append(
                 append_given(
@@ -446,7 +447,7 @@ class StreamSink(RecordSink, DataSourceStreamArrowWriter):
         return who
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Append the rows of the batch that tasks have not appended, and acknowledge all.
+        """Append the rows of the batch that tasks have not appended, and acknowledge all rows.
 
         Raises: see ``StreamWriter``.
         """

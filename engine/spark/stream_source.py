@@ -1,7 +1,7 @@
 """``spark.readStream.format("stratalog")``: the source of a stream for Spark's Python data source.
 
-Spark keeps one Python process per query on the driver, which plans (all methods of ``StreamReader`` except
-``read``), and calls ``read`` in tasks, to which the reader is sent without its open cluster.
+Spark keeps one Python process per query on the driver. That process plans batches, with all methods of
+``StreamReader`` except ``read``. Tasks call ``read``; the reader is sent to them without its open cluster.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class StreamReader(DataSourceStreamReader):
     def _slices(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         source, _ = self._open()
         tasks = source.plan(StreamOffsets.from_json(start), StreamOffsets.from_json(end))
-        # again: the type may have grown between the two calls, before the batch ended
+        # check again: the type may have grown between the two calls, before the batch ended
         self._check_new_fields(source)
         return [Slice(task) for task in tasks]
 

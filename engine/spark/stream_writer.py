@@ -60,8 +60,8 @@ class StreamWriter:
         return printable(f"StreamWriter({arguments}): df.writeStream.foreachBatch(it)")
 
     def __getstate__(self) -> dict[str, object]:
-        """The writer for a session of Spark Connect, which runs it in a separate process beside the server, one
-        per query. That process opens the cluster with the key of its own environment.
+        """The writer for a session of Spark Connect. Spark Connect runs the writer of each query in a separate
+        process beside the server. That process opens the cluster with the key of its own environment.
         """
         return {**self.__dict__, "_opened": None, "_query_id": None}
 

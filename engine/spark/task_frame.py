@@ -46,7 +46,7 @@ def has_provider(storage: Storage, stores: Iterable[Store | None]) -> bool:
 
 
 def store_of(storage: Storage, file: FileRange) -> Store | None:
-    """The store of a planned file; None when its broker no longer belongs to this cluster."""
+    """The store of a planned file. None if the file's broker no longer belongs to this cluster."""
     return storage.remote if file.broker is None else storage.stores.get(file.broker)
 
 

@@ -45,8 +45,8 @@ def zone_of(name: str) -> tzinfo:
 
 
 def zoned_options(options: Mapping[str, str], spark: SparkSession) -> dict[str, str]:
-    """Options of the format, with the session's zone in times that name none. (Spark passes the zone to no Python
-    source.) Raises: see ``session_zone``.
+    """Return options of the format, with the session's zone added to times without a zone. (Spark does not pass
+    the session's zone to a Python source.) Raises: see ``session_zone``.
     """
     return {
         name: time_of(text.strip(), name, session_zone(spark)).isoformat()

@@ -1,9 +1,9 @@
 """Declared schemas as Spark types: the metadata stores them as Spark's own JSON text.
 
-The text comes from storage. Spark's own readers of it import the classes of user-defined types, and use
-expressions and more from a field's metadata; so the text is checked first, and the types are built here, from
-names and from the types that a segment can hold. A field's metadata keeps its comment, and whether the field was
-added later.
+The text comes from storage. Spark's own readers of such text import the classes of user-defined types, and use
+expressions and other entries of a field's metadata. So the text is checked first, and the types are built here,
+from names and from the types that a segment can hold. A field's metadata keeps its comment, and whether the field
+was added later.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ATOMIC: Mapping[str, DataType] = {
 
 
 def spark_type(schema: str | None) -> DataType:
-    """The Spark type of a declared schema; binary without one.
+    """The Spark type of a declared schema; binary if none is declared.
 
     Raises: InvalidCallError for a text that is not a type, or a type that a segment cannot hold.
     """

@@ -1,4 +1,4 @@
-"""Finds fields of a DataFrame that its topic's type lacks, by types alone, and leaves them out."""
+"""Finds the fields of a DataFrame that the topic's type lacks, by types alone, and leaves these fields out."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def spark_to_json(kind: DataType) -> Any:
 def unknown_in_frame(
     frame: DataFrame, columns: RecordColumns, topic: TopicImage, bad_records: LeaveOut | None
 ) -> list[UnknownField]:
-    """The fields that the topic's type lacks. If ``columns`` names no value, they include each column of the frame
-    that no part of the record uses.
+    """The fields that the topic's type lacks. If ``columns`` names no value, each column of the frame that no part
+    of the record uses is also such a field.
     """
     value = spark_type(topic.value_schema)
     found: list[UnknownField] = []
@@ -105,7 +105,7 @@ def _is_needed(frame: DataFrame, name: str, expressions: Sequence[Column]) -> bo
 
 
 def without_unknown(column: Column, given: DataType, wanted: DataType) -> tuple[Column, DataType]:
-    """A column without the fields that the declared type lacks, and its type."""
+    """Return the column without the fields that the declared type lacks, and the type of the result."""
     kind = _pruned(given, wanted)
     return (column, given) if kind.simpleString() == given.simpleString() else (_left(column, given, kind), kind)
 

@@ -1,8 +1,8 @@
 """Temporary views and table functions for ``spark.sql``: of topics, and of the cluster's state.
 
 Views of topics are native scans. The system tables (``create_system_views``) are Python table functions, each with
-a view that calls it without an argument: a query reads the cluster's state at that moment, in a task of one row.
-An argument limits the work; a filter cannot.
+a view that calls the function without an argument. A query reads the cluster's state at that moment, in a single
+task. An argument of the function limits the work; a filter on the view cannot.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def create_view(name: str, frame: DataFrame) -> None:
 
 
 def create_global_view(spark: SparkSession, topic: str, frame: DataFrame) -> str:
-    """Create or replace a global temporary view of a topic, and return its name, quoted where SQL needs it."""
+    """Create or replace a global temporary view of a topic, and return its name, quoted if SQL requires that."""
     frame.createOrReplaceGlobalTempView(identifier(topic))
     schema = spark.conf.get(GLOBAL_SCHEMA, "global_temp")
     return f"{schema}.{topic if _PLAIN_NAME.fullmatch(topic) else identifier(topic)}"
@@ -57,14 +57,14 @@ def create_range_function(
     spark: SparkSession, name: str, frame: DataFrame, partitions: Mapping[str, Collection[int]]
 ) -> None:
     """Create a temporary table function ``name(topic, partition, start, end)``: the records ``[start, end)`` of
-    one partition of the frame. ``partitions`` has the frame's partitions by topic. It reads the view
-    ``<name>_records``, created with it. A call with another topic or partition, or an invalid range, fails in
-    Spark.
+    one partition of the frame. ``partitions`` has the frame's partitions by topic. The function reads the view
+    ``<name>_records``, which is created with it. A call with another topic or partition, or an invalid range,
+    fails in Spark.
 
-    It is a SQL function, which Spark inlines: a call is a filter on the scan of the view, and reaches Parquet. All
-    files of the view are opened, and row groups and pages outside the range are skipped by statistics; for many
-    files and small ranges, bound the read itself (``start``, ``end``). SQL functions cannot raise. A query of one
-    row can; the optimizer removes it from a valid call.
+    Spark inlines the SQL function: a call becomes a filter on the scan of the view, which is pushed down to
+    Parquet. All files of the view are opened; row groups and pages outside the range are skipped by statistics.
+    For many files and small ranges, limit the read itself (``start``, ``end``). A SQL function cannot raise an
+    error, but a query of one row in it can; the optimizer removes that query from a valid call.
 
     Raises: InvalidCallError for an invalid name.
     """
@@ -85,7 +85,7 @@ def create_range_function(
 def _wrong(function: str, partitions: Mapping[str, Collection[int]]) -> str:
     """An expression that describes the error in a call; NULL for a valid call."""
     topic, partition, start, end = (f"{function}.{each}" for each in ("topic", "partition", "start", "end"))
-    topics = ", ".join(map(literal, partitions))
+    topics, names = ", ".join(map(literal, partitions)), ", ".join(partitions)
     other_partition = " ".join(
         f"WHEN {literal(each)} THEN {partition} NOT IN ({', '.join(map(str, sorted(numbers)))})"
         for each, numbers in partitions.items()
@@ -95,9 +95,9 @@ def _wrong(function: str, partitions: Mapping[str, Collection[int]]) -> str:
         f"CASE WHEN {topic} IS NULL OR {partition} IS NULL OR {start} IS NULL OR {end} IS NULL "
         f"THEN {literal(f'{function}: topic, partition, start and end must all be given')} "
         f"WHEN {topic} NOT IN ({topics}) "
-        f"THEN {of_topic} || {topic} || {literal(' is not among what it reads: ' + ', '.join(partitions))} "
+        f"THEN {of_topic} || {topic} || {literal(' is not in this function, which reads ' + names)} "
         f"WHEN CASE {topic} {other_partition} END "
-        f"THEN {of_topic} || {topic} || ' has no partition ' || {partition} || ' among what it reads' "
+        f"THEN {of_topic} || {topic} || ' has no partition ' || {partition} || ' in this function' "
         f"WHEN {start} < 0 OR {start} > {end} "
         f"THEN {literal(f'{function}: start must be at least 0 and at most end, not ')} || {start} || ' and ' || "
         f"{end} END"

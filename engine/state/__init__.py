@@ -3,9 +3,9 @@
 
 Purpose
     A log of state is short, because a snapshot replaces its beginning. This works for any fold over a log
-    (``stratalog.snapshots.state_machine`` has the laws). This package has the folds. The log alone decides: a
-    driver reads, appends, and then checks in the fold whether its record counted. So no coordinator has to run,
-    and the log puts the decisions of all concurrent drivers into one order.
+    (``stratalog.snapshots.state_machine`` has the laws). This package has the folds. Only the log decides: a
+    driver reads, appends, and then checks in the fold whether its record took effect. So no coordinator has to
+    run, and the log puts the decisions of all concurrent drivers into one order.
 
         consumer_offsets    offsets of groups, committed or pending in transactions: __consumer_offsets, by group
         group_commits       checks the arguments of a commit: a call -> offsets, or an error

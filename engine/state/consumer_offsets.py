@@ -1,17 +1,17 @@
 """``__consumer_offsets``: the commits of groups, as a fold over one of its partitions. Pure.
 
-The position of a commit in the log decides whether it counts. A commit by a member does not count if a greater
-member epoch of the group is before it in the log. The position also decides whether the record that deletes a dead
-group counts: the record names the last commit that its driver has seen, and if the group has committed since,
-nothing is deleted. So no lock is needed between reading and appending.
+The position of a commit in the log decides whether the commit takes effect. A member's commit is ignored if an
+earlier commit in the log has a greater member epoch of the group. The position also decides whether the record
+that deletes a dead group takes effect. This record names the last commit that its driver has seen; if the group
+has committed since, nothing is deleted. So no lock is needed between reading and appending.
 
 A group is dead when its latest commit, for any partition, has expired: a live group keeps the offsets of idle
 partitions (KIP-211).
 
-Offsets in a transaction are pending until this log also has the end of the transaction (KIP-98,
-"TxnOffsetCommit"). Then they count if the transaction was committed, unless a later commit for the same partition
-has replaced them. The end record has the raised producer epoch, as markers do: later records with an earlier epoch
-do not count.
+Offsets in a transaction are pending until the end of the transaction is in this log, too (KIP-98,
+"TxnOffsetCommit"). Then they take effect if the transaction was committed, unless a later commit for the same
+partition has replaced them. Like a marker, the end record has the raised producer epoch. Later records with a
+smaller epoch are ignored.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class OffsetCommit(_OffsetsRecord, frozen=True, kw_only=True):
     commit_ms: int
     expires_ms: int
     member_epoch: int | None = None
-    """The epoch of the committing member; None: not a member, so never stale."""
+    """The epoch of the committing member; None: the committer is not a member, so the commit is never stale."""
     at: int = 0
     """The commit's offset in the log; set in the state and its snapshots, not in the log itself."""
 
@@ -105,7 +105,7 @@ class GroupMetadata(_OffsetsRecord, frozen=True):
 
 
 class PendingOffset(_OffsetsRecord, frozen=True, kw_only=True):
-    """A commit that counts when the transaction of this producer and epoch is committed."""
+    """A commit that takes effect when the transaction of this producer and epoch is committed."""
 
     producer_id: str
     producer_epoch: int
@@ -113,8 +113,8 @@ class PendingOffset(_OffsetsRecord, frozen=True, kw_only=True):
 
 
 class EndTransaction(_ProducerRecord, frozen=True, kw_only=True):
-    """The end of the producer's transactions of epochs below ``producer_epoch``. ``committed`` says
-    whether the transaction of the epoch before that was committed.
+    """The end of the producer's transactions of epochs below ``producer_epoch``. ``committed`` says whether the
+    transaction of epoch ``producer_epoch - 1`` was committed.
     """
 
     committed: bool
@@ -123,7 +123,7 @@ class EndTransaction(_ProducerRecord, frozen=True, kw_only=True):
 
 
 class ForgetProducer(_ProducerRecord, frozen=True, kw_only=True):
-    """Drop the producer's entry, if this is still its epoch."""
+    """Drop the producer's entry, if its epoch is still ``producer_epoch``."""
 
 
 class ProducerMetadata(_ProducerRecord, frozen=True, kw_only=True):
@@ -146,7 +146,7 @@ class GroupState:
     latest_commit: int
     """The offset in the log of the group's latest valid commit."""
     expires_ms: int
-    """The time at which the last of the group's commits expires, and so the group expires."""
+    """The time at which the last of the group's commits expires; the group then expires, too."""
     member_epoch: int | None = None
     """The greatest member epoch of the group's commits; None if no member has ever committed."""
 
@@ -161,7 +161,8 @@ class ProducerState:
 
     epoch: int
     """The epoch of the open transaction with pending offsets; without such a transaction, the epoch of the next
-    one."""
+    transaction.
+    """
     pending: Mapping[GroupPartition, OffsetCommit] = field(default_factory=dict)
     expires_ms: int = 0
 
@@ -257,8 +258,9 @@ class ConsumerOffsets:
 
     def expired(self, now_ms: int | None, topic_ids: Collection[str]) -> list[OffsetsRecord]:
         """The records that delete expired groups, offsets of deleted topics (topics that are not in
-        ``topic_ids``), and producers with nothing left to decide. (Topic ids never return; ``topic_ids`` must
-        include topics created since this state.) ``now_ms`` None: the time is unknown, and nothing has expired.
+        ``topic_ids``), and producers without pending offsets that have expired. (Topic ids never return;
+        ``topic_ids`` must include topics created since this state.) ``now_ms`` None: the time is unknown, and
+        nothing has expired.
         """
         found: list[OffsetsRecord] = [
             ForgetProducer(producer_id=name, producer_epoch=producer.epoch)
@@ -280,9 +282,9 @@ class ConsumerOffsets:
 def forget_offsets(
     name: str, group: GroupState, partitions: Iterable[TopicIdPartition], *, pending: bool = False
 ) -> list[OffsetsRecord]:
-    """The records that delete the group's commits for these partitions, as they were read. Partitions without a
-    commit come first, because deleting the last commit deletes the group, after which nothing matches the state
-    that was read.
+    """The records that delete the group's commits for these partitions if the group has not committed since it was
+    read. Partitions without a commit come first: deleting the last commit deletes the group, so records after that
+    would no longer match the state that was read.
     """
     return [
         ForgetOffset(group=name, topic_id=topic_id, partition=partition, seen=group.latest_commit, pending=pending)
@@ -291,8 +293,8 @@ def forget_offsets(
 
 
 def forget_group(name: str, group: GroupState, *, pending: bool = False) -> list[OffsetsRecord]:
-    """The records that delete the group as it was read. One record would be enough, but the snapshot policy counts
-    a change per deleted key, so each key gets a record.
+    """The records that delete the group if it has not committed since it was read. One record would be enough, but
+    the snapshot policy counts a change per deleted key, so each key gets a record.
     """
     forgotten = ForgetGroup(group=name, seen=group.latest_commit, pending=pending)
     return [forgotten, *forget_offsets(name, group, group.offsets)]
@@ -308,7 +310,7 @@ def _counting(producers: dict[str, ProducerState], offset: int, record: OffsetsR
     match record:
         case PendingOffset(producer_id=name, producer_epoch=epoch, commit=commit):
             known = producers.get(name)
-            if known is None or epoch >= known.epoch:  # otherwise its transaction is over
+            if known is None or epoch >= known.epoch:  # otherwise the transaction has already ended
                 held = {} if known is None or epoch > known.epoch else known.pending
                 key = commit.group, commit.topic_id, commit.partition
                 pending = msgspec.structs.replace(commit, at=offset)
@@ -335,8 +337,8 @@ def _counting(producers: dict[str, ProducerState], offset: int, record: OffsetsR
 
 
 def _drop_pending(producers: dict[str, ProducerState], opened: Iterable[str], record: _OfGroup) -> None:
-    """Remove the pending offsets that the record drops, including all pending offsets of the producers ``opened``.
-    Changes ``producers``.
+    """Remove the pending offsets that the record drops. ``opened`` are the producers that may have pending
+    offsets. Changes ``producers``.
     """
     dropped: tuple[str | int, ...]
     match record:
@@ -392,7 +394,7 @@ class _OffsetsDraft:
 
     def _commit(self, offset: int, record: OffsetCommit) -> None:
         if is_stale(record.member_epoch, self._member_epoch):
-            return  # the commit does not count
+            return
         key = TopicIdPartition(record.topic_id, record.partition)
         present = self._offsets.get(key)
         if present is not None and present.at > record.at:
@@ -424,8 +426,8 @@ _encoder = msgspec.json.Encoder()
 
 def encode(record: OffsetsRecord) -> tuple[bytes, bytes | None]:
     """Key and value in the log. The key is the JSON array of the group and, for a record about one partition, its
-    topic id and number: later records of a key replace earlier ones. The key of a pending commit also names the
-    producer; a record about a producer has no group.
+    topic id and partition number. Later records of a key replace earlier records of the same key. The key of a
+    pending commit also names the producer; a record about a producer has no group.
     """
     match record:
         case EndTransaction() | ForgetProducer() | ProducerMetadata():

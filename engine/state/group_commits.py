@@ -48,8 +48,8 @@ def check_member_epoch(group: str, member_epoch: object) -> int:
 def check_offsets(
     offsets: Mapping[TopicPartition, OffsetAndMetadata | int], *, least: int | None = 0
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Offsets to commit, or to fetch from, as ints, sorted by topic and partition; each at least ``least`` (None:
-    the log shows which are out of range).
+    """Check offsets to commit, or to fetch from. Returns them as ints, sorted by topic and partition. Each offset
+    must be at least ``least``; None: no limit, because the log shows which offsets are out of range.
 
     Raises: InvalidCallError, UnknownTopicOrPartitionError for a key that is not a partition.
     """

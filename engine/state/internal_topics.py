@@ -15,8 +15,9 @@ OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 OPERATIONS_TOPIC = "__operations"
 INTERNAL_TOPICS = frozenset({METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, OPERATIONS_TOPIC})
-"""Topics that only the engine creates, appends to, and deletes; it also alters them, except the configs of
-``__operations``."""
+"""Topics that only the engine creates, appends to, alters and deletes. A user may alter only the configs of
+``__operations``.
+"""
 
 _OPERATIONS_REPLICAS = 3
 _NINETY_DAYS_MS = 90 * 24 * 60 * 60 * 1000
@@ -67,7 +68,7 @@ def transactions_topic(config: ClusterConfig) -> InternalTopic:
 
 def operations_topic(brokers: int, *, tiered: bool) -> InternalTopic:
     """The shape of ``__operations`` in a cluster with this number of brokers; ``tiered``: whether the cluster has
-    a remote tier. With fewer brokers, the topic has fewer replicas, so that a cluster of one broker also has a
+    a remote tier. A small cluster gets fewer replicas of the topic, so that a cluster of one broker also has a
     history.
     """
     return InternalTopic(
@@ -99,7 +100,9 @@ def _configs() -> dict[str, str]:
 
 
 def without_metadata(topics: Sequence[str] | None) -> tuple[Sequence[str] | None, bool]:
-    """The topics whose partitions have replicas (None: all), and whether the metadata log was among them."""
+    """The given topics without the metadata log (None: all topics), and whether the metadata log was among the
+    given topics.
+    """
     if topics is None:
         return None, True
     return [name for name in topics if name != METADATA_TOPIC], METADATA_TOPIC in topics
@@ -110,7 +113,7 @@ def check_not_internal(topic: str, deed: str) -> None:
     if topic in INTERNAL_TOPICS:
         raise InvalidTopicError(
             f"topic {topic!r} is internal: it holds the engine's own state, so you cannot {deed} it; "
-            "it follows the cluster's configs unless it has its own"
+            "the cluster's configs apply to it unless it has its own"
         )
 
 

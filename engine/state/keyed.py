@@ -39,8 +39,8 @@ class StateFormat(Generic[M, R]):
         """The machine after the records of these batches (columns ``key`` and ``value``), the first of which is at
         ``offset``. Raises: CorruptionError for unknown records.
         """
-        # Apply all records in one call: a call costs time proportional to the size of the machine, and a log may
-        # have one batch per record.
+        # Apply all records in one call. Each call costs time in proportion to the size of the machine, and a log
+        # may have one batch per record.
         return machine.apply(offset, (record for batch in batches for record in self._records(batch)))
 
     def _records(self, batch: pa.RecordBatch) -> Iterator[R]:
@@ -50,8 +50,8 @@ class StateFormat(Generic[M, R]):
     def to_batch(self, records: Iterable[R], now_ms: int) -> pa.RecordBatch:
         """The records as a batch of the record columns, with one timestamp.
 
-        Raises: InvalidCallError for a record that would be read back as a different one, because it would make its
-            partition unreadable.
+        Raises: InvalidCallError for a record that would be read back as a different record, because such a record
+        would make its partition unreadable.
         """
         rows = [self._row(record) for record in records]
         return pa.RecordBatch.from_arrays(
@@ -69,7 +69,7 @@ class StateFormat(Generic[M, R]):
             row = self.codec.encode(record)
             if self.codec.decode(*row) == record:
                 return row
-            why = "it would be read as another record"
+            why = "it would be read back as a different record"
         except (CorruptionError, TypeError, ValueError) as error:
             why = str(error)
         raise InvalidCallError(f"{record} cannot be a record of {self.topic}: {why}; nothing was changed")

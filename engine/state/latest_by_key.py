@@ -1,8 +1,8 @@
-"""Users' topics with ``cleanup.policy=snapshot``: the latest record of each key, as a fold over a partition.
+"""Users' topics with ``cleanup.policy=snapshot``: the latest record of each key, as a fold over a partition. Pure.
 
 This module works on Arrow data in memory; ``stratalog.engine.spark.reducing`` is the same fold for larger
 partitions. Snapshots leave out records without a key, as Kafka's cleaner does. Rows are in the order of the latest
-records in the log. Pure.
+records in the log.
 """
 
 from __future__ import annotations
@@ -75,13 +75,14 @@ class Reduced(NamedTuple):
 
 
 def record_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns of a physical schema that a producer supplies."""
+    """The part of a physical schema that a producer supplies."""
     return pa.schema([schema.field(name) for name in RECORD_COLUMNS])
 
 
 def reduced(earlier: pa.Table, later: pa.Table) -> Reduced:
-    """The latest record of each key. A record of ``later`` replaces the record of its key in ``earlier``, which
-    has each key once."""
+    """The latest record of each key. A record of ``later`` replaces the record with the same key in ``earlier``,
+    which has each key at most once.
+    """
     both = pa.concat_tables([earlier, later]).append_column(_ORDER, numbers(0, earlier.num_rows + later.num_rows))
     keyed = both.filter(pc.is_valid(both.column("key")))
     is_later = pc.greater_equal(keyed.column(_ORDER), earlier.num_rows)
@@ -108,8 +109,8 @@ def without_tombstones(table: pa.Table, until_us: int) -> pa.Table:
 
 
 def check_key(key_schema: str | None, policy: str, what: str) -> None:
-    """Check that the keys of a topic with snapshots are comparable: binary, or of declared types that are equal
-    exactly when their bytes are, including structs of these.
+    """Check that the keys of a topic with snapshots are comparable: binary, or of a declared type whose values are
+    equal exactly when their bytes are equal, or a struct of such types.
 
     Raises: InvalidConfigError.
     """

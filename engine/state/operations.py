@@ -1,7 +1,7 @@
-"""The record of ``__operations``: an event of one operation that has changed something. Pure.
+"""The records of ``__operations``: each record is an event of an operation that has changed something. Pure.
 
-A destructive operation writes an event ``started`` before it acts; every operation writes ``ended`` after it. The
-columns are those of the topic's value; the key is the operation.
+A destructive operation writes an event ``started`` before it acts; every operation writes an event ``ended`` at
+its end. The fields of an event are the columns of the topic's value; the key is the operation.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def to_batch(event: Event) -> pa.RecordBatch:
 
 
 def from_values(values: Iterable[Mapping[str, Any] | None]) -> Iterator[Event]:
-    """The events of record values, as Python values from Arrow. A value without a required field was written by
-    another program, and is left out.
+    """The events of record values, as Python values from Arrow. A value that lacks a required field was written by
+    another program, and is ignored.
     """
     for value in values:
         if value is None or any(value[name] is None for name in _NEVER_NULL):

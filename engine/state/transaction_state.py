@@ -1,8 +1,8 @@
 """``__transaction_state``: transactional ids and the states of their transactions (KIP-98), as a fold. Pure.
 
 A record is the complete state of its transactional id, and names the earlier log record on which it is based. The
-record counts if that earlier record is still the id's current state, and the transition is legal. So if two
-drivers base a decision on the same state, the first decision in the log counts.
+record takes effect if that earlier record is still the id's current state, and the transition is legal. So if two
+drivers base a decision on the same state, the first decision in the log takes effect.
 
     Empty -> Ongoing -> PrepareCommit -> CompleteCommit -> Ongoing, Empty, Dead
                      -> PrepareAbort  -> CompleteAbort  -> Ongoing, Empty, Dead
@@ -36,7 +36,7 @@ class State(StrEnum):
 
 
 ENDING = (State.PREPARE_COMMIT, State.PREPARE_ABORT)
-"""States in which the end of the transaction is decided, and markers are due in all its partitions."""
+"""The states in which the end of the transaction has been decided, and markers are due in all its partitions."""
 
 VALID_PREVIOUS: Mapping[State, frozenset[State]] = {
     State.EMPTY: frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT}),
@@ -53,7 +53,7 @@ VALID_PREVIOUS: Mapping[State, frozenset[State]] = {
 
 class Transaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """The state of one transactional id, as a record of the log and of a snapshot. ``partitions`` are distinct and
-    sorted, and empty except in the states from Ongoing to Prepare*.
+    sorted; they are empty except in Ongoing and the states Prepare*.
     """
 
     transactional_id: str
@@ -100,7 +100,7 @@ class TransactionStates:
                 case TransactionTombstone(name):
                     after.pop(name, None)
                 case Transaction(transactional_id=name) if not follows(record, after.get(name)):
-                    pass  # an outdated state, or an illegal transition: the record does not count
+                    pass  # an outdated state, or an illegal transition: the record is ignored
                 case Transaction(transactional_id=name, state=State.DEAD):
                     after.pop(name, None)
                 case Transaction(transactional_id=name):
@@ -125,7 +125,7 @@ class TransactionStates:
 
 
 def follows(record: Transaction, present: Transaction | None) -> bool:
-    """Whether a record of the log counts if ``present`` is the current state of its transactional id."""
+    """Whether a record of the log takes effect if ``present`` is the current state of its transactional id."""
     if present is None:
         return record.rests_on is None and record.state is State.EMPTY
     return (

@@ -2,8 +2,9 @@
 
 Kafka's rules (KIP-98, KIP-360). None means that the state is already as requested.
 
-Each transaction has its own producer epoch (KIP-890): the decision to end it (by its producer, a newer producer,
-or the timeout) raises the epoch by one; the markers have the raised epoch, and the producer continues with it.
+Each transaction has its own producer epoch (KIP-890). The decision to end a transaction (by its producer, a newer
+producer, or the timeout) raises the epoch by one. The markers have the raised epoch, and the producer continues
+with it.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ def init_producer(
     max_timeout_ms: int,
     now_ms: int,
 ) -> Transaction:
-    """A producer takes the transactional id over, with an epoch above all earlier epochs. For a new transactional
-    id, the producer gets the new ``producer_id``, with epoch 0. An open transaction of its predecessor is fenced
-    first (PrepareEpochFence): abort it, then call again.
+    """Let a producer take the transactional id over, with an epoch above all earlier epochs. For a new
+    transactional id, the producer gets the new ``producer_id``, with epoch 0. If the previous producer has an open
+    transaction, the next state is PrepareEpochFence: abort the transaction, then call again.
 
     Raises: InvalidTransactionTimeoutError; ConcurrentTransactionsError while a transaction is being ended.
     """
@@ -82,8 +83,8 @@ def init_producer(
 
 def may_continue(present: Transaction | None, last: Transaction, timeout_ms: int) -> bool:
     """Whether the producer whose last known state is ``last`` may begin the next transaction without taking the
-    transactional id over again: no other producer has taken it over, and no transaction is being ended (KIP-890: a
-    producer continues with the epoch that the end of its transaction has raised).
+    transactional id over again. It may if no other producer has taken the id over, and no transaction is being
+    ended (KIP-890: a producer continues with the epoch that the end of its transaction has raised).
     """
     return (
         present is not None
@@ -132,11 +133,12 @@ def end(
     now_ms: int,
     partitions: Container[TopicIdPartition] | None = None,
 ) -> Transaction | None:
-    """Decide that the transaction commits or aborts (PrepareCommit, PrepareAbort). None: already decided that way.
-    ``partitions`` are the only partitions that the transaction tried to write to, so no others need a marker.
+    """Decide to commit or abort the transaction (PrepareCommit, PrepareAbort). None: the same decision was already
+    made. ``partitions`` are all partitions that the transaction tried to write to, so no other partition needs a
+    marker.
 
-    Raises: InvalidProducerIdMappingError; ProducerFencedError, also when another driver has aborted it;
-        InvalidTxnStateError without a transaction, or for an abort after the commit.
+    Raises: InvalidProducerIdMappingError; ProducerFencedError, also when another driver has aborted the
+    transaction; InvalidTxnStateError if no transaction is open, or for an abort after the commit.
     """
     if present is not None and (present.producer_id, present.producer_epoch) == (producer_id, producer_epoch + 1):
         if present.state in (_COMMITTED if commit else _ABORTED):
@@ -150,7 +152,7 @@ def end(
 
 
 def complete(present: Transaction, now_ms: int) -> Transaction:
-    """Complete a transaction: every partition has its marker. Raises: InvalidTxnStateError."""
+    """Complete a transaction, because every partition has its marker. Raises: InvalidTxnStateError."""
     committed = present.state is State.PREPARE_COMMIT
     wanted = State.COMPLETE_COMMIT if committed else State.COMPLETE_ABORT
     return _step(present, wanted, now_ms, partitions=(), start_ms=None)
@@ -179,9 +181,10 @@ def forget(present: Transaction, now_ms: int, expiration_ms: int) -> Transaction
 
 def overdue(present: Transaction, now_ms: int | None, expiration_ms: int, stamp_ms: int) -> Transaction | None:
     """The effect of time on a transactional id: an overdue or fenced transaction is aborted; an unused id is
-    deleted. None: no effect. ``now_ms`` None: the time is unknown, and nothing is overdue.
+    deleted. None: no effect. If ``now_ms`` is None, the time is unknown; then only a fenced transaction is
+    aborted.
     """
-    if present.state is State.PREPARE_EPOCH_FENCE:  # a driver died in this state
+    if present.state is State.PREPARE_EPOCH_FENCE:  # a driver died while the id was in this state
         return abort_fenced(present, stamp_ms)
     if now_ms is None:
         return None
@@ -189,8 +192,8 @@ def overdue(present: Transaction, now_ms: int | None, expiration_ms: int, stamp_
 
 
 def next_ms(present: Transaction, expiration_ms: int) -> int:
-    """The time of the next work on a transactional id while its producer is idle: when ``overdue`` has an effect,
-    or 0 to finish a decided end.
+    """The time of the next work on a transactional id while its producer is idle: the time when ``overdue`` has an
+    effect, or 0 if the end of a transaction is decided but not complete.
     """
     if present.state in (State.PREPARE_EPOCH_FENCE, *ENDING):
         return 0
@@ -225,5 +228,5 @@ def _of_producer(
 
 def _busy(present: Transaction) -> ConcurrentTransactionsError:
     return ConcurrentTransactionsError(
-        f"transactional id {present.transactional_id!r} is {present.state}: wait until that is done"
+        f"transactional id {present.transactional_id!r} is {present.state}: wait until the transaction has ended"
     )

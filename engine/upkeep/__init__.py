@@ -1,7 +1,7 @@
-"""Upkeep: the jobs that keep a cluster's logs intact, short and in the right tier. A package imports only the
-packages listed before it:
+"""Upkeep: jobs that keep a cluster's logs intact, short and in the right tier. A package imports only the packages
+listed before it:
 
-    memory         the stored state of runs: times, failures, and the damage they found
+    memory         the stored state of earlier runs: times, failures and damage
     tiering        sealed segments -> the remote table (KIP-405); restore points
     verification   compares replicas and the remote tier, and checks every byte against its checksum
     retention      advances log starts, and deletes files that nothing uses
@@ -20,12 +20,12 @@ An operation defines a plan, a task and a row. ``stratalog.engine.driver.run`` d
             ...
         done = run.commit(metadata, command, by_partition)                   # 3. one commit, on the driver
         run.add(MergeRow(...) for ...)                                       # 4. typed rows: fields are columns
-        run.settle((view, next_ms) for ...)                                  #    what maintain need not look at
+        run.settle((view, next_ms) for ...)                                  #    what maintain may skip
     run.total("segments")
-    return run.report()                                                      # 5. report, and the event made of it
+    return run.report()                                                      # 5. report, and its event
 
-With a budget, use ``run.in_turns`` instead of ``run.each``. An operation that calls another operation adds the
-other's failures and notes to its own (``run.absorb``). In a dry run, tasks change nothing, and ``run.commit`` only
-returns the answers. Tasks create files; those of ``retention`` also delete files that no log needs. A task may run
-twice without harm. The driver makes all commits to the metadata and to the remote table.
+With a budget, use ``run.in_turns`` instead of ``run.each``. An operation that calls a second operation adds the
+failures and notes of the second operation to its own (``run.absorb``). In a dry run, tasks change nothing, and
+``run.commit`` only returns the answers. Tasks create files; the tasks of ``retention`` also delete files that no
+log needs. A task may run twice without harm. The driver makes all commits to the metadata and to the remote table.
 """

@@ -1,7 +1,7 @@
 """Storage roots with exclusive create: memory, ``file://``, ``s3://``, ``abfss://``, ``az://`` and ``gs://``.
 
-The contract is ``protocol.Store``; one suite (``tests/unit/test_store_contract_*.py``) holds all of them
-to it. ``open_store(uri, options)`` picks the implementation by scheme.
+The contract is ``protocol.Store``; one suite (``tests/unit/test_store_contract_*.py``) tests all stores against
+it. ``open_store(uri, options)`` picks the implementation by scheme.
 
     protocol        the contract
     rules           rules common to all stores: names, ranges, counting, stable listings

@@ -1,8 +1,8 @@
 """Parses addresses of roots, files and servers, wherever they are given. Pure.
 
 An address may contain a secret by mistake: a login, a signature, a connection string. Each kind of address has a
-closed alphabet that excludes these; anything else is refused. An error never repeats a refused address. It names
-the place of the address, and its scheme if the scheme is known.
+closed alphabet that excludes these; anything else is refused. An error never repeats a refused address. The error
+names the place of the address, and the scheme if it is known.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Address:
 
     @property
     def is_folder(self) -> bool:
-        """Whether it is a path of this machine."""
+        """Whether this is the path of a folder on this machine."""
         return self.scheme == "file"
 
     @property
@@ -97,8 +97,8 @@ def scheme_of(text: str) -> str | None:
 
 
 def parse_address(text: str, what: str) -> Address:
-    """Parse the address of a folder, a file or object storage; ``s3a://`` becomes ``s3://``. ``what`` names its
-    place in errors.
+    """Parse the address of a folder, a file or object storage; ``s3a://`` becomes ``s3://``. ``what`` names the
+    place of the address in errors.
 
     Raises: UnsupportedStoreError, which does not repeat the address.
     """
@@ -163,8 +163,8 @@ def parse_brokers(text: str, what: str) -> str:
 
 
 def redacted(text: str) -> str:
-    """A text for the log and the history, with logins in addresses, values of secrets, and refused addresses
-    removed.
+    """The text without logins in addresses, without values of secrets, and without refused addresses, for the log
+    and the history.
     """
     if _LIKE_AN_ADDRESS.match(text) and not any(_takes(parse, text) for parse in (parse_address, parse_server)):
         return "(an address that is refused)"

@@ -1,5 +1,6 @@
 """Tests whether a storage keeps every rule that the replication protocol depends on, and describes each result. A
-kept rule is not proven, because each race runs only a few times. A broken rule is certain.
+test that passes does not prove its rule, because each race runs only a few times. A test that fails proves that
+the rule is broken.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ RACES = 10
 ROUNDS = 10
 MANY = 200
 PART_BYTES = 1024
-"""Options for racers: large objects are multipart uploads, whose parts may be small here."""
+"""The size of the parts of large objects, which are multipart uploads."""
 LARGE_BYTES = 16 * 1024 * 1024
 MOST_SKEW_S = 60
 
@@ -45,7 +46,7 @@ class Effort:
 
 THOROUGH = Effort(RACERS, RACES, ROUNDS)
 QUICK = Effort(racers=6, races=2, rounds=3)
-"""The rounds of a check: some seconds if a request takes 100 ms."""
+"""The rounds of a quick check, which takes some seconds if a request takes 100 ms."""
 
 
 LARGE_ONCE = "a large object is created once"
@@ -90,12 +91,12 @@ class StoreCheck:
             "a listing shows all that was written": self._listed,
             "a deleted name is gone, and free again": self._free_again,
             "a bulk delete deletes": self._bulk_delete,
-            "a range is those bytes": self._ranges,
-            "a listed object is that object": self._same_object,
-            "a copy is those bytes": self._copies,
-            "its clock is ours": self._clocks,
+            "a range has exactly its bytes": self._ranges,
+            "a listed object is the one that is read": self._same_object,
+            "a copy has the same bytes": self._copies,
+            "its clock agrees with ours": self._clocks,
             "speed": self._speed,
-            "nothing is left": self._clean,
+            "the test leaves nothing": self._clean,
         }
         return [self._verdict(rule, tried) for rule, tried in (self._foreign_rules() | rules).items()]
 
@@ -156,17 +157,17 @@ class StoreCheck:
             errors = [outcome for outcome in of_name if outcome not in (CREATED, TAKEN, UNKNOWN)]
             if len(winners) > 1:
                 raise BrokenRuleError(
-                    f"{len(winners)} of {count} created the same name, according to the storage: "
+                    f"{len(winners)} of {count} racers created the same name, according to the storage: "
                     f"concurrent drivers would overwrite each other's records{self._how(name)}"
                 )
             if errors:
-                raise BrokenRuleError(f"{len(errors)} of {count} failed, the first with: {errors[0]}")
+                raise BrokenRuleError(f"{len(errors)} of {count} racers failed, the first with: {errors[0]}")
             found = self._other.read(name)
             if winners and found != racers[winners[0]].data():
                 raise BrokenRuleError("the name does not have the bytes of the racer that created it")
             if not winners and UNKNOWN not in of_name:
-                raise BrokenRuleError(f"the storage answered all {count} that a free name was taken")
-        return f"{count} raced for each of {races} names, and one created it each time"
+                raise BrokenRuleError(f"the storage told all {count} racers that a free name was taken")
+        return f"{count} racers tried to create each of {races} names, and exactly one created it"
 
     def _how(self, name: str) -> str:
         """The reason why a foreign file system created an existing name."""
@@ -189,7 +190,7 @@ class StoreCheck:
                 f"{file_system} sent the same create request {times} times when it got no answer: a retry "
                 "could mistake its own object for someone else's. Switch its retries off"
             )
-        return f"{file_system} sent a create without an answer only once"
+        return f"{file_system} sent a create request only once when it got no answer"
 
     def _stays(self) -> str:
         name = self._name("taken")
@@ -203,7 +204,7 @@ class StoreCheck:
             raise BrokenRuleError("an existing name could be created again by an object of parts")
         if self._store.read(name) != b"first" or self._store.stat(name).version != before.version:
             raise BrokenRuleError("a refused create changed the existing object")
-        return "neither a small object nor one of parts replaced it"
+        return "neither a small object nor an object of parts replaced the existing object"
 
     def _listed(self) -> str:
         names: list[str] = []
@@ -219,7 +220,7 @@ class StoreCheck:
         behind = [each.name for each in self._other.list(f"{self._folder}/listed", after="001")]
         if behind != names[2:]:
             raise BrokenRuleError(f"a listing after a name showed {len(behind)} names instead of {len(names[2:])}")
-        return f"each of {rounds} was in the next listing of another driver"
+        return f"each of {rounds} new names was in the next listing of another driver"
 
     def _free_again(self) -> str:
         name = self._name("again")
@@ -276,7 +277,7 @@ class StoreCheck:
         except SourceChangedError:
             pass
         else:
-            raise BrokenRuleError(f"a read of the listed object returned another one ({found!r})")
+            raise BrokenRuleError(f"a read of the listed object returned another object ({found!r})")
         return "a read of a replaced object is refused"
 
     def _copies(self) -> str:
@@ -287,7 +288,7 @@ class StoreCheck:
         if staged.crc32 != isal_zlib.crc32(data):
             raise BrokenRuleError("the checksum reported for a copy does not match its bytes")
         if not staged.commit() or self._other.read(there) != data:
-            raise BrokenRuleError("a copy has other bytes than its source")
+            raise BrokenRuleError("the bytes of a copy differ from those of its source")
         return "the copy has the checksum that the server reported"
 
     def _clocks(self) -> str:

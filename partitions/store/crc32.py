@@ -1,4 +1,4 @@
-"""Combines the CRC-32 of pieces, in any order, into that of the whole.
+"""Computes the CRC-32 of a whole from the CRC-32 of each piece, in any order.
 
 A checksum is a polynomial over GF(2) modulo the CRC's polynomial, bits reversed; each following byte multiplies it
 by a power of x. (Mark Adler's ``crc32_combine`` of zlib, which Python does not offer.)

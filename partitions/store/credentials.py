@@ -30,7 +30,9 @@ from stratalog.partitions.errors import InvalidCallError
 Provider = Callable[[str], Mapping[str, Any]]
 
 RENEWED_BEFORE_MS = 5 * 60 * 1000
-"""Credentials are renewed this long before they expire, or after half of their lifetime if they live less long."""
+"""Credentials are renewed this long before they expire, but not before half of their remaining lifetime has
+passed.
+"""
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _ONE_OF = {
@@ -80,10 +82,10 @@ class NamedProvider:
 
 @dataclass(frozen=True, slots=True)
 class GivenProvider:
-    """A function that the caller passed. It is pickled as Spark's functions are."""
+    """A function that the caller passed. The function is pickled like Spark's functions."""
 
     id: str
-    """The identity of the function: copies of the function on an executor are the same provider."""
+    """The identity of the function. Copies of the function on an executor have the same identity."""
     function: Provider = field(compare=False, repr=False)
 
     @property

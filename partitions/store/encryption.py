@@ -35,8 +35,8 @@ def _is_here(host: str) -> bool:
 
 def check_key(wanted: str | None, answered: str | None, uri: str) -> None:
     """Check that the storage encrypted the object at ``uri`` with the ``wanted`` key; ``answered`` is the key in
-    its answer. A key's name and its address are equal. For an alias the storage answers with the key, which cannot
-    be compared.
+    its answer. A key's name and its address are treated as equal. For an alias the storage answers with the key,
+    which cannot be compared with the alias.
 
     Raises: UnsupportedStoreError.
     """

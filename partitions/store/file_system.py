@@ -2,7 +2,7 @@
 
 A name is created by ``pipe_file(mode="create")``. ``FileSystemStore.check`` and ``checking`` test whether a file
 system does this exclusively and sends the request once. fsspec has no conditional reads, no listing after a name,
-and no uploads that become visible later. So a read checks afterwards that the object is still the listed one, a
+and no uploads that become visible later. So a read checks afterwards that the object is still the listed object, a
 listing reads all names, and an object stays in memory until it gets its name.
 """
 
@@ -61,7 +61,7 @@ class FileSystemStore(ObjectStore):
         return self._objects.file_system
 
     def check(self) -> None:
-        """See ``Store.check``; the error names a file system that overwrites."""
+        """See ``Store.check``; the error names a file system that overwrites existing names."""
         try:
             probe = probe_name(self._new_id())
             self.create(probe, b"first")
@@ -89,7 +89,7 @@ class FileSystemStore(ObjectStore):
                 ("pipe_file", (b"probe",)),
             ):  # the second one on an open connection
                 named = {"mode": "create"} if arguments else {}
-                with suppress(Exception):  # any error because the server does not answer
+                with suppress(Exception):  # an error is expected: the server does not answer
                     there.call(method, SILENCE_S, path, *arguments, **named)
             return came()
 

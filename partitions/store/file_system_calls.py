@@ -38,7 +38,7 @@ call is made until one ends.
 
 
 class CallsHangError(Exception):
-    """A call was not made, because too many earlier ones hang."""
+    """A call was not made, because too many earlier calls hang."""
 
 
 class FileSystem:
@@ -85,7 +85,7 @@ class FileSystem:
 
 
 def open_file_system(root: str, options: StoreOptions) -> FileSystem:
-    """The file system for the root at that address; ``options`` are resolved ones.
+    """The file system for the root at that address; ``options`` must be resolved.
 
     Raises: UnsupportedStoreError, InvalidCallError; NoCredentialsFoundError; errors of the caller's function.
     """
@@ -105,7 +105,7 @@ def open_file_system(root: str, options: StoreOptions) -> FileSystem:
 
 
 def _check_uncached(function: str, fs: AbstractFileSystem) -> None:
-    """Raises: InvalidCallError if the file system, or one that it wraps, caches listings."""
+    """Raises: InvalidCallError if the file system caches listings, or wraps a file system that does."""
     if getattr(getattr(fs, "dircache", None), "use_listings_cache", False):
         raise InvalidCallError(
             f"{function} returned a {type(fs).__module__}.{type(fs).__qualname__} that caches listings, as fsspec "

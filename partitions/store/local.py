@@ -87,7 +87,9 @@ class LocalStore:
         self.counts = self._tally.counts
         self._time = StorageTime()
         self._doubts = 0
-        """The number of files found changed since their listing; earlier listings are then no longer reused."""
+        """The number of files that had changed after their listing. When it grows, earlier listings are no longer
+        reused.
+        """
 
     def __repr__(self) -> str:
         return f"LocalStore({self.root!r})"
@@ -176,7 +178,7 @@ class LocalStore:
     def list(
         self, prefix: str, after: str = "", known: Sequence[StoredObject] | None = None
     ) -> Sequence[StoredObject]:
-        """See ``Store.list``. Any failure to read folders counts as a missing root."""
+        """See ``Store.list``. Any failure to read folders is treated as a missing root."""
         folder = folder_prefix(prefix)
         if known is not None and not after:
             with suppress(FolderInLogError):  # the content of the folder is also listed
@@ -241,8 +243,8 @@ class LocalStore:
         return self._time.now_ms(self._ask_for_time)
 
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
-        """See ``Store.sweep_staging``. If a writer is still alive, it fails with StorageError. Anything but a file
-        is foreign, and remains.
+        """See ``Store.sweep_staging``. A writer that is still alive then fails with StorageError. Anything but a
+        file is foreign, and remains.
         """
         removed = 0
         with (
@@ -356,7 +358,7 @@ class LocalStore:
             os.close(origin)
 
     def _check_same(self, now: os.stat_result, listed: StoredObject, path: str) -> None:
-        """Check that the open file is the listed one. Raises: SourceChangedError."""
+        """Check that the open file is the listed file. Raises: SourceChangedError."""
         version = version_of(now.st_ino, now.st_mtime_ns, now.st_size)
         if (version != listed.version) if listed.version else (now.st_size != listed.size_bytes):
             self._doubts += 1

@@ -1,8 +1,9 @@
 """Copies bytes between two open files, and computes their checksum.
 
 The kernel could copy alone (``copy_file_range``), but would not return a checksum. So every byte passes through a
-buffer of this process, which adds it to the checksum. One thread writes a buffer while another reads the next one
-and computes its checksum. Buffers fit into a core's cache: larger ones take twice the processor time.
+buffer of this process, which adds it to the checksum. One thread writes a buffer while another thread reads the
+next buffer and computes its checksum. Buffers fit into a core's cache: larger buffers take twice the processor
+time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def copy_file(source: int, target: int, size_bytes: int) -> int:
     were written.
 
     The disk starts to write immediately, so the following fsync has little to wait for. If the source ends early,
-    the copy does too: the caller compares sizes.
+    the copy ends early, too: the caller compares sizes.
 
     Raises: OSError.
     """

@@ -9,8 +9,8 @@ An error (``SpecialFileError``) names any object that is neither a file nor a fo
 Files are opened without waiting for a writer, and only regular files are read.
 
 Two gaps remain. Engines that read by path (Spark, delta-rs) follow a link that replaces a file after it was
-listed. And a folder of the same volume that is mounted below the root looks like any other; ``verify`` detects
-files shared by two replicas by their inodes.
+listed. And a folder of the same volume that is mounted below the root looks like any other folder; ``verify``
+detects files shared by two replicas by their inodes.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class RootFolder:
             os.close(descriptor)
 
     def open_folder(self, name: str, flags: int = SEARCHED, *, make: bool = False) -> int:
-        """A descriptor of a folder, which the caller closes. ``make`` creates it and the missing folders above it,
-        except the root, so that each survives a power cut. Existing folders are also synced once, because their
-        creator may have crashed before its sync.
+        """A descriptor of a folder, which the caller closes. ``make`` creates the folder and the missing folders
+        above it, except the root, so that each survives a power cut. Existing folders are also synced once,
+        because their creator may have crashed before syncing them.
 
         Raises: FileNotFoundError; NotADirectoryError if a file has the name of a folder; SpecialFileError;
         OSError.

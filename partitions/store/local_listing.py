@@ -4,19 +4,19 @@ A name is created once, for a complete file, and every honest writer gives it th
 and I8). So a listing reuses the size and times of a file from an earlier listing while name and inode are
 unchanged; a scan of the folder returns both. A file system may reuse an inode for the next file. For data files,
 and for high watermarks, which are empty, this is safe: a file created again under its name has the same bytes, or
-a reader detects the change when it opens it. Registers decide about the log and are few, so each scan reads their
-status.
+a reader detects the change when it opens the file. Registers decide about the log and are few, so each scan reads
+their status.
 
-A scan is also unnecessary if the folder has not changed since the last one. The folder's *stamp* shows this: its
+A scan is also unnecessary if the folder has not changed since the last scan. The folder's *stamp* shows this: its
 own times, which the kernel updates for each name that is added or removed. The kernel's clock ticks at least every
 10 ms, and two changes within a tick leave the same stamp. So a stamp is reliable only if it was ``SETTLED_NS`` old
-before the scan began, and is the same after it: then the scan began after that tick, and later changes get a later
-time. (Git treats its index in the same way: Documentation/technical/racy-git.) Such a scan is a snapshot, and
-needs no second one (``two_scans``).
+before the scan began, and is unchanged after the scan: then the scan began after that tick, and later changes get
+a later time. (Git treats its index in the same way: Documentation/technical/racy-git.) Such a scan is a snapshot,
+and needs no second scan (``two_scans``).
 
-Stamps count on file systems that only this kernel changes (``_LOCAL``); elsewhere each listing scans names twice.
-One gap remains: the clock is set back, and then a change happens at exactly the nanosecond of an earlier change. A
-listing older than ``LOOK_AGAIN_S`` is never reused.
+Stamps are used only on file systems that only this kernel changes (``_LOCAL``). On other file systems, each
+listing scans names twice. One gap remains: the clock is set back, and then a change happens at exactly the
+nanosecond of an earlier change. A listing older than ``LOOK_AGAIN_S`` is never reused.
 
 Until then a listing misses a file that was changed in place, which stratalog never does. A reader that opens the
 file detects the change by its version, and so does a listing from scratch.
@@ -68,7 +68,7 @@ class Scan:
     """The entries by their name in the folder."""
     stamp: tuple[int, ...]
     """The stamp of the folder if no name was added or removed during the scan, and each later change will change
-    it; otherwise empty.
+    the stamp; otherwise empty.
     """
 
     def __len__(self) -> int:
@@ -91,7 +91,7 @@ class LocalListing(tuple[StoredObject, ...]):
 
     @classmethod
     def of(cls, scan: Scan, last: Sequence[StoredObject], asked_s: float, doubts: int) -> LocalListing:
-        """``last`` is an earlier listing, whose order is nearly that of this one."""
+        """``last`` is an earlier listing, whose order is nearly the same."""
         now = {id(file.object): file.object for file in scan.files.values()}
         ordered = [stored for stored in last if now.pop(id(stored), None) is not None]
         if now:
@@ -108,7 +108,7 @@ class FolderInLogError(Exception):
 
 @dataclass(slots=True)
 class Scanner:
-    """Scans of one log's folder; each reuses the previous one."""
+    """Scans of one log's folder; each scan reuses the results of the previous scan."""
 
     root: RootFolder
     folder: str

@@ -36,7 +36,8 @@ class CrowdedFolderError(OSError):
 Seen = tuple[str, int, int, int, str]
 """The status of a name: size, mtime in nanoseconds, inode, and the kind if it is not a file."""
 Entry = tuple[str, os.DirEntry[str]]
-"""An entry of a scan: its path from the root. It is not a folder, or it is a folder of another volume."""
+"""An entry of a scan, with its path from the root. The entry is not a folder, or it is a folder of another volume.
+"""
 
 Listed = TypeVar("Listed", bound=Sized)
 
@@ -66,8 +67,8 @@ def scan_folder(root: RootFolder, folder: str) -> Iterator[Entry]:
                 if foreign > most:
                     raise CrowdedFolderError(
                         os.path.join(root.path, name.rpartition("/")[0]),
-                        f"more than {most} foreign files: move them elsewhere, because the folder cannot be "
-                        "listed before",
+                        f"more than {most} foreign files: move them elsewhere; the folder cannot be listed until "
+                        "then",
                     )
             yield name, entry
     finally:
@@ -101,7 +102,8 @@ def _scan(root: RootFolder, descriptor: int, folder: str, device: int, depth: in
 
 
 def check_crowd(root: RootFolder, folder: str, names: int, foreign: int) -> None:
-    """Check the limits of a log's folder (with ``/`` at its end): the number of all names, and of foreign ones.
+    """Check the limits of a log's folder (with ``/`` at its end): the number of all names, and the number of
+    foreign names.
     Raises: CrowdedFolderError.
     """
     path = os.path.join(root.path, folder.rstrip("/"))
@@ -112,12 +114,12 @@ def check_crowd(root: RootFolder, folder: str, names: int, foreign: int) -> None
 
 
 def names_of(entries: Iterator[Entry]) -> frozenset[str]:
-    """Only the names; the status of files is not read."""
+    """The names alone; the status of files is not read."""
     return frozenset(name for name, _ in entries)
 
 
 def in_order(entries: Iterator[Entry]) -> list[StoredObject]:
-    """The files with these names, by name, without those deleted meanwhile."""
+    """The files with these names, by name, without files that were deleted meanwhile."""
     found = []
     for name, entry in entries:
         with suppress(FileNotFoundError):

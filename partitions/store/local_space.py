@@ -55,8 +55,8 @@ def staging_in_the_way(uri: str) -> CorruptionError | None:
 
 
 def takes_no_files(uri: str) -> UnwritableStorageError | None:
-    """The error if the file system of a root is mounted read-only, or full. None if no problem is known: only a
-    create would show it.
+    """The error if the file system of a root is mounted read-only, or full. None if no problem is known; other
+    problems show only when a file is created.
     """
     path = folder_path(uri)
     if path is None:

@@ -1,7 +1,7 @@
 """Files without a name yet: in the staging folder of a root on a file system, until they are linked to a name.
 
 ``link`` refuses an existing name, ``rename`` would replace it silently. The name is durable before the call
-returns: it syncs the folder, and each folder above that this process has not synced before.
+returns: the call syncs the folder, and each folder above it that this process has not yet synced.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ MOST_FOLDERS = 256
 """The maximum number of folders that a process watches. The kernel allows 8,192 watches per user, or more."""
 _NONBLOCK, _CLOEXEC = os.O_NONBLOCK, getattr(os, "O_CLOEXEC", 0)
 _ADDED = 0x100 | 0x80
-"""``IN_CREATE``, also of a hard link, and ``IN_MOVED_TO``."""
+"""``IN_CREATE``, including that of a hard link, and ``IN_MOVED_TO``."""
 _REMOVED = 0x200 | 0x40
 """``IN_DELETE`` and ``IN_MOVED_FROM``."""
 _OVERFLOW = 0x4000
@@ -48,7 +48,9 @@ class _Watched:
 
 
 class Watches:
-    """The watched folders of a process. Threads may share it; a forked child starts without any."""
+    """The watched folders of a process. Threads may share this object; a forked child starts without watched
+    folders.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -58,9 +60,10 @@ class Watches:
     def names_behind(
         self, folder: int, after: str, scan: Callable[[], set[str]], watchable: Callable[[], bool]
     ) -> set[str] | None:
-        """The names of a folder, given by its descriptor, that sort after ``after``: exactly those at a moment of
-        this call. ``scan`` returns all names of the folder; it is called once, and again for an earlier ``after``.
-        None: the folder is not ``watchable``, or the kernel cannot watch it now. Raises: errors of ``scan``.
+        """The names of a folder, given by its descriptor, that sort after ``after``: exactly the names at some
+        moment during this call. ``scan`` returns all names of the folder; it is called once, and again for an
+        earlier ``after``. None: the folder is not ``watchable``, or the kernel cannot watch it now. Raises: errors
+        of ``scan``.
         """
         with self._lock:
             number = self._number(folder, after, watchable)
@@ -123,7 +126,7 @@ class Watches:
         return set(watched.names)
 
     def _drain(self) -> None:
-        """Read all reports. If its queue is full the kernel drops some, and then the content of no folder is
+        """Read all reports. If the queue is full, the kernel drops reports, and then the content of no folder is
         known.
         """
         assert self._descriptor is not None
@@ -156,7 +159,7 @@ class Watches:
             self._descriptor = None
 
     def forked(self) -> None:
-        """Run in a forked child: reports that it reads would be missing in the parent."""
+        """Run in a forked child, because reports that the child reads would be missing in the parent."""
         self._lock = threading.Lock()
         self._close()
 

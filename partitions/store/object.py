@@ -54,8 +54,8 @@ from stratalog.partitions.store.upload_writer import StagedParts, StagedWhole, U
 
 MOST_PARTS = 10_000
 INLINE_COPY_BYTES = 4 * 1024 * 1024
-"""Copies up to this size stay in memory until they get their name. This takes two requests, instead of three or
-more for an upload. The limit is small because callers stage many files before they commit them.
+"""Copies up to this size stay in memory until they get their name. Such a copy takes two requests, instead of
+three or more for an upload. The limit is small because callers stage many files before they commit them.
 """
 
 _DEFAULTS = StoreOptions()
@@ -71,7 +71,7 @@ _EXTRAS = {"s3": "s3fs", "abfss": "azure", "az": "azure", "gs": "gcs"}
 
 
 def missing_packages(needs: str, scheme: str, missing: ModuleNotFoundError) -> UnsupportedStoreError:
-    """The error of a client, ``needs``, if one of its packages is not installed."""
+    """The error for a client that needs a missing package; ``needs`` names the client."""
     return UnsupportedStoreError(
         f"{needs} needs packages that are not installed ({missing.name}): "
         f"pip install 'stratalog[{_EXTRAS[scheme]}]'"
@@ -293,7 +293,9 @@ class ObjectStore(ABC):
     def list(
         self, prefix: str, after: str = "", known: Sequence[StoredObject] | None = None
     ) -> Sequence[StoredObject]:
-        """See ``Store.list``. An unreachable server, or a missing or refusing bucket, counts as a missing root."""
+        """See ``Store.list``. An unreachable server, or a missing or refusing bucket, is treated as a missing
+        root.
+        """
 
         def agreed(once: _Once, where: str) -> _Pages:
             return stable_listing(once, where, _pages_together, lambda pages: pages[0] == 1)
@@ -329,7 +331,7 @@ class ObjectStore(ABC):
         return join(self.uri, name)
 
     def check(self) -> None:
-        """See ``Store.check``. Large objects get their names in a different way than small ones, so both are
+        """See ``Store.check``. Large objects get their names in a different way than small objects, so both are
         tested. This test cannot detect that a server lets two racers win: see ``StoreOptions``. The server must
         also refuse bytes that do not match their checksum.
         """
@@ -372,8 +374,8 @@ class ObjectStore(ABC):
 
     @property
     def file_system(self) -> str | None:
-        """The class of the foreign file system that it calls, for messages; None if stratalog builds the requests
-        and sends each once.
+        """The class of the foreign file system that this store calls, for messages; None if stratalog builds the
+        requests and sends each once.
         """
         return None
 
@@ -443,7 +445,7 @@ class ObjectStore(ABC):
         return join(self.prefix, check_name(name))
 
     def _list_once(self, folder: str, after: str) -> tuple[int, Sequence[StoredObject]]:
-        """One walk through the pages of a folder. Returns their number, and the objects by name."""
+        """One walk through the pages of a folder. Returns the number of pages, and the objects by name."""
         root = self.prefix and self.prefix + "/"
         most = MOST_NAMES if is_log_folder(folder.rstrip("/")) else None
         pages, listed = self._objects.list(root + folder, most, after and root + folder + after)

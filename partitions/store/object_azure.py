@@ -182,10 +182,10 @@ class AzureSession:
 
 
 def _settings(account: str, server: str, options: StoreOptions) -> dict[str, Any]:
-    """The arguments of adlfs. It looks up missing arguments in the environment, and prefers a connection string to
-    all others.
+    """The arguments of adlfs. adlfs looks up missing arguments in the environment, and prefers a connection string
+    to all others.
 
-    Raises: NoCredentialsFoundError, as the provider does; UnsupportedStoreError.
+    Raises: NoCredentialsFoundError (from the provider); UnsupportedStoreError.
     """
     if options.credentials is None:
         shown: Mapping[str, Any] = _shown_by_environment(account)

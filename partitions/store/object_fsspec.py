@@ -1,8 +1,7 @@
 """Object storage through fsspec: ``abfss://`` and ``az://`` (adlfs), ``gs://`` (gcsfs).
 
-Exclusive creation is the storage's own condition, for small objects and for large ones. Each upload has a
-checksum, and the storage refuses bytes that do not match it. ``StagedCopy.crc32`` is computed from the buffers
-that were sent.
+Exclusive creation is the storage's own condition, for small and for large objects. Each upload has a checksum, and
+the storage refuses bytes that do not match it. ``StagedCopy.crc32`` is computed from the buffers that were sent.
 """
 
 from __future__ import annotations

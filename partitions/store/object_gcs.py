@@ -167,7 +167,7 @@ def _not_renewed(error: google.auth.exceptions.GoogleAuthError) -> Exception:
 def _token(options: StoreOptions) -> Any:
     """The argument ``token`` of gcsfs.
 
-    Raises: NoCredentialsFoundError, as the provider does.
+    Raises: NoCredentialsFoundError (from the provider).
     """
     if options.credentials is None:
         return "google_default"
@@ -236,7 +236,7 @@ class GcsObjects(HttpObjects):
         return self.put_request(_part(upload, 0, index), data, data, exclusive=False)
 
     def gather(self, key: str, upload: str, parts: int) -> None:
-        """Compose the parts, 32 at a time, until 32 are left."""
+        """Compose the parts, 32 at a time, until at most 32 are left."""
         for level, count in enumerate(_levels(parts)[1:], start=1):
             for index in range(count):
                 first, last = index * MOST_COMPOSED, min((index + 1) * MOST_COMPOSED, _levels(parts)[level - 1])
@@ -314,8 +314,8 @@ def _part(upload: str, level: int, index: int) -> str:
 
 
 def _levels(parts: int) -> list[int]:
-    """The number of objects: the parts, and on each level one per 32 of the level before; at most 32 on the
-    last.
+    """The number of objects on each level: first the parts, then one object per 32 objects of the previous level;
+    at most 32 on the last level.
     """
     levels = [parts]
     while levels[-1] > MOST_COMPOSED:

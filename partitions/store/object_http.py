@@ -77,7 +77,7 @@ def body_of(request: HttpRequest) -> bytes | _Pieces | None:
 
 def send_once(session: aiohttp.ClientSession) -> None:
     """Keep aiohttp from repeating a ``PUT`` after its connection was closed: the first request may have taken
-    effect, and the second would find the name taken.
+    effect, and the second request would find the name taken.
     """
     session._retry_connection = False
 

@@ -55,8 +55,8 @@ def of_this_process(key: Hashable, make: Callable[[], T], number: int = 0) -> T:
 
 
 def wait_for(call: Coroutine[Any, Any, T], deadline_s: float, on: asyncio.AbstractEventLoop | None = None) -> T:
-    """The result of a call, which runs on the loop, or on the loop that it requires. Raises: TimeoutError after
-    ``deadline_s``, when the call is cancelled; errors of the call.
+    """The result of a call, which runs on the loop ``on``, by default on the loop of this process. Raises:
+    TimeoutError after ``deadline_s``, when the call is cancelled; errors of the call.
     """
     future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(call, deadline_s), on or loop())
     try:

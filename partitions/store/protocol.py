@@ -28,19 +28,21 @@ class StoredObject:
     size_bytes: int
     modified_ms: int
     version: str
-    """Distinguishes this object from any other that ever has the same name (ETag; inode and mtime). Empty for a
-    name that is never reused and was not listed: a segment from a remote table.
+    """Distinguishes this object from any other object that ever has the same name (ETag; inode and mtime). Empty
+    for a name that is never reused and was not listed: a segment from a remote table.
     """
     born: str = field(default="", compare=False)
-    """The creation time of a file, if the file system reports it; only ``Store.stat`` sets it. It differs for a
-    copy with the same ``version`` (``cp -a`` of a file whose inode is free again).
+    """The creation time of a file, if the file system reports it; only ``Store.stat`` sets it. A copy with the
+    same ``version`` (``cp -a`` of a file whose inode is free again) has a different creation time.
     """
     special: str = ""
-    """The kind of the object, if it is not a file: ``a symbolic link``, ``a FIFO``, ``a mount point``. It is
-    foreign: stratalog never reads, follows or deletes it, but the name is taken.
+    """The kind of the object, if it is not a file: ``a symbolic link``, ``a FIFO``, ``a mount point``. Such an
+    object is foreign: stratalog never reads, follows or deletes it, but the name is taken.
     """
     late: bool = False
-    """A high watermark that appeared during the listing, which may not show all records below it."""
+    """Whether this is a high watermark that appeared during the listing. The listing may then not show all records
+    below it.
+    """
 
 
 @dataclass(slots=True)
@@ -95,8 +97,9 @@ class StoreOptions:
     retries: int = 5
     part_bytes: int = 16 * 1024 * 1024
     exclusive_multipart: bool | None = None
-    """Whether *completing a multipart upload* with ``If-None-Match: *`` is atomic on this endpoint. None:
-    on Amazon (no ``endpoint_url``) yes, elsewhere no; then a staged object is named by ``CopyObject``."""
+    """Whether *completing a multipart upload* with ``If-None-Match: *`` is atomic on this endpoint. None: yes on
+    Amazon (no ``endpoint_url``), no elsewhere. If it is not atomic, ``CopyObject`` gives a staged object its name.
+    """
     driver: str | None = None
     """``fsspec``: a file system of fsspec sends the requests; None: stratalog's own clients do."""
     file_system: str | None = None
@@ -104,9 +107,10 @@ class StoreOptions:
     gcsfs, depending on the address.
     """
     bytes_with_name: bool = field(default=False, compare=False)
-    """Whether ``Store.stage_copy`` may let ``commit`` move the bytes, if that avoids moving them twice. Not for
-    replicas: there the caller checks the log between reading the bytes and creating the name. Segments in the
-    remote tier take effect only after a commit to the table, which checks after both.
+    """Whether ``Store.stage_copy`` may let ``commit`` move the bytes, if that avoids moving them twice. This is
+    not allowed for replicas, whose caller checks the log between reading the bytes and creating the name. It is
+    allowed for segments in the remote tier: they take effect only after a commit to the table, which checks the
+    log after both steps.
     """
     resolved: bool = field(default=False, compare=False)
     """Whether ``endpoint_url``, ``region`` and ``account`` are final, with no further lookup."""
@@ -145,7 +149,7 @@ class StagedCopy(Staged, Protocol):
     def crc32(self) -> int:
         """The CRC-32 of all bytes, computed from the buffers that were written or sent, or reported by a server
         that copied them itself. Before ``commit``, ``stratalog.partitions.segment_check`` compares it with the
-        expected one, so bytes that the source storage has damaged never get a name.
+        expected checksum, so bytes that the source storage has damaged never get a name.
         """
         ...
 
@@ -233,15 +237,15 @@ class Store(Protocol):
         self, prefix: str, after: str = "", known: Sequence[StoredObject] | None = None
     ) -> Sequence[StoredObject]:
         """All objects whose name starts with the folder ``prefix`` (``""``: the whole root), sorted by name. If
-        one scan is not a snapshot, the listing combines two (``two_scans``): for a log, it shows all files that
-        existed when it began, without a gap, and omits files appended after the log's end meanwhile. Staged
-        objects are not listed. A missing folder is empty. With ``after``, a name in the folder, only later names
-        are listed, at a cost that does not depend on the earlier ones.
+        one scan is not a snapshot, the listing combines two scans (``two_scans``). For a log, the listing shows
+        all files that existed when it began, without a gap, and omits files that were appended at the log's end in
+        the meantime. Staged objects are not listed. A missing folder is empty. With ``after``, a name in the
+        folder, only later names are listed, at a cost that does not depend on the earlier ones.
 
         ``known`` is this store's previous listing of the same folder, ``()`` at first. With it, a store may assume
-        for up to a minute that an unchanged name is the same file, and reuse its status. It may then miss bytes
-        changed under a name, which no honest writer does, until they are read. If no name was added or removed,
-        the result may be ``known`` itself.
+        for up to a minute that an unchanged name is the same file, and reuse its status. Then the store may miss
+        that the bytes under a name have changed, until they are read. (No honest writer changes bytes.) If no name
+        was added or removed, the result may be ``known`` itself.
 
         Raises: BrokerUnreachableError if the root does not exist; StorageAuthorizationError if the caller may not
         list it; ListingUnstableError; CorruptionError if the folder is a link or another volume, or has too many
@@ -255,7 +259,7 @@ class Store(Protocol):
 
     def walk(self, prefix: str) -> Sequence[StoredObject]:
         """Like ``list``, by a single scan: it shows names that existed throughout, and may show names that were
-        added or removed meanwhile. For folders too large or too busy for two listings to agree.
+        added or removed meanwhile. It is for folders that are too large or too busy for two listings to agree.
 
         Raises: BrokerUnreachableError, CorruptionError.
         """
@@ -263,8 +267,8 @@ class Store(Protocol):
 
     def now_ms(self) -> int | None:
         """The storage's time: the ``Date`` of its answers, or the time that a file system gives to a new file.
-        None if the storage does not report it, or does not answer. At most one request; none if the storage has
-        answered anything in the last minute.
+        None if the storage does not report it, or does not answer. Sends at most one request, and none if the
+        storage has answered anything in the last minute.
         """
         ...
 
@@ -279,13 +283,14 @@ class Store(Protocol):
 
     def staged(self) -> frozenset[str]:
         """Identities of all staged objects, of any age: bytes of writers, living or dead, that have no name yet.
-        Without those that the storage neither lists nor lets anyone read. Raises: StorageError, StoreTimeoutError.
+        Objects that the storage neither lists nor lets anyone read are not included. Raises: StorageError,
+        StoreTimeoutError.
         """
         ...
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete files in bulk; a missing name is not an error. Anything but a file remains. Raises: StorageError,
-        which names the files that could not be deleted; the others are deleted.
+        which names the files that could not be deleted; all other files are deleted.
         """
         ...
 

@@ -116,5 +116,5 @@ def _run(
     answer: multiprocessing.connection.Connection,
     environment: Mapping[str, str],
 ) -> None:
-    os.environ.update(environment)  # the process that forked this one may have another environment
+    os.environ.update(environment)  # the process that forked this process may have another environment
     answer.send(racer.run(barrier))

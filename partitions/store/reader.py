@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def read_range(source: BinaryIO, start: int, end: int, what: str) -> bytes:
     """Exactly the bytes ``[start, end)`` of a listed object, which ``what`` names in errors. Raises:
-    SourceChangedError if it no longer has all of them; errors of ``source``.
+    SourceChangedError if the object no longer has all of these bytes; errors of ``source``.
     """
     source.seek(start)
     data = source.read(end - start)
@@ -45,8 +45,8 @@ class HeldObject:
 class RangeReader(io.RawIOBase):
     """A read-only file of known size; every ``read`` is one ``fetch(start, end)`` of exactly that range.
 
-    Unbuffered on purpose: Parquet readers request exactly what they need, and a buffer would fetch it twice. Not
-    thread-safe: threads would share the position.
+    Unbuffered on purpose: Parquet readers request exactly the bytes that they need, and a buffer would fetch bytes
+    twice. Not thread-safe: threads would share the position.
     """
 
     def __init__(

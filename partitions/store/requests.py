@@ -1,7 +1,7 @@
 """Requests to object storage: bounded retries, failures classified by their known effect, exclusive creates.
 
 Each kind of storage classifies its client's errors (``Requests.failure_of``); this module decides what follows.
-Every attempt has a deadline, and its caller counts it.
+Every attempt has a deadline, and the caller counts the attempts.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a failure: the store in
             )
             return StorageAuthorizationError(
                 f"{what}: {self}: the credentials do not allow it{unless}{hidden}: give their owner the right to "
-                f"{right} there ({wording.actions[right]}), or use others",
+                f"{right} there ({wording.actions[right]}), or use different credentials",
                 right,
                 path,
             )
@@ -227,12 +227,14 @@ class Requests(ABC):
                 raise StorageError(f"{what}: {failure.message}") from None
         attempts = f"{self.options.retries + 1} attempts"
         if once and ambiguous:
-            raise OutcomeUnknownError(f"{what}: {attempts}, at last: {failure.message}; read before you retry")
+            raise OutcomeUnknownError(
+                f"{what}: {attempts}, the last error: {failure.message}; read before you retry"
+            )
         if failure.timed_out and not once:
-            raise StoreTimeoutError(f"{what}: {attempts}, at last: {failure.message}")
+            raise StoreTimeoutError(f"{what}: {attempts}, the last error: {failure.message}")
         if not failure.sent:
-            raise EndpointUnreachableError(f"{what}: {attempts}, at last: {failure.message}")
-        raise StorageError(f"{what}: {attempts}, at last: {failure.message}")
+            raise EndpointUnreachableError(f"{what}: {attempts}, the last error: {failure.message}")
+        raise StorageError(f"{what}: {attempts}, the last error: {failure.message}")
 
 
 def name_exclusively(

@@ -8,7 +8,7 @@ profile. All clients get the result, and look up nothing themselves.
                       the address, account, AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT_NAME
     gs://             endpoint_url, STORAGE_EMULATOR_HOST, GOOGLE_CLOUD_UNIVERSE_DOMAIN
 
-The first source that is set counts. Executors get the driver's result with the options; each process finds its
+The first source that is set applies. Executors get the driver's result with the options; each process finds its
 credentials itself.
 """
 
@@ -39,8 +39,9 @@ _EMULATED = {
 
 
 def resolved(uri: str, options: StoreOptions) -> StoreOptions:
-    """``options`` with the server, the region and the account of the storage at ``uri``. A server of None is the
-    cloud's default. Options that have already been resolved, perhaps by another process, are returned unchanged.
+    """``options`` with the server, the region and the account of the storage at ``uri``. A server of None means
+    the cloud's default server. Options that have already been resolved, perhaps by another process, are returned
+    unchanged.
 
     Raises: UnsupportedStoreError for a server without encryption, or for a refused address, which it does not
     repeat.
@@ -84,10 +85,10 @@ def account_of(parts: Mapping[str, str]) -> str | None:
 
 
 def another_account(account: str, other: str) -> UnsupportedStoreError:
-    """The error of a connection string whose account is not ``account``."""
+    """The error for a connection string whose account is not ``account``."""
     named = other if other.isalnum() else "another"  # the text may be a secret in the wrong place
     return UnsupportedStoreError(
-        f"the storage account is {account}, and that of {CONNECTION_STRING} {named}: remove one of them"
+        f"the storage account is {account}, but {CONNECTION_STRING} names {named}: remove one of them"
     )
 
 

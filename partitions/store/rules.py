@@ -44,9 +44,9 @@ _CONTROL_CHARACTERS = re.compile(r"[\0-\x1f\x7f]")
 T = TypeVar("T")
 
 MOST_NAMES = 1_000_000
-"""The limit of names in a log's folder, of a replica or a voter. Listing a fifth of it took 2.7 s of CPU and 130
-MB. No honest log reaches it: each append lists the folder first, so a log without merges and snapshots would have
-spent months on listings by then.
+"""The limit of names in a log's folder, of a replica or a voter. Listing a fifth of this number took 2.7 s of CPU
+and 130 MB. No honest log reaches the limit: each append lists the folder first, so a log without merges and
+snapshots would have spent months on listings by then.
 """
 CROWDED = (
     f"more than {MOST_NAMES:,} files, which no log has: remove foreign files, or replace this copy (reassign the "
@@ -69,7 +69,7 @@ def check_name(name: str) -> str:
 
 
 def special_key(name: str) -> str:
-    """The kind of an object below the root whose key is not a valid name; empty for a valid one. S3's requests
+    """The kind of an object below the root whose key is not a valid name; empty for a valid key. S3's requests
     cannot express every control character.
     """
     if _FORBIDDEN_PARTS.isdisjoint(name.split("/")) and not _CONTROL_CHARACTERS.search(name):
@@ -159,7 +159,7 @@ def copy_in_pieces(
     Returns the CRC-32 of all bytes.
 
     Pieces come in any order and from several threads; at most ``TRANSFER_THREADS`` are in memory. Each read checks
-    that the object is still the listed one. Raises: SourceChangedError; errors of ``put``.
+    that the object is still the listed object. Raises: SourceChangedError; errors of ``put``.
     """
 
     passed = PiecewiseCrc32()
@@ -187,8 +187,8 @@ def copy_in_pieces(
 
 
 def run_pieces(actions: Sequence[Callable[[], None]]) -> None:
-    """Run all actions, some in parallel. After a failure no action starts; the first failure is raised once the
-    running ones have ended.
+    """Run all actions, some in parallel. After a failure no further action starts; the first failure is raised
+    once the running actions have ended.
     """
     if len(actions) <= 1:
         for action in actions:
@@ -226,8 +226,8 @@ def check_exclusive_create(store: Store, probe: str) -> None:
 
 
 def drop_probes(store: Store, probes: Sequence[str]) -> None:
-    """Delete the files of a store's test. If the caller may not delete, they remain for ``vacuum``, with a line in
-    the log: they are a few bytes.
+    """Delete the files of a store's test. If the caller may not delete, the files remain for ``vacuum``, and a
+    line is logged. The files have only a few bytes.
 
     Raises: StorageError.
     """

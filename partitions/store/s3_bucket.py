@@ -1,4 +1,4 @@
-"""One bucket, by keys: the requests of ``S3Store`` except uploads. Each is counted when it is sent. An
+"""One bucket, by keys: the requests of ``S3Store`` except uploads. Each request is counted when it is sent. An
 unsuccessful answer is raised as ``Refusal``, whose meaning depends on the call.
 """
 
@@ -138,7 +138,7 @@ class Bucket:
                     raise StorageError(f"cannot delete {named} of s3://{self.name}")
                 raise StorageAuthorizationError(
                     f"cannot delete {named} of s3://{self.name}: the credentials do not allow it: give their "
-                    "owner the right to delete there (s3:DeleteObject), or use others",
+                    "owner the right to delete there (s3:DeleteObject), or use different credentials",
                     "delete",
                     f"s3://{self.name}/{refused_key}",
                 )
@@ -184,7 +184,7 @@ class Bucket:
 
 
 def only_if(version: str, condition: str = "IfMatch") -> dict[str, str]:
-    """The condition that an object is still the listed one; none if it was not listed."""
+    """The condition that an object is still the listed object; none if the object was not listed."""
     etag, _, _ = version.rpartition(".")
     return {condition: f'"{etag}"'} if etag else {}
 

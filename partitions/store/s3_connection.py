@@ -109,7 +109,7 @@ class S3Connection(Requests):
     def check_key(
         self, answer: Mapping[str, Any], uri: str, look: Callable[[], Mapping[str, Any]] | None = None
     ) -> None:
-        """Check the key in the answer to a request with ``encryption``. Some servers omit it: then ``look``
+        """Check the key in the answer to a request with ``encryption``. Some servers omit the key: then ``look``
         requests the status of the new object, once.
 
         Raises: UnsupportedStoreError.
@@ -172,7 +172,7 @@ def client_settings(options: StoreOptions) -> dict[str, Any]:
         "connect_timeout": min(options.timeout_s, CONNECT_TIMEOUT_S),
         "read_timeout": options.timeout_s,
         "max_pool_connections": POOL_CONNECTIONS,
-        # This package retries: only code that counts the attempts knows whether one of them got no answer.
+        # This package retries: only code that counts the attempts can tell whether one of them got no answer.
         "retries": {"total_max_attempts": 1, "mode": "standard"},
         # Some servers do not support trailing checksums; uploads send their CRC-32 in a header.
         "request_checksum_calculation": "when_required",

@@ -1,7 +1,8 @@
 """A large object that gets its bytes and its name in one request.
 
 If completing a multipart upload is not exclusive, the server copies a staged object to its name, which moves all
-bytes a second time. One ``PUT If-None-Match: *`` moves them once. It is streamed, so memory holds only a buffer.
+bytes a second time. One ``PUT If-None-Match: *`` moves them once. The request is streamed, so memory holds only a
+buffer.
 """
 
 from __future__ import annotations

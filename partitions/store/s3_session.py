@@ -1,7 +1,8 @@
 """Sessions of botocore: its environment variables and profiles for S3, and the source of credentials.
 
-Each signature reads the provider's credentials, as with botocore's refreshable credentials. botocore renews those
-15 minutes before they expire, even if they are short-lived; ``credentials`` has one rule for all clouds.
+Each signature reads the provider's credentials, as with botocore's refreshable credentials. But botocore renews
+refreshable credentials 15 minutes before they expire, even if they are short-lived. The provider's credentials are
+renewed by one rule for all clouds (``credentials``).
 """
 
 from __future__ import annotations

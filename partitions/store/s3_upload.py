@@ -4,13 +4,13 @@
     large     the bytes are uploaded in parts; the exclusive completion gives the name
 
 Some servers do not complete uploads exclusively under a race (SeaweedFS 4.48: two completions of one name may both
-succeed). There the upload is completed under a name in ``.staging``, and ``CopyObject`` with ``If-None-Match: *``,
-which is atomic, gives the name.
+succeed). On such servers the upload is completed under a name in ``.staging``, and ``CopyObject`` with
+``If-None-Match: *``, which is atomic, gives the name.
 
 Every part and every ``PUT`` has its CRC-32, and the server refuses bytes that do not match. Parts that the server
-copies itself are accepted only if it returns their CRC-32. So ``StagedCopy.crc32`` covers the server's bytes
-before they have a name. A server returns no checksum when it completes an upload or copies a staged object to its
-name: ``verify_bytes`` reads the result.
+copies itself are accepted only if the server returns their CRC-32. So ``StagedCopy.crc32`` covers the server's
+bytes before they have a name. A server returns no checksum when it completes an upload or copies a staged object
+to its name: ``verify_bytes`` reads the result.
 """
 
 from __future__ import annotations
@@ -198,8 +198,8 @@ class StagedUpload:
     def copy_part(
         self, index: int, bucket: str, key: str, condition: dict[str, str], start: int, end: int
     ) -> bool:
-        """Have the server copy ``[start, end)`` of an object, under ``CopySourceIfMatch``. False if it returns no
-        checksum of its copy: the caller then uploads the part.
+        """Have the server copy ``[start, end)`` of an object, under ``CopySourceIfMatch``. False if the server
+        returns no checksum of its copy: the caller then uploads the part.
 
         Raises: SourceChangedError, StorageError.
         """

@@ -10,8 +10,9 @@ from email.utils import parsedate_to_datetime
 from stratalog.partitions.clock import SystemClock
 
 _FRESH_S = 60.0
-"""How long a reported time is continued by this machine's monotonic clock. (That clock may stop while the machine
-sleeps.) A storage that has reported no time is not asked again for the same time.
+"""The number of seconds for which this machine's monotonic clock continues a reported time. (That clock may stop
+while the machine sleeps.) A storage that has reported no time is not asked again before this number of seconds has
+passed.
 """
 
 _MACHINE = SystemClock()

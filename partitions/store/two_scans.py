@@ -2,44 +2,46 @@
 
 A scan is not a snapshot, because names are added and removed while it runs. Every file system and bucket must
 guarantee this: **a scan shows exactly once each name that existed before it began and still exists when it ends.**
-It may or may not show a name that is added or removed meanwhile. POSIX requires this of ``readdir``. Linux does it
-on ext4, xfs, btrfs, tmpfs and overlay. NFS does it if the server's cookies stay valid and no client caches
-folders. A bucket's listing continues after the last key of the previous page, and S3, GCS and Azure promise that
-each page is consistent.
+It may or may not show a name that is added or removed meanwhile. POSIX requires this of ``readdir``. Linux
+guarantees it on ext4, xfs, btrfs, tmpfs and overlay. NFS guarantees it if the server's cookies stay valid and no
+client caches folders. A bucket's listing continues after the last key of the previous page, and S3, GCS and Azure
+promise that each page is consistent.
 
-One scan is not enough. Two appends may happen while it runs, and it shows only the second: a gap, and the file
-before it would seem to end where the second append begins. Or a merge ends meanwhile, and the appends are deleted
-before the scan reaches them: it shows neither. A second scan, begun after the first, shows everything that was
-created before that, including all files on which the names of the first scan depend. The two need not be equal,
-and with a busy producer they never are:
+One scan is not enough. Two appends may happen while it runs, and the scan shows only the second. Then the listing
+has a gap, and the file before the gap would seem to end where the second append begins. Or a merge ends meanwhile,
+and the appends are deleted before the scan reaches them: the scan shows neither the segment nor the appends. A
+second scan, begun after the first, shows everything that was created before it began, including all files on which
+the names of the first scan depend. The two scans need not be equal, and with a busy producer they never are:
 
 - **Registers**, and all names that are not files of a log, must be equal in both. They are few and rarely created,
   and decisions depend on them: between the two scans no epoch began and no log start moved.
 - **A removed name** remains in the listing: a listed file may always be deleted before it is opened. A file is
   deleted only after another file replaces it, which the first or the second scan shows.
-- **A new merged segment** is taken from the second scan, because it replaces the files that it covers. If it
-  begins after all files of the first scan, it is omitted if the append at its base still exists: that append, and
-  so the whole segment, is newer than the start of the first scan. Otherwise both scans are repeated.
+- **A new merged segment** is taken from the second scan, because it replaces the files that it covers. A segment
+  that begins after all files of the first scan is omitted if the append at its base still exists: that append, and
+  so the whole segment, is newer than the start of the first scan. If the append does not exist, both scans are
+  repeated.
 - **A new append** is taken if the first scan shows a later append of its epoch, or a high watermark above its
-  base: it fills a gap, because appends of an epoch are created in the order of their offsets. After all files of
-  the first scan it is omitted, as if it were newer than the listing: the second scan may have gaps there.
+  base: it fills a gap, because appends of an epoch are created in the order of their offsets. A new append after
+  all files of the first scan is omitted, as if it were newer than the listing, because the second scan may have
+  gaps there.
 - **A new high watermark** is taken, because it is true. If it is above all files of the first scan, it is
   ``late``: the whole listed log is committed, and the log may continue after the listing.
 
-So a listing has every file that existed throughout, and every record that existed when it began, in some file. It
-has no gap. The decisions based on a listing are therefore right:
+So a listing has every file that existed throughout, and every record that existed when it began, in some file. A
+listing has no gap. The decisions based on a listing are therefore right:
 
 - *The log end, for an append or a take-over*: the listing shows every record that was acknowledged before it
-  began. The exclusive create detects a later append, and the listing after it shows the new file, which existed
-  before it.
+  began. The exclusive create detects a later append, and the next listing shows the new file, because the file
+  existed before that listing.
 - *Sync and the high watermark*: followers are listed before their leader, so the leader's listing includes all
-  files of theirs. Without gaps, a follower has all records below its log end.
+  their files. Without gaps, a follower has all records below its log end.
 - *Verify*: a gap in a listing is a gap in storage.
-- *Merge, retention, vacuum*: they depend on files that cover others, below the high watermark, which existed
-  throughout.
+- *Merge, retention, vacuum*: they depend on files that cover other files, below the high watermark. Such files
+  existed throughout.
 
 One case is missed: a file that is created after the first scan began, merged, and deleted before the second scan
-ends. Two equal listings would miss it, too. It requires a ``file.delete.delay.ms`` shorter than a listing.
+ends. Two equal listings would miss it, too. This requires a ``file.delete.delay.ms`` shorter than a listing.
 """
 
 from __future__ import annotations
@@ -104,7 +106,7 @@ def together(
 
 def _reached(names: Iterable[str]) -> dict[int, int]:
     """For each leader epoch in a scan of a log: the greatest offset below which no append can be created any more,
-    because the scan shows a later append or a high watermark; -1 if it shows only the register.
+    because the scan shows a later append or a high watermark; -1 if the scan shows only the register.
     """
     found: dict[int, int] = {}
     for name in names:

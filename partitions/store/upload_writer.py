@@ -36,7 +36,7 @@ class StagedParts(StagedWhole, Protocol):
 
 
 class UploadWriter:
-    """A staged object that is still being written; implements ``StagedWriter``. Whole parts are uploaded in the
+    """A staged object that is still being written; implements ``StagedWriter``. Complete parts are uploaded in the
     background, at most ``PARTS_IN_FLIGHT`` at a time; an object smaller than one part is one ``PUT`` at
     ``commit``.
     """

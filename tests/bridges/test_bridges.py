@@ -140,7 +140,7 @@ print([(row["key"], row["records"]) for row in cluster.count_keys("t", 0).rows])
     done = run(tmp_path, "-m", "stratalog.jobs.main", *tail, path=offered)
     assert '"value": [1, 2, 3]' in done.stdout, done
     done = run(tmp_path, "-m", "stratalog.jobs.main", "--help", path=offered)
-    assert "count_keys      how often each key occurs" in done.stdout
+    assert "count_keys      count the records of each key" in done.stdout
 
 
 BROKEN_HOMES = {

@@ -363,7 +363,7 @@ def test_values_of_protobuf(tmp_path: Path) -> None:
         ("protobuf", descriptors(), "p.None", "no readable descriptor"),
         ("protobuf", descriptors(), "p.Node", "recursive"),
         ("protobuf", descriptors(), None, "message"),
-        ("xml", "a INT", None, "there are avro"),
+        ("xml", "a INT", None, "known formats: avro"),
     ],
 )
 def test_schemas_that_no_topic_can_have_are_refused(

@@ -109,7 +109,7 @@ def test_epochs_and_log_starts_are_given_by_hand(capsys: pytest.CaptureFixture[s
         (["read", "/t", "x", "--layout", "local"], "give either metadata"),
         (["topics", "/t", "--layout", "local", "--bootstrap", "h:1", "--epochs", "t-0=f"], "needs --metadata"),
         (["topics", "/t", "--layout", "local", "--bootstrap", "h:1", "--log-start", "t-0=1"], "needs --metadata"),
-        (["topics", "/t", "--layout", "local", "--metadata", "/m", "--log-start", "t=1"], "names no partition"),
+        (["topics", "/t", "--layout", "local", "--metadata", "/m", "--log-start", "t=1"], "is not a partition"),
         (["read", "/t", "x", "--layout", "loca", "--metadata", "/m"], "unknown layout 'loca'"),
         (
             ["read", "/t", "x", "--layout", "local", "--metadata", "/m", "--format", "json"],

@@ -428,7 +428,7 @@ def test_epochs_and_log_starts_are_given_by_hand(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--tier-log-start", "plain=777"], "'plain' names no partition: write TOPIC-PARTITION"),
+        (["--tier-log-start", "plain=777"], "'plain' is not a partition: write TOPIC-PARTITION"),
         (["--tier-log-start", "plain-0=end"], "'end' of plain-0 is not an offset"),
         (["--tier-epochs", "plain-0=nothing"], "the leader epochs of plain-0 in nothing cannot be read"),
         (["--tier-epochs", f"plain-0={__file__}"], "but only 0 is supported"),

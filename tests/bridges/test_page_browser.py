@@ -118,7 +118,7 @@ def test_a_filter_leaves_what_has_all_its_words(page: Browser) -> None:
     assert len(page.texts(NAMES)) == 6
     assert all(name.startswith("flights-") for name in page.texts(NAMES))
     page.type(search, " nothing")
-    assert page.texts("#partitions tbody td") == ["No row has this."]
+    assert page.texts("#partitions tbody td") == ["No row matches."]
 
 
 def test_states_and_what_is_pending_are_chosen(page: Browser) -> None:

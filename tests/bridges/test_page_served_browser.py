@@ -97,7 +97,7 @@ def test_it_asks_for_news_only_while_it_is_looked_at_and_says_when_none_come(pag
     assert page.run("return window.asked") == 0
     page.run("delete document.visibilityState; return refresh()")
     assert page.run("return window.asked") == 1
-    assert page.texts(".stale") == ["The page is not fresh: the server does not answer."]
+    assert page.texts(".stale") == ["The page is out of date: the server does not answer."]
 
 
 def test_an_address_has_the_view(page: Browser, window: Browser) -> None:

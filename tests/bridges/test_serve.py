@@ -308,7 +308,7 @@ def test_tls_and_only_clients_with_a_certificate(tmp_path: Path) -> None:
         assert [value for *_, value, _ in consumed(address, **known)] == [b"a"]
         with pytest.raises((ssl.SSLError, ConnectionError)):
             say_something(address, cert)
-    with pytest.raises(InvalidCallError, match="no certificate and key in PEM"):
+    with pytest.raises(InvalidCallError, match="not a certificate and key in PEM"):
         live.cluster.serve(ANYWHERE, tls_cert=str(live.file))
 
 

@@ -42,8 +42,10 @@ def check_sweep(actor: Actor) -> None:
         world.ledger.count(f"sweep: {step} passed over")
         before = _files(world)
         report = with_ports(run, ports)(only=keys)
-        if (after := _files(world)) != before:
-            changed = sorted(before ^ after)
+        changed = sorted(before ^ _files(world))
+        if step != "replicate":  # whoever opens the log of a new leader first writes the register of its epoch
+            changed = [one for one in changed if not one[1].endswith(".epoch")]
+        if changed:
             raise Violation(
                 f"{step} had something to do for {sorted(keys)}, and was not told: {changed}: {report}"
             )

@@ -53,7 +53,7 @@ def known_of_any_epoch(
     """Without "once both have joined the view's epoch"."""
     for other in looks:
         if other is not leader and other.joined_epoch == leader.joined_epoch:
-            yield other.end, f"broker {other.broker_id} has copied it up to"
+            yield other.end, f"broker {other.broker_id} has copied records up to"
 
 
 def followers_first(replicas: PartitionReplicas, offset: int, _copies: Runner) -> None:

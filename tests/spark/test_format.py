@@ -255,7 +255,7 @@ def test_another_catalog_in_the_place_of_spark_s_is_named(
 ) -> None:
     """Spark would create a table there that it cannot load."""
     options = f"cluster '{folder / 'cluster.toml'}', subscribe '{topic_for(cluster, 'of-delta')}'"
-    text = "with which Spark loads no table of a Python source: use cluster.create_views"
+    text = "and with it Spark cannot load a table of a Python source: use cluster.create_views"
     with pytest.raises(Exception, match=f"DeltaCatalog, {text}") as caught:
         spark.sql(f"CREATE TABLE refused USING stratalog OPTIONS ({options})")
     assert len(str(caught.value).strip().splitlines()) <= 5

@@ -117,8 +117,8 @@ def test_a_table_function_reads_ranges_by_filters_of_the_scan(cluster: Cluster, 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("'west', 0, 0, 1", "topic west is not among what it reads: north, south"),
-        ("'south', 9, 0, 1", "topic south has no partition 9 among what it reads"),
+        ("'west', 0, 0, 1", "topic west is not in this function, which reads north, south"),
+        ("'south', 9, 0, 1", "topic south has no partition 9 in this function"),
         ("'south', 0, -1, 1", "at least 0 and at most end, not -1 and 1"),
         ("'south', 0, 2, 1", "at least 0 and at most end, not 2 and 1"),
         ("'south', NULL, 0, 1", "topic, partition, start and end must all be given"),

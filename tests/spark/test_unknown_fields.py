@@ -152,7 +152,7 @@ def test_a_running_query_ends_before_it_passes_records_with_a_new_field(
     old.processAllAvailable()
     old.stop()
     assert values(old_seen) == [{"n": 1}, {"n": 2}]
-    with pytest.raises(Exception, match=r"'streamed' has grown by value\.word since .*: restart the query"):
+    with pytest.raises(Exception, match=r"'streamed' has gained value\.word since .*: restart the query"):
         query.awaitTermination(60)
     assert values(all_seen) == [{"n": 1}]
     again, later_seen = started("c")

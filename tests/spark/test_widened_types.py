@@ -144,7 +144,9 @@ def test_a_running_query_ends_before_it_passes_the_wider_values(
     drain(query, tmp_path, seen)
     cluster.topics.alter(name, value="n BIGINT")
     cluster.append(name, spark.range(1).selectExpr("5000000000 AS n")).raise_for_failures()
-    with pytest.raises(Exception, match=r"has become value\.n BIGINT since the query began: restart the query"):
+    with pytest.raises(
+        Exception, match=r"has widened value\.n to BIGINT since the query began: restart the query"
+    ):
         drain(query, tmp_path, seen)
     drain(source(spark, folder, name), tmp_path, seen)
     assert seen.all == [0, 1, 5_000_000_000]

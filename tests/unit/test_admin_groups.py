@@ -232,7 +232,7 @@ NOT_FOUND = "group 'nobody' does not exist"
         (
             lambda c: c.groups.reset_offsets("h", "t", shift_by=1),
             InvalidCallError,
-            "t-1: the group has no commit there",
+            "t-1: the group has no committed offset there",
         ),
         (lambda c: c.groups.delete("nobody"), GroupIdNotFoundError, NOT_FOUND),
         (lambda c: c.groups.delete("g" * 256), InvalidGroupIdError, "256 characters"),
@@ -241,7 +241,7 @@ NOT_FOUND = "group 'nobody' does not exist"
         (
             lambda c: c.groups.delete_offsets("g", ["t", "u"]),
             UnknownTopicOrPartitionError,
-            "committed nothing for topic 'u'",
+            "no committed offsets for topic 'u'",
         ),
     ],
 )

@@ -140,7 +140,10 @@ def test_no_option_is_ignored_in_silence(argv: str, message: str, capsys: pytest
         ("tail t --start latst", "; did you mean 'latest'\\?$"),
         ("tail t --start 2026-13-01", "argument --start: the text '2026-13-01' is not a time: write"),
         ("topics create t --partitions two", "'two': give a number of 1 or more$"),
-        ("topics alter-configs t --config a=b", "unrecognized arguments: --config a=b; another command takes it$"),
+        (
+            "topics alter-configs t --config a=b",
+            "unrecognized arguments: --config a=b; another command has this option$",
+        ),
         ("policy --role reader", "are required: --for$"),
         ("policy --rol reader", "are required: --role, --for; did you mean '--role'\\?$"),
     ],
@@ -292,7 +295,7 @@ def test_an_interrupted_job_says_so(capsys: pytest.CaptureFixture[str]) -> None:
         raise KeyboardInterrupt
 
     assert JobMain("x", "", lambda parser: None, body)([]) == 130
-    assert "run it again" in capsys.readouterr().err
+    assert "run the job again" in capsys.readouterr().err
 
 
 def test_the_master_is_spark_submits_own_option(

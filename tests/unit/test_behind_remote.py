@@ -311,7 +311,9 @@ def test_other_records_are_found_in_whatever_files_they_are(
     driver = live.fresh()
     for report in (driver.verify(deep=True), driver.heal("t", check=False)):
         assert "CORRUPT_SEGMENT" in codes(report)
-        assert any("from offset 6 on, its leader" in failure.message for failure in report.failures), report
+        assert any("from offset 6 on, the partition's leader" in failure.message for failure in report.failures), (
+            report
+        )
     driver.maintain(check=False)
     assert 6 in compared
     segments = [name for name in before if name.endswith(".parquet")]

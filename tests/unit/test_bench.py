@@ -172,7 +172,7 @@ def test_a_run_fills_its_place_on_the_page_and_every_other_figure_stays() -> Non
         assert page.filled(once, name, f"`{found}`", [Line("one", "1 s", "2 s", 2.0)]) == once
     places = [path.read_text(encoding="utf-8").count(page.END) for path in {page.of(name) for name in NAMES}]
     assert sum(places) == len(NAMES)
-    with pytest.raises(InvalidCallError, match="the page of walk has no place for it"):
+    with pytest.raises(InvalidCallError, match="the page of walk has no place for its figures"):
         page.filled(text, "walk", "", [])
 
 

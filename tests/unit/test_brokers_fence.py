@@ -107,7 +107,7 @@ def test_a_root_that_is_another_incarnation_by_now_is_registered_as_such(live: L
     live.wipe(2)
     found = format_root(live.store(2), "c", 2, live.new_id)
     assert rows_of(live.cluster.brokers.unfence(2), "now") == [
-        ("registered again: its root is another incarnation",)
+        ("registered again, because its root is a different incarnation",)
     ]
     broker = live.cluster.image.brokers[2]
     assert (broker.directory_id, broker.fenced, broker.fenced_by_hand) == (found.directory_id, False, False)

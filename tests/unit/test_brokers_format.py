@@ -15,6 +15,7 @@ from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.errors import (
     EnvironmentUnusableError,
     InvalidReplicationFactorError,
+    LogDirError,
     StorageError,
     StratalogError,
 )
@@ -157,3 +158,12 @@ def test_a_refused_format_writes_nothing(tmp_path: Path, exists: bool) -> None:
     with pytest.raises(StratalogError, match=text):
         Cluster.format(live.file)
     assert list(live.root(1).iterdir()) == []
+
+
+def test_a_remote_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path, on_disk=True)
+    shutil.rmtree(live.remote)
+    with pytest.raises(LogDirError, match="remote is not a folder: create it, or mount its volume"):
+        Cluster.format(live.file)
+    (failure,) = Cluster.plan_format(live.file).failures
+    assert failure.item == "remote tier"

@@ -104,9 +104,9 @@ def test_an_even_number_of_voters_is_a_warning(tmp_path: Path) -> None:
         ),
         ("[s3]", "[s4]", "top level: unknown key 's4'; did you mean 's3'"),
         ("timeout_s", "timeouts", "s3: unknown key 'timeouts'; did you mean 'timeout_s'"),
-        ('id = "c"', 'id = "c"\nxyz = 1', "cluster: unknown key 'xyz'; there are id, "),
-        ("id = 2", "id = 2\nxyz = 1", r"brokers\[1\]: unknown key 'xyz'; there are id, log_dir"),
-        ('id = "c"', "", "cluster: id is missing"),
+        ('id = "c"', 'id = "c"\nxyz = 1', "cluster: unknown key 'xyz'; the keys are id, "),
+        ("id = 2", "id = 2\nxyz = 1", r"brokers\[1\]: unknown key 'xyz'; the keys are id, log_dir"),
+        ('id = "c"', "", "cluster: id is missing: add a name for the cluster"),
         ('id = "c"', 'id = ""', "cluster.id: Expected str of length >= 1"),
         ('id = "c"', 'id = "a b"', "cluster.id: 'a b': use 1 to 64 of"),
         ('id = "c"', "id = 7", "cluster.id: Expected str, got int"),
@@ -114,7 +114,7 @@ def test_an_even_number_of_voters_is_a_warning(tmp_path: Path) -> None:
         ("id = 2", "id = -2", r"brokers\[1\].id: Expected int >= 0"),
         ("id = 2", 'id = "2"', r"brokers\[1\].id: Expected int, got str"),
         ("id = 2", "id = true", r"brokers\[1\].id: Expected int, got bool"),
-        ('log_dir = "one"', "", r"brokers\[0\]: log_dir is missing"),
+        ('log_dir = "one"', "", r"brokers\[0\]: log_dir is missing: add the broker's folder or bucket"),
         ("[1]", "[3]", r"cluster.voters: \[3\]: name one or more of the brokers \[1, 2\], each once"),
         ("[1]", "[]", "cluster.voters: Expected array of length >= 1"),
         ("[1]", "[1, 1]", r"cluster.voters: \[1, 1\]: name one or more"),
@@ -145,10 +145,10 @@ def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, old: str, new: st
 
 
 def test_a_file_without_brokers_is_refused(tmp_path: Path) -> None:
-    refuse(tmp_path, '[cluster]\nid = "c"\nvoters = [1]\n', "top level: brokers is missing")
-    refuse(
-        tmp_path, GOOD.split("[cluster]")[0] + GOOD[GOOD.index("[[brokers]]") :], "top level: cluster is missing"
-    )
+    alone = '[cluster]\nid = "c"\nvoters = [1]\n'
+    refuse(tmp_path, alone, r"top level: brokers is missing: add a \[\[brokers\]\] table")
+    brokers = GOOD.split("[cluster]")[0] + GOOD[GOOD.index("[[brokers]]") :]
+    refuse(tmp_path, brokers, r"top level: cluster is missing: add a \[cluster\] table")
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ class TestStorage:
 
     def test_options_of_a_remote_that_there_is_not_are_refused(self, tmp_path: Path) -> None:
         text = GOOD.replace('remote = "s3://lake/flights/"', "") + '[remote.storage]\nregion = "a"\n'
-        refuse(tmp_path, text, "remote.storage: it needs cluster.remote, which is missing")
+        refuse(tmp_path, text, "remote.storage: this table needs cluster.remote, which is missing")
 
 
 class TestAddresses:

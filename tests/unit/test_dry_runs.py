@@ -165,6 +165,10 @@ def maintain_only(step: str) -> Run:
     return lambda cluster, dry_run: cluster.maintain(only=step, dry_run=dry_run)
 
 
+def electing(leader: int | None, *, unclean: bool = False) -> Run:
+    return lambda cluster, dry_run: cluster.elect(leader=leader, unclean=unclean, dry_run=dry_run)
+
+
 def heal(cluster: Cluster, dry_run: bool) -> Report:
     return cluster.heal(dry_run=dry_run)
 
@@ -209,6 +213,14 @@ CASES: dict[str, tuple[Run, Condition, bool]] = {
     "reassign, the last replica away": (shrink, away(2), False),
     "reassign, the last replica damaged": (shrink, damaged(2), False),
     "reassign, another replica damaged": (shrink, damaged(1), True),
+    "elect": (electing(2), nothing, True),
+    "elect, the new leader away": (electing(2), away(2), False),
+    "elect, without credentials for the new leader": (electing(2), denied(2), False),
+    "elect, the new leader wiped": (electing(2), wiped(2), False),
+    "elect, another broker away": (electing(2), away(3), True),
+    "elect, without the key": (electing(2), keyless, False),
+    "elect, the leader away": (electing(None), leader_away, True),
+    "elect uncleanly": (electing(None, unclean=True), leader_away, True),
     "heal": (heal, damaged(2), True),
     "heal, a broker away": (heal, away(2), True),
     "heal, without credentials for a broker": (heal, denied(2), True),

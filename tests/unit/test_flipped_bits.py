@@ -59,7 +59,9 @@ def test_a_follower_does_not_copy_it_and_the_leader_resigns_to_a_good_member(tmp
     flip(damaged, seed)
     report = live.driver().replicate().raise_for_failures()
     assert live.leader() == 2
-    assert any(damaged.name in note and "broker 1 leaves the ISR, broker 2 leads" in note for note in report.notes)
+    assert any(
+        damaged.name in note and "broker 1 leaves the ISR, and broker 2 leads" in note for note in report.notes
+    )
     assert damaged.read() == good, "it was replaced while its holder was outside the ISR"
     assert live.isr() == {1, 2, 3}
     assert all_good(live)

@@ -14,7 +14,7 @@ from tests.unit.cluster_harness import LiveCluster
 from tests.unit.compact_remote_harness import Tiered
 from tests.unit.test_upkeep_compact import DAY_MS, HOUR_MS, ROWS, Compacted, fill, stop_before_removal
 
-WHAT = "it has been due for compaction for longer than health.upkeep.max.delay.ms"
+WHAT = "compaction has been due for longer than health.upkeep.max.delay.ms"
 FIGURES = "max-dirty-percent", "time-since-last-run-ms", "uncleanable-partitions-count"
 
 
@@ -86,7 +86,7 @@ def test_an_unfinished_compaction_is_late(tmp_path: Path, monkeypatch: pytest.Mo
     assert found(live) == []
     live.clock.sleep(2 * HOUR_MS / 1000)
     (row,) = found(live)
-    assert row["what"] == "its last compaction has not ended on all members of the ISR"
+    assert row["what"] == "the last compaction has not ended on all members of the ISR"
     assert at_ms // 1000 == live.cluster.image.views("t")[0].rules[-1].committed_ms // 1000
     compacted(live)
     assert found(live) == []
@@ -189,7 +189,7 @@ def test_a_compaction_that_the_remote_log_does_not_follow_is_late(tmp_path: Path
         with pytest.raises(KeyboardInterrupt):
             live.cluster.compact()
     live.clock.sleep(2 * HOUR_MS / 1000 + 10)
-    assert [row["what"] for row in found(live)] == ["its last compaction has not ended on all members of the ISR"]
+    assert [row["what"] for row in found(live)] == ["the last compaction has not ended on all members of the ISR"]
 
 
 def test_without_the_remote_table_nobody_knows_what_is_due(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_it_ends_at_once_when_it_is_told_twice_or_runs_once(
         process.send_signal(how)
     _, err = process.communicate(timeout=30)
     assert process.returncode == status
-    assert err == "interrupted: finished work is kept; run it again to continue\n"
+    assert err == "interrupted: finished work is kept; run the job again to continue\n"
 
 
 # -------------------------------------------------------------------------------- only after a yes

@@ -140,9 +140,9 @@ def test_usage_says_how_the_job_was_called(tmp_path: Path) -> None:
     [
         (
             ["topics"],
-            "required: COMMAND; it is one of list, describe, create, create-partitions, alter, alter-configs,",
+            "required: COMMAND; COMMAND is one of list, describe, create, create-partitions, alter,",
         ),
-        (["quorum", "--json"], "required: COMMAND; it is one of "),
+        (["quorum", "--json"], "required: COMMAND; COMMAND is one of "),
         (["read", "--topic", "t"], "give TOPICS as an argument, without an option"),
         (["offsets", "--topic=t"], "give TOPICS as an argument, without an option"),
     ],

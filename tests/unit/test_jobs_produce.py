@@ -85,7 +85,7 @@ def test_keys_stand_before_the_separator(live: LiveCluster, capsys: pytest.Captu
     assert run(live, *argv) == 1
     seen = report(capsys)
     assert seen["failures"][0]["message"].endswith("line 3: there is no ':' after a key")
-    assert seen["notes"] == ["lines 1 to 2 were appended, and none of the rest: next time, give the rest alone"]
+    assert seen["notes"] == ["lines 1 to 2 were appended, and no later line: next time, give only the later lines"]
 
 
 def test_what_tail_shows_is_what_produce_takes(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:

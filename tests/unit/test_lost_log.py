@@ -93,7 +93,7 @@ def test_a_log_from_which_records_were_removed_does_not_begin_again(
     for dry_run in (True, False):
         with live.unchanged():
             report = live.cluster.recover("t", keep="brokers", dry_run=dry_run, check=False)
-        assert "bring back a broker that was in its ISR" in the_failure(report)
+        assert "bring back a broker that was in the ISR" in the_failure(report)
 
 
 @pytest.mark.parametrize("copies", [1, 3])
@@ -134,7 +134,9 @@ def test_every_answer_says_that_what_was_behind_the_known_offset_is_unknown(tmp_
     assert unknown in str(finding["what"])
     for dry_run in (True, False):
         report = live.cluster.recover("t", keep="brokers", dry_run=dry_run)
-        assert any(unknown in note and "which reached at least offset 5" in note for note in report.notes)
+        assert any(
+            unknown in note and "although its records reached at least offset 5" in note for note in report.notes
+        )
     live.append(["new"]).raise_for_failures()
     assert live.log(live.leader()).local_start == 5
     assert live.read() == {0: ["new"]}
@@ -177,7 +179,7 @@ def test_a_member_that_has_the_log_leads(tmp_path: Path) -> None:
     lose(live, leader, gone)
     assert "stratalog replicate" in findings(live)["lost-log"]
     (failure,) = live.cluster.recover("t", keep="brokers", dry_run=True, check=False).failures
-    assert f"broker {left}, of the ISR, has the log" in failure.message
+    assert f"broker {left}, a member of the ISR, has the log" in failure.message
     assert codes(live.append(["v5"])) == {}
     assert live.leader() == left
     live.cluster.replicate(check=False)
@@ -207,7 +209,7 @@ def test_a_remote_tier_that_does_not_answer_may_have_the_records(tmp_path: Path)
     away = tmp_path / "away"
     live.remote.rename(away)
     live.remote.write_text("no folder")
-    assert "it is unknown whether it has them" in the_failure(live.append(["too early"]))
+    assert "it is unknown whether it has records" in the_failure(live.append(["too early"]))
     live.remote.unlink()
     away.rename(live.remote)
     assert codes(live.driver().verify()) == {"LOG_LOST": 1}, "nothing was due to be tiered"

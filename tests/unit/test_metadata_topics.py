@@ -96,7 +96,7 @@ def test_new_partitions_need_as_many_brokers_as_the_old_ones_have() -> None:
     metadata.fence(2)
     assert set(metadata.do(CreatePartitions("u", 2))[1]) == {1, 3}, "none on a fenced broker"
     metadata.fence(3)
-    with pytest.raises(InvalidReplicationFactorError, match="2 replicas of each partition, but 1 brokers"):
+    with pytest.raises(InvalidReplicationFactorError, match="2 replicas of each partition, but only 1 brokers"):
         CreatePartitions("u", 3).decide(metadata.image)
 
 

@@ -331,7 +331,7 @@ def test_azures_emulator_by_its_short_name(monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_two_accounts_are_one_too_many(options: StoreOptions, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", of_account())
-    with pytest.raises(UnsupportedStoreError, match=r"account is other, and that of AZURE_STORAGE_CONN.* lake:"):
+    with pytest.raises(UnsupportedStoreError, match=r"account is other, but AZURE_STORAGE_CONN.* names lake:"):
         resolved(root, options)
 
 

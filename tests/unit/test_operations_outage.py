@@ -169,7 +169,9 @@ def test_an_unclean_election_waits_for_the_remote_log_and_says_so(live: RemoteFa
     fence(live, *followers, leader)
     unfence(live, *followers)
     report = live.cluster.elect(unclean=True, check=False)
-    text = f"t: KAFKA_STORAGE_ERROR: {DOWN}; without the remote log, the start of a new leader is unknown"
+    text = (
+        f"t: KAFKA_STORAGE_ERROR: {DOWN}; without the remote log, the offset at which a new leader must start is "
+    )
     assert the_failure(report).startswith(text)
     assert live.replicas().view.leader is None
     live.down = None

@@ -201,7 +201,7 @@ def test_a_file_that_two_replicas_have_in_common_is_one_copy_less_and_healed(liv
     other.unlink()
     os.link(one, other)
     failure = the_failure(live.cluster.verify())
-    assert f"{other}: offsets [0, 1): it is the same file as the copy of t-0 on broker 2" in failure
+    assert f"{other}: offsets [0, 1): this is the same file as the copy of t-0 on broker 2" in failure
     live.cluster.heal().raise_for_failures()
     assert not os.path.samefile(one, other)
     live.cluster.verify(deep=True).raise_for_failures()

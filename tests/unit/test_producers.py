@@ -298,7 +298,7 @@ def test_an_append_that_is_over_gets_into_no_partition_that_lacks_it() -> None:
 def test_the_same_sequence_with_other_records_is_refused_by_name(records: int, digest: bytes) -> None:
     earlier = EarlierAttempt(110, 100, digest_of(1))
     check_same_records(earlier, named(7), 10, digest_of(1), "t-0")
-    text = r"^t-0: sequence 7 of producer 'p' .* with other records \(10 at offsets \[100, 110\), now"
+    text = r"^t-0: sequence 7 of producer 'p' .* with other records \(10 records at offsets \[100, 110\), now"
     with pytest.raises(ChangedReplayError, match=text) as caught:
         check_same_records(earlier, named(7), records, digest, "t-0")
     assert caught.value.code == "OUT_OF_ORDER_SEQUENCE_NUMBER"

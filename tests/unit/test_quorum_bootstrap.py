@@ -107,7 +107,7 @@ def test_a_second_cluster_is_not_made_over_a_log_that_is_lost() -> None:
 
 def test_other_voters_than_the_logs_are_refused() -> None:
     quorum = Quorum(1)
-    with pytest.raises(InvalidCallError, match="not of 'c' with"):
+    with pytest.raises(InvalidCallError, match="not to 'c' with"):
         bootstrap(CLUSTER, quorum.log(), [*quorum.voters, Voter(2, s := new_root(quorum, 2), _directory(s))], {})
 
 
@@ -193,7 +193,9 @@ def test_roots_of_somebody_else_are_named() -> None:
 def test_voters_are_not_changed_by_editing_the_file() -> None:
     quorum = Quorum(1)
     stores = {**quorum.stores, 2: new_root(quorum, 2)}
-    with pytest.raises(InvalidCallError, match=r"names brokers \[1, 2\] as voters, the metadata log \[1\]"):
+    with pytest.raises(
+        InvalidCallError, match=r"names brokers \[1, 2\] as voters, but the metadata log names \[1\]"
+    ):
         found(CLUSTER, stores, {})
 
 

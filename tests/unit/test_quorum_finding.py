@@ -20,7 +20,7 @@ def test_the_present_voters_are_found() -> None:
     remove(quorum, 2)
     assert found(quorum, [1, 3, 4]) == [1, 3, 4]
     with pytest.raises(
-        InvalidCallError, match=r"names brokers \[1, 2, 3\] as voters, the metadata log \[1, 3, 4\]"
+        InvalidCallError, match=r"names brokers \[1, 2, 3\] as voters, but the metadata log names \[1, 3, 4\]"
     ):
         found(quorum, [1, 2, 3])
     assert found(quorum, [1, 2, 3], as_logged=True) == [1, 3, 4]
@@ -44,7 +44,7 @@ def test_voters_that_the_file_does_not_name_at_all_are_found() -> None:
     remove(quorum, 1)
     quorum.wipe(1)
     assert found(quorum, [1], as_logged=True) == [2]
-    with pytest.raises(InvalidCallError, match=r"names brokers \[1\] as voters, the metadata log \[2\]"):
+    with pytest.raises(InvalidCallError, match=r"names brokers \[1\] as voters, but the metadata log names \[2\]"):
         found(quorum, [1])
 
 

@@ -112,7 +112,7 @@ def test_with_every_copy_damaged_the_previous_snapshot_and_the_log_are_used() ->
         damage(quorum, broker, 4)
     assert 0 not in bases(quorum)
     assert quorum.log().read() == image
-    assert any("the snapshot before it and the log are used" in note for note in quorum.notes)
+    assert any("the previous snapshot and the log after it are used" in note for note in quorum.notes)
 
 
 def test_with_the_only_snapshot_damaged_the_error_names_it() -> None:

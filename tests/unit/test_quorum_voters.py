@@ -113,7 +113,7 @@ def test_voters_change_only_on_top_of_what_is_committed() -> None:
     four = registered(quorum, 4)
     log = quorum.log()
     image = log.claim()
-    with pytest.raises(InvalidCallError, match="only after another record was committed"):
+    with pytest.raises(InvalidCallError, match="only after another record has been committed"):
         log.commit([VotersRecord(cluster_id=CLUSTER, voters=(*image.voters, four))])
 
 
@@ -183,7 +183,7 @@ def test_a_voter_is_a_registered_broker_with_its_registered_root() -> None:
 def test_a_wiped_voter_is_removed_before_it_is_added() -> None:
     quorum = Quorum(3)
     quorum.wipe(2)
-    with pytest.raises(InvalidCallError, match="broker 2 is a metadata voter with other storage"):
+    with pytest.raises(InvalidCallError, match="broker 2 is a metadata voter with different storage"):
         add(quorum, 2)
 
 

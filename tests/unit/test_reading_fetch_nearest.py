@@ -249,7 +249,7 @@ def test_a_new_leader_does_not_know_the_end_of_the_latest_epoch(live: LiveCluste
     assert (live.log(2).high_watermark, live.log(2).lineage.entries[-1]) == (6, (epoch, 7))
     for asked in (before, epoch):
         with pytest.raises(
-            OffsetNotAvailableError, match=rf"t-0: .* up to 6 are committed, and leader epoch {asked}"
+            OffsetNotAvailableError, match=rf"t-0: .* has the high watermark 6, and leader epoch {asked}"
         ):
             live.cluster.offset_for_leader_epoch("t", 0, asked)
     live.append(["h"]).raise_for_failures()

@@ -218,7 +218,7 @@ def test_an_error_of_ours_is_the_users_line_and_the_message(live: LiveCluster) -
     assert opened == ""
     assert wrong.splitlines()[:3] == ["Cell In[1], line 2", "----> 2 cluster.topics.delete('nope')", ""]
     assert wrong.splitlines()[3].startswith("UnknownTopicOrPartitionError: topic 'nope' does not exist")
-    assert wrong.splitlines()[4:] == ["(%tb shows the whole traceback)"]
+    assert wrong.splitlines()[4:] == ["(%tb shows the full traceback)"]
     assert len(whole.splitlines()) > 15
     assert "delete_topic" in whole
     assert debugged == "True\n"
@@ -344,7 +344,7 @@ def test_upkeep_that_does_something_does_not(quiet: LiveCluster) -> None:
     cluster = quiet.cluster
     cluster.topics.alter_configs("t", {"segment.ms": "1"})
     assert whys(cluster.tier().raise_for_failures()) == [None, "no records"]
-    assert whys(cluster.tier()) == ["all of it is in the remote tier", "no records"]
+    assert whys(cluster.tier()) == ["all of the log is in the remote tier", "no records"]
     assert whys(cluster.merge()) == ["no records that are not in the remote tier", "no records"]
     cluster.topics.alter_configs("t", {"local.retention.ms": "1000"})
     assert "are deleted from this broker after 1 min" in str(whys(cluster.retain())[0])

@@ -117,7 +117,7 @@ def test_a_column_names_the_topic(live: LiveCluster) -> None:
     save(live, "topic STRING, value STRING", rows)
     assert [value for some in records(live, "t").values() for _, value in some] == [b"a"]
     assert [value for some in records(live, "u").values() for _, value in some] == [b"b"]
-    with pytest.raises(InvalidRecordError, match="a row's topic is 'u': leave out the option topic"):
+    with pytest.raises(InvalidRecordError, match="a row's topic is 'u': omit the option topic"):
         save(live, "topic STRING, value STRING", rows, path="t")
     with pytest.raises(InvalidRecordError, match="a row has a null topic"):
         save(live, "topic STRING, value STRING", [{"topic": None, "value": "a"}])

@@ -123,7 +123,7 @@ def test_a_query_ends_where_the_columns_that_it_reads_have_grown(
     query = stream_schema(RECORDS, columns)
     check_new_fields(query, RECORDS, columns, "t")
     if grown:
-        with pytest.raises(InvalidCallError, match=r"'t' has grown by value\.late since .*: restart the query"):
+        with pytest.raises(InvalidCallError, match=r"'t' has gained value\.late since .*: restart the query"):
             check_new_fields(query, GROWN, columns, "t")
     else:
         check_new_fields(query, GROWN, columns, "t")

@@ -197,9 +197,9 @@ class NoDeletes(MemoryStore):
 @pytest.mark.parametrize(
     ("lying", "rule", "says"),
     [
-        (TwoWinners, "a name is created once", "2 of 16 created the same name"),
-        (TwoOfParts, "a large object is created once", "16 of 16 created the same name"),
-        (NobodyWins, "a name is created once", "the storage answered all 16 that a free name was taken"),
+        (TwoWinners, "a name is created once", "2 of 16 racers created the same name"),
+        (TwoOfParts, "a large object is created once", "16 of 16 racers created the same name"),
+        (NobodyWins, "a name is created once", "the storage told all 16 racers that a free name was taken"),
         (Replacing, "a taken name stays as it is", "a refused create changed"),
         (LateListing, "a listing shows all that was written", "another driver.s listing showed 0"),
         (IgnoringAfter, "a listing shows all that was written", "after a name"),
@@ -207,10 +207,10 @@ class NoDeletes(MemoryStore):
         (ComesBack, "a deleted name is gone, and free again", "reappeared"),
         (SameVersions, "a deleted name is gone, and free again", "cannot be distinguished"),
         (KeepsInBulk, "a bulk delete deletes", "200 still exist"),
-        (OneTooMany, "a range is those bytes", r"of 2048 bytes returned 2 other bytes"),
-        (UnconditionalReads, "a listed object is that object", "returned another one"),
-        (DamagedCopies, "a copy is those bytes", "the checksum"),
-        (AnotherClock, "its clock is ours", "differ by 3600 s"),
+        (OneTooMany, "a range has exactly its bytes", r"of 2048 bytes returned 2 other bytes"),
+        (UnconditionalReads, "a listed object is the one that is read", "returned another object"),
+        (DamagedCopies, "a copy has the same bytes", "the checksum"),
+        (AnotherClock, "its clock agrees with ours", "differ by 3600 s"),
         (NoDeletes, "a deleted name is gone, and free again", "could not be tested: cannot delete: no"),
     ],
 )
@@ -224,8 +224,8 @@ def test_each_lie_is_found_and_named(lying: Callable[[], MemoryStore], rule: str
 @pytest.mark.parametrize(
     ("lying", "says"),
     [
-        (TwoWinners, "a name is created once: 2 of 6 created the same name"),
-        (TwoOfParts, "a large object is created once: 6 of 6 created the same name"),
+        (TwoWinners, "a name is created once: 2 of 6 racers created the same name"),
+        (TwoOfParts, "a large object is created once: 6 of 6 racers created the same name"),
         (LateListing, "a listing shows all that was written: "),
         (StaysTaken, "a deleted name is gone, and free again: a deleted name could not be created again"),
     ],

@@ -65,7 +65,9 @@ def test_a_leader_that_takes_no_writes_resigns_and_the_append_goes_on_elsewhere(
     assert live.leader() != before
     assert live.isr() == {1, 2, 3} - {before}
     (note,) = [note for note in report.notes if "leaves the ISR" in note]
-    assert note.startswith(f"t-0: broker {before} leaves the ISR, broker {live.leader()} leads: cannot create ")
+    assert note.startswith(
+        f"t-0: broker {before} leaves the ISR, and broker {live.leader()} leads: cannot create "
+    )
     assert os.strerror(number) in note
     assert f"`stratalog brokers fence {before}`" in note
     assert len(broken.refused) == FAILED_CREATES
@@ -98,7 +100,7 @@ def test_a_leader_resigns_where_tasks_elsewhere_have_failed(tmp_path: Path) -> N
     )
     assert the_failure(report) == "t-0: KAFKA_STORAGE_ERROR: cannot create 'x': no"
     assert live.leader() != before
-    assert [note for note in report.notes if f"broker {before} leaves the ISR, broker" in note]
+    assert [note for note in report.notes if f"broker {before} leaves the ISR, and broker" in note]
 
 
 def test_one_failed_create_is_no_reason_to_resign(tmp_path: Path) -> None:
@@ -217,7 +219,7 @@ def test_replicate_replaces_a_leader_that_cannot_take_over(tmp_path: Path) -> No
     broken.root(preferred)
     report = live.cluster.replicate(check=False)
     assert live.leader() != preferred
-    assert [note for note in report.notes if f"broker {preferred} leaves the ISR, broker" in note]
+    assert [note for note in report.notes if f"broker {preferred} leaves the ISR, and broker" in note]
     live.append("c").raise_for_failures()
 
 

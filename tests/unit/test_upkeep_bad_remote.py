@@ -135,7 +135,7 @@ SPOILT = [
     (without_its_table, "LOG_GAP", "check that the right remote tier is mounted"),
     (lacking_an_object, "REMOTE_OBJECT_MISSING", "missing or have another size"),
     (written_by_somebody_else, "CORRUPT_MESSAGE", "WRITE at version"),
-    (truncated, "REMOTE_OBJECT_MISSING", "1 objects that are missing or have another size, first 0/"),
+    (truncated, "REMOTE_OBJECT_MISSING", "1 objects that are missing or have another size; the first is 0/"),
     (replaced_by_a_longer_one, "REMOTE_OBJECT_MISSING", "missing or have another size"),
     (replaced_by_one_of_its_size, "CORRUPT_SEGMENT", "00001.0000000001.parquet does not begin and end like"),
     (replaced_by_one_with_its_footer, "CORRUPT_SEGMENT", "00001.0000000001.parquet"),

@@ -291,6 +291,27 @@ def test_maintain_compacts_and_a_follower_that_was_away_is_brought_up(tmp_path: 
     assert live.cluster.verify(deep=True).ok
 
 
+def test_heal_says_when_its_only_source_has_records_that_a_compaction_removed(tmp_path: Path) -> None:
+    live = Compacted(tmp_path, on_disk=True)
+    fill(live)
+    away = live.followers()[0]
+    with live.unreachable(away):
+        live.cluster.replicate(check=False)
+        live.cluster.compact().raise_for_failures()
+        in_sync = sorted(live.isr() - {away})
+    for broker in in_sync:
+        replica = live.replica(broker)
+        (first,) = (link.file.name for link in replica.log().chain if link.start == 0)
+        (second,) = (link.file.name for link in live.log(away).chain if link.start == 0)
+        replica.store.delete([replica.path(first), replica.path(second)])  # as after file.delete.delay.ms
+    report = live.cluster.heal("t", check=False)
+    assert any(f"broker {away}, which does not follow the last compaction" in note for note in report.notes)
+    live.cluster.replicate().raise_for_failures()
+    live.cluster.compact().raise_for_failures()
+    assert live.everywhere() == {2: ("a", "2"), 3: ("c", None), 4: ("b", "2"), 5: ("a", "3")}
+    assert live.cluster.verify(deep=True).ok
+
+
 def test_records_need_a_key(tmp_path: Path) -> None:
     with pytest.raises(InvalidRecordError, match="no key"):
         Compacted(tmp_path).put((None, "1"))

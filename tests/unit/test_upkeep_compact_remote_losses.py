@@ -108,7 +108,9 @@ def test_a_replica_that_does_not_follow_the_rule_is_no_source(
     assert segment.generation == 1
     (live.remote / live.table().path(segment)).unlink()
     healed = live.driver().heal(check=False)
-    assert "run compact, which removes them from the leader" in str(healed.failures) + str(healed.notes)
+    assert "Run compact, which also removes these records from the leader" in str(healed.failures) + str(
+        healed.notes
+    )
     live.driver().compact().raise_for_failures()
     live.driver().heal().raise_for_failures()
     assert live.lake() == before

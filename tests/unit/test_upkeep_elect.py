@@ -159,7 +159,7 @@ def test_the_last_member_of_the_isr_is_gone_and_a_clean_election_says_what_can_b
     live.topic()
     outdated(live)
     failure = the_failure(live.cluster.elect(check=False))
-    assert "it has no leader: bring back a broker of its ISR, or elect --unclean" in failure
+    assert "the partition has no leader: bring back a broker of its ISR, or elect --unclean" in failure
 
 
 def test_an_unclean_election_takes_the_replica_that_holds_most_and_tells_what_is_lost(live: LiveCluster) -> None:
@@ -181,7 +181,7 @@ def test_an_unclean_election_takes_the_replica_that_holds_most_and_tells_what_is
     assert rows_of(report, "leader", "leader_epoch") == rows_of(plan, "leader", "leader_epoch")
     note = report.notes[-1]
     assert f"loses all records held only by broker(s) {leader}," in note
-    assert "their number is unknown" in note
+    assert "the number of lost records is unknown" in note
     assert report.totals == {"elected": 1, "lost_records_at_least": None}
     assert live.isr() == {ahead}
     live.append(["d"]).raise_for_failures()
@@ -273,7 +273,7 @@ def test_a_run_elects_uncleanly_by_itself_only_where_the_topic_allows_it(live: L
     image, notes = elect_uncleanly_where_allowed(ports.metadata, ports.storage, ports.execution, before)
     (note,) = notes
     assert note.startswith("allowed-0: unclean election of broker ")
-    assert "their number is unknown" in note  # "b" and "c": it does not say 0
+    assert "the number of lost records is unknown" in note  # "b" and "c": it does not say 0
     assert image.topic("allowed").partitions[0].leader is not None
     assert image.topic("forbidden") == before.topic("forbidden")
     assert elect_uncleanly_where_allowed(ports.metadata, ports.storage, ports.execution, image) == (image, ())

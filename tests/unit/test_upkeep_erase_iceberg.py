@@ -16,7 +16,8 @@ from stratalog.tiering.iceberg_table import IcebergTable
 from tests.unit.cluster_harness import report_of, rows_of
 from tests.unit.erase_harness import KEPT, KEY, OTHER, SECRET
 from tests.unit.test_upkeep_compact import Row
-from tests.unit.test_upkeep_erase_remote import Tiered, has
+from tests.unit.test_upkeep_erase_both_rules import ALSO, Both
+from tests.unit.test_upkeep_erase_remote import LOCAL, Tiered, has
 
 pyiceberg_catalog = pytest.importorskip("pyiceberg.catalog", reason="needs stratalog[iceberg]")
 pytest.importorskip("sqlalchemy", reason="pyiceberg's catalog in SQLite needs SQLAlchemy")
@@ -64,7 +65,7 @@ class Listed(Tiered):
         """The files of the Iceberg table that have one of the words: in their bytes, or decoded."""
         return [path.name for path in sorted(self.warehouse.rglob("*")) if in_avro(path, *words)]
 
-    def rows(self) -> dict[int, Row]:
+    def listed(self) -> dict[int, Row]:
         """What pyiceberg reads: keys and values by offset."""
         found = table().scan("control IS NULL").to_arrow().to_pylist()
         return {
@@ -74,7 +75,7 @@ class Listed(Tiered):
     def check_gone(self) -> None:
         super().check_gone()
         assert self.iceberg_traces(KEY, SECRET) == []
-        assert self.rows() == {at: KEPT[at] for at in KEPT if at < 5 or not self.hot}
+        assert self.listed() == {at: KEPT[at] for at in KEPT if at < 5 or not self.hot}
 
 
 def table() -> Table:
@@ -119,7 +120,38 @@ def test_nothing_of_a_key_is_left_in_the_iceberg_table(tmp_path: Path) -> None:
     assert rows_of(verified, "broker", "state")[-1] == (None, "erased")
     live.put((OTHER, "again"))
     live.tier_all()
-    assert live.rows() == {**KEPT, 6: (OTHER, "again")}
+    assert live.listed() == {**KEPT, 6: (OTHER, "again")}
+    assert live.cluster.vacuum().ok
+
+
+class ListedBoth(Both, Listed):
+    """The tiered and compacted topic ``t`` with an Iceberg table."""
+
+    def check_gone(self, *keys: str) -> None:
+        Both.check_gone(self, *keys)
+        assert self.iceberg_traces(*keys) == []
+        tiered = self.remote_log().end(0)
+        assert self.listed() == {at: row for at, row in self.fetched().items() if at < tiered}
+
+
+@pytest.mark.parametrize("local", [False, True])
+@pytest.mark.parametrize("first", ["compact", "erase"])
+def test_the_table_of_a_compacted_topic_follows_both_kinds_of_rule(
+    tmp_path: Path, local: bool, first: str
+) -> None:
+    live = ListedBoth(tmp_path, **(LOCAL if local else {}))
+    if first == "compact":
+        live.cluster.compact("t").raise_for_failures()
+    assert live.erase(KEY, certificate=tmp_path / "c").whole
+    live.check_gone(KEY)
+    live.add(((ALSO, "3"), (KEY, "3"), ("c", "1"), (ALSO, "4"), (KEY, "4"), ("y", "1")))
+    live.cluster.compact("t").raise_for_failures()
+    assert live.erase(KEY, ALSO).whole
+    live.check_gone(KEY, ALSO)
+    live.add(((ALSO, "5"), ("x", "1")))
+    live.cluster.compact("t").raise_for_failures()
+    live.check_gone(KEY)
+    assert live.cluster.verify_erased(tmp_path / "c").ok
     assert live.cluster.vacuum().ok
 
 
@@ -132,7 +164,7 @@ def test_snapshots_wait_for_their_readers_like_the_objects(tmp_path: Path) -> No
     assert not report.whole
     assert report.certificate is not None
     assert f"Iceberg table {NAME}" in str(report.certificate.topics[0].partitions[0].not_erased)
-    assert live.rows() == KEPT, "its newest snapshot has no erased record"
+    assert live.listed() == KEPT, "its newest snapshot has no erased record"
     assert old.scan().to_arrow().num_rows == held
     present = table()
     assert "unfinished-erasure" in str(live.cluster.health().findings)
@@ -186,7 +218,7 @@ def test_the_next_run_goes_on_wherever_the_last_one_ended(
         patch.setattr(of, step, stop)
         with pytest.raises(KeyboardInterrupt):
             live.erase(KEY)
-    assert live.rows().items() >= KEPT.items(), "readers go on"
+    assert live.listed().items() >= KEPT.items(), "readers go on"
     assert live.driver().tier("t").ok
     assert live.erase(KEY, certificate=tmp_path / "c").whole
     live.check_gone()
@@ -206,7 +238,7 @@ def test_two_at_once_harm_nothing(tmp_path: Path) -> None:
         thread.join()
     assert live.driver().erase("t", [KEY, OTHER]).whole
     assert live.iceberg_traces(KEY, OTHER, SECRET) == []
-    assert live.rows() == {}
+    assert live.listed() == {}
 
 
 def test_a_late_job_loses_the_race_against_the_erasure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +261,7 @@ def test_a_late_job_loses_the_race_against_the_erasure(tmp_path: Path, monkeypat
     assert whole == [True]
     live.driver().tier("t").raise_for_failures()
     assert live.iceberg_traces(KEY) == []
-    assert live.rows() == {**KEPT, 7: (OTHER, "other")}
+    assert live.listed() == {**KEPT, 7: (OTHER, "other")}
 
 
 @pytest.mark.parametrize(
@@ -264,7 +296,7 @@ def test_an_erasure_in_the_middle_of_a_commit_breaks_nothing(
     assert whole == [True]
     assert live.driver().erase("t", [KEY], now=True).whole
     assert live.iceberg_traces(KEY) == []
-    assert live.rows() == ({**KEPT, 6: (OTHER, "late")} if of == "tier" else KEPT)
+    assert live.listed() == ({**KEPT, 6: (OTHER, "late")} if of == "tier" else KEPT)
 
 
 @pytest.mark.parametrize("read", ["_files", "_grow"])
@@ -283,7 +315,7 @@ def test_a_job_that_reads_a_snapshot_while_it_goes_begins_again(
     monkeypatch.setattr(iceberg_table, read, late)
     live.driver().tier("t").raise_for_failures()
     assert live.iceberg_traces(KEY) == []
-    assert live.rows() == {**KEPT, 6: (OTHER, "late"), 7: (OTHER, "other")}
+    assert live.listed() == {**KEPT, 6: (OTHER, "late"), 7: (OTHER, "other")}
 
 
 def test_a_file_of_a_job_that_died_is_deleted(tmp_path: Path) -> None:
@@ -343,7 +375,7 @@ def test_what_others_have_written_into_the_table_is_named(tmp_path: Path) -> Non
     table().append(table().scan().to_arrow())
     report = live.erase(KEY, certificate=tmp_path / "c")
     assert not report.whole
-    assert "nobody knows what it has: remove it by hand" in str(report.failures)
+    assert "its content is unknown: remove it by hand" in str(report.failures)
     states = [row["state"] for row in report_of(lambda: live.cluster.verify_erased(tmp_path / "c")).rows]
     assert states[-1] == "unknown"
     for path in live.warehouse.rglob("*.parquet"):
@@ -375,10 +407,10 @@ def test_the_table_stays_configured_until_the_erasure_is_whole(tmp_path: Path) -
     live = Listed(tmp_path, file_delete_delay_ms="60000")
     live.erase(KEY)
     for name in ("", "lake.flights.other"):
-        with pytest.raises(InvalidConfigError, match="an erasure of its records is not finished"):
+        with pytest.raises(InvalidConfigError, match="an erasure of the topic's records is not finished"):
             live.cluster.topics.alter_configs("t", {"remote.iceberg.table": name})
     with pytest.raises(
-        InvalidConfigError, match="switched off, because an erasure of its records is not finished"
+        InvalidConfigError, match="switched off, because an erasure of the topic's records is not finished"
     ):
         live.cluster.topics.alter_configs("t", UNTIERED)
     assert live.erase(now=True).whole
@@ -391,7 +423,7 @@ def test_defaults_of_the_cluster_keep_the_table_configured_too(tmp_path: Path) -
     live.cluster.topics.alter_configs(None, {"remote.iceberg.table": NAME})
     live.cluster.topics.alter_configs("t", {"remote.iceberg.table": None})
     live.erase(KEY)
-    with pytest.raises(InvalidConfigError, match="an erasure of its records is not finished"):
+    with pytest.raises(InvalidConfigError, match="an erasure of the topic's records is not finished"):
         live.cluster.topics.alter_configs(None, {"remote.iceberg.table": None})
     assert live.erase(now=True).whole
     live.cluster.topics.alter_configs(None, {"remote.iceberg.table": None})
@@ -418,10 +450,10 @@ def test_files_of_another_table_in_the_folder_are_not_deleted(tmp_path: Path) ->
     theirs = {path for path in live.warehouse.rglob("*") if path.is_file() and path.suffix == ".parquet"}
     report = live.erase(KEY, certificate=tmp_path / "c")
     assert not report.whole
-    assert "it is of another table in this folder: if that was dropped, remove it" in str(report.failures)
+    assert "it is of another table in this folder: if that table was dropped, remove it" in str(report.failures)
     assert all(path.exists() for path in theirs)
     assert catalog.load_table("flights.other").scan().to_arrow().num_rows == 1
-    assert live.rows() == KEPT
+    assert live.listed() == KEPT
     states = [row["state"] for row in report_of(lambda: live.cluster.verify_erased(tmp_path / "c")).rows]
     assert states[-1] == "unknown"
 
@@ -433,7 +465,7 @@ def test_files_below_the_folder_of_the_metadata_are_not_deleted(tmp_path: Path) 
     path = old.parent / "backup" / old.name
     path.write_bytes(old.read_bytes())
     report = live.erase(KEY)
-    assert "nobody knows what it has: remove it by hand" in str(report.failures)
+    assert "its content is unknown: remove it by hand" in str(report.failures)
     path.unlink()
     assert live.erase(KEY).whole
 

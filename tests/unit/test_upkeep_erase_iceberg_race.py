@@ -115,7 +115,7 @@ def test_a_branch_whose_files_were_deleted_before_its_commit_is_named(
     assert job.outcome == ["committed"]
     assert not report.whole
     assert "the tag or branch 'audit' keeps it" in str(report.failures)
-    assert live.rows() == KEPT
+    assert live.listed() == KEPT
     table().manage_snapshots().remove_branch("audit").commit()
     assert live.erase(KEY).whole
     live.check_gone()
@@ -207,7 +207,7 @@ def test_a_commit_while_a_list_is_missing_leaves_the_table(
     report = live.erase(KEY)
     assert "the tag or branch 'kept' keeps it" in str(report.failures)
     assert table().properties["comment"] == "changed"
-    assert live.rows() == KEPT
+    assert live.listed() == KEPT
 
 
 def test_metadata_that_others_write_while_a_list_is_missing_are_not_deleted(
@@ -231,7 +231,7 @@ def test_metadata_that_others_write_while_a_list_is_missing_are_not_deleted(
     monkeypatch.setattr(iceberg_history.MetadataFiles, "outdated", late)
     assert not live.erase(KEY).whole
     assert table().refs()
-    assert live.rows() == KEPT
+    assert live.listed() == KEPT
 
 
 def test_files_that_a_job_may_commit_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,7 +201,7 @@ def test_copies_without_a_majority_are_left_to_a_person(tmp_path: Path) -> None:
     live.fill("abc")
     rewritten(spot(live, 2, 1), [b"B"], base=1, topic_id=live.cluster.image.topic("t").topic_id)
     with live.unchanged():
-        assert "compare them yourself" in the_failure(live.driver().heal(check=False))
+        assert "compare the copies yourself" in the_failure(live.driver().heal(check=False))
 
 
 @pytest.mark.slow

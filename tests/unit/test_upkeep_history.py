@@ -103,7 +103,7 @@ def test_what_is_above_the_high_watermark_may_come_back_and_has_no_date(tmp_path
     live = diverged(tmp_path)
     c, d = (str(row["deletable"]) for row in live.cluster.discarded().rows)
     assert c.startswith("20")
-    assert d == "not yet: it is above the high watermark"
+    assert d == "not yet: the file is above the high watermark"
     live.append(["Y"]).raise_for_failures()
     assert all(str(row["deletable"]).startswith("20") for row in live.cluster.discarded().rows)
 
@@ -195,7 +195,7 @@ def test_what_a_reassigned_replica_has_alone_is_shown_and_exported(tmp_path: Pat
     with live.unchanged():
         report = live.cluster.discarded()
         assert rows_of(report, "broker", "start", "end", "why") == [(old, 2, 3, why), (old, 3, 4, why)]
-    assert {row["deletable"] for row in report.rows} == {"not yet: no vacuum has listed it since"}
+    assert {row["deletable"] for row in report.rows} == {"not yet: vacuum has not closed the folder"}
     live.cluster.recover("t", str(out)).raise_for_failures()
     assert list(exported(out).values()) == [[(2, "c")], [(3, "d")]]
     (live.folder / "again").mkdir()
@@ -290,7 +290,7 @@ def test_what_was_truncated_is_exported_with_all_columns(tmp_path: Path, out: Pa
         ("t", 0, epoch, 3, 4),
     ]
     assert 'cluster.append("t", spark.read.parquet(' in manifest["how"][0]
-    assert any("append them again" in note for note in report.notes)
+    assert any("append the records again" in note for note in report.notes)
 
 
 def test_exporting_twice_is_harmless_and_a_lost_manifest_is_made_again(tmp_path: Path, out: Path) -> None:
@@ -394,7 +394,7 @@ def test_of_a_merged_segment_only_what_the_log_lacks_is_exported(tmp_path: Path,
 def test_calls_that_cannot_succeed_say_why(tmp_path: Path, out: Path) -> None:
     live = diverged(tmp_path)
     with live.unchanged():
-        with pytest.raises(InvalidCallError, match="share storage: export to another place"):
+        with pytest.raises(InvalidCallError, match="share storage: export to a folder or bucket outside"):
             live.cluster.recover("t", str(live.remote / "inside"))
         with pytest.raises(LogDirError, match="nowhere"):
             live.cluster.recover("t", str(tmp_path / "nowhere"))

@@ -293,7 +293,7 @@ def test_what_another_run_took_away_is_no_alarm(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(maintaining, "merge", changed)
     found = live.cluster.maintain().raise_for_failures()
-    assert "merge: merge: t-0 on broker 1: a file is gone; left for the next run" in found.notes
+    assert "merge: merge: t-0 on broker 1: a file is gone; the next run tries again" in found.notes
     assert settled(live, "merge") == set()
 
 

@@ -369,7 +369,7 @@ def test_replicas_do_not_go_while_the_remote_lacks_what_only_they_have(tmp_path:
     remote_spot(live, 1).flip(40)
     leader = live.leader()
     refused = live.cluster.reassign({("t", 0): (3 - leader,)}, check=False)
-    assert "heal it before you remove the replicas with its records" in the_failure(refused)
+    assert "run heal before you remove the replicas that have the records" in the_failure(refused)
     assert replicas(live) == (leader,)
     live.cluster.heal().raise_for_failures()
     live.cluster.reassign({("t", 0): (3 - leader,)}).raise_for_failures()

@@ -93,7 +93,7 @@ def compared(live: LiveCluster, copy: LiveCluster, *, deep: bool = False) -> Dri
         (["x", "b", "c"], False, r"the records \[0, 1\) differ"),
         (["a", "b", "x"], False, r"the records \[2, 3\) differ"),
         (["a", "x", "c"], True, r"the records \[0, 3\) differ"),
-        (["a", "b", "c", "d"], False, "but the leader's log already at"),
+        (["a", "b", "c", "d"], False, "but the leader's log ends at offset"),
     ],
 )
 def test_a_difference_is_a_failure(tmp_path: Path, values: list[str], deep: bool, difference: str | None) -> None:
@@ -111,7 +111,7 @@ def test_other_producers_or_epochs_are_a_failure(tmp_path: Path) -> None:
     one, two, three = alike(tmp_path, 3)
     for each, producer in ((one, "p"), (two, "q"), (three, "p")):
         each.append(["a"], producer=producer).raise_for_failures()
-    with pytest.raises(CorruptionError, match="the producers at offset 1 differ"):
+    with pytest.raises(CorruptionError, match="the producer states at offset 1 differ"):
         compared(one, two)
     for each in (one, three):
         each.append(["b"], producer="p", sequence=1).raise_for_failures()

@@ -125,7 +125,7 @@ def test_a_description_with_numbers_far_ahead_of_the_remote_log_restores_nothing
     with live.unchanged():
         failure = the_failure(heir.restore())
     assert failure.startswith("t: CORRUPT_MESSAGE: t-")
-    assert "stratalog did not write that" in failure
+    assert "stratalog did not write this restore point" in failure
     assert heir.untouched
 
 

@@ -247,5 +247,5 @@ def test_a_remote_log_that_lacks_the_beginning_of_the_log_counts_for_nothing(liv
     for _ in range(2):
         live.cluster.retain().raise_for_failures()
     assert [local_start(live, broker) for broker in (1, 2, 3)] == [0, 0, 0]
-    assert "the log starts at offset 0, but the remote log at 1" in str(live.cluster.verify().failures)
+    assert "the log starts at offset 0, but the remote log starts at 1" in str(live.cluster.verify().failures)
     assert live.read() == {0: list("abcd")}

@@ -364,7 +364,7 @@ def test_a_log_stays_where_the_snapshot_that_would_stand_for_it_is_damaged_and_r
     checkpoint(live, victim).flip(700)
     failure = the_failure(live.cluster.retain("t", check=False))
     assert failure.startswith(f"t-0 on broker {victim}: CORRUPT_SEGMENT")
-    assert "the log that it would replace remains: take a snapshot" in failure
+    assert "the part of the log that the snapshot would replace remains: take a new snapshot" in failure
     assert {broker: live.log(broker).local_start for broker in (1, 2, 3)} == {1: 1, 2: 1, 3: 1} | {victim: 0}
 
 

@@ -100,7 +100,7 @@ def test_a_machine_with_a_wrong_clock_deletes_nothing(live: LiveCluster, ahead_d
     report = wrong.vacuum()
     assert deleted(report) == {}
     assert (
-        "remote tier: it reports no time, or one that differs from this machine's clock, "
+        "remote tier: it reports no time, or its time differs from this machine's clock, "
         "so nothing is deleted there" in report.notes
     )
     assert deleted(live.cluster.vacuum()) == {"superseded": 1}

@@ -153,7 +153,7 @@ def test_where_only_two_copies_differ_nobody_can_tell_which_is_right(tmp_path: P
     live.topic(copies=2)
     live.fill("abc")
     rewritten(spot(live, 2, 1), [b"B"], base=1, topic_id=live.cluster.image.topic("t").topic_id)
-    assert "no majority of them agrees" in the_failure(live.cluster.verify(deep=True))
+    assert "no majority of the copies agrees" in the_failure(live.cluster.verify(deep=True))
 
 
 def test_a_replica_is_read_in_groups_of_bounded_size(live: LiveCluster, monkeypatch: pytest.MonkeyPatch) -> None:

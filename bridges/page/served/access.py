@@ -1,8 +1,8 @@
 """Decides whether a request may see the page. Pure.
 
 On loopback, only this machine can reach the page. But a foreign site could make a browser on this machine send
-requests to it (DNS rebinding), so the request must name the host by a loopback name. Beyond loopback, either TLS
-has already checked the client's certificate, or a token is required: in each request as the header
+requests to it (DNS rebinding), so the request must name the host by a loopback name. On any other address, either
+TLS has already checked the client's certificate, or a token is required: in each request as the header
 ``Authorization: Bearer TOKEN``, or once, for a cookie with a secret of this process. The token is never part of an
 address or of the cookie.
 """
@@ -36,7 +36,9 @@ class Access:
     session: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
     def calls_us(self, headers: Mapping[str, str]) -> bool:
-        """Whether a request names this host by one of its own names. Beyond loopback, any name is accepted."""
+        """Whether a request names this host by one of its own names. On an address other than loopback, any name
+        is accepted.
+        """
         host = headers.get("host", "").lower()
         names = (*_NAMES, self.host)
         return not self.loopback or host in {*names, *(f"{name}:{self.port}" for name in names)}
@@ -54,7 +56,7 @@ class Access:
         """Whether a request may see the cluster."""
         if self.token is None or self.shows_token(headers):
             return True
-        # Do not use SimpleCookie, which drops all cookies if that of another application is malformed.
+        # Do not use SimpleCookie, which drops all cookies if a cookie of another application is malformed.
         pairs = (cookie.strip().partition("=") for cookie in headers.get("cookie", "").split(";"))
         return any(name == self._cookie_name and _same(value, self.session) for name, _, value in pairs)
 

@@ -1,4 +1,4 @@
-"""Lookups on request of a reader of the page: some records, and the versions of a remote table.
+"""Lookups that a reader of the page requests: some records, and the versions of a remote table.
 
 A lookup has a limit of records, bytes, and seconds, and at most ``MOST_AT_ONCE`` run concurrently, so readers of
 the page never delay ``maintain``. Answers are plain data; every text in them is printable.
@@ -44,7 +44,7 @@ TIMEOUT_S = 10.0
 MOST_AT_ONCE = 2
 VERSIONS = 20
 MOST_ENTRY_BYTES = 1024 * 1024
-"""The maximum size of an entry in the log of a table; it is enough for some thousand files."""
+"""The maximum size of an entry in the log of a table; it is enough for a few thousand files."""
 _ENTRY = re.compile(r"\d{20}\.json")
 Given = Mapping[str, str]
 
@@ -159,7 +159,7 @@ class Lookups:
         return given["topic"]
 
     def _bounded(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Runs the lookup in a separate thread. If storage hangs, it blocks that thread but not the reader."""
+        """Runs the lookup in a separate thread. Storage that hangs blocks that thread, but not the reader."""
         if not self._free.acquire(blocking=False):
             raise BusyError(f"{MOST_AT_ONCE} lookups are running: try again in a few seconds")
         done: Future[dict[str, Any]] = Future()
@@ -210,7 +210,7 @@ def _pair(header: Any) -> list[Any]:
 
 
 def _shown(value: Any) -> dict[str, Any] | None:
-    """A text, and the number of its characters that are left out; None for null."""
+    """A text, and the number of characters that are left out; None for null."""
     found = plain(value)
     if found is None:
         return None

@@ -24,9 +24,9 @@ class Figure:
 
 
 class Samples:
-    """At most ``MOST_SERIES`` series of at most ``MOST_STEPS`` values each. When all steps are full, each two
-    become one, so the series reach back to the first sample. A series for which there is no room is counted but
-    not kept.
+    """At most ``MOST_SERIES`` series of at most ``MOST_STEPS`` values each. When all steps are full, every two
+    steps become one, so the series reach back to the first sample. A series for which there is no room is counted
+    but not kept.
     """
 
     def __init__(self) -> None:
@@ -37,8 +37,8 @@ class Samples:
         self._left_out = 0
 
     def add(self, now_ms: int, figures: Iterable[Figure]) -> None:
-        """Keep the figures of one read of the cluster. The last value in a step counts. If the clock was set back
-        before the first sample, the value goes into the latest step, so the series is kept.
+        """Keep the figures of one read of the cluster. Only the last value in a step is kept. If the clock was set
+        back before the first sample, the value goes into the latest step, so the series is kept.
         """
         if self._from_ms is None:
             self._from_ms = now_ms

@@ -37,8 +37,8 @@ _log = logging.getLogger("stratalog.page")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageOptions:
-    """The address to listen on, and the allowed readers. Raises: InvalidCallError, also for an address beyond this
-    machine without a token or certificates of clients.
+    """The address to listen on, and the allowed readers. Raises: InvalidCallError, also for an address that other
+    machines can reach, if it has neither a token nor a CA of clients.
     """
 
     listen: str = LISTEN
@@ -81,8 +81,8 @@ class PageServer(ClusterServer):
         options: PageOptions,
         history: Callable[[], Sequence[Row]],
     ) -> None:
-        """The server listens when this returns, and has not read the cluster yet. Raises: InvalidCallError for an
-        address that cannot be used, or for files that are not certificates.
+        """Start the server. It listens when this returns, but has not read the cluster yet. Raises:
+        InvalidCallError for an address that cannot be used, or for files that are not certificates.
         """
         host, port = host_and_port(options.listen)
         tls = None

@@ -90,11 +90,6 @@ def _refusals(
             f"it is not tiered, but the Iceberg table {config.remote_iceberg_table} may still contain its "
             "records: first drop that table and its files, and set remote.iceberg.table to an empty string"
         )
-    if config.remote_storage_enable and config.compacts and config.remote_iceberg_table and wanted.any:
-        yield (
-            f"it is tiered, compacted, and has the Iceberg table {config.remote_iceberg_table}: first drop that "
-            "table and its files, and set remote.iceberg.table to an empty string"
-        )
     if config.snapshot_table:
         yield (
             "it publishes its snapshots (remote.snapshot.table.enable), and that table changes by its log alone: "

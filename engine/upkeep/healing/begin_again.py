@@ -1,9 +1,10 @@
-"""Restarts logs that have no records, neither on replicas nor in the remote log (``recover --keep brokers``, if
-the brokers have no records). The partition gets a new leader epoch and new folders. Its log begins at the last
-known offset, so that no earlier offset is used twice.
+"""Restarts logs that have no records, neither on replicas nor in the remote tier (``recover --keep brokers``). The
+partition gets a new leader epoch and new folders. Its log begins at the last known offset of the lost log, so that
+no earlier offset is used twice.
 
-This requires proof that no replica has the records. A member of the ISR that has records becomes the leader in the
-next ``replicate``. A replica outside the ISR that has records needs an unclean election.
+A log is restarted only if no listed replica has records. If a member of the ISR has records, it becomes the leader
+in the next ``replicate``. If a replica outside the ISR has records, an operator must decide about an unclean
+election.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class LostLog:
 
     replicas: PartitionReplicas
     unseen: tuple[int, ...]
-    """Fenced brokers with a replica."""
+    """The fenced brokers with a replica; they were not checked."""
 
     def __str__(self) -> str:
         return str(self.replicas)
@@ -76,8 +77,9 @@ class LostLog:
         view = self.replicas.view
         unseen = "".join(f"; broker {broker} is fenced, and was not checked" for broker in self.unseen)
         return (
-            f"{view}: no replica has any of its records, which reached at least offset {view.written_to}. Its "
-            f"log begins again at {begins_again_at(view)}: {unknown_behind(view)}{unseen}"
+            f"{view}: no replica has any record of the partition, although its records reached at least offset "
+            f"{view.written_to}. The log begins again at {begins_again_at(view)}: "
+            f"{unknown_behind(view)}{unseen}"
         )
 
 
@@ -90,8 +92,9 @@ def begin_again(
     partitions: Sequence[int] | None,
     run: OperationRun,
 ) -> None:
-    """Restart the lost logs among these partitions; one row and one note each. A dry run only shows these logs,
-    and those that may not be restarted."""
+    """Restart the lost logs among these partitions; each gets a row and a note in the report. A dry run only shows
+    which logs would be restarted, and which may not be.
+    """
     image = metadata.image()
     views = [view for _, some in chosen_views(image, topics, partitions) for view in some]
     suspicious = [storage.replicas(view) for view in views if view.written_to and view.leader is not None]
@@ -109,9 +112,9 @@ def begin_again(
 
 
 def _look(replicas: PartitionReplicas) -> LostLog | None:
-    """The lost log of a partition; None if the log exists, or if the remote log has records (then ``replicate``
-    continues from the end of the remote log). Raises: CorruptionError if another replica has the log;
-    RemoteNotReadyError; errors of listing a replica in service.
+    """The lost log of a partition; None if the log exists. Also None if the remote log has records, because
+    ``replicate`` then continues from the end of the remote log. Raises: CorruptionError if another replica has the
+    log; RemoteNotReadyError; errors of listing a replica in service.
     """
     view = replicas.view
     if not is_lost(view, replicas.leader.log(fresh=True)):
@@ -119,8 +122,8 @@ def _look(replicas: PartitionReplicas) -> LostLog | None:
     replicas = with_remote_asked(replicas)
     if replicas.remote is not None and replicas.remote.unknown:
         raise RemoteNotReadyError(
-            f"{view}: the remote tier does not answer, so it is unknown whether it has the records that the "
-            "replicas lack; try again when it answers"
+            f"{view}: the remote tier does not answer, so it is unknown whether the remote tier "
+            "has the records that the replicas lack; try again when it answers"
         )
     if has_remote_records(replicas):
         return None
@@ -134,12 +137,13 @@ def _look(replicas: PartitionReplicas) -> LostLog | None:
         log = replicas.replica(broker).log(fresh=True)
         if broker in view.isr and log.log_end >= view.written_to:
             raise CorruptionError(
-                f"{view}: broker {broker}, of the ISR, has the log; run replicate, which makes it the leader"
+                f"{view}: broker {broker}, a member of the ISR, has the log; run replicate to make "
+                "this broker the leader"
             )
         if log.chain:
             raise CorruptionError(
-                f"{view}: broker {broker} has records up to offset {log.log_end}; to continue from there, "
-                "fence the other replicas and elect --unclean; otherwise remove that replica, and run recover "
+                f"{view}: broker {broker} has records up to offset {log.log_end}; to continue from that offset, "
+                "fence all other replicas and elect --unclean; otherwise remove that replica, and run recover "
                 "again"
             )
     return LostLog(replicas, tuple(unseen))

@@ -1,4 +1,4 @@
-"""The requests that a heal sends and its dry run does not. The numbers were counted with stores in memory."""
+"""The requests that a heal sends, but its dry run does not. The numbers were counted with stores in memory."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from stratalog.partitions.segment_check import READ_BYTES
 
 _COMMITS_TO_JOIN = 2
 _SYNCS = 3
-"""Listings of a repaired replica, and of its leader, until the replica is in the ISR again."""
+"""The number of listings of a repaired replica, and of its leader, until the replica is in the ISR again."""
 _WALKS_OF_LOG = 3
-"""Listings of a table's log by a commit."""
+"""The number of listings of a table's log by one commit."""
 
 
 def send_heal(
@@ -31,8 +31,9 @@ def send_heal(
     jobs: Sequence[RebuildJob],
     touched: Collection[TopicIdPartition],
 ) -> None:
-    """Add the repairs, the return to the ISR, and the second audit of the damaged partitions, which costs their
-    share of the first one (``audited``). Repairs of snapshots, and of rewritten tables, are not counted.
+    """Add the repairs, the return to the ISR, and the second audit of the damaged partitions. The second audit
+    costs their share of the first audit (``audited``). Repairs of snapshots, and of rewritten tables, are not
+    counted.
     """
     for store in places_of_copies(sends.storage, image):
         sends.send(store, puts=1 + bool(touched))
@@ -81,7 +82,7 @@ def _send_copy(sends: Planned, copy: Copy) -> None:
 
 
 def _send_rebuild(sends: Planned, image: ClusterImage, job: RebuildJob) -> None:
-    """Add one rebuilt object: its files are read; then the object is written, read back and committed."""
+    """Add one rebuilt object: the source files are read; then the object is written, read back and committed."""
     remote, stores = sends.storage.remote, job.each.replicas.stores
     columns = columns_of(image.topics[job.each.replicas.view.topic_id])
     for piece in job.plan.pieces:

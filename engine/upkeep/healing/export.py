@@ -1,7 +1,7 @@
 """Exports records of lost histories from a replica's files to plain Parquet files.
 
-The footer of an exported file describes it; the manifest lists these descriptions, and can be rebuilt from the
-folder at any time.
+The footer of an exported file has a description of the file. The manifest lists these descriptions, and can be
+rebuilt from the folder at any time.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def export(source: Store, file: DataFile, target: Store, what: Recovered) -> int | None:
-    """Write the records to ``what.path``. Returns the bytes written; None if the file already exists. Raises:
-    InvalidCallError if the path has other content; CorruptSegmentError, StorageError.
+    """Write the records to ``what.path``. Returns the number of bytes written; None if the file already exists.
+    Raises: InvalidCallError if the path has other content; CorruptSegmentError, StorageError.
     """
     staged = target.stage_writer(what.path)
     try:
@@ -85,7 +85,7 @@ def export(source: Store, file: DataFile, target: Store, what: Recovered) -> int
 
 
 def _content(what: Recovered) -> tuple[object, ...]:
-    """The key of an export. Exports with the same key are equal, whichever broker they come from."""
+    """The key of an export. Exports with the same key are equal, even if they come from different brokers."""
     return what.cluster_id, what.topic_id, what.partition, what.epoch, what.base_offset, what.next_offset
 
 
@@ -101,8 +101,8 @@ def described(target: Store, path: str) -> Recovered | None:
 
 
 def write_manifest(target: Store, how: Iterable[str]) -> int:
-    """List every exported file of the folder in its manifest. Returns the number of files. ``how`` is a text that
-    says how to use the files. A run that finds a different manifest replaces it.
+    """List every exported file of the folder in its manifest. Returns the number of files. ``how`` explains how to
+    use the files. An existing manifest with different content is replaced.
     """
     names = [stored.name for stored in target.list("") if paths.base_name(stored.name).endswith(".parquet")]
     files = [found for name in names if (found := described(target, name)) is not None]

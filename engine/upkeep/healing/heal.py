@@ -1,18 +1,19 @@
-"""Heal: replaces files that a deep verify finds damaged or missing with good copies, on brokers and in the remote
-tier.
+"""Heal: replaces damaged and missing files, which a deep verify finds, with good copies, on brokers and in the
+remote tier.
 
     1. probe the brokers, as every run does; verify every byte
-    2. plan the repairs (``plan``); a partition with offsets without a good copy is not changed
-    3. make two commits for all partitions. In the first, damaged leaders resign. In the second, damaged followers
-       leave the ISR, and replicas that are being added are dropped if their leader is repaired in place. If a new
-       leader has meanwhile received records that were about to be truncated, the partition is not changed
+    2. plan the repairs (``plan``); if some offsets of a partition have no good copy, the partition is not changed
+    3. make two commits for all partitions. In the first commit, damaged leaders resign. In the second commit,
+       damaged followers leave the ISR; if the leader is repaired in place, replicas that are being added are
+       dropped. If a new leader has meanwhile received records that were about to be truncated, the files of the
+       partition are not changed
     4. repair each damage on the driver: stage, check again, name, delete, check again (``files``). Only the driver
        can check, immediately before the change, that the replica is still outside the ISR
     5. replicate: repaired replicas catch up and rejoin the ISR
-    6. copy an intact snapshot to replicas whose snapshot is damaged or missing; these stay in the ISR
+    6. copy an intact snapshot to replicas whose snapshot is damaged or missing; such replicas stay in the ISR
     7. rebuild objects of the remote tier from replicas that have their records, and commit them (``rebuild``)
     8. revert rewrites of tables by other programs (``tables``)
-    9. verify every byte of these partitions again; report remaining damage as a failure
+    9. verify every byte of the damaged partitions again; report remaining damage as a failure
     10. store the remaining and the repaired damage, for ``health``
 
 Running heal twice, concurrently or after a crash, is harmless.
@@ -115,7 +116,7 @@ def heal(
             else:
                 if plan is not None:
                     plans[key] = each, plan
-                    run.notes += map(str, plan.unrepaired)
+                    run.notes += [*plan.notes, *map(str, plan.unrepaired)]
             if snapshots := sorted(
                 {f.broker_id for f in each.findings if f.of_snapshot and f.broker_id is not None}
             ):
@@ -167,7 +168,9 @@ class _HealRun:
             self._rejoin()
 
     def _step_aside(self) -> dict[TopicIdPartition, PartitionReplicas]:
-        """Step 3. Returns the replicas under the new views, without partitions that have changed meanwhile."""
+        """Step 3. Returns the partitions under their new views; partitions that have changed meanwhile are left
+        out.
+        """
         views = {key: each.replicas.view for key, (each, _) in self.plans.items()}
         resigning = [key for key, (_, plan) in self.plans.items() if plan.resigns]
         if resigning:
@@ -202,13 +205,13 @@ class _HealRun:
                 why = (
                     "left the ISR to be healed"
                     if broker in damaged
-                    else "was removed from the replicas being added, because its leader is being healed"
+                    else "is no longer being added, because the leader is being healed"
                 )
                 self.run.notes.append(f"{views[key]}: broker {broker} {why}")
         return {key: self.storage.replicas(view) for key, view in views.items()}
 
     def _take(self, views: dict[TopicIdPartition, PartitionView], answers: Sequence[PartitionAnswer]) -> None:
-        """Record the views after the commit."""
+        """Update the views after the commit."""
         image = self.metadata.image()
         for answer in answers:
             key = answer.key
@@ -218,13 +221,15 @@ class _HealRun:
             elif key[0] not in image.topics:
                 self.run.notes.append(f"{old} was not changed: the topic was deleted during the operation")
             elif (view := image.view(*key)).partition_epoch != answer.partition_epoch:
-                self.run.notes.append(f"{old} was not changed: another driver changed it at the same time")
+                self.run.notes.append(
+                    f"{old} was not changed by this run: another driver changed the partition at the same time"
+                )
             else:
                 views[key] = view
 
     def _repair_replicas(self, replicas_of: Mapping[TopicIdPartition, PartitionReplicas]) -> None:
         """Step 4, for all replicas in parallel. Leaders that are repaired in place come first, because their
-        followers copy their registers. Failed repairs are noted; the last step finds the damage again.
+        followers copy their registers. A failed repair only gets a note, because step 9 finds the damage again.
         """
         jobs = [
             _Job(replicas_of[key], plan, tuple(repair for repair in plan.repairs if repair.broker_id == broker))
@@ -312,9 +317,9 @@ class _HealRun:
 
 
 def _check_forgotten(replicas: PartitionReplicas, forgotten: Sequence[tuple[int, int]]) -> None:
-    """Check that the new leader still lacks these offsets. Records that it has received meanwhile may have been
-    acknowledged before its election, so this check reads after the commit. Raises: SourceChangedError if it has
-    some of them; errors of listing it.
+    """Check that the new leader still lacks these offsets. This check lists the leader after the commit, because
+    records that it received before its election may have been acknowledged. Raises: SourceChangedError if the
+    leader has some of these offsets; errors of listing the leader.
     """
     if any(replicas.leader.log().log_end > start for start, _ in forgotten):
         raise SourceChangedError(

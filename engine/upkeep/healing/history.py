@@ -22,8 +22,8 @@ from stratalog.partitions.listing import ReplicaLog, resolve
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.store import Store
 
-_MAY_COME_BACK = "not yet: it is above the high watermark"
-_NOT_CLOSED = "not yet: no vacuum has listed it since"
+_MAY_COME_BACK = "not yet: the file is above the high watermark"
+_NOT_CLOSED = "not yet: vacuum has not closed the folder"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class DiscardedWork(PartitionWork):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryWork(DiscardedWork):
-    """The task: list these files."""
+    """The work of the task that lists these files."""
 
     delay_ms: int
 
@@ -53,7 +53,7 @@ class Relic:
     discarded: Discarded
     next_offset: int | None
     former: bool = False
-    """Whether the folder belongs to a former replica."""
+    """Whether the file is in the folder of a former replica."""
 
 
 class RelicRow(PartitionRow, frozen=True, kw_only=True):
@@ -74,8 +74,8 @@ class RelicRow(PartitionRow, frozen=True, kw_only=True):
 def discarded_files(
     work: DiscardedWork, failed: list[tuple[int, StratalogError]]
 ) -> Iterator[tuple[Replica, Lineage, Sequence[Discarded]]]:
-    """The files that each broker has discarded, the files of other histories that a former replica has, and the
-    lineage of the leader. A replica that cannot be listed is added to ``failed``.
+    """The files that each replica has discarded, with the lineage under which it has discarded them; for former
+    replicas, the files of other histories. A replica that cannot be listed is added to ``failed``.
     """
     lineage, began_ms = leaders_lineage(work.replicas)
     for broker in work.brokers:
@@ -108,8 +108,8 @@ def read_history(work: HistoryWork) -> tuple[list[Relic], list[tuple[int, Strata
 
 
 def leaders_lineage(replicas: PartitionReplicas) -> tuple[Lineage, int]:
-    """The lineage of the leader, and the time when the leader joined its epoch. If the lineage cannot be read, it
-    is empty.
+    """The lineage of the leader, and the time when the leader joined its epoch. The lineage is empty if it cannot
+    be read.
     """
     if replicas.view.leader is None:
         return Lineage(), 0
@@ -133,15 +133,16 @@ def log_under(replica: Replica, lineage: Lineage) -> ReplicaLog:
 def _relic(replica: Replica, each: Discarded, *, former: bool) -> Relic:
     try:
         return Relic(replica.broker_id, each, replica.footer(each.file).next_offset, former)
-    except CorruptSegmentError:  # nothing depends on the file; verify --deep reports the damage
+    except CorruptSegmentError:  # no log depends on the file; verify --deep reports the damage
         return Relic(replica.broker_id, each, each.file.name.next_offset, former)
 
 
 def history(
     metadata: MetadataClient, storage: Storage, execution: Execution, topics: Sequence[str] | None = None
 ) -> Report:
-    """One row per data file of the topics (None: all) that a replica has but its log does not use; for former
-    replicas (``stratalog.engine.replicas.former``), files of another history than the leader's.
+    """List the data files of the topics (None: all) that no log uses, one row per file. For a replica, these are
+    the files that its own log does not use; for a former replica (``stratalog.engine.replicas.former``), files
+    whose history differs from the leader's.
 
     Raises: UnknownTopicOrPartitionError; a replica that cannot be listed is a failure.
     """

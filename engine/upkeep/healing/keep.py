@@ -1,11 +1,12 @@
-"""Keeps the one of two histories that an operator chooses (``recover --keep``), if a partition's leader and its
-remote log have different records at the same offsets.
+"""Keeps one of two histories if a partition's leader and its remote log have different records at the same
+offsets. An operator chooses the history (``recover --keep``).
 
 remote     the leader begins at the end of the remote log, as the only member of the ISR, and the other replicas
-           follow it. The brokers' records after the offset of divergence are discarded; until they are deleted,
-           ``recover --to`` can export them
-brokers    segments after that offset are removed from the remote table; its earlier versions still list them. If
-           there is no remote log, and the brokers have lost all records, the log restarts (``begin_again``)
+           copy from this leader. The brokers' records after the offset of divergence are discarded. Until these
+           records are deleted, ``recover --to`` can export them
+brokers    segments after the offset of divergence are removed from the remote table; earlier versions of the table
+           still list them. If there is no remote log, and the brokers have lost all records, the log restarts
+           (``begin_again``)
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Parted:
 
     @property
     def leaving(self) -> tuple[RemoteSegment, ...]:
-        """The segments to remove from the table if the brokers' records are kept."""
+        """The segments that are removed from the table if the brokers' records are kept."""
         return tuple(segment for segment in self.segments if segment.next_offset > self.same)
 
     def row(self, keep: Side, outcome: str) -> KeptRow:
@@ -93,8 +94,8 @@ def keep_one(
     partitions: Sequence[int] | None = None,
     dry_run: bool = False,
 ) -> Report:
-    """Keep one history of each of these partitions (None: all of the topics) whose leader and remote log
-    contradict each other. Each changed partition has a row with the offset of divergence, both ends, and the
+    """Keep one history of each of these partitions (None: all partitions of the topics) whose leader and remote
+    log contradict each other. Each changed partition has a row with the offset of divergence, both ends, and the
     number of dropped offsets. Other partitions are not changed.
 
     Raises: InvalidCallError, UnknownTopicOrPartitionError; errors of reading the metadata. Any other error is a
@@ -141,7 +142,7 @@ def _find(
 
 
 def _look(look: tuple[PartitionReplicas, RemoteLog]) -> Parted | None:
-    """The contradiction; None if the leader's log matches its remote log."""
+    """The two histories of a partition; None if the leader's log matches its remote log."""
     replicas, remote = look
     log = replicas.leader.log(fresh=True)
     try:
@@ -212,6 +213,7 @@ def _begins_behind(each: Parted) -> LogGapError:
 
 def _lacks(each: Parted, end: int) -> LogGapError:
     return LogGapError(
-        f"{each}: without the segments from {each.same} on the remote log ends at {end}, and the leader's begins "
-        f"at {each.log.local_start}: the offsets in between would be lost; use --keep remote"
+        f"{each}: without the segments after offset {each.same}, the remote log ends at {end}, "
+        f"but the leader's log begins at {each.log.local_start}: the offsets in between would "
+        "be lost; use --keep remote"
     )

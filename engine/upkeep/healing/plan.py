@@ -2,9 +2,9 @@
 for each damaged file. Pure.
 
 A damaged replica leaves the ISR before it is changed. A damaged leader resigns to an intact member. If there is no
-intact member, the other damaged members leave the ISR, and the leader, then its last member, stays and is repaired
-in place. If a merged segment is damaged on all replicas, it is removed, and the files that it covered are part of
-the log again. If some offsets have no good file, the partition is not changed.
+intact member, the other damaged members leave the ISR, and the leader stays as the last member and is repaired in
+place. If a merged segment is damaged on all replicas, it is removed, and the files that it covered are part of the
+log again. If some offsets have no good file, the partition is not changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stratalog.partitions.paths import DataName
 
 
 class HealRow(Row, frozen=True, kw_only=True):
-    """A row of the report: a damage with offsets ``[start, end)``, and the outcome."""
+    """A row of the report: damage at offsets ``[start, end)``, and the outcome."""
 
     topic: str
     partition: int | None = None
@@ -46,28 +46,30 @@ class HealPlan:
     resigns: bool
     """Whether the current leader resigns in favor of ``leader``."""
     leaving: tuple[int, ...]
-    """The other replicas that leave the ISR or are no longer being added: the damaged ones, and, if the leader is
-    repaired in place, all that were being added.
+    """The replicas, other than a resigning leader, that leave the ISR or are no longer being added. These are the
+    damaged replicas, and, if the leader is repaired in place, all replicas that were being added.
     """
     in_place: bool
-    """Whether a damaged leader stays. When it is changed, it must be the only member of the ISR, and no replica
-    may be being added.
+    """Whether a damaged leader stays and is repaired. During the repair it must be the only member of the ISR, and
+    no replica may be in the process of being added.
     """
     repairs: tuple[Repair, ...]
     unrepaired: tuple[CorruptionError, ...] = ()
-    """Damage that is not repaired, with the remedy."""
+    """The damage that is not repaired, with the remedy."""
     forgotten: tuple[Offsets, ...] = ()
     """Offsets, at or above the new leader's log end, that have no good copy. All members of the ISR have all
-    committed records. So if the new leader still lacks these offsets, they were never committed, and they are
+    committed records. So if the new leader still lacks these offsets, they were never committed. They are
     truncated, as in any election.
     """
+    notes: tuple[str, ...] = ()
+    """Warnings about the sources of the repairs."""
 
 
 def plan_heal(each: Audited) -> HealPlan | None:
     """The plan to repair a partition; None if there is nothing to do.
 
     Raises: LogGapError for offsets without a good copy; LeaderNotAvailableError; CorruptionError if no member of
-    the ISR can lead, or the only damage is a register that cannot be replaced.
+    the ISR can lead, or if the only damage is a register that cannot be replaced.
     """
     damages = [(f.broker_id, f.damage) for f in each.findings if f.broker_id is not None and f.damage is not None]
     if not damages or each.looked is None:
@@ -84,8 +86,8 @@ def plan_heal(each: Audited) -> HealPlan | None:
         others = set(view.isr) - damaged - {leader_id}
         if in_place and others:
             raise CorruptionError(
-                f"{each.replicas}: its leader, broker {leader_id}, is damaged, and no other member of the ISR "
-                f"was found intact: check brokers {sorted(others)} first"
+                f"{each.replicas}: its leader, broker {leader_id}, is damaged, and no other member of "
+                f"the ISR is known to be intact: check brokers {sorted(others)} first"
             )
     sources = _CopySources(each, each.looked, leader)
     forgotten: set[Offsets] = set()
@@ -93,6 +95,7 @@ def plan_heal(each: Audited) -> HealPlan | None:
     repairs: list[Repair] = []
     holes: list[Offsets] = []
     unrepaired: list[CorruptionError] = []
+    notes: list[str] = []
     lost_starts = {broker for broker, damage in damages if isinstance(damage, BadLocalStart)}
     for broker, damage in damages:
         if isinstance(damage, BadLocalStart):
@@ -108,6 +111,7 @@ def plan_heal(each: Audited) -> HealPlan | None:
         if lacking and broker not in view.isr:
             unrepaired.append(_unneeded(each, lacking, broker))
             continue
+        notes += [_uncompacted(each, copy, broker) for copy in put if not sources.is_compacted(copy)]
         register_of = sources.register_of(broker, damage, unread)
         starts_over = sources.starts_over(broker, damage, put)
         repairs.append(Repair(broker, damage, tuple(put), register_of, starts_over, forgotten=bool(beyond)))
@@ -125,11 +129,12 @@ def plan_heal(each: Audited) -> HealPlan | None:
         repairs=tuple(repairs),
         unrepaired=tuple(unrepaired),
         forgotten=tuple(sorted(forgotten)),
+        notes=tuple(dict.fromkeys(notes)),
     )
 
 
 def _fit_to_lead(each: Audited) -> list[int]:
-    """The intact members of the ISR other than the leader; the one with the most records is first."""
+    """The intact members of the ISR other than the leader; the member with the most records is first."""
     assert each.looked is not None
     view = each.replicas.view
     wrong = {finding.broker_id for finding in each.findings if not finding.log_is_whole}
@@ -151,11 +156,20 @@ def _hole(each: Audited, holes: Iterable[Offsets], damaged: Iterable[int]) -> Lo
     )
 
 
+def _uncompacted(each: Audited, copy: Copy, broker: int) -> str:
+    return (
+        f"{each.replicas}: {offsets(copy.held.start, copy.held.end)} on broker {broker} are repaired from "
+        f"{copy.held.name} on broker {copy.place}, which does not follow the last compaction, because no copy "
+        "that follows this compaction is good. So records of deleted keys may return: append tombstones for these "
+        "keys again"
+    )
+
+
 def _unneeded(each: Audited, holes: Iterable[Offsets], broker: int) -> LogGapError:
     ranges = ", ".join(offsets(start, end) for start, end in sorted(set(holes)))
     return LogGapError(
-        f"{each.replicas}: {ranges} on broker {broker}, outside the ISR: no good copy exists; run replicate once "
-        "its leader is intact, which truncates uncommitted records"
+        f"{each.replicas}: {ranges} on broker {broker}, outside the ISR: no good copy exists. "
+        "Once the leader is intact, run replicate, which truncates uncommitted records"
     )
 
 
@@ -170,11 +184,11 @@ class _CopySources(GoodFiles):
 
     @property
     def log_end(self) -> int:
-        """The log of the new leader."""
+        """The log end of the new leader."""
         return self._looks[self._leader].end if self._leader in self._looks else 0
 
     def repair_of(self, broker: int, damage: Damage, in_place: bool) -> tuple[list[Copy], list[Offsets]]:
-        """The files that repair a damage, and the offsets that none of them has."""
+        """The files that repair the damage, and the offsets that none of these files has."""
         match damage:
             case BadEpoch() | BadLocalStart():
                 return [], []
@@ -191,9 +205,10 @@ class _CopySources(GoodFiles):
         return damage.start < min([self._begin(broker), *(copy.held.start for copy in put)])
 
     def local_start(self, broker: int, damage: BadLocalStart, lost: Collection[int], in_place: bool) -> Repair:
-        """Take the content of a local start register from the footer of a file that ends at that offset, or from
-        the same register on another replica. Otherwise a follower begins at its leader's start, if that is higher.
-        Raises: CorruptionError with the remedy, if none of these is possible.
+        """Repair a local start register. Its content comes from the same register on another replica, or from the
+        footer of a file that ends at that offset. Otherwise a follower starts over at its leader's local start, if
+        that start is greater.
+        Raises: CorruptionError with the remedy, if all three are impossible.
         """
         what = f"{self._view.topic}-{self._view.partition}: the local start register on broker {broker}"
         same = [b for b in self._view.replicas if b not in lost and self._starts_at(b) == damage.offset]
@@ -208,11 +223,13 @@ class _CopySources(GoodFiles):
             remedy = "reassign the replica to another broker, or away and back"
         elif broker in self._looks and self._looks[broker].end > damage.offset:
             remedy = (
-                "it is the only member of the ISR: wait until retention advances the start; the later files are "
-                "intact"
+                "this broker is the only member of the ISR: wait until retention advances the start; "
+                "the later files are intact"
             )
         else:
-            remedy = "it is the only member of the ISR, and its log is empty: restore the file from a backup"
+            remedy = (
+                "this broker is the only member of the ISR, and its log is empty: restore the file from a backup"
+            )
         raise CorruptionError(f"{what}, {damage.offset}, is damaged, and no file ends there: {remedy}")
 
     def _starts_at(self, broker: int) -> int | None:
@@ -225,24 +242,25 @@ class _CopySources(GoodFiles):
         return self._looks[self._leader].local_start
 
     def register_of(self, broker: int, damage: Damage, unread: Collection[int]) -> int | None:
-        """A broker with the register that a leader repaired in place has lost. All registers of an epoch are
-        equal. Raises: CorruptionError if no broker has it.
+        """A broker that has the register which a leader, repaired in place, has lost. All registers of an epoch
+        are equal. Raises: CorruptionError if no broker has the register.
         """
         if not isinstance(damage, BadEpoch) or not damage.needed or broker != self._leader:
             return None
         own = max(damage.epoch, self._looks[broker].joined_epoch if broker in self._looks else 0)
         joined = {b: look.joined_epoch for b, look in self._looks.items() if b not in unread}
         fit = [b for b in self._view.replicas if damage.epoch <= joined.get(b, -1) <= own]
-        # a replica without a later epoch certainly has the register; otherwise a later register replaces it
+        # a replica that has joined no later epoch certainly has the register; in any other replica, a later
+        # register replaces it
         if fit:
             return min(fit, key=joined.__getitem__)
         having = [b for b in self._view.replicas if b in joined and damage.epoch in self._looks[b].epochs]
-        if having:  # the replica joined an epoch that this leader never joined, and kept its register
+        if having:  # a replica that joined an epoch which this leader never joined, and that kept the register
             return having[0]
         raise CorruptionError(
             f"{self._view.topic}-{self._view.partition}: the register of epoch {damage.epoch} on broker {broker} "
-            "is damaged or missing; this broker leads, and no other replica has joined that epoch: restore the "
-            "register from a backup"
+            "is damaged or missing. This broker is the leader, and no other replica has joined "
+            "that epoch: restore the register from a backup"
         )
 
     def _cover(
@@ -254,9 +272,12 @@ class _CopySources(GoodFiles):
         candidates = [c for c in live if c.place != broker and self._may(c, name, in_place)]
         candidates += [copy for copy in live if copy.place == broker and copy.held.name in own]
 
-        def preference(copy: Copy) -> tuple[bool, bool, int, int]:
-            """The order of preference: first the same file, then other existing files."""
-            return copy.held.name != name, copy.place != broker, self.rank(copy.place), -copy.held.end
+        def preference(copy: Copy) -> tuple[bool, bool, bool, int, int]:
+            """The order of preference: first copies of the same file, then files that follow the last compaction,
+            then files that the replica already has.
+            """
+            same, own = copy.held.name == name, copy.place == broker
+            return not same, not self.is_compacted(copy), not own, self.rank(copy.place), -copy.held.end
 
         found, holes = cover(candidates, start, end, preference)
         return [copy for copy in found if copy.place != broker], holes

@@ -1,12 +1,12 @@
 """Rebuilds damaged and missing objects of the remote tier from replicas that still have their records.
 
     1. plan the verified files for each segment (``rebuild_plan``)
-    2. per segment: copy or write the object under a new name, and read back every byte
-    3. one commit per topic: the table lists the new objects instead of the lost ones, without changing data; if
-       files extend beyond the end of the remote log, an earlier commit adds their remaining records
+    2. for each segment, copy or write the object under a new name, and read back every byte
+    3. one commit per topic, which changes no data: the table then lists the new objects instead of the lost
+       objects. If files extend beyond the end of the remote log, an earlier commit adds their remaining records
 
-A crash leaves only objects that no table lists. ``retain`` and ``vacuum`` delete damaged objects, like all objects
-removed from the table, after the delay, so running readers and time travel still find them.
+A crash leaves only objects that no table lists. Like all objects removed from the table, damaged objects are
+deleted by ``retain`` and ``vacuum`` after the delay, so that running readers and time travel still find them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _Made:
     job: RebuildJob
     rebuilt: Rebuilt
     rest: tuple[Uploaded, ...]
-    """Objects to add in an earlier commit; ``rebuilt`` replaces them."""
+    """The objects that an earlier commit adds; ``rebuilt`` then replaces them."""
 
 
 def rebuild_remote(
@@ -87,7 +87,7 @@ def rebuild_remote(
     topics: Mapping[str, TopicImage],
     run: OperationRun,
 ) -> list[HealRow]:
-    """Run the plans; ``topics`` by topic id. Failures are noted."""
+    """Run the plans; ``topics`` is keyed by topic id. Each failure gets a note."""
     made: dict[str, list[_Made]] = {}
     outcomes = storage.threads.run(lambda job: _rebuild(metadata, storage, job, topics), jobs)
     for outcome in run.watched(outcomes, len(jobs), "remote segments"):
@@ -126,7 +126,7 @@ def _add(
     topic: TopicImage,
     added: Sequence[tuple[Audited, tuple[Uploaded, ...]]],
 ) -> None:
-    """Add objects for offsets that the table does not list, as a tier run does: the commit checks the leader."""
+    """Add objects for offsets that the table does not list. As in a tier run, the commit checks the leader."""
     if not added:
         return
     held = _histories(metadata, topic, [each for each, _ in added])
@@ -140,7 +140,7 @@ def _add(
 
 
 def _histories(metadata: MetadataClient, topic: TopicImage, parts: Iterable[Audited]) -> Histories:
-    """The histories of the partitions as they were audited."""
+    """The histories of the partitions, as the audit found them."""
 
     def now() -> dict[int, Present]:
         image = metadata.image()
@@ -159,8 +159,8 @@ def _check_current(done: CommittedBatch) -> None:
     """Raises: SourceChangedError if records were erased since the objects were rebuilt."""
     if done.stale:
         raise SourceChangedError(
-            f"records of {done.stale[0].segment.path}, or of other segments of its partition, were erased or "
-            "compacted since it was rebuilt; heal again"
+            f"records of {done.stale[0].segment.path}, or of other segments of the partition, were "
+            "erased or compacted after the object was rebuilt; heal again"
         )
 
 
@@ -206,7 +206,7 @@ def _rebuild_from_table(
     replicas, looked, remote = job.each.replicas, job.each.looked, job.each.remote
     (lost,) = job.plan.lost
     if remote is None or looked is None or looked.leader_log is None:
-        raise CorruptionError(f"{replicas}: its leader is damaged; heal it first, then run heal again")
+        raise CorruptionError(f"{replicas}: its leader is damaged: run heal again once the leader is intact")
     producers: Mapping[str, ProducerEntry] = {}
     if lost == remote.segments[-1]:
         producers = replicas.leader.producers_at(looked.leader_log, lost.next_offset)
@@ -223,14 +223,14 @@ def _rebuild_from_table(
 
 
 def _producers_at(source: Replica, leader: Replica, offset: int) -> ProducerState:
-    """Raises: CorruptionError if no source has it."""
+    """The producer state at the offset. Raises: CorruptionError if no source has this state."""
     with suppress(CorruptionError):
         return source.producers_at(source.log(), offset)
     return leader.producers_at(leader.log(), offset)
 
 
 def _segments(piece: RebuiltObject, segment_bytes: int) -> Iterator[RebuiltObject]:
-    """The piece, in parts of about the size of a segment."""
+    """The piece, split into parts of about the size of a segment."""
     links: list[Link] = []
     for number, link in enumerate(piece.links, 1):
         links.append(link)
@@ -254,8 +254,8 @@ def _decided_run(source: Replica, piece: RebuiltObject) -> Run:
 
 
 def _as_log(chain: tuple[Link, ...]) -> ReplicaLog:
-    """Files that may no longer belong to their log, as one run of records. (Tiered records are committed, and
-    their transactions have ended.)
+    """One log of these files, which may no longer belong to their replica's log. (Tiered records are committed,
+    and their transactions have ended.)
     """
     end = chain[-1].end
     return ReplicaLog(

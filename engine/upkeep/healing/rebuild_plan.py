@@ -1,10 +1,10 @@
 """Plans which files of replicas replace a damaged or missing object of the remote tier. Pure.
 
-Any good file of a replica can be used (``sources``) until it is deleted. The same file is best; otherwise the
-records come from other files, in any pieces, and from several replicas if no replica has all of them. A file is
-never cut short, because its producer state is valid only at its end. If a file extends beyond the segment, the
-next remote segments are rebuilt together with it. If the file extends beyond the remote log (because a zombie
-merged late), its remaining records first become a remote segment.
+Any good file of a replica can be used (``sources``) until it is deleted. The best source is the same file.
+Otherwise the records come from other files, in any pieces, and from several replicas if no replica has all
+records. A file is never cut short, because its producer state is valid only at its end. If a file extends beyond
+the segment, the next remote segments are rebuilt together with it. If the file extends beyond the remote log
+(because a zombie merged late), its remaining records first become a remote segment.
 """
 
 from __future__ import annotations
@@ -38,23 +38,25 @@ class RebuiltObject:
 
 @dataclass(frozen=True, slots=True)
 class RebuildPlan:
-    """The pieces for adjacent remote segments. If there are no pieces, the segments are below the log start, and
-    are removed.
+    """The pieces that replace adjacent remote segments. If there are no pieces, the segments are below the log
+    start, and are only removed.
     """
 
     lost: tuple[RemoteSegment, ...]
-    """None if the table does not list the offsets because an older copy of the table was restored."""
+    """The segments to replace. Empty if the table does not list the offsets, because an older copy of the table
+    was restored.
+    """
     pieces: tuple[RebuiltObject, ...]
     from_table: bool = False
     """Whether the records exist only in files with which another program has replaced the segment."""
     rest: tuple[RebuiltObject, ...] = ()
-    """The part of the pieces beyond the end of the remote log, if any: it is tiered first, and the pieces then
-    replace that segment too.
+    """The part of the pieces beyond the end of the remote log, if any. This part is tiered first, and the pieces
+    then replace the new segment, too.
     """
 
     @property
     def start(self) -> int:
-        """First offset."""
+        """The first offset."""
         return self.lost[0].base_offset if self.lost else self.pieces[0].links[0].start
 
     @property
@@ -84,7 +86,9 @@ class Lacking:
 
 
 def plan_rebuilds(each: Audited) -> tuple[list[RebuildPlan], list[Lacking]]:
-    """The plans for remote objects that an audit found damaged or missing, and the objects without a source."""
+    """The plans for the remote objects that an audit found damaged or missing, and the objects that have no
+    source.
+    """
     remote, looked = each.remote, each.looked
     if remote is None or looked is None:
         return [], []
@@ -112,9 +116,9 @@ def plan_rebuilds(each: Audited) -> tuple[list[RebuildPlan], list[Lacking]]:
             remedy = f"no replica has {gone} any more: restore {segment.path} from a backup of the remote tier"
             if segment.generation:
                 remedy = (
-                    f"no replica has {gone} without the records that compaction has removed: run compact, which "
-                    f"removes them from the leader, then heal again, or restore {segment.path} from a backup of "
-                    "the remote tier"
+                    f"no replica has {gone} without the records that compaction has removed from the remote "
+                    "tier. Run compact, which also removes these records from the leader, and then heal again; "
+                    f"or restore {segment.path} from a backup of the remote tier"
                 )
             lacking.append(Lacking(finding, remedy))
             continue
@@ -127,15 +131,18 @@ def plan_rebuilds(each: Audited) -> tuple[list[RebuildPlan], list[Lacking]]:
             plans.append(RebuildPlan((), pieces))
         else:
             lost = " ".join(offsets(*hole) for hole in sources.holes(start, end))
-            remedy = f"no replica has {lost} any more: they are in an older copy of the remote tier, or lost"
+            remedy = (
+                f"no replica has {lost} any more: either another copy of the remote tier has these "
+                "offsets, or they are lost"
+            )
             lacking.append(Lacking(finding, remedy))
     return plans, lacking
 
 
 def _gap(each: Audited) -> tuple[Finding, int, int, int] | None:
-    """The offsets between the end of the remote log and the start of the leader's log (because an older copy of
-    the remote tier was restored), and the end of the committed log. None if the remote log is empty, because then
-    it is not the original remote tier.
+    """The gap between the end of the remote log and the start of the leader's log, which exists because an older
+    copy of the remote tier was restored. Also returns the end of the committed log. None if the remote log is
+    empty, because an empty remote log is not that of the original remote tier.
     """
     remote, log = each.remote, None if each.looked is None else each.looked.leader_log
     finding = next((f for f in each.findings if f.broker_id is None and isinstance(f.error, LogGapError)), None)
@@ -163,7 +170,7 @@ class _ObjectSources(GoodFiles):
         }
 
     def plan(self, segments: Sequence[RemoteSegment], log_start: int) -> RebuildPlan | None:
-        """The plan for the first of these segments, and as many others as necessary."""
+        """The plan for the first of these segments, and for as many of the next segments as necessary."""
         first = segments[0]
         start = max(first.base_offset, log_start)
         if start >= first.next_offset:
@@ -180,8 +187,8 @@ class _ObjectSources(GoodFiles):
     def reaching_over(
         self, segments: Sequence[RemoteSegment], log_start: int, committed: int
     ) -> RebuildPlan | None:
-        """The plan for all of these segments, which are the last ones, from committed files that extend beyond the
-        end of the remote log.
+        """The plan for all of these segments, up to the last segment of the remote log, from committed files that
+        extend beyond the end of the remote log.
         """
         start, end = max(segments[0].base_offset, log_start), segments[-1].next_offset
         for until in sorted({h.end for files in self._held.values() for h in files if end < h.end <= committed}):
@@ -191,7 +198,9 @@ class _ObjectSources(GoodFiles):
         return None
 
     def _itself(self, segment: RemoteSegment) -> RebuiltObject | None:
-        """The file with that name and those offsets; among several, one with the size in the table."""
+        """The file with the segment's name and offsets; among several such files, preferably one with the size in
+        the table.
+        """
         range_ = segment.base_offset, segment.next_offset
         found = [
             (held.size_bytes != segment.size_bytes, number, broker, held)
@@ -205,7 +214,9 @@ class _ObjectSources(GoodFiles):
         return RebuiltObject(broker, (Link(*range_, held.file),), ())
 
     def cover_gap(self, start: int, end: int, committed: int) -> tuple[RebuiltObject, ...] | None:
-        """Committed pieces with the offsets ``[start, end)``; more offsets if no file ends at ``end``."""
+        """Committed pieces with the offsets ``[start, end)``. The pieces extend beyond ``end`` if no file ends
+        there.
+        """
         held = (held.end for files in self._held.values() for held in files)
         ends = sorted({each for each in held if end <= each <= committed})
         return next((pieces for each in ends if (pieces := self._cover(start, each)) is not None), None)
@@ -229,9 +240,9 @@ class _ObjectSources(GoodFiles):
 
 
 def _follows(held: HeldFile, remote: RemotePartition, erasures: Sequence[Erasure]) -> bool:
-    """Whether all records of a file may be kept: the recorded rule has removed none of them from the remote
-    segments at these offsets, and no erasure names one. Once the metadata no longer have the offsets of an
-    erasure, no replica has a file with erased records.
+    """Whether all records of a file may be kept: the remote log's rule has removed none of them from the segments
+    at these offsets, and no erasure names any of them. Once the metadata no longer have the offsets of an erasure,
+    no replica has a file with erased records.
     """
     over = (s for s in remote.segments if s.base_offset < held.end and held.start < s.next_offset)
     least = min(remote.compacted, max((segment.generation for segment in over), default=0))
@@ -239,12 +250,14 @@ def _follows(held: HeldFile, remote: RemotePartition, erasures: Sequence[Erasure
 
 
 def _of_one_rule(links: Iterable[Link]) -> tuple[Link, ...]:
-    """The first links that have the same generation, because one object follows one rule."""
+    """The first links up to a change of the generation, because one object follows one rule."""
     return next((tuple(some) for _, some in groupby(links, key=lambda link: link.name.generation)), ())
 
 
 def _chain(files: Sequence[HeldFile], start: int, until: int | None) -> Iterator[Link]:
-    """Files of a replica without a gap starting at ``start``, none of which extends beyond ``until``."""
+    """Files of a replica that follow each other without a gap from ``start`` on, and do not extend beyond
+    ``until``.
+    """
     while True:
         there = [f for f in files if f.start <= start < f.end and (until is None or f.end <= until)]
         if not there:

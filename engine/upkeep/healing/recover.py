@@ -1,7 +1,8 @@
 """Recover: exports truncated records that replicas still have (``history`` lists them), for an operator to check.
 
-    1. tasks: find files of other histories on the replicas of a partition, verify every byte, and export them
-    2. driver: the manifest
+    1. tasks: find files of other histories on the replicas of a partition, verify every byte of them, and export
+       them
+    2. driver: write the manifest
 
 The log is not changed. To restore the records, append them again as new records. Exported files are never changed,
 so it is safe to run recover again.
@@ -89,7 +90,7 @@ class _FoundFiles:
         return Lineage(self.segment.footer.lineage)
 
     def covers(self, other: _FoundFiles) -> bool:
-        """Whether this file, a merged segment, has all the records of the other one."""
+        """Whether this file is a merged segment that has all records of the ``other`` file."""
         merged = self.file.name.merged and self.file.name != other.file.name
         inside = self.start <= other.start and other.end <= self.end
         return merged and inside and other.lineage.parts_from(self.lineage, other.start, other.end) is None
@@ -97,7 +98,7 @@ class _FoundFiles:
 
 def recover_partition(work: RecoverWork) -> tuple[list[Exported], list[tuple[int, StratalogError]]]:
     """The task. Returns the exported files, and the failures by broker. An unreadable replica or file does not
-    prevent other exports; a damaged file is a failure only if no replica has a good copy.
+    prevent other exports. A damaged file is a failure only if no replica has a good copy.
     """
     found, failed = _find(work)
     exported: list[Exported] = []
@@ -127,7 +128,7 @@ def _find(work: RecoverWork) -> tuple[list[_FoundFiles], list[tuple[int, Stratal
         try:
             seen[name] = _verified(replica, each.file, each.why, under)
         except SourceChangedError:
-            continue  # deleted since it was listed
+            continue  # the file was deleted after it was listed
         except StratalogError as error:
             damaged[name] = replica.broker_id, error
     failed += [lost for name, lost in damaged.items() if name not in seen]
@@ -135,7 +136,7 @@ def _find(work: RecoverWork) -> tuple[list[_FoundFiles], list[tuple[int, Stratal
 
 
 def _verified(replica: Replica, file: DataFile, why: Truncated, log: Lineage) -> _FoundFiles | None:
-    """The file, read completely; None if the log has all of its records in other files."""
+    """The file, read completely; None if the log has all its records in other files."""
     segment = verify_segment(replica.store, file)
     footer = segment.footer
     start = Lineage(footer.lineage).parts_from(log, footer.base_offset, footer.next_offset)
@@ -201,7 +202,8 @@ def _target(storage: Storage, clock: Clock, to: str) -> Store:
     for store in storage.all_stores:
         if f"{target.uri}/".startswith(f"{store.uri}/") or f"{store.uri}/".startswith(f"{target.uri}/"):
             raise InvalidCallError(
-                f"{to} and {store.uri}, a root of the cluster, share storage: export to another place"
+                f"{to} and {store.uri}, a root of the cluster, share storage: export to a folder or "
+                "bucket outside the cluster"
             )
     return target
 
@@ -234,9 +236,9 @@ def _plan(
 def _how(target: Store, topic: str) -> str:
     files = target.uri_of(paths.join(topic, "*", "*", "*.parquet"))
     return (
-        f'to append them again, as new records: cluster.append("{topic}", spark.read.parquet("{files}"), '
-        'key="key", value="value", headers="headers", timestamp="timestamp", partition="partition"); choose among '
-        "the folders epoch-* where several hold the same offsets"
+        f'to append the records again, as new records: cluster.append("{topic}", spark.read.parquet("{files}"), '
+        'key="key", value="value", headers="headers", timestamp="timestamp", partition="partition"). If '
+        "several folders epoch-* have the same offsets, choose one of them"
     )
 
 

@@ -17,7 +17,7 @@ from stratalog.partitions.errors import StratalogError
 def put_right(
     storage: Storage, rewritten: Mapping[str, str], topics: Mapping[str, TopicImage], run: OperationRun
 ) -> None:
-    """Revert the rewrites of these topics' tables; one row per table. ``topics`` by topic id."""
+    """Revert the rewrites of these topics' tables; one row per table. ``topics`` is keyed by topic id."""
     for topic_id in rewritten:
         outcome = "repaired"
         try:

@@ -6,6 +6,6 @@
     scrub      a deep verify in pieces, every scrub.interval.ms, which heals damage
     maintain   the steps, and a run
 
-Each step is another operation of ``stratalog.engine.upkeep``, over all topics. Like that operation, it may run
-concurrently or twice. This package itself never writes to a log.
+Each step is an operation of another package of ``stratalog.engine.upkeep``, over all topics. Like the operation,
+the step may run concurrently or twice. This package itself never writes to a log.
 """

@@ -1,5 +1,5 @@
-"""The budget of a run: seconds, bytes and requests. It is checked between pieces of work, and during long pieces.
-Pieces grow as far as the budget permits.
+"""The budget of a run: seconds, bytes and requests. The budget is checked between pieces of work, and during long
+pieces. Pieces grow as far as the budget permits.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from stratalog.partitions.errors import InvalidCallError
 T = TypeVar("T")
 
 _FASTER = 4
-"""The factor by which a piece may be larger than the previous one."""
+"""The factor by which a piece may be larger than the previous piece."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The limits of a run; None: unlimited. The bytes are those that the run's processes read and write. Raises:
-    InvalidCallError for 0 or less.
+    """The limits of a run; None: unlimited. ``bytes`` limits the bytes that the run's processes read and write.
+    Raises: InvalidCallError for 0 or less.
     """
 
     seconds: float | None = None
@@ -35,7 +35,7 @@ class Budget:
 
 
 class Spending:
-    """The spending of a budget since this object was created."""
+    """Measures how much of a budget has been spent since this object was created."""
 
     def __init__(self, storage: Storage, clock: Clock, budget: Budget, within: Spending | None = None) -> None:
         """``within``: another budget that also applies."""
@@ -47,11 +47,11 @@ class Spending:
 
     @property
     def limited(self) -> bool:
-        """Whether there is any limit."""
+        """Whether any limit applies."""
         return bool(self._left())
 
     def over(self) -> bool:
-        """Whether a limit is reached."""
+        """Whether a limit has been reached."""
         return any(left <= 0 for left in self._left())
 
     def pieces(self, items: Sequence[T], most: int | None = None) -> Iterator[Sequence[T]]:

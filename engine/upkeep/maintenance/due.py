@@ -1,5 +1,5 @@
-"""Determines when each step of ``maintain`` is due, and for which partitions, from intervals, from earlier runs,
-and from one listing of all brokers.
+"""Determines when each step of ``maintain`` is due, and for which partitions, from the intervals, earlier runs,
+and one listing of all brokers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stratalog.tiering.schedule import Entry
 @dataclass(frozen=True, slots=True)
 class _Topic:
     config: TopicConfig | None
-    """None if unknown; then the steps report the reason."""
+    """None if the configs are invalid; then the steps report the reason."""
     partitions: tuple[PartitionImage, ...]
 
 
@@ -39,7 +39,7 @@ class DueWork:
     def __init__(
         self, storage: Storage, clock: Clock, image: ClusterImage, kept: KeptTimes, now: Collection[str] = ()
     ) -> None:
-        """``now`` has the steps that run now for all partitions, whether due or not."""
+        """``now`` has the steps that run now for all partitions, even if they are not due."""
         self._storage = storage
         self._clock = clock
         self._image = image
@@ -118,26 +118,26 @@ class DueWork:
         return sorted(due, key=lambda key: self._urgency(step, key))
 
     def name_of(self, key: TopicIdPartition) -> str:
-        """The name of the partition in failures."""
+        """The name of a partition in failures."""
         return f"{self._image.topics[key.topic_id].name}-{key.partition}"
 
     def elected_topics(self) -> int:
-        """The number of topics with a partition that may need another leader, or whose preferred leader depends on
-        the replicas' files.
+        """The number of topics in which a partition may need another leader. These include topics whose preferred
+        leaders depend on the replicas' files.
         """
         return sum(self._by_files(of) or self._is_misled(of) for of in self._topics.values())
 
     def needs_key(self, step: str) -> bool:
         """Whether a step that runs now certainly writes signed data: an election, or the cluster's description in
-        the remote tier. Other steps may turn out to change nothing.
+        the remote tier. Other steps may find nothing to change.
         """
         if step == "elect":
             return any(not self._by_files(of) and self._is_misled(of) for of in self._topics.values())
         return step == "tier" and self.any_copies_to_remote
 
     def to_scrub(self) -> list[TopicIdPartition]:
-        """The partitions whose bytes are due to be read; partitions with known damage come first. All partitions
-        if the step must run now.
+        """The partitions whose bytes are due to be read; partitions with known damage come first. If the step must
+        run now, all partitions are due.
         """
         times, now_ms = self._kept.present, self._clock.now_ms()
         if not self.is_now("scrub"):
@@ -163,7 +163,7 @@ class DueWork:
         return found
 
     def _urgency(self, step: str, key: TopicIdPartition) -> int:
-        """The sort key of a partition: the lowest is the most urgent."""
+        """The sort key of a partition; the smallest key is the most urgent."""
         match step:
             case "replicate":
                 of = self._topics[key.topic_id]
@@ -179,14 +179,14 @@ class DueWork:
 
     @staticmethod
     def _by_files(of: _Topic) -> bool:
-        """Whether the preferred leader depends on the replicas' files, or is unknown."""
+        """Whether the preferred leader depends on the replicas' files. True if the configs are unknown."""
         config = of.config
         return config is None or (
             config.remote_storage_enable and config.leader_election_short_local_log_last_enable
         )
 
     def _is_misled(self, of: _Topic) -> bool:
-        """Whether a partition is not led by its preferred replica, although that could lead."""
+        """Whether a partition's preferred replica could lead, but does not."""
         brokers = self._image.brokers
         return any(
             one.leader != one.replicas[0] and one.replicas[0] in one.isr and not brokers[one.replicas[0]].fenced

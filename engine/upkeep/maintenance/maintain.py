@@ -14,23 +14,24 @@ snapshot    every log.retention.check.interval.ms: if the policy of a topic requ
 vacuum      every vacuum.interval.ms
 scrub       reads every byte once in scrub.interval.ms, at most scrub.max.bytes per run; heals damage
 
-1. One sweep (``sweep``) finds the partitions that have changed since a step last found nothing to do for them.
-   Each step receives only these partitions, and lists them itself. If nothing has changed, a step costs nothing.
+1. One sweep (``sweep``) finds, for each step, the partitions that have changed since the step found nothing to do
+   for them. Each step receives only these partitions, and lists them itself. If no partition has changed, a step
+   costs nothing.
 2. replicate comes first in every run, because only replicate protects acknowledged records from the loss of a
    disk. Partitions below min.insync.replicas come first, then partitions with a replica outside the ISR.
 3. The other due steps follow. The step that began longest ago comes first; if all steps run, they run in the order
    above. Within a step, the partitions that have waited longest to be tiered, or have the most files, come first.
    Equal partitions are shuffled in each run, so that two concurrent runs share the work.
 4. A step works in pieces. The budget is checked between the pieces of every step. Replicate, merge, compact, tier
-   and retain also check it within a piece, after every few files of a partition. The next run continues with the
-   rest.
-5. After each step, maintain stores its start time, its failures, whether it finished, and the partitions that need
-   no more work. A failed step does not stop the others. It is retried when it is due again, and so are partitions
-   for which a run by hand failed.
+   and retain also check the budget within a piece, after every few files of a partition. The next run continues
+   with the rest.
+5. After each step, maintain stores the step's start time, its failures, whether it finished, and the partitions
+   that need no more work. After a failed step, the next steps run. A failed step is retried when it is due again,
+   and so are partitions for which a run by hand failed.
 
 This state is stored on the cluster's own storage, and is only a hint
-(``stratalog.engine.driver.stored_schedule``): two concurrent runs, here or elsewhere, may do a step twice, which
-is harmless. If one run deletes a file that the other one is reading (SOURCE_CHANGED), the report has a note, not a
+(``stratalog.engine.driver.stored_schedule``). Two concurrent runs, here or elsewhere, may do a step twice, which
+is harmless. If one run deletes a file that the other run is reading (SOURCE_CHANGED), the report has a note, not a
 failure, and the next run tries again.
 """
 
@@ -81,7 +82,7 @@ from stratalog.partitions.paths import METADATA_TOPIC
 
 STEPS = ("replicate", "elect", "merge", "compact", "tier", "retain", "snapshot", "vacuum", "scrub")
 _FEW, _SMALL_BYTES = 32, 256 * 1024 * 1024
-"""The limits, in partitions and bytes, up to which threads of this process finish a piece faster than
+"""The limits of a small piece, in partitions and bytes. Threads of this process finish a small piece faster than
 executors.
 """
 
@@ -90,7 +91,7 @@ _THROTTLED_S = 10.0
 """
 
 MakeSnapshots = Callable[[Storage, Execution, Collection[TopicIdPartition], bool], Report]
-"""Makes the snapshots of these partitions and of the metadata log; the flag is True for a dry run."""
+"""Makes the snapshots of these partitions and of the metadata log. The last argument is True for a dry run."""
 
 
 class StepRow(Row, frozen=True, kw_only=True):
@@ -124,13 +125,14 @@ def maintain(
     dry_run: bool = False,
 ) -> Report:
     """Run the steps in ``only`` (empty: all) that are not in ``exclude``. Steps named in ``only`` run now, for all
-    partitions; without ``only``, or with ``due``, only due steps run. When ``budget`` is used up, nothing begins
+    partitions. Without ``only``, or with ``due``, only due steps run. When ``budget`` is used up, nothing begins
     except one piece of ``replicate`` and one piece of another step. The report has one row per step, with its
-    outcome, its ``items``, its cost, and the seconds until it is due again; and the failures and notes of all
-    steps.
+    outcome, its ``items``, its cost, and the seconds until it is due again. The report also has the failures and
+    notes of all steps.
 
-    ``dry_run`` writes nothing. It reads only enough to show which steps are due, and for how many partitions. Its
-    failures are brokers that are out of service, and steps that certainly need a key that this process lacks.
+    ``dry_run`` writes nothing. It reads only enough to show which steps are due, and for how many partitions. A
+    dry run reports as failures the brokers that are out of service, and the steps that certainly need a key that
+    this process lacks.
 
     Raises: InvalidCallError for an unknown step; errors of reading the metadata.
     """
@@ -229,9 +231,10 @@ class _Maintenance:
         outcome = "failed" if failures else "done" if ended else "cut off"
         due_in_ms = self._due.wait_ms(name) if ended else 0
         counts = measure.counts
-        if counts.requests:  # otherwise the next step that does work stores the state, or the end of the run does
+        # otherwise the state is stored after the next step that does work, or at the end of the run
+        if counts.requests:
             self.keep(once=True)
-        if name == "replicate":  # part of every run, so the next step can store its start
+        if name == "replicate":  # this step is part of every run, so its start can be stored after the next step
             self._kept.remember(replace(begun, cut_off=frozenset()))
             self._kept.change(lambda times: times.ran(run))
         return StepRow(
@@ -264,7 +267,7 @@ class _Maintenance:
         match name:
             case "elect":
                 return self._due.elected_topics()
-            case "vacuum" | "snapshot":  # folders without an owner, and the metadata log
+            case "vacuum" | "snapshot":  # they also process folders without an owner, or the metadata log
                 return None
             case "scrub":
                 return len(self._due.to_scrub())
@@ -274,8 +277,9 @@ class _Maintenance:
     # ------------------------------------------------------------------------------ the steps
 
     def _do(self, name: str) -> tuple[int | None, list[Failure], Collection[str] | None]:
-        """The number of items, the failures, and the names of the finished partitions (None: all, because the step
-        reached its end)."""
+        """Run a step. Returns the number of items, the failures, and the names of the finished partitions (None:
+        all, because the step reached its end).
+        """
         failures: list[Failure] = []
 
         def done(call: Callable[[], Report]) -> Report:
@@ -303,7 +307,7 @@ class _Maintenance:
                 return len(done(lambda: vacuum(metadata, storage, execution)).rows), failures, None
             case "scrub":
                 return len(done(self._scrub).rows), failures, None
-        if name == "tier" and self._due.any_copies_to_remote:  # even if nothing is due
+        if name == "tier" and self._due.any_copies_to_remote:  # also if nothing is due
             done(lambda: Report(name, (), describe_first(metadata, storage, self._image)))
         due = self._due.partitions(name)
         reached, cut_off, opened = list[TopicIdPartition](), False, set[object]()
@@ -317,14 +321,14 @@ class _Maintenance:
                 )
             )
             self._settle(name, piece, report)
-            opened |= {row.get("topic") for row in report.rows}  # one row may be the metadata log's
+            opened |= {row.get("topic") for row in report.rows}  # a row may be about the metadata log
             if "cut_off" in report.totals:
                 cut_off = True
             else:
                 reached += piece
         if name == "tier" and self._due.any_copies_to_remote:
             done(lambda: self._take_rewrites_back(opened))
-        if name == "snapshot" and not due:  # the metadata log is always checked
+        if name == "snapshot" and not due:  # a snapshot of the metadata log may be due in any case
             done(lambda: self._make_snapshots(storage, execution, (), False))
         ended = len(reached) == len(due) and not cut_off
         return len(due), failures, None if ended else {self._due.name_of(key) for key in reached}
@@ -338,8 +342,8 @@ class _Maintenance:
     ) -> Report:
         metadata, memory = self._metadata, self._memory
         over = self._spending.over if self._spending.limited else None
-        # An earlier step may have listed a partition since the sweep. That listing may show that this step has
-        # nothing to do.
+        # An earlier step may have listed a partition since the sweep. This step may use that listing to find that
+        # it has nothing to do.
         since = None if self._due.is_now(name) else self._due.swept
         match name:
             case "replicate":
@@ -358,7 +362,7 @@ class _Maintenance:
                 return self._make_snapshots(storage, execution, piece, False)
 
     def _for(self, piece: Sequence[TopicIdPartition]) -> tuple[Storage, Execution]:
-        """The storage and the execution for a piece: executors if the piece is large enough."""
+        """The storage and the execution for a piece; executors run it only if it is large enough."""
         small = sum(self._due.looks[key].size_bytes for key in piece) <= _SMALL_BYTES
         if len(piece) <= _FEW and small and self._execution.tasks.processes > 1:
             now = self._execution
@@ -366,15 +370,15 @@ class _Maintenance:
         return self._storage, self._execution
 
     def _noted(self, name: str, report: Report) -> list[Failure]:
-        """The failures of a step. A change by another run becomes a note instead."""
+        """The failures of a step. If another run has changed a file, the failure becomes a note."""
         changed = [failure for failure in report.failures if failure.code == SourceChangedError.code]
-        notes = [*report.notes, *(f"{one.item}: {one.message}; left for the next run" for one in changed)]
+        notes = [*report.notes, *(f"{one.item}: {one.message}; the next run tries again" for one in changed)]
         self._run.notes += [f"{name}: {note}" for note in notes]
         return [failure for failure in report.failures if failure.code != SourceChangedError.code]
 
     def _over(self) -> bool:
-        """Whether the budget is used up. One step other than ``replicate`` always begins, because a slow
-        ``replicate`` would otherwise starve all others.
+        """Whether the budget is used up. One step other than ``replicate`` always begins, because otherwise a slow
+        ``replicate`` would starve all other steps.
         """
         return self._begun and self._spending.over()
 
@@ -389,11 +393,11 @@ class _Maintenance:
         why = self._kept.keep(once=once)
         if why is not None:
             self._run.notes.append(
-                f"the state of this run could not be stored, so its work will be repeated: {why}"
+                f"the state of this run could not be stored, so the next run repeats work: {why}"
             )
 
     def _take_rewrites_back(self, opened: Collection[object]) -> Report:
-        """Revert rewrites of tables, except those of the topics that the step itself has ``opened``."""
+        """Revert rewrites of tables, except the tables of the topics that the step itself has ``opened``."""
         topics = [topic for topic in self._due.copied_topics if topic.name not in opened]
         known = self._kept.present.tables
         with self._execution.run("tier") as run:
@@ -449,7 +453,7 @@ class _Maintenance:
 
 def _out_of_service(image: ClusterImage) -> list[Failure]:
     """A failure for each fenced broker, except those fenced by hand, because no step can update its replicas."""
-    why = "it is out of service (see the notes), so its replicas are not updated: health names the remedy"
+    why = "the broker is out of service (see the notes), so its replicas are not updated: health names the remedy"
     return [
         Failure(f"broker {broker_id}", BrokerUnreachableError.code, why)
         for broker_id, broker in sorted(image.brokers.items())
@@ -458,8 +462,8 @@ def _out_of_service(image: ClusterImage) -> list[Failure]:
 
 
 def _without_unavailable(report: Report) -> Report:
-    """The failures, without those about a preferred leader outside the ISR. It is elected when it is back in the
-    ISR.
+    """The report without failures about preferred leaders outside the ISR, because such a leader is elected when
+    it is back in the ISR.
     """
     failures = [one for one in report.failures if one.code != PreferredLeaderNotAvailableError.code]
     return replace(report, failures=failures)

@@ -1,8 +1,8 @@
 """Scrub: a deep verify in pieces, so that every byte of every copy is read once in ``scrub.interval.ms``.
 
-The partitions that have been unread for the longest time come first. A piece has as many partitions as will
-probably fit into ``scrub.max.bytes`` (``budget``). Damage in a piece is healed immediately. The metadata log is
-read with the first piece, but not healed: ``stratalog quorum`` replaces a voter.
+The partitions whose last read was longest ago come first. A piece has as many partitions as will probably fit into
+``scrub.max.bytes`` (``budget``). Damage in a piece is healed immediately. The metadata log is read with the first
+piece, but not healed: ``stratalog quorum`` replaces a voter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_PARTITIONS = 256
 
 
 def due_partitions(image: ClusterImage, times: Times, interval_ms: int, now_ms: int) -> list[TopicIdPartition]:
-    """The partitions that are due; the partitions unread for the longest time come first."""
+    """The partitions that are due; those whose last read was longest ago come first."""
     last = times.scrubbed
     keys = [view.key for topic in image.topics.values() for view in image.views(topic.name)]
     due = [key for key in keys if wait_ms(last.get(key), interval_ms, now_ms) == 0]
@@ -46,8 +46,8 @@ def scrub(
     spending: Spending,
     read: Callable[[Sequence[TopicIdPartition]], None],
 ) -> None:
-    """Read and heal the partitions of ``due``, in this order, within ``spending``, at least one piece. ``read`` is
-    called after each piece. The report has one row per damage.
+    """Read and heal the partitions of ``due``, in this order, within ``spending``, but at least one piece.
+    ``read`` is called after each piece. The report has one row per damage.
 
     Raises: errors of reading the metadata.
     """

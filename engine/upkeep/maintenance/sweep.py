@@ -1,10 +1,10 @@
 """Sweep: one listing of each broker, which shows the partitions that have changed.
 
-A root is listed as a whole: on a bucket with one request per thousand names, on folders with one walk. For each
-partition, a sweep computes a digest of everything except the time that an operation depends on: the names, sizes
-and versions in its replicas' folders, its metadata, its brokers' metadata, its configs, and the last known end of
-its remote log. If an operation has found nothing to do, it will find nothing to do until the digest changes
-(``times.Settled``).
+A root is listed completely: on a bucket with one request per thousand names, on folders with one walk. For each
+partition, a sweep computes a digest of everything that an operation depends on, except the time: the names, sizes
+and versions in the folders of its replicas, the metadata of the partition and its brokers, its configs, and the
+last known end of its remote log. If an operation has found nothing to do, there is nothing to do until the digest
+changes (``times.Settled``).
 
 A sweep is only a hint. It may be inconsistent, because listings are not snapshots, and it may be outdated when it
 is used. An operation lists each of its partitions again, as the protocol requires. A skipped partition is listed
@@ -37,7 +37,7 @@ class Look:
     """The state of one partition in a sweep."""
 
     digest: int
-    """The digest, at least 1; 0 if a broker could not be listed, because then changes are unknown."""
+    """The digest, at least 1; 0 if a broker could not be listed, because changes are then unknown."""
     files: int
     """The number of data files in the leader's folder."""
     size_bytes: int
@@ -114,7 +114,9 @@ class LogEndRow(PartitionRow, frozen=True, kw_only=True):
 def log_ends(
     image: ClusterImage, looks: Mapping[TopicIdPartition, Look], tiered: Mapping[TopicIdPartition, Entry]
 ) -> Report:
-    """The ends of all logs, local and remote, according to a sweep. The history computes lag from these ends."""
+    """The ends of all logs, local and remote, according to a sweep. The history of operations computes lag from
+    these ends.
+    """
     run = OperationRun("sweep")
     run.add(
         LogEndRow(
@@ -131,8 +133,8 @@ def log_ends(
 def walk(
     storage: Storage, image: ClusterImage, fold: Callable[[str, Iterable[StoredObject]], T]
 ) -> dict[int, dict[str, T]]:
-    """One listing of each unfenced broker: the result of ``fold`` for each folder with files, by path. A broker
-    that cannot be listed is left out.
+    """List each unfenced broker once. Returns, by broker, the result of ``fold`` for each folder with files, by
+    path. A broker that cannot be listed is left out.
     """
 
     def folders(broker: BrokerImage) -> dict[str, T]:
@@ -152,7 +154,7 @@ def where(broker: BrokerImage) -> str:
 
 
 def _replica_folder(stored: StoredObject) -> str:
-    """The path of a replica's folder, three levels deep, for a file in it at any depth."""
+    """The path of the replica's folder that contains a file, at any depth. (The path has three levels.)"""
     return "/".join(stored.name.split("/", 3)[:3])
 
 
@@ -166,7 +168,7 @@ def _folder(objects: Iterable[StoredObject]) -> _Folder:
 
 
 def _reaches(name: str) -> int:
-    """An offset that the log certainly reaches, from the name of a data file or high watermark."""
+    """An offset that the log certainly reaches, from the name of a data file or of a high watermark."""
     match paths.parse_name(name):
         case paths.DataName(base_offset=base, next_offset=end):
             return base if end is None else end

@@ -29,14 +29,14 @@ class KeptTimes:
         self.present = decode(self._stored.line)
         """The times, including the changes of this run."""
         self._changes: list[Callable[[Times], Times]] = []
-        """Changes that are not stored yet. They are applied again to any newer version that another driver has
-        written.
+        """Changes that are not stored yet. If another driver has written a newer version, they are applied to that
+        version.
         """
         self._kept_once = False
         """Whether the newest version has only one copy."""
 
     def remember(self, later: Times) -> None:
-        """Update the times with the ``later`` ones."""
+        """Update the times with the ``later`` times."""
         keys = self.keys
         self.change(lambda times: times.updated(later, keys))
 
@@ -46,8 +46,8 @@ class KeptTimes:
         self._changes.append(how)
 
     def keep(self, *, once: bool = False) -> str | None:
-        """Store the changes of this run for the next one, if there are any; ``once``: one copy is enough for now.
-        Returns the reason if storing fails, otherwise None.
+        """Store the changes of this run for the next run, if there are any; ``once``: one copy is enough for now.
+        Returns the reason if the write fails, otherwise None.
         """
         enough = once or not self._kept_once
         if not self._changes and enough:

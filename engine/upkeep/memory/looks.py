@@ -1,6 +1,4 @@
-"""Stores the results of checks of partitions: damage remains a finding of ``health`` until a check finds it
-repaired.
-"""
+"""Stores the results of checks of partitions. ``health`` reports stored damage until a check finds it repaired."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ def remember_look(
 
 
 def _sound(image: ClusterImage, found: Mapping[TopicIdPartition, Sequence[Failure]]) -> frozenset[str]:
-    """The names of undamaged partitions, and of topics that are undamaged as a whole."""
+    """The names of intact partitions, and of topics whose partitions are all intact."""
     sound = {key for key, failures in found.items() if not failures}
     names = set()
     for topic in image.topics.values():

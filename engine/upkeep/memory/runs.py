@@ -1,5 +1,5 @@
 """Stores the failures of operations that run alone, by hand or by a scheduler, as ``maintain`` does for its steps.
-A failure remains a finding of ``health`` until the operation has succeeded for these partitions.
+``health`` reports a failure until the operation has succeeded for the same partitions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from stratalog.partitions.errors import InvalidCallError, SourceChangedError, St
 from stratalog.partitions.paths import METADATA_TOPIC
 
 VERIFY = "verify"
-"""The steps that check every copy. Their damage is stored as damage (``looks``), not as a failure."""
+"""The step of ``verify`` and ``heal``. The damage that they find is stored as damage (``looks``), not as a
+failure.
+"""
 
 
 def remembered(
@@ -46,7 +48,7 @@ def remembered(
         return _with_memory(act(), metadata, storage)
     try:
         report = act()
-    except (InvalidCallError, SourceChangedError):  # an invalid call, or a call with an unknown outcome
+    except (InvalidCallError, SourceChangedError):  # the call was invalid, or its outcome is unknown
         raise
     except StratalogError as error:
         _remember(
@@ -59,7 +61,7 @@ def remembered(
 
 
 def _with_memory(planned: Report, metadata: MetadataClient, storage: Storage) -> Report:
-    """The report of a dry run. Its estimate includes the read of the stored failures after a run."""
+    """The report of a dry run. The estimate includes the read of the stored failures, which follows a run."""
     if planned.estimate is None:
         return planned
     look = Planned(storage)
@@ -81,10 +83,10 @@ def _remember(
     passed = {SourceChangedError.code} | (DAMAGE if step == VERIFY else frozenset())
     failed = [one for one in failures if one.code not in passed]
     try:
-        image = metadata.last_known.image  # new enough, because the operation has just read it; sends no request
+        image = metadata.last_known.image  # sends no request; new enough, because the operation has just read it
         kept = KeptTimes(storage, image)
         tried = _tried(image, topics, some)
-        if changed:  # the operation neither failed nor succeeded for them, so earlier failures remain
+        if changed:  # the operation neither failed nor succeeded for these items, so their earlier failures remain
             every = _tried(image, list(image.topic_ids), None) if tried is None else tried
             tried = {one for one in every or () if one not in changed}
         run = Ran(step, failed, tried, clock.now_ms())

@@ -1,5 +1,6 @@
-"""The stored state of upkeep: when each step last began, and its failures; when the bytes of a partition were last
-read, and the damage of the last check; and the partitions for which a step has no work until some time. Pure.
+"""The stored state of upkeep. Pure. For each step, the state has the time when the step last began, its failures,
+and the partitions for which it has no work until some time. For each partition, the state has the time when all
+bytes were last read, and the damage that the last check found.
 
 The state is only a hint: if it is lost, work is due immediately, and no entry is used for longer than
 ``LONGEST_MS``.
@@ -22,7 +23,7 @@ from stratalog.partitions.numbers import Int64
 K = TypeVar("K")
 
 LONGEST_MS = 24 * 60 * 60 * 1000
-"""The time after which a partition is checked again, regardless of sweeps."""
+"""The time after which a partition is listed again, regardless of sweeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +33,10 @@ class Settled:
     digest: int
     """The digest of the partition (``sweep``) when a step processed it."""
     until_ms: Mapping[str, int]
-    """The time, by step, before which the step has no work for this partition while the digest is unchanged."""
+    """For each step, the time before which it has no work for this partition, unless the digest changes."""
 
     def updated(self, later: Settled) -> Settled:
-        """Both states combined, for the later digest."""
+        """Both states combined, under the later digest. Times that belong to another digest are dropped."""
         return Settled(later.digest, {**(self.until_ms if self.digest == later.digest else {}), **later.until_ms})
 
 
@@ -46,7 +47,7 @@ class Looked:
     found: Mapping[TopicIdPartition, Sequence[Failure]]
     """The damage of each checked partition; empty for an intact partition."""
     sound: frozenset[str]
-    """The names of partitions without damage, and of topics that are intact as a whole."""
+    """The names of partitions without damage, and of topics whose partitions are all intact."""
     deep: bool
     """Whether every byte was read."""
     now_ms: int
@@ -69,22 +70,22 @@ class Times:
     """Times in ms since the epoch."""
 
     steps: Mapping[str, int] = field(default_factory=dict)
-    """When each step last began, by its name."""
+    """The time when each step last began, by the step's name."""
     scrubbed: Mapping[TopicIdPartition, int] = field(default_factory=dict)
     cut_off: frozenset[str] = frozenset()
-    """Steps that began but did not finish; they are due immediately."""
+    """The steps that began but did not finish, and so are due immediately."""
     settled: Mapping[TopicIdPartition, Settled] = field(default_factory=dict)
     failing: Mapping[str, Trouble] = field(default_factory=dict)
-    """The failures of each step or job that no later run has resolved."""
+    """The failures of each step or job, until a later run succeeds."""
     damaged: Mapping[TopicIdPartition, Trouble] = field(default_factory=dict)
-    """Partitions, and the metadata log, with damage that the last check found and did not repair. In ``later``
-    times, ``NO_TROUBLE`` means that the check found no damage.
+    """The damage that the last check of a partition, or of the metadata log, found and did not repair. In
+    ``later`` times, ``NO_TROUBLE`` means that the check found no damage.
     """
     tables: Mapping[str, int] = field(default_factory=dict)
-    """For each remote table, a version without foreign rewrites, by topic id."""
+    """For each remote table, by topic id, a version that has no rewrite by another program."""
 
     def updated(self, later: Times, present: Iterable[TopicIdPartition]) -> Times:
-        """These times updated by the ``later`` ones, only for the partitions in ``present``."""
+        """These times, updated by the ``later`` times; partitions that are not in ``present`` are dropped."""
         scrubbed = {**self.scrubbed, **later.scrubbed}
         settled = dict(self.settled)
         for key, one in later.settled.items():
@@ -103,9 +104,9 @@ class Times:
         )
 
     def after(self, looked: Looked, present: Iterable[TopicIdPartition]) -> Times:
-        """These times after a check. A check that does not read every byte does not clear damage that only such a
-        read finds. A check does not clear damage on a broker that did not answer. Clearing damage also clears the
-        step failures that the damage caused.
+        """These times after a check. If damage was found by a read of every byte, only another read of every byte
+        clears the damage. Damage on a broker that did not answer is not cleared. When damage is cleared, the step
+        failures that it caused are cleared, too.
         """
         damaged = {}
         for key, failures in looked.found.items():
@@ -132,7 +133,7 @@ class Times:
 
     def has_failed(self, step: str, subjects: Collection[str]) -> bool:
         """Whether a run of the step has failed for these partitions or topics. True if some failures are not
-        listed, because these may concern them.
+        listed, because unlisted failures may concern them.
         """
         known = self.failing.get(step, NO_TROUBLE)
         return known.unlisted > 0 or any(one.is_of(subjects) for one in known.listed)
@@ -151,8 +152,8 @@ def _updated(earlier: Mapping[K, Trouble], later: Mapping[K, Trouble]) -> dict[K
 
 
 def wait_ms(last_ms: int | None, interval_ms: int, now_ms: int) -> int:
-    """The time until work is due again, given the time when it was last done; 0 if the work is due now. A time in
-    the future, stored before a clock was set back, also makes the work due.
+    """The time until work is due again, given the time when it was last done; 0 if the work is due now. The work
+    is also due if the stored time is in the future, because a clock was set back.
     """
     if last_ms is None or last_ms > now_ms:
         return 0
@@ -166,7 +167,7 @@ class _File(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     version: int
     steps: dict[str, Int64]
     scrubbed: dict[str, list[tuple[Int64, Int64]]]
-    """Partitions, and their times, by topic id."""
+    """Partitions and their times, by topic id."""
     cut_off: list[str]
     settled_steps: list[str]
     settled: dict[str, list[tuple[Int64, Int64, list[Int64]]]]
@@ -207,7 +208,7 @@ def encode(times: Times) -> bytes:
 
 
 def decode(line: bytes) -> Times:
-    """The inverse of ``encode``. An empty line, or a line of another version, gives no times."""
+    """The inverse of ``encode``. For an empty line, or a line of another version, the result has no times."""
     try:
         file = parse_json(line, _File)
     except ValueError:

@@ -1,5 +1,5 @@
-"""Trouble: failures that stay stored until a run succeeds for the same items, or a check finds the damage
-repaired. Pure.
+"""Trouble: failures that are stored until a run succeeds for the same items, or a check finds the damage repaired.
+Pure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DAMAGE = frozenset(
     error.code
     for error in (CorruptionError, CorruptSegmentError, LogGapError, RemoteObjectMissingError, UnsignedError)
 )
-"""Codes of damage that ``verify`` finds and ``heal`` repairs."""
+"""The error codes of damage that ``verify`` finds and ``heal`` repairs."""
 
 _MOST_TEXT = 500
 """The maximum number of characters of a stored text."""
@@ -38,8 +38,8 @@ class ListedFailure(NamedTuple):
     message: str
 
     def is_of(self, subjects: Collection[str]) -> bool:
-        """Whether the failed item is one of these partitions or topics, or a replica of one of them. Names have no
-        spaces.
+        """Whether the failed item is one of these partitions or topics, or a replica of one of these partitions.
+        (Names have no spaces.)
         """
         return self.item.partition(" ")[0] in subjects
 
@@ -51,9 +51,9 @@ class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     failures: Int64
     """The number of failures in the last run."""
     listed: tuple[ListedFailure, ...] = ()
-    """The first of these failures."""
+    """The first failures of the last run."""
     deep: bool = False
-    """Whether finding these failures required reading every byte."""
+    """Whether the failures were found by a read of every byte."""
 
     @property
     def is_there(self) -> bool:
@@ -61,7 +61,7 @@ class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         return self.failures > 0
 
     def again(self, later: Trouble) -> Trouble:
-        """The combined trouble, after a later run."""
+        """The trouble after a later run, with the earlier ``since_ms``."""
         since_ms = min(self.since_ms, later.since_ms) if self.is_there else later.since_ms
         return msgspec.structs.replace(later, since_ms=since_ms)
 
@@ -71,12 +71,12 @@ class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         return self.failures - len(self.listed)
 
     def without_damage_of(self, subjects: Collection[str]) -> Trouble:
-        """The remaining trouble after these partitions and topics were found intact."""
+        """The trouble that remains after these partitions and topics were found intact."""
         return self._without(lambda one: one.code in DAMAGE and one.is_of(subjects))
 
     def after(self, later: Trouble, tried: Collection[str] | None) -> Trouble:
-        """The trouble after a run of the same operation over these partitions and topics (None: all), with the
-        failures ``later``.
+        """The trouble after a run of the same operation over the partitions and topics ``tried`` (None: all),
+        whose failures are ``later``.
         """
         left = NO_TROUBLE if tried is None else self._without(lambda one: one.is_of(tried))
         if not left.is_there:
@@ -88,7 +88,9 @@ class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         return Trouble(since_ms, failures, (*later.listed, *kept)[:_MOST_LISTED], left.deep or later.deep)
 
     def _without(self, gone: Callable[[ListedFailure], bool]) -> Trouble:
-        """If not all failures are listed, the trouble stays unchanged until a run covers everything."""
+        """The trouble without the ``gone`` failures. If some failures are not listed, the trouble stays unchanged
+        until a run covers everything.
+        """
         left = tuple(one for one in self.listed if not gone(one))
         if len(left) == len(self.listed) or self.unlisted:
             return self

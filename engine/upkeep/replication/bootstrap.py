@@ -1,12 +1,13 @@
 """Bootstrap: copies replicas to brokers that are new, or that lost their storage (KIP-1023).
 
     1. format roots if necessary, and register them: a new root is another incarnation (KIP-903)
-    2. if requested, commit additional replicas of topics on these brokers, or the replacement of another broker
-    3. replicate to them; then the replicas join the ISR. If ``follower.fetch.last.tiered.offset.enable`` is set,
-       they start at the earliest pending upload offset if possible
-    4. while the remote tier is not ready for one of the replicas, repeat step 3 a few times, with growing pauses
+    2. if requested, commit additional replicas of topics on these brokers, or the replacement of a broker by one
+       of these brokers
+    3. replicate to these brokers; then the replicas join the ISR. If ``follower.fetch.last.tiered.offset.enable``
+       is set, the replicas start at the earliest pending upload offset if possible
+    4. while the remote tier is not ready for some replica, repeat step 3 a few times, with growing pauses
        (KIP-1023, "ReplicaFetcher Changes": "the partition can be retried after some time")
-The next ``replicate`` continues if the run ends early.
+If the run ends early, the next ``replicate`` continues.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from stratalog.partitions.identity import TopicIdPartition, TopicPartition
 
 RETRIES = 4
 _BACKOFF = Backoff(first_s=1.0, longest_s=8.0, least=1.0)
-"""The pauses between attempts. The first is Kafka's replica.fetch.backoff.ms."""
+"""The pauses between attempts. The first pause is Kafka's replica.fetch.backoff.ms."""
 
 
 class BootstrapPlanRow(ReplicatePlanRow, frozen=True, kw_only=True):
@@ -67,13 +68,14 @@ def bootstrap(
     dry_run: bool = False,
 ) -> Report:
     """Format and register these brokers' roots if necessary, then bring their replicas of the topics (None: all)
-    into the ISR. ``add``: the brokers get replicas of all partitions of the topics. ``instead_of``: the one broker
-    replaces this other broker, which then has no replicas. With ``trust_copy`` nothing is formatted, and each root
-    is registered as the original that it was copied from.
+    into the ISR. ``add``: the brokers get replicas of all partitions of the topics. ``instead_of``: the given
+    broker replaces broker ``instead_of``, which then has no replicas. With ``trust_copy`` nothing is formatted,
+    and each root is registered as the original from which it was copied.
 
-    The report has, per partition: ``copied_bytes``; ``avoided_bytes``, the local bytes of the leader that a
-    follower starting at the leader's first local offset would also have copied; ``remote_bytes``, in the remote
-    tier; and when the followers joined the ISR, in seconds from the start.
+    For each partition, the report has ``copied_bytes``; ``remote_bytes``, the bytes in the remote tier; and
+    ``joined_s``, the time when the followers joined the ISR, in seconds from the start. ``avoided_bytes`` is the
+    number of local bytes of the leader that were not copied, because a follower did not start at the leader's
+    first local offset.
 
     Raises: see ``format_roots``; InvalidCallError, UnknownTopicOrPartitionError; errors of reading the metadata.
         Any other error is a failure of its partition in the report.
@@ -87,10 +89,11 @@ def bootstrap(
             if not trust_copy:
                 format_roots(storage.file, storage.stores, brokers, storage.new_id, storage.key)
             run.failures += register_brokers(metadata, storage, execution, brokers, trust_copy=trust_copy).failures
-            if change is not None:  # new replicas are joining until they are in the ISR
+            if change is not None:  # new replicas have the state *joining* until they are in the ISR
                 run.commit(metadata, *_assignment(metadata.image(), topics, change))
             rows = _replicate(metadata, storage, execution, memory, topics, brokers, run)
-    remote_bytes = _remote_bytes(metadata, storage, topics, run.aside())  # the error would occur again
+    # errors of reading the remote tier were already reported
+    remote_bytes = _remote_bytes(metadata, storage, topics, run.aside())
     kind = BootstrapPlanRow if dry_run else BootstrapRow
     run.add(
         kind(**msgspec.structs.asdict(row), remote_bytes=remote_bytes.get((row.topic, row.partition), 0))
@@ -109,7 +112,9 @@ def _change(
     add: bool,
     instead_of: int | None,
 ) -> ReplicaChange | None:
-    """The target replicas. Raises: InvalidCallError, UnknownBrokerError; then nothing is changed."""
+    """The requested change of replicas, if any. Raises: InvalidCallError, UnknownBrokerError; then nothing is
+    changed.
+    """
     for broker in brokers:
         entry(storage.file, broker)
     chosen_topics(metadata.image(), topics)
@@ -134,8 +139,9 @@ def _plan(
     trust_copy: bool,
     run: OperationRun,
 ) -> list[ReplicatePlanRow]:
-    """The rows and the estimate of a dry run, as if the brokers were registered and had their new replicas,
-    and the other brokers were probed."""
+    """The rows and the estimate of a dry run. The plan assumes that the brokers are registered and have their new
+    replicas, and that the other brokers were probed.
+    """
     sends = Planned(storage)
     before = metadata.image()
     image, new, failures = plan_registration(sends, before, brokers, trust_copy=trust_copy)
@@ -185,7 +191,7 @@ def _replicate(
     brokers: Sequence[int],
     run: OperationRun,
 ) -> list[ReplicateRow]:
-    """Steps 3 and 4; the failures are those of the last attempt."""
+    """Steps 3 and 4. Only the failures of the last attempt are reported."""
     began_s = execution.clock.monotonic_s()
     report = replicate(metadata, storage, execution, memory, topics, brokers=brokers)
     rows = _rows(report)
@@ -207,7 +213,7 @@ def _rows(report: Report) -> dict[TopicPartition, ReplicateRow]:
 
 
 def _after(before: ReplicateRow | None, now: ReplicateRow, later_s: float) -> ReplicateRow:
-    """The combined result of two runs; the second began ``later_s`` seconds after the first."""
+    """The combined result of two runs; the second run began ``later_s`` seconds after the first run."""
     joined_s = None if now.joined_s is None else round(now.joined_s + later_s, 3)
     if before is None:
         return msgspec.structs.replace(now, joined_s=joined_s)

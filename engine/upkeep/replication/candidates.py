@@ -1,11 +1,12 @@
 """Finds candidates for an unclean election: the stored replicas of a partition whose ISR is lost.
 
-A leader must have the log from the log start, or find the missing part in the remote tier or in a snapshot. So a
+A leader must have the log from the log start on, or the remote tier or a snapshot must have the missing part. So a
 replica that ends below the log start, the end of the remote log or the end of the snapshot can lead only after its
-log has started over at that offset (KIP-405: a leader "with missing local segments" continues from the remote;
-KIP-630, "Changes to Leader Election": "the latest epoch and end offset for a replica is the latest snapshot or
-replicated log"). Starting over discards any records of the replica that the tiered history lacks. The tiered
-history wins because the remote tier has every offset once, and all of its records were acknowledged.
+log has started over at the greatest of these offsets (KIP-405: a leader "with missing local segments" continues
+from the remote; KIP-630, "Changes to Leader Election": "the latest epoch and end offset for a replica is the
+latest snapshot or replicated log"). Starting over discards the replica's records that the tiered history lacks.
+The tiered history has priority, because the remote tier has every offset once, and all its records were
+acknowledged.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from stratalog.tiering.bootstrap import AuxiliaryState, auxiliary_state
 
 @dataclass(frozen=True, slots=True)
 class CandidateWork(PartitionWork):
-    """The work for one partition: examine every unfenced replica."""
+    """The work for one partition: list every unfenced replica."""
 
     remote: RemoteTail | None
     snapshots: bool
@@ -44,18 +45,18 @@ class CandidateWork(PartitionWork):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A replica, in the state in which it would begin to lead."""
+    """A replica that can lead. The fields describe its log at the start of its leadership."""
 
     broker_id: int
     last_epoch: int
-    """The epoch of its last record."""
+    """The epoch of the last record."""
     log_end: int
     held: int
-    """The number of records in its local log."""
+    """The number of records in the local log."""
     join: Lineage | None = None
-    """The lineage that the replica must join first, because the tiered history is ahead of the replica."""
+    """The lineage that the replica must join first, if the tiered history is ahead of the replica."""
     start_over: tuple[int, bytes] | None = None
-    """The offset at which the replica must first start over, and the producer state at that offset."""
+    """If the replica must first start over: the offset of the new start, and the producer state there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +66,16 @@ class Candidates:
     able: tuple[Candidate, ...]
     """The possible leaders, in order of preference."""
     unable: tuple[tuple[int, str], ...]
-    """Brokers that cannot lead, with the reason."""
+    """The brokers that cannot lead, with the reason."""
     high_watermark: int
     """The greatest high watermark of any replica."""
 
     def best(
         self, replicas: PartitionReplicas, leader: int | None = None, *, short_local_logs_last: bool = False
     ) -> Candidate:
-        """The best candidate (or ``leader``, if given): the candidate with the greatest epoch of its last record;
-        then by the log end; then, with ``short_local_logs_last``, one without a short local log; then the
-        preferred one.
+        """The best candidate, or ``leader`` if given. The best candidate has the greatest epoch of its last
+        record, and then the greatest log end. Among equal candidates, with ``short_local_logs_last``, those
+        without a short local log come first; then the order of preference decides.
 
         Raises: EligibleLeadersNotAvailableError.
         """
@@ -92,13 +93,13 @@ class Candidates:
         else:
             why = "; ".join(f"broker {b} {why}" for b, why in self.unable if leader in (None, b))
         raise EligibleLeadersNotAvailableError(
-            f"{replicas} cannot have a leader: {why}; bring the storage of one of these brokers back, and "
-            "unfence it"
+            f"{replicas} cannot have a leader: {why}. Restore the storage of one of these brokers, and unfence "
+            "the broker"
         )
 
 
 def list_candidates(work: CandidateWork) -> Candidates:
-    """The task. It creates nothing.
+    """The task; only reads.
 
     Raises: errors of reading the end of the remote log.
     """
@@ -129,9 +130,7 @@ def list_candidates(work: CandidateWork) -> Candidates:
 
 
 def _candidate(replica: Replica, log: ReplicaLog, log_start: int, tiered: AuxiliaryState | None) -> Candidate:
-    """A replica as a candidate. Raises: CorruptionError kinds if the replica has lost data, so that it cannot
-    lead.
-    """
+    """A replica as a candidate. Raises: CorruptionError kinds if the replica has lost data, and so cannot lead."""
     join = None
     if tiered is not None and tiered.lineage.latest_epoch > log.joined_epoch:
         join = tiered.lineage
@@ -152,8 +151,8 @@ def _candidate(replica: Replica, log: ReplicaLog, log_start: int, tiered: Auxili
 
 
 def _candidate_of_snapshot(replica: Replica, log: ReplicaLog, ahead: Snapshot) -> Candidate:
-    """The candidate for a replica whose snapshot is ahead of its log: its log then starts and ends at the
-    snapshot's end.
+    """A replica as a candidate if its snapshot is ahead of its log. The log then starts and ends at the snapshot's
+    end.
     """
     end, epoch = ahead.snapshot_id.end_offset, ahead.snapshot_id.epoch
     join = ahead.lineage if epoch > log.joined_epoch else None
@@ -161,8 +160,8 @@ def _candidate_of_snapshot(replica: Replica, log: ReplicaLog, ahead: Snapshot) -
 
 
 def prepare(replicas: PartitionReplicas, candidate: Candidate) -> None:
-    """If necessary, make the replica join the lineage and start over before it is elected, because a leader that
-    began lower would use offsets twice. If the replica is then not elected, it has lost only records that are
+    """If necessary, make the replica join the lineage and start over before its election, because a leader that
+    began lower would use offsets twice. If the replica is not elected after all, it has lost only records that are
     tiered or below the log start.
     """
     replica = replicas.replica(candidate.broker_id)

@@ -1,13 +1,14 @@
 """Compact: removes each record whose key has a later record (cleanup.policy=compact). The remaining records keep
 their offsets.
 
-    1. each leader reports its dirty files, or that its last rule has not been applied everywhere (``compaction``)
-    2. one commit gives the partitions that are due their next removal rule (``partitions.removal``)
+    1. tasks: list each leader, and find its dirty files; or find that its last rule has not been applied
+       everywhere (``compaction``)
+    2. one commit adds the next removal rule for each partition that is due (``partitions.removal``)
     3. the remote segments of tiered partitions are rewritten by the rule (``compact_remote``)
-    4. each leader whose remote log follows the rule applies the rule to its own files, and its followers copy the
-       new files
+    4. if the remote log of a partition follows the rule, the rule is applied to the leader's files, and the
+       followers copy the new files
 
-A run that ends after the commit leaves the rest of the work to the next run.
+If a run ends after the commit, the next run does the rest of the work.
 """
 
 from __future__ import annotations
@@ -57,16 +58,18 @@ from stratalog.tiering.remote_segment import RemoteSegment
 from stratalog.tiering.removing import NOTHING_REMOVED, RemovedRemotely
 
 MEMORY_BYTES = 128 * 1024 * 1024
-"""The memory of a task for keys, as Kafka's log.cleaner.dedupe.buffer.size; keys beyond it go to files."""
+"""The memory of a task for keys, like Kafka's log.cleaner.dedupe.buffer.size. Keys that do not fit are written to
+files.
+"""
 NO_TIME = "the clocks disagree, so nothing is compacted"
 ERASING = "an erasure is unfinished: run `stratalog erase` again, without keys"
-NOT_GIVEN_UP = "the topic is no longer tiered, and its remote segments still count: run retain first"
+NOT_GIVEN_UP = "the topic is no longer tiered, but its remote segments have not been removed: run retain first"
 PROTECTED = "the topic is protected (protect.until.ms), so no records are removed"
 
 
 @dataclass(frozen=True, slots=True)
 class CompactWork(BoundedWork):
-    """One partition. ``most`` counts segments."""
+    """One partition. ``most`` is the maximum number of segments to make."""
 
     merging: MergePolicy
     policy: CompactionPolicy
@@ -83,8 +86,9 @@ class CompactWork(BoundedWork):
     @property
     def until(self) -> int | None:
         """The greatest bound that a rule may have; None: no limit. The remote log must hold everything that a rule
-        covers, so that it has the last record of each key below the bound, for readers of its table, and if all
-        brokers are lost. Otherwise a restored cluster would take over a rule that ends above its log."""
+        covers. So it has the last record of each key below the bound, for readers of the table and for a restore.
+        Otherwise a restored cluster would adopt a rule whose bound is above its log end.
+        """
         if self.recorded is None:
             return None
         return self.segments[-1].next_offset if self.segments else 0
@@ -103,7 +107,7 @@ class CompactWork(BoundedWork):
 
 @dataclass(frozen=True, slots=True)
 class Dirty:
-    """The compaction that a leader's log needs."""
+    """The compaction that a leader's log needs, if any."""
 
     found: Cleanable
     wanted: WantedRule | None = None
@@ -141,12 +145,13 @@ class CompactResult:
             read_bytes=before.read_bytes + self.read_bytes,
             written_bytes=before.written_bytes + self.written_bytes,
             left=self.left,
-            keyless=max(before.keyless, self.keyless),  # the first part has already counted all of them
+            # the first part has already counted the keyless records of all parts
+            keyless=max(before.keyless, self.keyless),
         )
 
 
 class CompactRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition. ``removed`` counts the offsets without a record in the rewritten segments."""
+    """A partition. ``removed`` is the number of offsets without a record in the rewritten segments."""
 
     dirty_ratio: float | None
     segments: int
@@ -156,7 +161,7 @@ class CompactRow(PartitionRow, frozen=True, kw_only=True):
     written_bytes: int
     remote_segments: int
     remote_removed: int
-    """This field and the next: the same numbers as ``segments`` and ``removed``, for the remote tier."""
+    """Like ``removed``, for the remote tier."""
     remote_read_bytes: int
     remote_written_bytes: int
     why: str | None
@@ -216,8 +221,8 @@ def _look(work: CompactWork) -> Dirty:
 
 
 def compact_partition(work: CompactWork) -> CompactResult:
-    """The task of step 4: the last rule of the view. Raises: see ``remove_records`` and ``check_follows``; the
-    error of a member of the ISR that could not be reached.
+    """The task of step 4: apply the last rule of the view. Raises: see ``remove_records`` and ``check_follows``;
+    the error of a member of the ISR that could not be reached.
     """
     return while_it_changes(lambda: _compact(work))
 
@@ -251,8 +256,8 @@ def compact(
     over: Over | None = None,
     dry_run: bool = False,
 ) -> Report:
-    """Compact the due partitions of topics with cleanup.policy=compact; with ``only``, just those in ``only``.
-    ``over``: see ``merge``.
+    """Compact the due partitions of topics with cleanup.policy=compact; with ``only``, just the due partitions in
+    ``only``. ``over``: see ``merge``.
 
     Raises: UnknownTopicOrPartitionError; InvalidCallError for a named topic with another policy; errors of reading
         and writing the metadata. Any other error is a failure of its partition in the report.
@@ -327,7 +332,7 @@ def _plan_removals(
     command: AddRules,
     due: Collection[TopicIdPartition],
 ) -> dict[TopicIdPartition, CompactResult]:
-    """The planned results and the requests of a dry run, as if the rules were committed."""
+    """The planned results and the requests of a dry run, which assumes that the rules are committed."""
     after = command.decide(image).image_after(image)
     planned = [replace(works[key], replicas=sends.storage.replicas(after.view(*key))) for key in due]
     done: dict[TopicIdPartition, CompactResult] = {}
@@ -354,8 +359,10 @@ def plan_work(work: CompactWork) -> PlannedRemoval:
 def _carry_out(
     metadata: MetadataClient, storage: Storage, run: OperationRun, works: Sequence[CompactWork], over: Over | None
 ) -> list[tuple[CompactWork, CompactResult]]:
-    """Step 4. Failed work is repeated once if its partition has changed meanwhile: a member that has left the ISR
-    lacks records without being damaged. Returns the works with their results; other works are failures."""
+    """Step 4. Failed work is repeated once if its partition has changed meanwhile, because a member that has left
+    the ISR may lack records although it is intact. Returns the works that succeeded, with their results; all other
+    works are failures.
+    """
     finished, failed = run.in_turns(compact_partition, _present(metadata, storage, works), over)
     outdated = _present(metadata, storage, [one.item for one in failed])
     changed = {
@@ -372,7 +379,7 @@ def _carry_out(
 
 
 def _present(metadata: MetadataClient, storage: Storage, works: Sequence[CompactWork]) -> list[CompactWork]:
-    """The works of step 4, with the current views. Works of deleted topics keep the old view."""
+    """The works of step 4 under the current views. Works of deleted topics keep the old view."""
     image = metadata.image() if works else None
     return [
         replace(work, replicas=storage.replicas(image.view(*work.replicas.view.key)), segments=())
@@ -390,8 +397,9 @@ def _plan(
     only: Collection[TopicIdPartition] | None,
     now_ms: Now,
 ) -> tuple[dict[TopicIdPartition, CompactWork], list[PartitionView]]:
-    """The work by partition, and separately the partitions of protected topics. One protected topic would cause
-    the commit of all rules to be refused (``protection``)."""
+    """The work by partition, and the partitions of protected topics. Protected topics get no work, because the
+    rule of one protected topic would make the metadata refuse the commit of all rules (``protection``).
+    """
     works: dict[TopicIdPartition, CompactWork] = {}
     protected: list[PartitionView] = []
     for topic, views in chosen_partitions(image, topics, only):
@@ -422,8 +430,9 @@ def _plan(
 def _with_remote(
     tables: RemoteTables, image: ClusterImage, works: Mapping[TopicIdPartition, CompactWork]
 ) -> dict[TopicIdPartition, CompactWork]:
-    """The works with their remote segments. A work has failed, and is left out, if its remote log cannot be read,
-    or follows a rule that the metadata lack."""
+    """The works with their remote segments. If a remote log cannot be read, or follows a rule that the metadata
+    lack, the work is left out, with a failure.
+    """
     unread = tables.open(image, [image.topics[topic_id] for topic_id in dict.fromkeys(key[0] for key in works)])
     found: dict[TopicIdPartition, CompactWork] = {}
     for key, work in works.items():

@@ -14,9 +14,9 @@ from stratalog.tiering.remote_segment import RemoteSegment
 from stratalog.tiering.removal import to_rewrite as to_rewrite_remotely
 
 _KEY_COLUMNS = 3
-"""The columns offset, key and control."""
+"""The number of columns that are read for keys: offset, key and control."""
 _COMMITS_OF_TABLE = 4
-"""Listings of a table's log by the two commits of a compaction."""
+"""The number of listings of a table's log by the two commits of a compaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class PlannedRemoval:
     sizes: tuple[int, ...]
     """The bytes of the files that each new segment replaces."""
     files: int
-    """The number of these files."""
+    """The number of files that the new segments replace."""
     covered: int
-    """The number of the leader's files below the rule's bound. Their keys are read."""
+    """The number of the leader's files below the rule's bound; the keys of these files are read."""
     remote: tuple[int, ...]
     """The bytes of each remote segment that is rewritten."""
 
@@ -51,8 +51,9 @@ def plan_removal(
 def send_removal(
     sends: Planned, topic: TopicImage, replicas: PartitionReplicas, planned: PlannedRemoval, *, tiered: bool
 ) -> None:
-    """Add the removal on one partition: the footers and keys of all files are read, and then the files to rewrite.
-    A new segment has at most the size of the files that it replaces; the members of the ISR copy it.
+    """Add the removal on one partition: the footers and keys of all files are read, and then all bytes of the
+    files to rewrite. A new segment is at most as large as the files that it replaces; the members of the ISR copy
+    the new segment.
     """
     leader, keys, size = replicas.leader.store, planned.covered * _KEY_COLUMNS, sum(planned.sizes)
     reads = planned.files * reads_to_rewrite(topic, size // planned.files) if planned.files else 0

@@ -1,9 +1,11 @@
-"""The remote part of a compaction: remote segments follow a removal rule before the leader does
+"""The remote part of a compaction: a removal rule is applied to the remote segments before the leader's files
 (``stratalog.tiering.removal``).
 
     1. tasks: rewrite the segments of each partition that have a record to remove, in ascending order
-    2. one version of each topic's table replaces these segments; then the next part of each partition follows
-    3. when a partition is done, the table records the rule, and the leader may then apply it
+    2. one version of each topic's table replaces these segments; then steps 1 and 2 continue with the next part of
+       each partition
+    3. when a partition is done, the table records the rule. After that, the rule may be applied to the leader's
+       files
 """
 
 from __future__ import annotations
@@ -50,8 +52,9 @@ if TYPE_CHECKING:
 
 
 _MAY_HAVE_MOVED = (LogGapError, RemoteObjectMissingError, SourceChangedError)
-"""Errors that an outdated table may cause: since it was read, tier and retain may have moved the local start, or
-another driver may have replaced segments and deleted their objects."""
+"""The errors that an outdated table may cause. After the table was read, tier and retain may have moved the local
+start, or another driver may have replaced segments and deleted their objects.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class RemoteRemovalWork(BoundedWork):
     throttle: Throttle | None = None
     """The task's share of the quota of copies to the remote tier; None: no limit."""
     looked_again: bool = False
-    """Whether the segments were read again, after one of the errors ``_MAY_HAVE_MOVED``."""
+    """Whether the table was read again, after one of the errors ``_MAY_HAVE_MOVED``."""
 
     def stores_used(self) -> Iterable[Store]:
         """See ``PartitionWork``."""
@@ -101,14 +104,16 @@ class RemoteTables:
     throttle: Throttle | None = None
     """See ``copy_throttle``."""
     logs: dict[str, RemoteLog] = field(default_factory=dict)
-    """The tables by topic id, as last read; topics whose table cannot be read are absent."""
+    """The content of each table as last read, by topic id. Topics whose table cannot be read are absent."""
     figures: dict[TopicIdPartition, RemovedRemotely] = field(default_factory=dict)
     """The counts of each partition."""
     _tables: dict[str, DeltaTopicTable] = field(default_factory=dict)
 
     def open(self, image: ClusterImage, topics: Iterable[TopicImage]) -> set[str]:
-        """Read the tables of the tiered topics among these; create missing ones, and revert rewrites by other
-        programs. Returns the ids of tiered topics without a readable table, each a failure."""
+        """Read the tables of those topics that are tiered. Missing tables are created, and rewrites by other
+        programs are reverted. Returns the ids of tiered topics whose table cannot be read; each is a failure in
+        the report.
+        """
         tiered = [topic for topic in topics if topic_config_of(image, topic).remote_storage_enable]
 
         def read(topic: TopicImage) -> tuple[DeltaTopicTable, RemoteLog]:
@@ -133,7 +138,7 @@ class RemoteTables:
         return self.figures.get(key, NOTHING_REMOVED)
 
     def generation(self, key: TopicIdPartition) -> int:
-        """The generation that the remote log of a partition follows, as last read."""
+        """The generation of the rule that the remote log of a partition follows, as last read."""
         return self.logs[key.topic_id].generation(key.partition)
 
     def unknown_rule(self, replicas: PartitionReplicas, log: RemoteLog) -> CorruptionError | None:
@@ -143,12 +148,12 @@ class RemoteTables:
         generation = max([log.generation(key.partition), *(segment.generation for segment in segments)])
         if generation <= replicas.view.generation:
             return None
-        if generation <= self.metadata.image().generation_of(key):  # the view may be from before the rule
+        if generation <= self.metadata.image().generation_of(key):  # the view may be older than the rule
             return None
         return CorruptionError(
-            f"{replicas}: its remote log follows removal rule {generation}, which the metadata lack: a restore "
-            "of this cluster is unfinished, or the metadata are an older copy; run restore again, or bring back "
-            "the voters"
+            f"{replicas}: its remote log follows removal rule {generation}, which the metadata lack: either a "
+            "restore of this cluster is unfinished (run restore again), or the metadata are an older copy "
+            "(restore the voters)"
         )
 
     def work(self, base: BoundedWork, rule: Rule, options: RemovingOptions) -> RemoteRemovalWork:
@@ -167,7 +172,9 @@ class RemoteTables:
 
     def carry_out(self, works: Sequence[RemoteRemovalWork], over: Over | None) -> set[TopicIdPartition]:
         """Run all steps, with one part of each partition at a time, until ``over``. Returns the partitions whose
-        table has recorded their rule; the others are failures, or count in ``totals["cut_off"]``."""
+        table has recorded their rule. All other partitions have failures, or are included in
+        ``totals["cut_off"]``.
+        """
         carried: set[TopicIdPartition] = set()
         self.run.progress.start("compact the remote tier", len(works), "partitions")
         left = in_turns(works, over, lambda waiting, most: self._turn(waiting, most, carried))

@@ -1,8 +1,9 @@
-"""Elections: preferred leaders, leaders by hand, and unclean ones if the ISR is lost (protocol section 4).
+"""Elections of preferred leaders, of leaders chosen by hand, and unclean elections if the ISR is lost (protocol
+section 4).
 
-A preferred election, or one by hand, is only a commit, because the new leader is in the ISR and has all
-acknowledged records. An unclean election examines storage first: it selects the replica with the most records,
-reports the loss, and prepares the replica to lead (``candidates``). Every election begins a new leader epoch.
+A clean election is only a commit, because the new leader is in the ISR and has all acknowledged records. Before an
+unclean election, the replicas are listed: the replica with the most records is selected, the loss is reported, and
+the replica is prepared to lead (``candidates``). Every election begins a new leader epoch.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from stratalog.partitions.errors import (
 )
 
 _WAITS = (
-    "without the remote log, the start of a new leader is unknown: bring back the remote tier, or a broker of "
-    "the ISR"
+    "without the remote log, the offset at which a new leader must start is unknown: restore the remote tier, "
+    "or a broker of the ISR"
 )
 
 
@@ -52,8 +53,8 @@ class _Chosen:
     candidate: Candidate | None = None
     lost_at_least: int | None = None
     """The number of acknowledged records that no reachable replica has, computed from the greatest high watermark
-    of these replicas. None if none of them has a high watermark. (A high watermark that only the last members of
-    the ISR had is unknown.)
+    of the reachable replicas. None if no loss is known. (The last members of the ISR may have had a greater high
+    watermark.)
     """
 
     def __str__(self) -> str:
@@ -61,7 +62,9 @@ class _Chosen:
 
     @property
     def election(self) -> Election:
-        """The request of the election. An unclean election is valid only for the examined view."""
+        """The request of the election. An unclean election is valid only for the view under which the replicas
+        were listed.
+        """
         view, unclean = self.view, self.candidate is not None
         epoch = view.partition_epoch if unclean else None
         return Election(view.topic_id, view.partition, self.leader, unclean, partition_epoch=epoch)
@@ -74,7 +77,7 @@ class ElectRow(PartitionRow, frozen=True, kw_only=True):
     leader: int | None
     leader_epoch: int
     lost_records_at_least: int | msgspec.UnsetType | None
-    """The loss of an unclean election."""
+    """The least loss of an unclean election."""
 
 
 def elect(
@@ -88,8 +91,8 @@ def elect(
     leader: int | None = None,
     dry_run: bool = False,
 ) -> Report:
-    """Elect the preferred replica, or ``leader``, wherever another replica leads. With ``unclean``, only
-    partitions without a leader are considered: the replica with the most records becomes the leader, even if
+    """Elect the preferred replica, or ``leader``, for each partition that another replica leads. With ``unclean``,
+    only partitions without a leader get one: the replica with the most records becomes the leader, even if
     ``unclean.leader.election.enable`` is false.
 
     Each broker is tested by creating a file in its root. A broker whose root accepts no files can only be elected
@@ -107,8 +110,7 @@ def elect(
     with execution.run("elect", dry_run=dry_run) as run:
         image = metadata.image()
         _views(image, topics, partitions, leader)  # an invalid call must change nothing
-        if not dry_run:
-            image = probe_first(metadata, storage, run)
+        image = probe_first(metadata, storage, run, image if dry_run else None)
         views = _views(image, topics, partitions, leader)
         if unclean:
             views = [view for view in views if view.leader is None]
@@ -122,7 +124,9 @@ def elect(
             chosen = [one for one in wanted if one.view.leader != one.leader]
             if not dry_run:
                 chosen = _that_take_files(storage, chosen, run)
-        elected = _commit(metadata, chosen, leader is None and not unclean, run)
+            elif chosen:
+                run.notes.append("a dry run creates no file, so it does not test whether the brokers accept files")
+        elected = _commit(metadata, image, chosen, leader is None and not unclean, run)
         after = image if dry_run else metadata.image()
         run.add(_row(one, after, unclean, dry_run) for one in elected)
         run.notes += [_note(one, image) for one in elected if one.candidate is not None]
@@ -136,7 +140,7 @@ def elect(
 def elect_uncleanly_where_allowed(
     metadata: MetadataClient, storage: Storage, execution: Execution, image: ClusterImage
 ) -> tuple[ClusterImage, tuple[str, ...]]:
-    """At the start of a run: unclean elections for partitions without a leader whose topics allow them
+    """Elect leaders uncleanly, at the start of a run, for partitions without a leader whose topics allow this
     (``unclean.leader.election.enable``). Returns the image after the elections, and a note for each attempt. A
     partition is skipped if the storage of the ISR's last member was moved or restored from a copy, because only an
     operator knows whether the copy is complete.
@@ -153,8 +157,8 @@ def elect_uncleanly_where_allowed(
             if copies:
                 notes.append(
                     f"{view}: no automatic unclean election: broker {copies[0]} was the last member of the ISR, "
-                    "and its root was moved or restored from a copy; bootstrap it with --trust-copy if the copy "
-                    "is complete, otherwise elect --unclean"
+                    "and its root was moved or restored from a copy. If the copy is complete, bootstrap the "
+                    "broker with --trust-copy; otherwise elect --unclean"
                 )
             else:
                 views.append(view)
@@ -162,7 +166,7 @@ def elect_uncleanly_where_allowed(
         return image, tuple(notes)
     with execution.run("elect") as tried:
         chosen = _choose_uncleanly(storage, execution, image, views, None, tried)
-        elected = _commit(metadata, chosen, False, tried)
+        elected = _commit(metadata, image, chosen, False, tried)
     notes += [_note(one, image) for one in elected]
     notes += [f"{failure.item}: no unclean election: {failure.message}" for failure in tried.failures]
     return metadata.image() if elected else image, tuple(notes)
@@ -192,13 +196,13 @@ def _views(
     held = [view for view in views if leader in view.replicas]
     if not held:
         of = "any topic" if topics is None else f"topic {', '.join(topics)}"
-        raise InvalidCallError(f"broker {leader} has no replica of {of}: it cannot lead there")
+        raise InvalidCallError(f"broker {leader} has no replica of {of}, so this broker cannot be the leader")
     return held
 
 
 def _that_take_files(storage: Storage, chosen: Sequence[_Chosen], run: OperationRun) -> list[_Chosen]:
-    """The elections whose new leader accepts writes. The other elections are failures, because their leaders would
-    resign at the next append.
+    """The elections whose new leader accepts writes. All other elections become failures, because their leaders
+    would resign at the next append.
     """
     asked = {
         one.leader: one.view.brokers[one.leader]
@@ -224,7 +228,7 @@ def _choose_uncleanly(
     leader: int | None,
     run: OperationRun,
 ) -> list[_Chosen]:
-    """Examine the replicas of all partitions in parallel, choose leaders, and prepare them (not in a dry run)."""
+    """List the replicas of all partitions in parallel, choose leaders, and prepare them (not in a dry run)."""
 
     def choose(listed: tuple[CandidateWork, Candidates]) -> _Chosen:
         work, found = listed
@@ -244,8 +248,8 @@ def _choose_uncleanly(
 def _candidate_works(
     storage: Storage, image: ClusterImage, views: Sequence[PartitionView], run: OperationRun
 ) -> list[CandidateWork]:
-    """A topic whose remote log cannot be read is a failure, because a leader that began below the end of the
-    remote log would use offsets twice.
+    """The work for each partition. A topic whose remote log cannot be read is a failure, because a leader that
+    began below the end of the remote log would use offsets twice.
     """
     topics = {view.topic_id: image.topics[view.topic_id] for view in views}
     loading = run.aside()
@@ -267,24 +271,32 @@ def _candidate_works(
 
 
 def _commit(
-    metadata: MetadataClient, chosen: Sequence[_Chosen], preferred: bool, run: OperationRun
+    metadata: MetadataClient, image: ClusterImage, chosen: Sequence[_Chosen], preferred: bool, run: OperationRun
 ) -> list[_Chosen]:
-    """One commit for all. Returns the elections that took place."""
+    """Commit all elections in one commit. Returns the elections that took place; in a dry run, the elections that
+    would take place according to ``image``.
+    """
     elections = [one.election for one in chosen]
-    if preferred:  # name no leader, because a preferred election has its own error
+    if preferred:  # do not name the preferred leader, because a preferred election has its own error
         elections = [
             Election(one.view.topic_id, one.view.partition) if one.leader == one.view.replicas[0] else one.election
             for one in chosen
         ]
     by_key = {one.view.key: one for one in chosen}
-    return [*run.commit(metadata, ElectLeaders(tuple(elections)), by_key, _hint).values()]
+    command = ElectLeaders(tuple(elections))
+    if not run.dry_run:
+        return [*run.commit(metadata, command, by_key, _hint).values()]
+    decided = command.decide(image)
+    if decided.records:
+        metadata.check_may_commit()
+    return [*run.refuse(decided.answer, by_key, _hint).values()]
 
 
 def _hint(one: _Chosen) -> str:
     if one.view.leader is None and one.candidate is None:
         return (
-            "; it has no leader: bring back a broker of its ISR, or elect --unclean and lose the records that "
-            "only the ISR had"
+            "; the partition has no leader: bring back a broker of its ISR, or elect --unclean and lose the "
+            "records that only the ISR had"
         )
     return ""
 
@@ -307,18 +319,20 @@ def _row(one: _Chosen, after: ClusterImage, unclean: bool, dry_run: bool) -> Ele
 
 
 def _note(one: _Chosen, image: ClusterImage) -> str:
-    """A note about the loss of an unclean election, as far as it is known."""
+    """A note about the known loss of an unclean election."""
     present = image.partition(one.view.topic_id, one.view.partition)
     members = sorted({*present.isr, *(lost.broker_id for lost in present.lost)})
     lost = [] if one.lost_at_least is None else [f"at least {one.lost_at_least} acknowledged records"]
     if members:
-        lost.append(f"all records held only by broker(s) {', '.join(map(str, members))}, the last ISR members")
-    of_it = "" if one.lost_at_least is not None else " (their number is unknown)"
+        lost.append(
+            f"all records held only by broker(s) {', '.join(map(str, members))}, the last members of the ISR"
+        )
+    of_it = "" if one.lost_at_least is not None else " (the number of lost records is unknown)"
     begin = ""
     if one.candidate is not None and one.candidate.start_over is not None:
         begin = f"; its local log restarts at offset {one.candidate.start_over[0]}"
     return (
         f"{one.view}: unclean election of broker {one.leader} loses "
-        f"{' and '.join(lost) or 'the records that no replica has'}{of_it}; if that storage comes back, verify "
-        f"--discarded lists the truncated records, and recover exports them{begin}"
+        f"{' and '.join(lost) or 'the records that no replica has'}{of_it}; if the storage of these records "
+        f"comes back, verify --discarded lists the truncated records, and recover exports them{begin}"
     )

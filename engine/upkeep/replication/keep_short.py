@@ -1,19 +1,19 @@
-"""Keeps logs short: after its acknowledgements, a driver shortens the logs to which it has appended.
+"""Keeps logs short: after its appends are acknowledged, a driver shortens the logs to which it has appended.
 
-An append leaves two names in the folder of each replica. When the new names are a quarter of those that remained
-after the last run, and enough for a merge, the partition is due: a thread of this driver shortens its log, under
-the view of the acknowledged append. So the cost is proportional to the number of appends, however many files wait
-for their deletion. Any number of drivers may do this concurrently. If a driver dies, the next run uses its
-results.
+An append leaves two names in the folder of each replica. The partition is due when the number of new names is
+enough for a merge, and at least a quarter of the number of names that remained after the last run. A thread of
+this driver then shortens the log, under the view of the acknowledged append. So the cost is proportional to the
+number of appends, even if many files are not deleted yet. Any number of drivers may do this concurrently. If a
+driver dies, the next run uses its results.
 
-Shortening a log is bounded work: it makes segments of at most ``segment.merge.inline.bytes``. Larger segments are
-left to ``merge``, and everything that needs the remote tier is left to ``retain``.
+The work is bounded: each new segment has at most ``segment.merge.inline.bytes``. Larger segments are left to
+``merge``, and all work that needs the remote tier is left to ``retain``.
 
-1. On each replica, delete the appends that a segment has hidden for ``file.delete.delay.ms``, after reading all
-   bytes of that segment on that replica; also delete superseded high watermarks. This step comes first, because a
-   merge that hides the appends again would restart their delay.
+1. On each replica, delete the appends that a segment has hidden for ``file.delete.delay.ms``, after all bytes of
+   that segment have been read on that replica. Delete superseded high watermarks, too. This step comes first,
+   because a merge that hides the appends again would restart their delay.
 2. Merge on the leader, below the high watermark.
-3. Sync the members of the ISR; they copy the new segments.
+3. Sync the members of the ISR, so that they get the new segments.
 
 A failure here does not fail the append; the logger ``stratalog.engine.upkeep`` reports each error code once. Later
 appends make the partition due again; ``merge`` and ``retain`` also do this work.
@@ -65,15 +65,17 @@ class Shortened:
     segments: int = 0
     """The number of new segments."""
     deleted: int = 0
-    """The number of deleted names."""
+    """The number of deleted names of files."""
     names: int = 0
-    """The number of names of records and high watermarks left in the leader's folder."""
+    """The number of data files and high watermarks that remain in the leader's folder."""
     failed: tuple[StratalogError, ...] = ()
-    """Errors of followers and of damaged segments. The files that a damaged segment replaced stay."""
+    """The errors of followers and of damaged segments. The files that a damaged segment replaced are not deleted.
+    """
 
 
 def shorten(work: ShortenWork) -> Shortened:
-    """Shorten the log of one partition. An unreachable or damaged follower does not stop the others.
+    """Shorten the log of one partition. After an unreachable or damaged follower, the other replicas are still
+    processed.
 
     Raises: see ``merge_partition``; errors of the leader.
     """
@@ -87,13 +89,14 @@ def shorten(work: ShortenWork) -> Shortened:
     done.segments = merge_partition(work).segments
     if done.segments:
         done.names += done.segments
-        # Members that cannot be reached are not reported: this view may be old, and the next append detects them.
+        # Members that cannot be reached are not reported: this view may be old, and the next append detects such
+        # members.
         replicate(replicas, SerialRunner())
     return done
 
 
 def _delete(work: ShortenWork, replica: Replica, done: Shortened) -> int:
-    """Step 1, on one replica; returns the number of names left in its folder."""
+    """Step 1, on one replica. Returns the number of names that remain in its folder."""
     log = replica.log()
     check_whole(replica, log)
     now_ms = agreed_ms(work.clock, replica.store)
@@ -106,18 +109,18 @@ def _delete(work: ShortenWork, replica: Replica, done: Shortened) -> int:
 
 
 _FRACTION = 4
-"""The growth of a folder, as a fraction of the names that remained, after which it is due."""
+"""A log is due when its folder has grown by one name for every four names that remained after the last run."""
 _MOST_PARTITIONS = 100_000
 """The maximum number of logs for which the number of remaining names is stored."""
 _AT_THE_END_S = 30.0
-"""The time for which due work may continue when the process exits."""
+"""The maximum time for which due work continues when the process exits."""
 
 _log = logging.getLogger("stratalog.engine.upkeep")
 
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """A log to shorten, in the state after its last append."""
+    """A log to shorten, as it was after its last append."""
 
     image: ClusterImage
     view: PartitionView
@@ -126,12 +129,12 @@ class _Due:
 
 @dataclass(frozen=True, slots=True)
 class _LastTime:
-    """The last time that a log was shortened."""
+    """The numbers of names when a log was last shortened."""
 
     names: int
-    """The number of names in its folder at the append that made it due."""
+    """The number of names in the log's folder at the append that made the log due."""
     left: int
-    """The number of names after the run."""
+    """The number of names after the log was shortened."""
 
 
 _NONE = _LastTime(0, 0)
@@ -147,7 +150,7 @@ class KeptShort:
         clock: Clock,
         open_stores: Callable[[], Mapping[int, Store]],
     ) -> None:
-        """``open_stores`` opens separate stores of the brokers, whose requests are not counted for any operation.
+        """``open_stores`` opens separate stores of the brokers; their requests are not counted for any operation.
         The metadata is read only after an error.
         """
         self._metadata = metadata
@@ -170,7 +173,7 @@ class KeptShort:
         with self._lock:
             self._due |= due
             if self._worker is None:
-                # This is not a daemon thread, so that a process that appends once does its share of the work
+                # The thread is not a daemon thread, so that a process that appends once does its share of the work
                 # before it ends.
                 self._worker = threading.Thread(target=self._work, name="stratalog-keep-short", daemon=False)
                 self._worker.start()
@@ -195,7 +198,7 @@ class KeptShort:
             return due
         for view, end in ended:
             last = self._last.get(view.key, _NONE)
-            if end.names < last.names:  # the log has been listed since, and is still short
+            if end.names < last.names:  # names have been deleted since, and the log is still short
                 last = self._last[view.key] = _LastTime(end.names, last.left)
             if end.names - last.names >= max(2 * config.segment_merge_min_files, last.left // _FRACTION):
                 due[view.key] = _Due(image, view, end.names)
@@ -203,7 +206,7 @@ class KeptShort:
 
     @cached_property
     def _working(self) -> Storage:
-        """The storage for this work. The stores stay open, because each store caches what it knows about files."""
+        """The storage for this work. The stores stay open, because each store caches data about files."""
         return replace(self._storage, stores=self._open_stores())
 
     def _work(self) -> None:
@@ -221,7 +224,7 @@ class KeptShort:
                 self._last.clear()
             self._last[due.view.key] = _LastTime(
                 due.names, due.names
-            )  # also recorded after a failure, so that not every append tries again
+            )  # recorded before the attempt, so that after a failure not every append tries again
             try:
                 self._shorten(due)
             except Exception:
@@ -250,7 +253,7 @@ class KeptShort:
         _log.warning("%s", printable(note))
 
     def _is_deleted(self, view: PartitionView) -> bool:
-        """Whether the topic was deleted. Its folders may then be half deleted, which looks like damage."""
+        """Whether the topic was deleted. Its folders may then be partly deleted, which looks like damage."""
         with suppress(StratalogError):
             return view.topic_id not in self._metadata.image().topics
         return False
@@ -259,7 +262,7 @@ class KeptShort:
 def keep_short(
     metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, opener: OpenStore
 ) -> None:
-    """Make the driver keep the logs to which it appends short."""
+    """Let this driver shorten the logs to which it appends."""
     memory.behind_appends = KeptShort(metadata, storage, clock, lambda: open_stores(storage.file, clock, opener))
 
 

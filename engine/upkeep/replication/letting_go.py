@@ -1,12 +1,12 @@
-"""Before replicas are removed, reads all bytes of the files that will replace their files.
+"""Before replicas are removed, reads all bytes of the files that will replace the files of these replicas.
 
 without new replicas   immediately: one member of the ISR that stays, and the snapshot, if any, that replaces the
                        records below the member's local start
 with new replicas      immediately: the leader's snapshot. Then, directly before the commit that adds the last new
                        replica to the ISR and removes others, one replica that joins or stays: its bytes were
-                       checked when they were copied, but that may have been long ago
-of tiered topics       at both times, also the remote segments with records that only the removed replicas have
-                       locally, because a new replica may begin where the remote log ends
+                       checked when they were copied, but this may have been long ago
+of tiered topics       at both times, also the remote segments with records that no other replica has locally,
+                       because a new replica may begin where the remote log ends
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class CoverWork(PartitionWork):
 
     going: tuple[int, ...]
     staying: tuple[int, ...]
-    """The replicas of which one must be intact. Empty if new replicas will be read after they have copied
-    everything.
+    """The remaining replicas, at least one of which must be intact. Empty if new replicas will be read after they
+    have copied everything.
     """
     remote: RemoteRetention | None
     """None when the topic is not tiered."""
@@ -82,7 +82,7 @@ def plan_cover(
     if topic_config_of(image, topic).remote_storage_enable:
         looking = OperationRun(
             run.operation, notes=run.notes
-        )  # lost objects matter only if replicas depend on them
+        )  # lost objects are a failure only if replicas depend on them
         remote = remote_parts(storage, topic, looking).get(view.partition)
     comes = not set(target) <= set(present.original)
     staying = sorted((b for b in target if b in view.isr), key=lambda broker: broker != view.leader)
@@ -102,9 +102,9 @@ def check_joins(
     joins: Mapping[TopicIdPartition, tuple[PartitionReplicas, Collection[int]]],
     run: OperationRun,
 ) -> Iterator[tuple[TopicIdPartition, StratalogError]]:
-    """Read the files that replace the removed replicas, when these new replicas are about to join the ISR and
-    complete a reassignment. Returns errors by partition, for the new replica that is at fault, or for all new
-    replicas.
+    """Read the files that replace the removed replicas, directly before new replicas join the ISR and so complete
+    a reassignment. ``joins`` has these new replicas. Yields errors by partition; an error concerns the new replica
+    that it names, or otherwise all new replicas.
     """
     completing = {key: join for key, join in joins.items() if _completes(join[0].view, join[1])}
     if not completing:
@@ -132,9 +132,9 @@ def check_covers(
     keys: Iterable[TopicIdPartition],
     plan: Callable[[TopicIdPartition, ClusterImage], CoverWork | None],
 ) -> Iterator[Outcome[TopicIdPartition, tuple[CorruptionError, ...]]]:
-    """Run ``check_cover`` for these partitions, by ``plan``; skip those for which it is None. A missing remote
-    object may have expired since the table was read, so the check is repeated with a new table. The object counts
-    as missing if the new table still lists it. ``read_image`` returns the metadata for each attempt.
+    """Run ``check_cover`` for the partitions for which ``plan`` returns work. A missing remote object may have
+    expired after the table was read, so the check is repeated with the current table. The object is missing only
+    if that table still lists it. ``read_image`` returns the metadata for each attempt.
     """
     left = [*keys]
     for look in range(_LOOKS):
@@ -164,8 +164,8 @@ def _completes(view: PartitionView, newcomers: Collection[int]) -> bool:
 
 
 def check_cover(work: CoverWork) -> tuple[CorruptionError, ...]:
-    """The task. Returns the damage of remaining replicas, if one of them is intact. Raises: CorruptionError kinds
-    if no intact copy would remain; errors of reading storage.
+    """The task. Returns the damage of remaining replicas, if at least one of them is intact. Raises:
+    CorruptionError kinds if no intact copy would remain; errors of reading storage.
     """
     damaged: list[CorruptionError] = []
     start: int | None = None
@@ -178,7 +178,7 @@ def check_cover(work: CoverWork) -> tuple[CorruptionError, ...]:
     if start is None and damaged:
         raise CorruptSegmentError(
             f"{damaged[0]}; no intact replica would remain, so no replica was removed. Run heal, then run this "
-            "again"
+            "command again"
         )
     if start is None:
         start = while_it_changes(partial(_start_of_leader, work.replicas))
@@ -189,8 +189,8 @@ def check_cover(work: CoverWork) -> tuple[CorruptionError, ...]:
 
 def _start_of_leader(replicas: PartitionReplicas) -> int | None:
     """The leader's local start, below which new replicas copy nothing. None if the leader's log is too damaged to
-    read. Such a leader resigns to an intact replica while new replicas copy, and all files are read before a
-    replica is removed.
+    read. Such a leader resigns to an intact replica while new replicas copy the log, and all files are read before
+    a replica is removed.
     """
     try:
         log = replicas.leader.log()
@@ -201,7 +201,7 @@ def _start_of_leader(replicas: PartitionReplicas) -> int | None:
 
 
 def _read_whole(replicas: PartitionReplicas, replica: Replica) -> int:
-    """Read every byte of a replica; returns its local start."""
+    """Read every byte of a replica. Returns its local start."""
     with errors_of(replica):
         log = replica.log()
         check_whole(replica, log)
@@ -212,8 +212,8 @@ def _read_whole(replicas: PartitionReplicas, replica: Replica) -> int:
 
 
 def _check_remote(work: CoverWork, remote: RemoteRetention, start: int) -> None:
-    """The remote segments of the removed replicas' records below ``start``, or of all their records if new
-    replicas begin at the end of the remote log.
+    """Read the remote segments with records of the removed replicas: records below ``start``, or all records if
+    new replicas begin at the end of the remote log.
     """
     logs = [work.replicas.replica(broker).log() for broker in work.going]
     low = max(min((log.local_start for log in logs), default=start), work.replicas.view.log_start_offset)
@@ -224,4 +224,6 @@ def _check_remote(work: CoverWork, remote: RemoteRetention, start: int) -> None:
                     raise RemoteObjectMissingError(f"{segment.path} does not match its entry in the remote table")
                 verify_remote(remote.store, segment, remote.objects[index])
             except CorruptionError as error:
-                raise type(error)(f"{error}; heal it before you remove the replicas with its records") from error
+                raise type(error)(
+                    f"{error}; run heal before you remove the replicas that have the records of this segment"
+                ) from error

@@ -1,4 +1,4 @@
-"""Merge: small appends into segments, on the leaders; followers copy the segments in the next sync.
+"""Merge: merges small appends into segments, on the leaders. Followers copy the segments in the next sync.
 
 Every page is checked when it is read. A leader with damaged storage resigns, and its successor merges.
 """
@@ -94,8 +94,8 @@ class MergeRow(PartitionRow, frozen=True, kw_only=True):
 def merge_partition(work: MergeWork) -> MergeResult:
     """Merge one partition. If another run has merged files in the meantime, the merge is planned again.
 
-    Raises: LaterRuleError when files were rewritten that the view does not know. A merge would then take the
-        replaced files, whose records may be erased, or blame the leader for deleted files.
+    Raises: LaterRuleError when files were rewritten by a rule that the view lacks. A merge would then use the
+    replaced files, whose records may be erased, or report deleted files as damage of the leader.
     """
     if work.since is not None:
         with suppress(StratalogError):  # the next listing reports the error
@@ -170,9 +170,10 @@ def plan(
 def _remote_ends(
     storage: Storage, image: ClusterImage, topics: Sequence[TopicImage], run: OperationRun
 ) -> dict[str, dict[int, int]]:
-    """The ends of remote logs by topic id and partition. While the remote tier is down, the last end that a tier
-    run saw is used, because appends continue and their files must be merged. If the actual end is later, a segment
-    may cross it. That segment is cut at the actual end before its upload (protocol, section 4, "Merge").
+    """The ends of remote logs by topic id and partition. While the remote tier is down, the end that the last tier
+    run stored is used, because appends continue and their files must be merged. If the actual end is later, a new
+    segment may extend across it. Such a segment is cut at the actual end before its upload (protocol, section 4,
+    "Merge").
     """
     ends: dict[str, dict[int, int]] = {topic.topic_id: {} for topic in topics}
     down: set[str] = set()

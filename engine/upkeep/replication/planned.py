@@ -1,5 +1,5 @@
-"""Plans runs that copy logs to followers: the files that followers lack, and the requests that such a run sends
-and its dry run does not. The numbers were counted with stores in memory.
+"""Plans runs that copy logs to followers: the files that followers lack, and the requests of the run that its dry
+run does not send. The numbers were counted with stores in memory.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ def plan_copies(
     run: OperationRun,
     new: Collection[int] = (),
 ) -> list[ReplicatePlanRow]:
-    """The rows of a replicate with these works, and its requests. ``image`` may be the metadata after commits that
-    are only planned. The roots ``new`` are not formatted yet. A replica that cannot be listed is left out, with a
-    note."""
+    """The rows of a ``replicate`` run with these works. Its requests are added to ``sends``. ``image`` may be the
+    metadata after commits that are only planned. The roots of the brokers ``new`` are not formatted yet. A replica
+    that cannot be listed is left out, with a note.
+    """
     planned: list[tuple[SyncWork, PlannedSync]] = []
     failed: list[SyncWork] = []
     for outcome in execution.tasks.run(partial(look_at_sync, new=new), works):
@@ -82,7 +83,7 @@ def _send(sends: Planned, image: ClusterImage, planned: Sequence[tuple[SyncWork,
             _send_copies(sends, work, found, each)
         for one in {one for each in known for one in each.files}:
             sends.send(leader, gets=1, moved_bytes=min(one.size_bytes, TAIL_BYTES))
-        if found.leader_joins:  # the leader lists the members first, and itself once more
+        if found.leader_joins:  # a leader that joins its epoch lists the members first, and then itself again
             sends.send(leader, puts=2, gets=1)
             for broker in {*view.isr} - {view.leader}:
                 sends.send(work.replicas.stores.get(broker), puts=1, gets=2)
@@ -118,7 +119,7 @@ def send_reading(sends: Planned, store: Store | None, found: PlannedSync) -> Non
 
 
 def _send_copies(sends: Planned, work: SyncWork, found: PlannedSync, each: PlannedCopies) -> None:
-    """Add the copies to one follower, without the footers of the files, which are read once on the leader for all
+    """Add the copies to one follower, without the reads of footers, which are read once on the leader for all
     followers.
     """
     leader, follower = work.replicas.leader.store, work.replicas.stores.get(each.broker_id)

@@ -13,8 +13,8 @@ from stratalog.partitions.runner import Done, Failed
 
 
 def prove(metadata: MetadataClient, storage: Storage, states: Sequence[Progressed]) -> None:
-    """Advance the high watermark to the offset that every member of the maximal ISR was seen to hold, if a later
-    linearizable read shows that the partition is unchanged.
+    """Advance the high watermark to the offset up to which every member of the maximal ISR was seen to have the
+    log. Before that, a linearizable read must show that the partition is unchanged.
     """
     candidates = [state for state in states if proven(state) > state.high_watermark]
     if not candidates:
@@ -35,8 +35,8 @@ def prove(metadata: MetadataClient, storage: Storage, states: Sequence[Progresse
 
 
 def proven(state: Progressed) -> int:
-    """The offset up to which every member of the maximal ISR was seen to hold the log; 0 if a member was not
-    listed, or if too few members exist to commit.
+    """The offset up to which every member of the maximal ISR was seen to have the log. 0 if a member was not
+    listed, or if the ISR has too few members to commit records.
     """
     if state.log_end == 0 or not state.has_min_isr:
         return 0
@@ -49,8 +49,9 @@ def proven(state: Progressed) -> int:
 
 
 def mark_written(metadata: MetadataClient, states: Iterable[Progressed]) -> None:
-    """Record in the metadata up to which offset partitions have committed records, in one commit for all
-    partitions that have at least twice as many offsets as recorded."""
+    """Record in the metadata the offsets up to which partitions have committed records. One commit covers all
+    partitions that have at least twice as many offsets as recorded.
+    """
     written = tuple(
         WrittenUpTo(*view.key, state.high_watermark, view.leader_epoch)
         for state in states

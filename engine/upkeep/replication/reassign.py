@@ -1,13 +1,14 @@
-"""Reassign: moves replicas of partitions to other brokers. The new replicas are added before the old ones are
-removed (Kafka's KIP-455).
+"""Reassign: moves replicas of partitions to other brokers. New replicas are added before old replicas are removed
+(Kafka's KIP-455).
 
     1. tasks: read the existing files that will replace the removed replicas (``letting_go``)
     2. commit the target replicas of all partitions in one commit; new replicas are *joining*
-    3. replicate the topics to the new replicas, checking every byte in transit
-    4. the commit that adds the last new replica of a partition to its ISR completes the reassignment; the files
-    that replace the removed replicas were read before
-An interrupted run needs no repair: ``replicate`` continues it, and ``cancel`` restores the former replicas.
-``vacuum`` deletes folders without an owner.
+    3. replicate the topics to the new replicas; every byte is checked in transit
+    4. the commit that adds the last new replica of a partition to its ISR completes the reassignment. The files
+       that replace the removed replicas are read before that commit
+
+An interrupted run needs no repair: ``replicate`` continues the reassignment, and ``cancel`` restores the former
+replicas. ``vacuum`` deletes folders without an owner.
 
 A throttle (``follower.replication.throttled.rate``) is committed with step 2, so that every driver's ``replicate``
 obeys the throttle, even after this run has ended. The throttle is removed when no partition is being reassigned.
@@ -68,8 +69,9 @@ class _Planned:
 
 
 class ReassignRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition of the plan, with the outcome if the plan was carried out, otherwise with the bytes to copy.
-    Brokers are separated by spaces."""
+    """A partition of the plan: with the outcome if the plan was carried out, or in a dry run with the bytes to
+    copy. Brokers are separated by spaces.
+    """
 
     replicas_before: str
     replicas: str
@@ -109,7 +111,8 @@ def reassign(
     dry_run: bool = False,
 ) -> Report:
     """Carry out the plan. A partition that is refused, or cannot be finished now, is a failure in the report; the
-    others continue. ``force`` also removes the last replica in sync; records that only this replica has are lost.
+    run continues with the other partitions. ``force`` also removes the last replica in sync; records that only
+    this replica has are lost.
 
     Raises: UnknownTopicOrPartitionError, UnknownBrokerError, InvalidReplicaAssignmentError for a wrong plan,
         InvalidCallError for an invalid plan or a throttle of 0; then nothing is changed.
@@ -192,7 +195,9 @@ def _check_cover(
     planned: dict[TopicIdPartition, _Planned],
     run: OperationRun,
 ) -> None:
-    """Step 1. A partition without an intact remaining replica is refused. ``read_image``: see ``check_covers``."""
+    """Step 1. If no intact replica of a partition would remain, the partition is refused. ``read_image``: see
+    ``check_covers``.
+    """
 
     def plan(key: TopicIdPartition, image: ClusterImage) -> CoverWork | None:
         topic, one = image.topics.get(key[0]), planned[key]
@@ -216,7 +221,7 @@ def _commit(
     run: OperationRun,
     throttled_rate: int | None = None,
 ) -> list[_Planned]:
-    """Step 2. Returns the partitions that were changed; the others become failures."""
+    """Step 2. Returns the partitions that were changed; all others become failures."""
     command = _command(targets, force, throttled_rate)
     done = run.commit(metadata, command, {key: planned[key] for key in targets})
     for key in targets.keys() - done.keys():
@@ -240,7 +245,7 @@ def _plan(
     command: AlterPartitionReassignments,
     run: OperationRun,
 ) -> None:
-    """The copies and the requests of a dry run, as if the new replicas were committed."""
+    """The copies and the requests of a dry run, which assumes that the new replicas are committed."""
     storage = sends.storage
     decision = command.decide(image)
     kept = run.refuse(decision.answer, planned)
@@ -269,7 +274,7 @@ def _copy(
     image: ClusterImage,
     run: OperationRun,
 ) -> ClusterImage:
-    """Steps 3 and 4. Returns the image after them."""
+    """Steps 3 and 4. Returns the metadata after these steps."""
     waiting = {key: now for key in planned if (now := _now(image, key)) is not None and now.target}
     if not waiting:
         return image

@@ -1,5 +1,5 @@
 """Lists reassignments in progress: joining replicas, replicas in sync, and the remaining bytes to copy. Writes
-nothing, because the listings of the replicas show which files a new replica lacks.
+nothing: listings of the replicas show which files a new replica lacks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from stratalog.tiering.bootstrap import FromLeader, FromRemote, StartOver, fetch
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """The part of the leader's log that a new replica lacks; None while the start of this part is unknown."""
+    """The part of the leader's log that a new replica lacks; the sizes are None while the start of this part is
+    unknown.
+    """
 
     broker_id: int
     records: int | None = None
@@ -77,8 +79,8 @@ def _behind(work: SyncWork, broker: int, log: ReplicaLog) -> Behind:
 def reassignments(
     metadata: MetadataClient, storage: Storage, execution: Execution, topics: Sequence[str] | None = None
 ) -> Report:
-    """One row per new replica of the partitions of the topics (None: all) that are being reassigned. Raises:
-    UnknownTopicOrPartitionError; a leader or new replica that cannot be listed is a failure.
+    """List the new replicas of the topics' partitions (None: of all topics) that are being reassigned, one row per
+    new replica. Raises: UnknownTopicOrPartitionError; a leader or new replica that cannot be listed is a failure.
     """
     with execution.run("reassign --status") as run:
         image = metadata.image()

@@ -2,17 +2,18 @@
 
 0. probe the roots: fence missing brokers, register new roots; elect missing leaders if this is allowed
 1. tasks: sync every follower of a partition to its leader
-2. leaders whose storage has lost or changed data resign in favour of an intact member of the ISR; the bad file is
-   replaced, and another round follows under the new leader. If the whole ISR is behind the remote log, its leader
-   continues from the end of the remote log (``behind_remote``)
+2. leaders whose storage has lost or changed data resign in favor of an intact member of the ISR. The bad file is
+   replaced, and another round runs under the new leader. If all members of the ISR are behind the remote log, the
+   leader continues from the end of the remote log (``behind_remote``)
 3. members that are damaged, or have been behind for ``replica.lag.time.max.ms``, leave the ISR: one commit for all
-4. one linearizable read; for unchanged partitions, the high watermark advances to the offset that every member of
-   the maximal ISR has. It does not advance while the ISR is below ``min.insync.replicas`` (KIP-966)
+4. one linearizable read; for unchanged partitions, the high watermark advances to the offset up to which every
+   member of the maximal ISR has the log. It does not advance while the ISR is below ``min.insync.replicas``
+   (KIP-966)
 5. for followers outside the ISR that caught up: commit *adding*, sync once more, commit *in the ISR* (the two
-   commits of the protocol's Expand). Each is one commit for all partitions. If the second commit removes other
-   replicas, the files that replace theirs are read first (``letting_go``)
+   commits of the protocol's Expand). Each commit covers all partitions. If the second commit removes other
+   replicas, the files that replace their files are read first (``letting_go``)
 6. partitions whose view has changed meanwhile, or whose ISR is now large enough, start again from step 1
-7. record in one commit which partitions now have records, or have at least twice as many offsets as recorded
+7. record in one commit the partitions that now have records, or have at least twice as many offsets as recorded
 8. finish abandoned transactions, with ``__transaction_state``
 """
 
@@ -76,9 +77,9 @@ class ReplicateRow(PartitionRow, frozen=True, kw_only=True):
     copied_files: int
     copied_bytes: int
     avoided_bytes: int
-    """The additional bytes that a follower starting at the leader's first local offset would have copied."""
+    """The bytes that were not copied because a follower did not start at the leader's first local offset."""
     joined_s: float | None
-    """The times when followers joined the ISR, in seconds from the start of the run."""
+    """The time when followers joined the ISR, in seconds from the start of the run; None if no follower joined."""
 
 
 def replicate(
@@ -94,10 +95,10 @@ def replicate(
     throttled_s: float | None = None,
     dry_run: bool = False,
 ) -> Report:
-    """Replicate the topics (None: all; only the partitions in ``only``, if given), to all followers, or to those
-    in ``brokers``. Each task waits at most ``throttled_s`` seconds (None: as long as necessary) for copies that a
-    reassignment's throttle delays, and leaves the rest to the next run. ``totals["cut_off"]`` is the number of
-    partitions that did not catch up because of the throttle or of ``over`` (``sync_all``).
+    """Replicate the topics (None: all; only the partitions in ``only``, if given), to all followers, or only to
+    followers on ``brokers``. Each task waits at most ``throttled_s`` seconds (None: as long as necessary) for
+    copies that a reassignment's throttle delays; the rest is left to the next run. ``totals["cut_off"]`` is the
+    number of partitions that did not catch up because of the throttle or of ``over`` (``sync_all``).
 
     Raises: UnknownTopicOrPartitionError, UnknownBrokerError; errors of reading the metadata. Any other error is a
     failure of its partition in the report.
@@ -161,7 +162,7 @@ def _finish_transactions(
 
 
 def _is_settled(state: Progressed) -> bool:
-    """Whether no work remains: all replicas are in the ISR, and their records are committed. (A fenced replica may
+    """Whether no work remains: all replicas are in the ISR, and all records are committed. (A fenced replica may
     return before any run notices its absence.)
     """
     view = state.replicas.view
@@ -181,8 +182,8 @@ def plan(
     throttled_s: float | None = None,
 ) -> list[SyncWork]:
     """One piece of work per partition, with the unfenced followers. A topic whose remote log cannot be read is a
-    failure, but only those of its followers that must start in the remote log have to wait. A topic with a damaged
-    remote log is skipped.
+    failure, but its other work continues; only followers that must start in the remote log have to wait. A topic
+    with a damaged remote log is skipped.
 
     Raises: UnknownTopicOrPartitionError.
     """
@@ -281,8 +282,9 @@ def _again(
     brokers: Sequence[int] | None,
     run: OperationRun,
 ) -> list[SyncWork]:
-    """The remaining work, under a new view. (If the view seemed stale but is unchanged, there is nothing to
-    repeat.)"""
+    """The remaining work, under the new views. (If a view seemed stale but is unchanged, there is nothing to
+    repeat.)
+    """
     image = probe_first(metadata, storage, run)
     remaining: list[SyncWork] = []
     for work in works:
@@ -302,8 +304,8 @@ def _again(
 
 
 def _blame_registers(metadata: MetadataClient, storage: Storage, states: Iterable[Progressed]) -> None:
-    """If a view only seems stale, report the replica with a register of an epoch that was never committed. If
-    files of an unknown rule make the view seem stale, they are noted (``note_foreign``).
+    """If a view only seems stale, find the cause. A replica with a register of an epoch that was never committed
+    is reported. Files of an unknown rule are stored as foreign files (``note_foreign``).
     """
     for state in states:
         errors = [state.leader_error, *(missed.error for missed in state.missed.values())]
@@ -323,8 +325,9 @@ def _blame_registers(metadata: MetadataClient, storage: Storage, states: Iterabl
 def _replace_leaders(
     metadata: MetadataClient, storage: Storage, execution: Execution, states: Mapping[TopicIdPartition, Progressed]
 ) -> None:
-    """Leaders that have lost data, or that refuse writes, resign; lost files are copied to them in the next
-    round."""
+    """Let a leader resign if it has lost data, or if its root refuses writes. Lost files are copied to the
+    leader's broker in the next round.
+    """
     damaged = {
         key: (state.replicas.view, state.leader_error)
         for key, state in states.items()
@@ -349,8 +352,8 @@ def _replace_leaders(
 
 
 def _forget_stale(metadata: MetadataClient, states: Iterable[Progressed]) -> None:
-    """Discard damage that was found under a stale view. Such damage proves nothing, because another broker may
-    lead and have more records. Partitions with a stale view are processed again.
+    """Discard damage that was found under a stale view, because another broker may be the leader now and have more
+    records. Partitions with a stale view are processed again.
     """
     image = metadata.image()
     for state in states:
@@ -365,7 +368,7 @@ def _forget_stale(metadata: MetadataClient, states: Iterable[Progressed]) -> Non
 def _shrink(
     metadata: MetadataClient, storage: Storage, clock: Clock, states: Mapping[TopicIdPartition, Progressed]
 ) -> None:
-    """Remove members that are out of sync, and replicas being added that cannot be reached, from the ISR."""
+    """Remove members that are out of sync from the ISR, and drop replicas being added that cannot be reached."""
     if not any(state.missed for state in states.values()):
         return
     lag_ms = cluster_config_of(metadata.image()).replica_lag_time_max_ms
@@ -388,12 +391,14 @@ def _shrink(
         for broker in leaving[key]:
             error = state.missed[broker].error
             state.notes.append(f"{state.replicas}: broker {broker} left the ISR: {error}")
-            # The replica can get copies of its lost files now that it is outside the ISR.
+            # The broker's lost files can be copied now, because its replica is outside the ISR.
             state.again = state.again or isinstance(error, CorruptionError)
 
 
 def _now_at_leader(storage: Storage, clock: Clock, view: PartitionView) -> int:
-    """The time for measuring lag, from the clock of the leader's storage, which also dates its files."""
+    """The current time for measuring lag, from the clock of the leader's storage, because this clock also dates
+    the leader's files.
+    """
     store = None if view.leader is None else storage.stores.get(view.leader)
     now_ms = None if store is None else store.now_ms()
     return clock.now_ms() if now_ms is None else now_ms
@@ -426,8 +431,8 @@ def _expand(
             again.append(replace(work, replicas=states[key].replicas, followers=tuple(newcomers[key])))
     if again:
         sync_all(execution, again, states)
-    # 3. Add the followers that were reached again to the ISR. The files that replace removed replicas were read
-    #    before.
+    # 3. Add the followers that were reached again to the ISR, after the files that replace removed replicas have
+    #    been read.
     reached = {key: [b for b in newcomers[key] if b in states[key].caught_up] for key in added}
     joins = {key: (states[key].replicas, brokers) for key, brokers in reached.items()}
     for key, error in check_joins(metadata, storage, execution, joins, run):
@@ -439,7 +444,7 @@ def _expand(
     for key in propose(metadata, storage, states, wanted):
         state = states[key]
         state.joined_s = execution.clock.monotonic_s() - began_s
-        # The next round proves a high watermark that could not advance while there were too few members.
+        # If the high watermark could not advance because there were too few members, the next round advances it.
         held_back = key in too_few and state.log_end > state.high_watermark
         state.again = state.again or (held_back and state.has_min_isr)
 

@@ -1,12 +1,12 @@
-"""Short local logs: replicas that hold far fewer records locally than others, because they began at the earliest
-pending upload offset (KIP-1023). If such a replica leads, reads of the records that it lacks go to the remote
-tier; a follower serves only the records that it holds (``stratalog.engine.replicas.nearest``).
+"""Short local logs: replicas that hold far fewer records locally than other replicas, because they began at the
+earliest pending upload offset (KIP-1023). If such a replica leads, reads of the records that it lacks go to the
+remote tier; a follower serves only the records that it holds (``stratalog.engine.replicas.nearest``).
 
 With ``leader.election.short.local.log.last.enable`` such replicas are the last choice among possible leaders
 ("having slightly relaxed criteria wherein other followers are preferred for leadership", KIP-1023, "Motivation").
 This order affects only speed, so it applies only to elections that an operator or a job requests. When a broker is
-fenced, the metadata elect a leader without reading storage, so they ignore this order; the next ``elect`` corrects
-the choice.
+fenced, a leader is elected without reading storage, so this order is ignored; the next ``elect`` corrects the
+choice.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def has_short_local_log(held: int, others: Iterable[int]) -> bool:
 
 
 def short_local_logs_last(order: Sequence[int], held: Mapping[int, int]) -> list[int]:
-    """``order``, with the short local logs at the end; ``held`` is the number of records that each replica holds
-    locally. Replicas with an unknown number of records keep their place.
+    """``order``, with the replicas that have short local logs at the end. ``held`` is the number of records that
+    each replica holds locally; replicas that are not in ``held`` keep their place.
     """
     most = held.values()
     short = [broker for broker in order if broker in held and has_short_local_log(held[broker], most)]
@@ -42,9 +42,10 @@ def short_local_logs_last(order: Sequence[int], held: Mapping[int, int]) -> list
 def preferred_leaders(
     storage: Storage, execution: Execution, image: ClusterImage, views: Iterable[PartitionView], run: OperationRun
 ) -> dict[TopicIdPartition, int]:
-    """The preferred leaders of the partitions where the replicas' files decide: the first replica in order of
-    preference that is in the ISR, unfenced, and without a short local log; the preferred replica if all have a
-    short local log. A partition whose replicas cannot be listed is a failure.
+    """The preferred leaders of the partitions whose preferred leader depends on the replicas' files. The preferred
+    leader is the first replica, in order of preference, that is in the ISR, unfenced, and without a short local
+    log. If all have a short local log, it is the preferred replica. A partition whose replicas cannot be listed is
+    a failure.
     """
     works = [
         DescribeWork(storage.replicas(view))

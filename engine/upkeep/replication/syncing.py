@@ -32,8 +32,9 @@ class SyncWork(PartitionWork):
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """The results and errors by follower; a follower that still lacks files is in both. ``leader_end`` is a log
-    end that the leader was seen to have reached."""
+    """The results and errors by follower. A follower that still lacks files has both a result and an error.
+    ``leader_end`` is the leader's log end as listed.
+    """
 
     synced: tuple[Synced, ...]
     missed: tuple[tuple[int, Missed], ...]
@@ -42,14 +43,14 @@ class SyncResult:
 
 
 def sync_partition(work: SyncWork) -> SyncResult:
-    """The task. A follower that fails does not stop the others.
+    """The task. After a follower has failed, the other followers are still synced.
 
     Raises: errors of listing the leader; CorruptionError kinds when the leader is damaged.
     """
     log, outcomes = sync_followers(work.replicas, work.followers, work.options)
 
     def missing(error: StratalogError) -> Missed:
-        # As a member of the ISR, the follower holds everything below the high watermark.
+        # A follower in the ISR has all records below the high watermark.
         return Missed(error, behind_since_ms(log, log.high_watermark))
 
     synced: list[Synced] = []

@@ -1,8 +1,8 @@
 """A drill: restores a running cluster from its remote tier to a temporary folder, and compares the two clusters.
 
-The copy has the cluster's id, and its own roots in a temporary folder. It reads the remote tier through a store
-that refuses every change, so the tables are not taken over, and the running cluster is not affected. The drill
-compares:
+The copy has the cluster's id, and its own roots in a temporary folder. The copy reads the remote tier through a
+store that refuses every change, so the tables are not taken over, and the running cluster is not affected. The
+drill compares:
 
 the description         its topics, with the current metadata
 log starts, log ends    records that are not tiered yet would be lost
@@ -63,7 +63,7 @@ def read_only_remote(ports: Ports, opener: OpenStore) -> OpenStore:
 
     def open_root(uri: str, options: StoreOptions, clock: Clock) -> Store:
         if uri == ports.storage.file.remote:
-            return ReadOnlyStore(ports.storage.remote_store("it is drilled"))
+            return ReadOnlyStore(ports.storage.remote_store("a drill restores the cluster from the remote tier"))
         return opener(uri, options, clock)
 
     return open_root
@@ -82,7 +82,7 @@ def copy_of_file(file: ClusterFile, folder: Path) -> ClusterFile:
 def drill(ports: Ports, opener: OpenStore, *, deep: bool = False) -> Report:
     """Restore the cluster to a temporary folder, compare the copy with the cluster, and remove the folder. Every
     difference that would make a restore wrong is a failure in the report. ``lost_records`` is the number of
-    records that are not tiered yet; ``lost_ms`` is the age of the first of these records.
+    records that are not tiered yet; ``lost_ms`` is the age of the oldest of these records.
 
     Raises: InvalidCallError when the remote tier does not describe this cluster yet; errors of reading the
         metadata, or of making the copy.
@@ -123,11 +123,14 @@ def _drill(ports: Ports, plan: RestorePlan, copy: Callable[[], Ports], *, deep: 
 
 
 def _not_described(ports: Ports, plan: RestorePlan) -> Iterator[str]:
-    """A text for each change since the restore point."""
+    """A note for each change since the restore point."""
     now = describe(ports.metadata.image())
     described = {topic.topic_id: topic for topic in plan.description.topics}
     if now.configs != plan.description.configs:
-        yield "the configs of the cluster have changed since the restore point: the next tier run updates it"
+        yield (
+            "the configs of the cluster have changed since the restore point: the next tier run "
+            "writes a new restore point"
+        )
     for topic in now.topics:
         known = described.get(topic.topic_id)
         if known is None and topic.name not in INTERNAL_TOPICS:
@@ -136,7 +139,10 @@ def _not_described(ports: Ports, plan: RestorePlan) -> Iterator[str]:
             topic.configs,
             len(topic.partitions),
         ):
-            yield f"topic {topic.name} has changed since the restore point: the next tier run updates it"
+            yield (
+                f"topic {topic.name} has changed since the restore point: the next tier run writes a "
+                "new restore point"
+            )
 
 
 def compare(living: Ports, copied: Ports, one: RestoredPartition, deep: bool) -> DrillRow:
@@ -150,13 +156,13 @@ def compare(living: Ports, copied: Ports, one: RestoredPartition, deep: bool) ->
     end = after.positions.high_watermark
     if end > before.positions.log_end:
         raise CorruptionError(
-            f"the remote log ends at offset {end}, but the leader's log already at {before.positions.log_end}"
+            f"the remote log ends at offset {end}, but the leader's log ends at offset {before.positions.log_end}"
         )
     has_records = one.log_start < one.log_end
     if has_records and (found := _below(after, end)) != (wanted := _below(before, end)):
         raise CorruptionError(
-            f"the leader epochs below offset {end} are {found.to_json().decode()}, but in the running cluster "
-            f"{wanted.to_json().decode()}"
+            f"the leader epochs below offset {end} are {found.to_json().decode()}, but in the "
+            f"running cluster they are {wanted.to_json().decode()}"
         )
     if has_records and end == before.leader.log.log_end:
         states = [
@@ -164,7 +170,7 @@ def compare(living: Ports, copied: Ports, one: RestoredPartition, deep: bool) ->
             for ports, state in ((living, before), (copied, after))
         ]
         if states[0] != states[1]:
-            raise CorruptionError(f"the producers at offset {end} differ from those of the running cluster")
+            raise CorruptionError(f"the producer states at offset {end} differ from those of the running cluster")
     start = max(before.positions.log_start, after.positions.log_start)
     compared = 0
     if start < end:
@@ -198,7 +204,7 @@ def _below(state: PartitionState, end: int) -> Lineage:
 def _same(living: Ports, copied: Ports, one: RestoredPartition, start: int, end: int) -> int:
     """The number of equal records.
 
-    Raises: CorruptionError for the first difference; errors of reading either.
+    Raises: CorruptionError for the first difference; errors of reading either cluster.
     """
     position = start
     while position < end:

@@ -1,4 +1,4 @@
-"""The requests that a restore sends and its dry run does not. The numbers were counted with stores in memory."""
+"""The requests that a restore sends, but its dry run does not. The numbers were counted with stores in memory."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from stratalog.engine.upkeep.restoring.plan import RestorePlan
 _PUTS_OF_BROKER, _GETS_OF_BROKER = 9, 14
 """Requests to check, format, register and probe a root."""
 _PER_REPLICA = 5
-"""Requests of either price per replica: to start the replica at the end of the remote log, and to list it later.
+"""The number of requests per replica, in each of the two price classes: to start the replica at the end of the
+remote log, and to list it later.
 """
 _COMMITS, _COMMITS_TO_JOIN = 6, 2
-"""The number of commits, besides one for each broker and each topic."""
+"""The number of commits, in addition to one for each broker and one for each topic."""
 _LOOKS = 11
 
 

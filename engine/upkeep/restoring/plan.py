@@ -46,7 +46,7 @@ class RestoreRow(PartitionRow, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class RestoredPartition:
-    """The log of a partition after the restore: ``[log_start, log_end)``, all of it remote."""
+    """The log of a partition after the restore: ``[log_start, log_end)``, all in the remote tier."""
 
     topic: TopicDescription
     partition: int
@@ -77,18 +77,20 @@ class RestoredPartition:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """The cluster to restore. According to the footers that were read, all of it is intact."""
+    """The cluster to restore. According to the footers that were read, everything in it is intact."""
 
     description: ClusterDescription
     topics: tuple[TopicDescription, ...]
-    """The topics, without internal ones. Leader epochs and log starts come from the remote log if it is newer."""
+    """The topics, without internal topics. Leader epochs and log starts come from the remote log if the remote log
+    is newer than the description.
+    """
     tiered: frozenset[str]
-    """Ids of the topics that have a table, or will get one."""
+    """The ids of the topics that have a table, or will get a table."""
     partitions: tuple[RestoredPartition, ...]
     notes: tuple[str, ...]
-    """Notes about losses."""
+    """Notes about what is lost."""
     failures: tuple[Failure, ...]
-    """Items that cannot be restored. If there is any such item, nothing is restored."""
+    """The items that cannot be restored. If there is any such item, nothing is restored."""
 
     def of(self, topic: TopicDescription) -> Iterator[RestoredPartition]:
         """The partitions of a topic."""
@@ -107,13 +109,14 @@ class RestorePlan:
 
 
 FAR_AHEAD = 10**15
-"""The greatest plausible distance, in offsets, of a log start from the end of the remote log: the number of
-records deleted before they were tiered. A log start beyond this distance is treated as damage, and no offset is
-derived from it.
+"""The greatest plausible number of offsets between the end of the remote log and a later log start. (The records
+in between were deleted before they were tiered.) A log start beyond this distance is treated as damage, and no
+offset is derived from it.
 """
 FAR_AHEAD_EPOCHS = 10**8
-"""The greatest plausible distance in leader epochs. Each election since the last segment was tiered adds one, and
-each restore adds ``EPOCH_GAP``."""
+"""The greatest plausible distance in leader epochs. Each election after the last segment was tiered adds 1, and
+each restore adds ``EPOCH_GAP``.
+"""
 
 _THREADS = 16
 
@@ -124,9 +127,9 @@ _TableOf = Callable[[TopicDescription, str], "DeltaTopicTable"]
 def plan_restore(
     file: ClusterFile, remote: Store, former: str, clock: Clock, key: ClusterKey | None
 ) -> RestorePlan:
-    """The plan to restore cluster ``former`` from the remote tier; the cluster of ``file`` may already have taken
-    over some of its tables. Reads every table, checks that every listed object exists, and reads the footer of the
-    last segment of every partition. With ``key``, the key of the cluster of ``file``, the description must be
+    """The plan to restore cluster ``former`` from the remote tier. The new cluster, of ``file``, may already have
+    taken over some of the tables. Reads every table, checks that every listed object exists, and reads the footer
+    of the last segment of every partition. With ``key``, the key of the new cluster, the description must be
     signed.
 
     Raises: InvalidCallError when the remote tier does not describe the cluster; CorruptionError when the
@@ -157,7 +160,7 @@ def plan_restore(
                 f"{topic.name} restarts empty: the tiered part of the former topic remains in "
                 f"{paths.topic_folder(topic.name, topic.topic_id)} of the remote tier"
                 if topic.name == OPERATIONS_TOPIC
-                else f"{topic.name} is lost, because it was only on brokers; it starts empty"
+                else f"{topic.name} is lost, because it was only on brokers; the restored topic starts empty"
             )
             continue
         try:
@@ -168,7 +171,8 @@ def plan_restore(
                 log = _load(topic, former, file.cluster_id, table_of)
             else:
                 notes.append(
-                    f"the records of {topic.name} are lost, because it was not tiered; it is restored empty"
+                    f"the records of {topic.name} are lost, because the topic was not tiered; the topic is "
+                    "restored empty"
                 )
             if config.snapshots:
                 topic = _started_at_zero(topic)
@@ -186,15 +190,15 @@ def plan_restore(
 
 
 def _started_at_zero(topic: TopicDescription) -> TopicDescription:
-    """The topic, with logs that start at 0. A log that starts later would need the snapshot that replaces its
-    beginning (KIP-630, "Validation of Snapshot and Log"), but only brokers hold snapshots.
+    """The topic, with logs that start at 0. A log with a later start would need the snapshot that replaces the
+    deleted records (KIP-630, "Validation of Snapshot and Log"), but only brokers hold snapshots.
     """
     partitions = tuple(one._replace(log_start_offset=0) for one in topic.partitions)
     return msgspec.structs.replace(topic, partitions=partitions)
 
 
 def _checked_config(topic: TopicDescription, description: ClusterDescription) -> TopicConfig:
-    """Check that this version accepts the configs; a key of a later version is refused. Raises:
+    """Check that this version accepts the configs. A config key of a later version is refused. Raises:
     InvalidConfigError.
     """
     what = f"topic {topic.name!r}"
@@ -251,7 +255,7 @@ def _partition(
     segments: tuple[RemoteSegment, ...],
     state: AuxiliaryState | None,
 ) -> RestoredPartition:
-    """One partition. Since the description was written, the log start may have grown, and segments may have been
+    """One partition. After the description was written, the log start may have grown, and segments may have been
     deleted.
 
     Raises: CorruptionError if offsets or epochs are implausibly far ahead of the remote log.
@@ -267,7 +271,8 @@ def _partition(
     ):
         raise CorruptionError(
             f"{topic.name}-{number} is described with leader epoch {epoch} and log start offset {log_start}, "
-            f"but its remote log has epoch {known} and ends at {0 if state is None else state.offset}: "
-            "stratalog did not write that; delete this restore point, so that the previous one is used"
+            f"but its remote log has epoch {known} and ends at "
+            f"{0 if state is None else state.offset}: stratalog did not write this restore point; "
+            "delete it, so that the previous one is used"
         )
     return RestoredPartition(topic, number, log_start, end, epoch, segments)

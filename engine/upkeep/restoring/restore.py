@@ -1,13 +1,13 @@
 """Restore: restores a cluster to empty brokers, from the remote tier alone.
 
 1. Read the description of the former cluster, its tables, and the last segment of every partition. If anything is
-   wrong, the restore ends here without having changed anything.
+   wrong, the restore ends here and has changed nothing.
 2. Format the brokers as a new cluster, with its own id.
-3. Write the description of the new cluster. If everything is lost between two of these steps, the new cluster can
-   then itself be restored.
+3. Write the description of the new cluster. If all brokers are lost after this step, the new cluster can itself be
+   restored.
 4. Hand the tables over to the new cluster. From now on, the former cluster cannot commit to them.
-5. Commit the configs and the topics. Topics keep their ids; they get leader epochs far above the known ones, and
-   no leaders.
+5. Commit the configs and the topics. Topics keep their ids. Their partitions get leader epochs far above the known
+   epochs, and no leaders.
 6. Elect leaders uncleanly. On each leader the log begins at the *current* end of the remote log, with the remote
    log's leader epochs and producers (``candidates``). Followers then copy from their leaders.
 
@@ -15,9 +15,9 @@ Every step can be repeated: run an interrupted restore again.
 
 The new cluster has another id because the cluster id in the properties of a table fences the former cluster
 (``stratalog.tiering.delta_table``). Topics keep their ids because a table, its folder and its files belong to a
-topic id, and the history continues in them. All tiered records are restored, and all are below the high watermark.
-Everything else is lost, including everything that only brokers hold: offsets of consumer groups, the state of
-transactions, records of topics that are not tiered, and snapshots.
+topic id, and the history continues in the same table. All tiered records are restored, and are below the high
+watermark. Everything that only brokers hold is lost: offsets of consumer groups, the state of transactions,
+records of topics that are not tiered, and snapshots.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dataclasses import replace
 
 import msgspec
 
-from stratalog.engine.brokers.bring_up import plan_format
+from stratalog.engine.brokers.bring_up import check_log_not_lost, plan_format
 from stratalog.engine.config.cluster_file import ClusterFile
 from stratalog.engine.config.settings import topic_config
 from stratalog.engine.driver.execution import Execution, measured
@@ -63,6 +63,7 @@ def restore(
     file: ClusterFile,
     former: str,
     heir: Callable[[], Ports],
+    open_heir: Callable[[], Ports],
     around: Callable[[Ports, Callable[[], Report]], Report],
     *,
     opener: OpenStore,
@@ -70,16 +71,17 @@ def restore(
     key: ClusterKey | None,
     dry_run: bool,
 ) -> Report:
-    """Run all steps: the brokers of ``file``, which ``heir`` formats, replace cluster ``former``. ``around`` is
-    called with a function that does everything after the formatting, and must call it. If a topic cannot be
-    restored, the report has a failure, and nothing is changed.
+    """Run all steps: the brokers of ``file``, which ``heir`` formats, replace cluster ``former``. ``around`` gets
+    a function that does everything after the formatting, and must call this function. A dry run reads brokers
+    that are already formatted through ``open_heir``. If a topic cannot be restored, the report has a failure, and
+    nothing is changed.
 
-    Raises: InvalidCallError for wrong arguments; see ``plan_restore``; errors of ``heir``.
+    Raises: InvalidCallError for wrong arguments; see ``plan_restore``; errors of ``heir`` and ``open_heir``.
     """
     if former == file.cluster_id:
         raise InvalidCallError(
-            f"cluster file {file.path}: the restored cluster needs an id other than {former!r}, so that the "
-            "remote tier can distinguish the two clusters"
+            f"cluster file {file.path}: the restored cluster needs an id other than {former!r}, so "
+            "that the two clusters can be distinguished in the remote tier"
         )
     if file.remote is None:
         raise InvalidCallError(
@@ -90,6 +92,9 @@ def restore(
         sends = Planned(_storage(file, remote, opener, clock))
         roots = plan_format(file, sends.storage.stores)
         plan = plan_restore(file, remote, former, clock, key)
+        formatted = any(row["plan"] != "format" for row in roots.rows if row["broker"] in file.voters)
+        if not roots.failures and formatted and check_log_not_lost(file, sends.storage.stores):
+            check_target(open_heir().metadata.image(), plan)
         send_restore(sends, file, plan)
         planned = _planned(plan, dry_run)
         failures = [*roots.failures, *planned.failures]
@@ -103,7 +108,7 @@ def restore(
         with measured(ports.clock, ports.storage.counts) as measure:
             check_target(ports.metadata.image(), plan)
             take_over(ports.metadata, ports.storage, ports.clock, plan, former)
-            # Plan again: commits of the former cluster belong to the history until that cluster loses the tables.
+            # Plan again, because the former cluster could still commit to the tables until they were taken over.
             latest = plan_restore(file, remote, former, clock, key)
             report = (
                 _planned(latest, False)
@@ -144,7 +149,7 @@ def restored_description(plan: RestorePlan, cluster_id: str) -> ClusterDescripti
 
 
 def check_target(image: ClusterImage, plan: RestorePlan) -> None:
-    """Check that the target cluster is empty, or holds only what an earlier attempt has restored.
+    """Check that the target cluster has no topics, except topics that an earlier attempt has restored.
 
     Raises: InvalidCallError.
     """
@@ -202,8 +207,8 @@ def bring_back(
     run.notes += [
         *plan.notes,
         *(
-            f"{topic.name} has {factors[topic.name]} replicas, not {topic.replication_factor}: the cluster has "
-            "no more brokers"
+            f"{topic.name} has {factors[topic.name]} replicas, not {topic.replication_factor}: the "
+            "cluster does not have enough brokers"
             for topic in plan.topics
             if factors[topic.name] < topic.replication_factor
         ),
@@ -212,7 +217,7 @@ def bring_back(
 
 
 def _planned(plan: RestorePlan, dry_run: bool) -> Report:
-    """The report of a restore that changes nothing, because it is a dry run or cannot succeed."""
+    """The report of a restore that changes nothing, because it is a dry run or has failures."""
     run = OperationRun("restore", dry_run, failures=[*plan.failures], notes=[*plan.notes], totals=plan.totals)
     run.add(one.row for one in plan.partitions)
     return run.report()

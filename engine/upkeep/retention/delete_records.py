@@ -1,12 +1,13 @@
 """DeleteRecords: moves the log start of a partition, as its owner requests (Kafka's Admin API; KIP-107).
 
-1. List the leaders: check that deletion is allowed, and how far each log is committed.
-2. Commit the new log start offsets, one commit for all partitions; repeat for those with a new leader.
+1. List the leaders. Check that deletion is allowed, and up to which offset each log is committed.
+2. Commit the new log start offsets, in one commit for all partitions. Repeat this for partitions with a new
+   leader.
 3. If a topic is tiered, write a description of the cluster to the remote tier, so that no restore brings deleted
    records back.
 
-Readers and followers use the new log start immediately. ``retain`` deletes whole files below it, in the remote
-tier and on the brokers, after ``file.delete.delay.ms``.
+Readers and followers use the new log start immediately. ``retain`` deletes files that are completely below the log
+start, in the remote tier and on the brokers, after ``file.delete.delay.ms``.
 
 If snapshots replace the deleted records of a log, only a snapshot may move the log start (KIP-630, "When to
 Increase the LogStartOffset"), so the call fails with POLICY_VIOLATION.
@@ -71,12 +72,12 @@ def delete_records(
     *,
     dry_run: bool = False,
 ) -> Report:
-    """Delete the records below these offsets (``HIGH_WATERMARK``: all committed records). One row per partition
-    with its low watermark, which is the offset at which its log then starts. An offset below the current log start
-    changes nothing.
+    """Delete the records below these offsets (``HIGH_WATERMARK``: all committed records). The report has one row
+    per partition, with its low watermark: the offset at which its log then starts. An offset below the current log
+    start changes nothing.
 
     Raises: PolicyViolationError, UnknownTopicOrPartitionError, OffsetOutOfRangeError beyond the high watermark,
-        InvalidCallError: nothing was changed. A leader that cannot be listed is a failure of its partition.
+    InvalidCallError; then nothing is changed. A leader that cannot be listed is a failure of its partition.
     """
     wanted = {
         (topic, whole(number, f"topic {topic!r}: partition")): _offset(offset, f"{topic}-{number}: offset")
@@ -108,7 +109,9 @@ def delete_records(
 
 
 def _offset(given: object, what: str) -> int:
-    """The offset of a position. Raises: InvalidCallError, also for a position other than the end."""
+    """The offset that the caller gave, as an int. Raises: InvalidCallError, also for a position other than the
+    end.
+    """
     if isinstance(given, OffsetSpec | str):
         if spec_of(given, what) is OffsetSpec.LATEST:
             return HIGH_WATERMARK
@@ -119,7 +122,7 @@ def _offset(given: object, what: str) -> int:
 def _starts(
     storage: Storage, image: ClusterImage, before: Mapping[TopicPartition, int]
 ) -> tuple[dict[TopicPartition, _Start], dict[TopicPartition, StratalogError]]:
-    """Step 1: the wanted log starts, and the errors of the other partitions."""
+    """Step 1. Returns the requested log starts, and the errors of all other partitions."""
     found: dict[TopicPartition, _Start] = {}
     errors: dict[TopicPartition, StratalogError] = {}
     for outcome in storage.threads.run(lambda one: _start(storage, image, one, before[one]), list(before)):
@@ -152,7 +155,7 @@ def _start(storage: Storage, image: ClusterImage, one: TopicPartition, before: i
     if not 0 <= wanted <= high_watermark:
         raise OffsetOutOfRangeError(
             f"records of {what} below offset {before} cannot be deleted: the high watermark is {high_watermark} "
-            f"(use {HIGH_WATERMARK} to delete up to it)"
+            f"(to delete all records below it, use {HIGH_WATERMARK})"
         )
     return _Start(present, LogStart(replicas.view.topic_id, partition, wanted, replicas.epoch))
 

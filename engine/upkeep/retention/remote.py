@@ -36,8 +36,8 @@ _NO_HISTORY = Lineage()
 
 def remote_parts(storage: Storage, topic: TopicImage, run: OperationRun) -> dict[int, RemoteRetention]:
     """The remote part of every partition of a tiered topic. If the store lacks an object that the table lists, the
-    topic fails. A rewrite by another program is first reverted, and noted, because otherwise a Delta VACUUM may
-    delete objects on which the brokers are about to rely.
+    topic has a failure in the report. A rewrite by another program is first reverted, with a note: otherwise a
+    Delta VACUUM might delete objects on which brokers are about to rely.
 
     Raises: see ``DeltaTopicTable.undo_rewrites``.
     """
@@ -51,8 +51,9 @@ def remote_parts(storage: Storage, topic: TopicImage, run: OperationRun) -> dict
         run.fail(
             topic.name,
             RemoteObjectMissingError(
-                f"{table.uri} lists {len(missing)} objects that are missing or have another size, first "
-                f"{min(missing)}; the brokers keep their copies, from which heal rebuilds the objects"
+                f"{table.uri} lists {len(missing)} objects that are missing or have another size; the "
+                f"first is {min(missing)}. The brokers keep their copies; heal rebuilds the objects "
+                "from them"
             ),
         )
     parts = {}
@@ -151,7 +152,7 @@ class Expiry:
         self._delete_removed(table, config)
 
     def _delete_removed(self, table: DeltaTopicTable, config: TopicConfig) -> None:
-        """Delete the removed objects whose delay is over, if the clocks agree on the time."""
+        """Delete the removed objects whose delay has passed, if the clocks agree on the time."""
         if agreed_ms(self.clock, table.remote) is not None:
             table.vacuum(config.file_delete_delay_ms)
 

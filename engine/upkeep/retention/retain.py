@@ -4,7 +4,7 @@
 2. commit the new log start offsets, in one commit for all partitions
 3. commit the removal of remote segments below the log starts, in one commit per topic; delete objects that were
    removed ``file.delete.delay.ms`` ago
-4. tasks: on every replica write the new local start, and delete files that left the log ``file.delete.delay.ms``
+4. tasks: on every replica, write the new local start, and delete files that left the log ``file.delete.delay.ms``
    ago
 
 No record is deleted from a broker before its remote copy is committed and every byte of that copy has been read
@@ -74,10 +74,10 @@ def retain(
     dry_run: bool = False,
     since: LookMark | None = None,
 ) -> Report:
-    """Apply retention to the topics (None: all; only the partitions in ``only``, if given). Files without a
-    partition are left to ``vacuum``. Before a broker relies on a remote segment, the segment is read. ``over`` is
-    checked after one segment per partition, and again after further ones. When ``over`` returns True, the files
-    that the unread segments would replace stay, and ``totals["cut_off"]`` is the number of unfinished partitions.
+    """Apply retention to the topics (None: all; only the partitions in ``only``, if given). Files that belong to
+    no partition are left to ``vacuum``. Before a broker relies on a remote segment, the segment is read. ``over``
+    is checked after one segment per partition, and then after every few segments. When ``over`` returns True, the
+    local files whose segments are unread stay, and ``totals["cut_off"]`` is the number of unfinished partitions.
     Replicas that this process has listed after ``since`` are listed again only if they have something to delete.
 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Any other error is a failure of its
@@ -90,7 +90,7 @@ def retain(
         chosen = [topic for topic, _ in asked]
         now_ms = removal_time(storage, execution.clock, image, run)
         works = _plan(storage, execution.clock, image, chosen, only, now_ms, run)
-        sound = {work.replicas.view.topic_id for work in works}  # topics that have failed are skipped below
+        sound = {work.replicas.view.topic_id for work in works}  # the steps below skip topics that have failed
         chosen = [topic for topic in chosen if topic.topic_id in sound]
         works = [replace(work, since=since) for work in works]
         wanted = _wanted(metadata, storage, execution, works, now_ms, run)
@@ -104,9 +104,8 @@ def retain(
             decided -= _commit_log_starts(metadata, storage, wanted, log_starts, run)
         image = metadata.image()
         removed = Expiry(metadata, storage, execution.clock, image, log_starts, decided, run).run(chosen)
-        again = _plan(
-            storage, execution.clock, image, chosen, only, now_ms, run.aside()
-        )  # the failures were recorded above
+        # Failures of this second plan were already recorded above.
+        again = _plan(storage, execution.clock, image, chosen, only, now_ms, run.aside())
         works = [replace(work, since=since) for work in again if work.replicas.view.key in wanted]
         done, failed = run.in_turns(drop, works, over)
         run.failures += [Failure.of(one.item, one.error) for one in failed]
@@ -119,7 +118,7 @@ def retain(
             run.failures += [Failure.of(f"{work} in the remote tier", error) for error in bad]
             if now_ms is not None and not dropped.failed and not dropped.bad and not dropped.left:
                 next_ms = min(wanted[view.key][1].next_ms, dropped.next_ms)
-                if view.key in removed:  # their objects are deleted later
+                if view.key in removed:  # the objects of removed segments are deleted later
                     next_ms = min(next_ms, now_ms + work.delay_ms)
                 until_ms += [(view, next_ms)] if next_ms else []
         if dry_run:
@@ -203,7 +202,8 @@ def _wanted(
     run: OperationRun,
 ) -> dict[TopicIdPartition, tuple[RetainWork, Wanted]]:
     """Step 1. If the remote log seems to lack records that the leader has deleted, both logs are read again,
-    because another driver may have tiered and deleted these records since the table was read."""
+    because another driver may have tiered and deleted these records after the table was read.
+    """
     found: dict[TopicIdPartition, tuple[RetainWork, Wanted]] = {}
     for last in (False, True):
         gaps: list[RetainWork] = []
@@ -230,8 +230,8 @@ def _note(work: RetainWork, wanted: Wanted, run: OperationRun) -> None:
     if wanted.ahead is not None:
         when = time_text(wanted.ahead.max_timestamp_ms)
         run.notes.append(
-            f"{work}: offsets [{wanted.ahead.start}, {wanted.ahead.end}) have a timestamp in the future, "
-            f"{when}; retention uses the time when they were written"
+            f"{work}: offsets [{wanted.ahead.start}, {wanted.ahead.end}) have a timestamp in the "
+            f"future, {when}; for these records, retention uses the time when they were written"
         )
 
 
@@ -242,7 +242,7 @@ def _commit_log_starts(
     log_starts: dict[TopicIdPartition, int],
     run: OperationRun,
 ) -> set[TopicIdPartition]:
-    """Step 2. Refused partitions leave ``log_starts``, and are returned."""
+    """Step 2. Removes refused partitions from ``log_starts``, and returns them."""
     changes = tuple(
         LogStart(*key, start, wanted[key][0].replicas.view.leader_epoch) for key, start in log_starts.items()
     )
@@ -250,7 +250,8 @@ def _commit_log_starts(
     refused = works.keys() - run.commit(metadata, AdvanceLogStart(changes), works)
     for key in refused:
         del log_starts[key]
-    if any(wanted[key][0].tiered for key in log_starts):  # a restore must not bring back records below them
+    # A restore must not bring back records below the new log starts.
+    if any(wanted[key][0].tiered for key in log_starts):
         run.failures += describe_first(metadata, storage, metadata.image())
     return refused
 
@@ -263,9 +264,9 @@ def _send(
     log_starts: Mapping[TopicIdPartition, int],
     removed: Collection[TopicIdPartition],
 ) -> None:
-    """Estimate the requests: the commit of the log starts, with a restore point if a topic is tiered; for each
-    tiered topic, the walk that finds objects to delete, and the three listings of the table's log by a commit; and
-    the new local starts.
+    """Estimate the requests. They are the commit of the log starts, with a restore point if a topic is tiered; for
+    each tiered topic, the walk that finds objects to delete, and a commit's three listings of the table's log; and
+    the writes of the new local starts.
     """
     tiered = {topic.topic_id for topic in topics if topic_config_of(image, topic).remote_storage_enable}
     if log_starts:

@@ -1,14 +1,15 @@
 """Sweep: deletes folders that do not belong to any replica in the metadata.
 
 These are folders of deleted topics, of reassigned replicas, and of former incarnations of a root. A replica's
-folder is *closed* before it is emptied. Otherwise a zombie whose view says that this replica leads would find an
-empty log, take over its own epoch a second time, and copy a second history of that epoch to followers that both
-views have in common. To close a folder, one small file is written: the lineage of an epoch above all others, which
-shows every driver that its view is outdated. This file stays until the topic is deleted.
+folder is *closed* before it is emptied. Otherwise a zombie whose view still has this replica as leader would find
+an empty log, and take over the view's epoch a second time. The zombie would then copy a second history of that
+epoch to followers that both views have in common. To close a folder, one small file is written: the lineage of an
+epoch above all leader epochs. This file shows every driver that its view is outdated, and stays until the topic is
+deleted.
 
-Files of a former replica with another history than the leader's may be the only copy of acknowledged records. They
-stay until ``file.delete.delay.ms`` have passed since the folder was closed, and as long as no leader can show its
-history (``stratalog.engine.replicas.former``).
+Files of a former replica whose history differs from the leader's may be the only copy of acknowledged records.
+Such files stay until ``file.delete.delay.ms`` have passed since the folder was closed. They also stay while the
+leader's history cannot be read (``stratalog.engine.replicas.former``).
 
 Foreign files outside the product's folders, or inside owned folders, stay. Links, FIFOs and other special files
 stay everywhere, and are reported because they may block an operation.
@@ -42,12 +43,12 @@ _NAMED = 5
 def sweep_roots(
     metadata: MetadataClient, storage: Storage, clock: Clock, run: OperationRun, *, older_than_ms: int = _DAY_MS
 ) -> int:
-    """Delete files in folders without an owner; returns their number. A root that cannot be listed, or a folder
-    that cannot be swept, is a failure. Temporary files that a crash has left are deleted if they are older than
-    ``older_than_ms``.
+    """Delete files in folders without an owner; returns the number of files. A root that cannot be listed, or a
+    folder that cannot be swept, is a failure. Temporary files that a crash has left are deleted if they are older
+    than ``older_than_ms``.
 
-    The roots are listed before the metadata is read. Writers learn of a folder from the metadata, so no writer
-    will write to a listed folder that has no owner in the later metadata.
+    The roots are listed before the metadata is read. Writers get the names of folders from the metadata. So if a
+    listed folder has no owner in the later metadata, no writer will write to it.
     """
     seen: dict[int, Sequence[StoredObject]] = {}
     for broker_id, store in storage.stores.items():
@@ -72,9 +73,9 @@ def sweep_roots(
         try:
             found = read_broker_file(store)
             if registered is None or found is None or found.directory_id != registered.directory_id:
-                continue  # about to be registered, or missing: this driver must not delete anything
+                continue  # the root is about to be registered, or missing: this driver must not delete there
             if broker_id in replaced:
-                continue  # an earlier incarnation may have left the only copy of a partition
+                continue  # an earlier incarnation may have the only copy of a partition
             kept = {
                 paths.voter_path(registered.directory_id),
                 *(
@@ -135,8 +136,8 @@ def _needed(
     names: Sequence[str],
     run: OperationRun,
 ) -> set[str]:
-    """The files that stay in a folder without an owner: data files of a former replica whose records are not known
-    to be in the log.
+    """The files that stay in a folder without an owner: data files of a former replica that may have records which
+    the log lacks.
     """
     replica = former_replica(storage, image, broker_id, folder)
     data = {name for name in names if isinstance(parse_name(paths.base_name(name)), DataName)}
@@ -150,7 +151,7 @@ def _needed(
         listing = leader.list()
         lineage = leader.lineage(listing)
         if lineage.latest_epoch != view.leader_epoch:
-            return data  # a take-over decides where the history continues
+            return data  # the pending take-over decides where the history continues
         delay_ms = topic_config_of(image, image.topics[replica.topic_id]).file_delete_delay_ms
         lost = truncated_in(replica, lineage, listing.joined_ms)
     except StratalogError as error:
@@ -164,8 +165,9 @@ def _needed(
 def _sweep_folder(
     store: Store, folder: str, names: Sequence[str], needed: Collection[str], image: ClusterImage, dry_run: bool
 ) -> int:
-    """Delete the files of a folder except the ``needed`` ones; returns their number. If its topic exists, the
-    folder is closed first."""
+    """Delete the files of a folder except the ``needed`` files; returns the number of deleted files. If the
+    folder's topic still exists, the folder is closed first.
+    """
     closed = paths.join(folder, str(CLOSED))
     topic = paths.parse_topic_folder(paths.base_name(paths.folder_of(folder)))
     alive = topic is not None and topic[1] in image.topics

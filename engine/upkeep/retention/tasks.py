@@ -1,19 +1,20 @@
-"""The tasks of retain, one per partition: find where its log should start, and which files its replicas delete.
+"""The tasks of retain, one per partition: find the offset at which the partition's log should start, and delete
+files of its replicas.
 
-A broker may delete a record that no retention has expired only if:
+A broker may delete a record that total retention keeps only if:
 
 * its segment is in the remote table, and belongs to the history of this replica
 * a walk made after the table was read shows that the store has the object with its size
-* this process has read all bytes of that object, and their checksum is the one computed when they were written;
-  the same object need not be read again
+* this process has read all bytes of that object, and their checksum equals the checksum computed when they were
+  written; the same object need not be read again
 
-So a segment is read once for all replicas of its partition, when logs begin to rely on it. A driver that has not
-read the segment reads it once more when the files are finally deleted, ``file.delete.delay.ms`` later.
+So a segment is read once for all replicas of its partition, before their logs begin to rely on it. The local files
+are deleted ``file.delete.delay.ms`` later; a driver that has not read the segment yet then reads it again.
 
-Before a replica deletes files that a merge has replaced, all of the merged segment is read on that replica.
+Before a replica deletes files that a merge has replaced, all bytes of the merged segment are read on that replica.
 
-A damaged file is reported. The files that it would replace stay, so that ``heal`` can rebuild the damaged file
-from them.
+A damaged file is reported. The files that the damaged file would replace stay, so that ``heal`` can rebuild the
+damaged file from them.
 """
 
 from __future__ import annotations
@@ -66,13 +67,16 @@ class RemoteRetention:
     listed: tuple[RemoteSegment, ...]
     """The segments in the table."""
     objects: tuple[StoredObject, ...]
-    """The listed segments, starting with the first, whose objects the store has with their size."""
+    """The objects of the listed segments, from the first segment up to the first whose object is missing or has
+    another size.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class RetainWork(BoundedWork):
-    """One partition: its replicas, limits, and remote part. ``most`` is the number of further remote segments on
-    which each replica may begin to rely."""
+    """One partition: its replicas, limits, and remote part. ``most`` is the number of additional remote segments
+    on which each replica may begin to rely.
+    """
 
     total: RetentionLimits
     local: RetentionLimits
@@ -97,7 +101,8 @@ class RetainWork(BoundedWork):
 
     def safe(self, log: ReplicaLog) -> tuple[RemoteSegment, ...]:
         """The remote segments, starting with the first, that are in the store and belong to this log's history.
-        The first one must begin no later than the log."""
+        Empty if the first of them begins after the start of the log.
+        """
         if self.remote is None:
             return ()
         found = agreeing(self.remote.listed[: len(self.remote.objects)], log.lineage)
@@ -128,7 +133,7 @@ class Dropped:
     local_starts: tuple[tuple[int, int], ...]
     """The current local start offset, by broker."""
     deleted: int
-    """The number of deleted data files, without registers."""
+    """The number of deleted data files; registers are not included."""
     deleted_bytes: int
     failed: tuple[tuple[str, StratalogError], ...]
     """The failed items, with the errors."""
@@ -137,9 +142,9 @@ class Dropped:
     next_ms: int = FOREVER_MS
     """The time (ms) before which nothing more is deleted unless the replicas change."""
     left: bool = False
-    """Whether a replica may delete more if it relies on further segments."""
+    """Whether a replica may delete more once it relies on more segments."""
     why: str | None = None
-    """The reason why the last replica has deleted nothing, if it differs from the reason in ``Wanted``."""
+    """The reason why nothing was deleted on the last replica, if it differs from the reason in ``Wanted``."""
     moves: int = 0
     """The number of replicas whose local start moves."""
 
@@ -162,8 +167,8 @@ class Dropped:
 def wanted_log_start(work: RetainWork) -> Wanted:
     """The task of step 1.
 
-    Raises: LogGapError when the leader has deleted records that the remote table does not list, whether
-    temporarily or permanently; see ``Replica.log``.
+    Raises: LogGapError when the leader has deleted records that the remote table does not list, which may be a
+    temporary state; see ``Replica.log``.
     """
     if work.since is not None:
         with suppress(StratalogError):  # the next listing reports the error
@@ -207,7 +212,7 @@ def _check_gap(work: RetainWork, log: ReplicaLog, remote: tuple[RemoteSegment, .
 
 
 def local_extents(replica: Replica, log: ReplicaLog, limits: RetentionLimits) -> list[LogFile]:
-    """The files of a replica's log; their timestamps are read only if a limit requires it."""
+    """The files of a replica's log. The timestamps of records are read only if a limit requires them."""
 
     def latest_ms(link: Link) -> int:
         return 0 if limits.retention_ms == UNLIMITED else replica.footer(link.file).latest_ms
@@ -225,7 +230,7 @@ def local_extents(replica: Replica, log: ReplicaLog, limits: RetentionLimits) ->
 
 
 def drop(work: RetainWork) -> Dropped:
-    """The task of step 4, for every replica whose root can be reached."""
+    """The task of step 4, for every replica whose broker is not fenced."""
     dropping = _Dropping(work)
     for broker in work.replicas.view.replicas:
         if not work.replicas.view.brokers[broker].fenced:
@@ -311,9 +316,9 @@ class _Dropping:
         self.deleted_bytes += sum(gone)
 
     def _log(self, replica: Replica) -> tuple[ReplicaLog, int | None]:
-        """The current log, and the current time for deleting files (None: unknown). If the log was listed after
-        ``since``, and only superseded high watermarks can be deleted now, returns that earlier log: superseded
-        high watermarks stay superseded, whatever has changed since.
+        """The current log, and the current time for deleting files (None: unknown). If the log was already listed
+        after ``since``, and only superseded high watermarks can be deleted now, returns the log of that listing: a
+        superseded high watermark stays superseded, whatever else has changed.
         """
         work = self.work
         if work.since is not None and not work.tiered and not work.snapshots:
@@ -333,7 +338,7 @@ class _Dropping:
         if not work.tiered:
             return log_start
         safe = work.safe(log)
-        # The last file stays for readers of the log's end, unless something other than the size limit expires it.
+        # The last file stays for readers of the log's end, unless the time limit expires it.
         at_least = RetentionLimits(work.local.retention_ms, work.local.retention_bytes or 1)
         extents = local_extents(replica, log, work.local)
         now_ms = work.clock.now_ms() if work.now_ms is None else work.now_ms
@@ -346,18 +351,21 @@ class _Dropping:
         return max(min(by_limits, safe[-1].next_offset if safe else 0), log_start)
 
     def _snapshot_end(self, replica: Replica, log: ReplicaLog) -> int:
-        """The end of the greatest intact snapshot of the replica, which replaces that part of its log; damaged
-        ones are reported."""
+        """The local start that the replica's greatest intact snapshot permits, because the snapshot replaces the
+        log below its end. Damaged snapshots are reported.
+        """
         usable = usable_snapshot(replica, log)
         for _, error in usable.damaged:
-            named = CorruptSegmentError(f"{error}; the log that it would replace remains: take a snapshot")
+            named = CorruptSegmentError(
+                f"{error}; the part of the log that the snapshot would replace remains: take a new snapshot"
+            )
             self.failed.append((f"{self.work} on broker {replica.broker_id}", named))
         held = [] if usable.snapshot is None else [usable.snapshot.snapshot_id]
         return follower_start_offset(log.local_start, self.work.replicas.view.log_start_offset, held)
 
     def _deletable(self, replica: Replica, log: ReplicaLog, now_ms: int) -> list[str]:
-        """The files whose delay is over. Files stay if the only other copy of their records, in the remote tier or
-        in a snapshot, is now missing or damaged.
+        """The files whose delay has passed. A file stays if the only other copy of its records, in the remote tier
+        or in a snapshot, is now missing or damaged.
         """
         work, log_start = self.work, self.work.replicas.view.log_start_offset
         names = removable(log, now_ms, work.delay_ms, work.replicas.epoch)
@@ -370,7 +378,7 @@ class _Dropping:
             name: max(of.base_offset, log_start)
             for name, of in parsed.items()
             if isinstance(of, DataName)
-            and of.base_offset < log.local_start  # any other file is hidden, or belongs to another history
+            and of.base_offset < log.local_start  # later files are hidden, or belong to another history
         }
         if not begins:
             return names
@@ -378,37 +386,36 @@ class _Dropping:
         held_from = log.local_start
         if safe and safe[-1].next_offset >= log.local_start:
             needed = [s for s in safe if s.next_offset > first and s.base_offset < log.local_start]
-            doubtful = [
-                s.next_offset for s in reversed(needed) if not self._is_sound(s)
-            ]  # the last files are kept from deletion first
+            doubtful = [s.next_offset for s in reversed(needed) if not self._is_sound(s)]
             held_from = max([safe[0].base_offset, *doubtful])
         free = [name for name in names if name not in begins or begins[name] >= held_from]
-        if len(free) < len(names):  # they stay until the remote tier is complete again
+        if len(free) < len(names):  # the remaining files stay until the remote tier is complete again
             self.next_ms = 0
         return free
 
     def _beside_snapshot(self, replica: Replica, log: ReplicaLog, names: list[str]) -> list[str]:
-        """The names without the files below the local start, if the snapshot that replaced them is no longer
-        intact."""
+        """The names of the files to delete. Files below the local start are left out if no intact snapshot
+        replaces them.
+        """
         parsed = {name: parse_name(name) for name in names}
         below = {
             name for name, of in parsed.items() if isinstance(of, DataName) and of.base_offset < log.local_start
         }
         newest = newest_id(log)
         if not below or newest is None or newest.end_offset < log.local_start:
-            return names  # otherwise retention moved the start before the topic had this policy
+            return names  # retention moved the start before the topic had this policy
         held = latest_snapshot(replica, log)
         if held is not None and held.snapshot_id.end_offset >= log.local_start:
             return names
         error = CorruptSegmentError(
-            f"{replica}: no intact snapshot covers the records below offset {log.local_start}, so their files "
-            "remain: take a snapshot"
+            f"{replica}: no intact snapshot covers the records below offset {log.local_start}, so "
+            "the files of these records remain: take a snapshot"
         )
         self.failed.append((f"{self.work} on broker {replica.broker_id}", error))
         return [name for name in names if name not in below]
 
     def _relied_upon(self, log: ReplicaLog, wanted: int) -> int:
-        """The greatest offset up to ``wanted`` below which the remote copy is reliable."""
+        """The greatest offset, at most ``wanted``, below which the remote copies are reliable."""
         begin = max(log.local_start, self.work.replicas.view.log_start_offset)
         needed = [s for s in self.work.safe(log) if s.next_offset > begin and s.base_offset < wanted]
         for count, segment in enumerate(needed):

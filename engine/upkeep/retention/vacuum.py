@@ -1,20 +1,21 @@
 """Vacuum: deletes files that are no longer needed, in the remote tier and on the brokers.
 
-1. walk through the whole remote tier, once; then read the metadata
-2. for each topic, read its table, and find the litter in its folder (``stratalog.tiering.remote_objects``); use
-   the leader's lineage if only a lineage can decide
-3. read the table once more; keep the objects that it now lists, and delete the rest in bulk
+1. walk through the remote tier once; then read the metadata
+2. for each topic, read its table, and find the litter in its folder (``stratalog.tiering.remote_objects``); read
+   the leader's lineage only if it is needed to decide
+3. read the table once more; keep the objects that the table lists now, and delete the rest in bulk
 4. delete the folders of deleted topics, if the folders are marked as deleted (``topics.delete_topic``)
 5. in every store, delete temporary files, probes and unfinished uploads that are a day old; on brokers, delete
    folders without an owner
-6. clean the tables of snapshots (``stratalog.tiering.snapshot_table``): delete unused files, tables of topics that
-   have disabled them, and tables of deleted topics
+6. clean the tables of snapshots (``stratalog.tiering.snapshot_table``): delete unused files, tables of topics
+   whose snapshot table was disabled, and tables of deleted topics
 7. bring outdated Iceberg tables up to date, and expire their old snapshots
 8. clean the logs of the tables: delete entries that a checkpoint replaces and that are older than their retention
 
-An unmarked folder of an unknown topic stays, and is reported: either an operator kept the remote log of a topic,
-or the remote tier is shared. Ages are measured with the clock of the storage that holds the objects. If this clock
-and the clock of this machine disagree, nothing is deleted in that storage (``stratalog.partitions.agreed_time``).
+A folder of an unknown topic stays if it is not marked as deleted, and is reported: either an operator kept the
+remote log of a topic, or another cluster shares the remote tier. Ages are measured with the clock of the storage
+that holds the objects. If this clock and the clock of this machine disagree, nothing is deleted in that storage
+(``stratalog.partitions.agreed_time``).
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ def vacuum(
     older_than_ms: int = DAY_MS,
     dry_run: bool = False,
 ) -> Report:
-    """Delete the litter of these topics, or (None) everywhere. ``older_than_ms``: the minimum age of a never
-    committed upload to be deleted.
+    """Delete the litter of these topics, or (None) everywhere. ``older_than_ms``: the minimum age at which an
+    upload that was never committed is deleted.
 
     Raises: UnknownTopicOrPartitionError; anything that cannot be listed or deleted is a failure in the report.
     """
@@ -82,7 +83,7 @@ def vacuum(
                 run.fail("remote tier", error)
         if topics is None:
             work.brokers()
-        if dry_run:  # deletes are free, but a table that is deleted as a whole is first listed again
+        if dry_run:  # deletes are free, but before a complete table is deleted, it is listed again
             tables = sum(row["why"] in (SWITCHED_OFF, DELETED_TOPIC) for row in run.rows)
             sends.send(storage.remote, puts=tables)
             run.estimate = sends.estimate()
@@ -104,12 +105,11 @@ class _Vacuum:
         """Steps 1 to 4, and 6 to 8."""
         now_ms = agreed_ms(self.clock, remote)
         if now_ms is None:
-            remote.list(
-                paths.descriptions_path(self.storage.file.cluster_id)
-            )  # fails here if the remote tier is unreachable
+            # Fails if the remote tier is unreachable.
+            remote.list(paths.descriptions_path(self.storage.file.cluster_id))
             self.run.notes.append(
-                "remote tier: it reports no time, or one that differs from this machine's clock, so nothing is "
-                "deleted there"
+                "remote tier: it reports no time, or its time differs from this machine's clock, so "
+                "nothing is deleted there"
             )
             return
         folders, beside = self._walk(remote, names)
@@ -140,8 +140,9 @@ class _Vacuum:
     def _walk(
         self, remote: Store, names: Sequence[str] | None
     ) -> tuple[dict[str, list[StoredObject]], list[StoredObject]]:
-        """The objects by top folder, and the objects in no folder; all objects, or those in the folders of these
-        topics. Anything other than a file is a failure."""
+        """Walk all objects, or the objects in the folders of these topics. Returns the objects by top folder, and
+        the objects outside of folders. An object that is not a file is a failure.
+        """
         if names is None:
             objects = remote.walk("")
         else:
@@ -221,7 +222,9 @@ class _Vacuum:
     def _deleted_topic(
         self, folder: str, name: str, topic_id: str, seen: Sequence[StoredObject], now_ms: int
     ) -> None:
-        """Step 4. If there is no table, a tier run after the deletion has left uploads."""
+        """Step 4. If there is no table, the objects are uploads of a tier run that was still active after the
+        deletion.
+        """
         gone = TopicImage(name=name, topic_id=topic_id, key_schema=None, value_schema=None)
         table = self.storage.remote_table(gone)
         marked = table.is_marked_deleted()
@@ -289,10 +292,9 @@ def doomed_in(
     clean_before_ms: int,
     dry_run: bool,
 ) -> tuple[str, Sequence[StoredObject]] | None:
-    """The objects to delete in one table's folder, and the reason. Unless ``dry_run``, a table that must be
-    deleted as a whole is already deleted here. None if the folder does not belong to a table, or was kept. A file
-    that was never listed is deleted if it was made before ``before_ms``; a log with entries from before
-    ``clean_before_ms`` is cleaned.
+    """The objects to delete in one table's folder, and the reason. They are deleted here, unless ``dry_run``. None
+    if the folder does not belong to a table, or is kept. A file that was never listed is deleted if it was made
+    before ``before_ms``. The table's log is cleaned if it has entries from before ``clean_before_ms``.
 
     Raises: StorageError kinds; see ``SnapshotTable.load``.
     """

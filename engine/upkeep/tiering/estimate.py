@@ -1,4 +1,4 @@
-"""The requests that a tier run sends and its dry run does not. The numbers were counted with stores in memory."""
+"""The requests that a tier run sends, but its dry run does not. The numbers were counted with stores in memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stratalog.partitions.parquet_decoding import TAIL_BYTES
 from stratalog.partitions.store import Store
 
 _WALKS_OF_LOG = 3
-"""Listings of a table's log by a commit."""
+"""The number of listings of a table's log by one commit."""
 _WALKS_TO_CREATE = 3
 
 
@@ -37,12 +37,12 @@ def send_uploads(sends: Planned, image: ClusterImage, parts: Sequence[PartitionT
 
 
 def _send_upload(sends: Planned, remote: Store, of: TopicTiering, leader: Store, run: Run) -> None:
-    """Add the requests of one upload: the object is looked up before and after the upload, and its footer is read
-    after it.
+    """Add the requests of one upload. The object is looked up before and after the upload; then its footer is
+    read.
     """
     size = run.size_bytes
     sends.send(remote, gets=3, moved_bytes=size + min(size, TAIL_BYTES))
-    if run.is_segment:  # the footer, the bytes, and a check that it is still the same object
+    if run.is_segment:  # the footer, the bytes, and a check that the file is still the same object
         puts, gets = copies(size)
         sends.send(remote, puts=puts)
         sends.send(leader, gets=2 + gets, moved_bytes=size + min(size, TAIL_BYTES))

@@ -1,6 +1,6 @@
-"""The Iceberg tables of topics with ``remote.iceberg.table``, which follow their remote logs
-(``stratalog.tiering.iceberg_table``). Every change of a remote log updates them; ``vacuum`` updates the tables of
-all topics, in case an earlier run died before it updated them.
+"""Updates the Iceberg tables of topics with ``remote.iceberg.table`` (``stratalog.tiering.iceberg_table``). After
+every change of a remote log, its Iceberg table is updated. ``vacuum`` updates the tables of all topics, in case an
+earlier run died before the update.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ def follow(
     metadata: MetadataClient, storage: Storage, topic: TopicImage, config: TopicConfig, run: OperationRun
 ) -> bool:
     """Update the Iceberg table of a topic, if the topic has one, to match the remote log. Returns whether the
-    table was outdated. An error is a failure of the table, and stops nothing else."""
+    table was outdated. An error is a failure of the table in the report; the run continues.
+    """
     name = config.remote_iceberg_table
     if not name or run.dry_run:
         return False

@@ -1,12 +1,12 @@
-"""Restore points: descriptions of the cluster in the remote tier. The cluster can be restored from the remote tier
-alone.
+"""Restore points: descriptions of the cluster in the remote tier. With them, the cluster can be restored from the
+remote tier alone.
 
 A description is written before a tier run commits anything, so every table belongs to a described topic. If
-nothing has changed since the last description, this costs one listing. Descriptions are created exclusively under
-``<metadata offset>.<digest>``, and are never changed. Drivers that see the metadata at the same offset write the
-same bytes. The description with the greatest offset is used, so a late driver's description has no effect.
-Descriptions are not part of the tables: one object describes all topics at one offset, including topics without
-tiered records.
+nothing has changed since the last description, the check costs one listing. Descriptions are created exclusively
+under ``<metadata offset>.<digest>``, and are never changed. Drivers that see the metadata at the same offset write
+the same bytes. A restore uses the description with the greatest offset, so a late driver's description has no
+effect. Descriptions are not part of the tables: one object describes all topics at one offset, including topics
+without tiered records.
 """
 
 from __future__ import annotations
@@ -39,14 +39,17 @@ KEPT = 3
 def describe_first(
     metadata: MetadataClient, storage: Storage, image: ClusterImage, *, dry_run: bool = False
 ) -> list[Failure]:
-    """Before anything is committed to a table, write the cluster's description if it has changed. If writing
-    fails, the report has a failure, but tiering continues. A dry run only checks that this process has the key."""
+    """Write the cluster's description if it has changed; called before anything is committed to a table. If the
+    write fails, the report has a failure, but tiering continues. A dry run only checks that this process has the
+    key.
+    """
     remote = storage.remote_store("restore points are kept in the remote tier")
     try:
         if metadata.lacks_key:
             raise ClusterKeyError(
-                f"cluster {image.cluster_id!r} is signed, but this process does not have its key: its restore "
-                "point would be refused; set STRATALOG_CLUSTER_KEY, or use --cluster-key-file"
+                f"cluster {image.cluster_id!r} is signed, but this process does not have its key: a restore "
+                "would refuse the restore point; set STRATALOG_CLUSTER_KEY, or use "
+                "--cluster-key-file"
             )
         if dry_run:
             return []
@@ -65,11 +68,11 @@ def write_description(
     key: ClusterKey | None = None,
     committed: Callable[[], int] | None = None,
 ) -> bool:
-    """Write the description at a metadata offset, signed with ``key``, unless the latest description is as new, or
-    equal. ``committed`` reads the current end of the metadata; by default that is ``offset``.
+    """Write the description at a metadata offset, signed with ``key``, unless the latest description is at least
+    as new, or equal. ``committed`` reads the current end of the metadata; without it, the end is ``offset``.
 
     Raises: CorruptionError if a later description describes metadata that was never committed, UnsignedError if a
-    later description lacks the key's tag. In both cases the new description is written.
+    later description lacks the key's tag. In both cases the new description is written nevertheless.
     """
     cluster_id = description.cluster_id
     present, strange = _listed(remote, cluster_id), None
@@ -95,8 +98,8 @@ def write_description(
 def _check_ours(
     remote: Store, cluster_id: str, latest: tuple[int, str], committed: int, key: ClusterKey | None
 ) -> None:
-    """Check that the latest description, which was listed before ``committed`` was read, may come from a driver
-    that has read more of the metadata.
+    """Check that the latest description can come from a driver that has read a later state of the metadata. The
+    description was listed before ``committed`` was read.
 
     Raises: CorruptionError, UnsignedError.
     """
@@ -105,9 +108,10 @@ def _check_ours(
     if latest[0] > committed:
         what = remote.uri_of(paths.description_path(cluster_id, *latest))
         raise CorruptionError(
-            f"{what} has metadata offset {latest[0]}, but the metadata ends at {committed}: the metadata was "
-            "restored to an older state, or stratalog did not write this file. Delete this file; otherwise a "
-            "restore uses it as the latest description of the cluster"
+            f"{what} has metadata offset {latest[0]}, but the metadata ends at {committed}: either "
+            "the metadata was restored to an older state, or stratalog did not write this file. "
+            "Delete this file; otherwise a restore uses it as the latest description of the "
+            "cluster"
         )
 
 
@@ -118,15 +122,16 @@ def _signed(description: ClusterDescription, offset: int, key: ClusterKey | None
 def read_description(remote: Store, cluster_id: str, key: ClusterKey | None = None) -> ClusterDescription:
     """The latest description of a cluster. With ``key``, the cluster's key, the description must be signed.
 
-    Raises: InvalidCallError for a cluster without a description, naming the clusters that have one;
-        CorruptionError when it is damaged, UnsignedError; StorageError kinds.
+    Raises: InvalidCallError for a cluster without a description, with the names of the clusters that have one;
+    CorruptionError when the description is damaged, UnsignedError; StorageError kinds.
     """
     present = _listed(remote, cluster_id)
     if not present:
         known = sorted({stored.name.split("/")[1] for stored in remote.list(paths.DESCRIPTIONS)})
-        there = f"it has those of {', '.join(known)}" if known else "it has none"
+        there = f"it has restore points of {', '.join(known)}" if known else "it has none"
         raise InvalidCallError(
-            f"{remote.uri} has no restore point of cluster {cluster_id!r}: {there}. The job tier writes them"
+            f"{remote.uri} has no restore point of cluster {cluster_id!r}: {there}. The job tier "
+            "writes restore points"
         )
     return _read(remote, cluster_id, *present[-1], key)
 
@@ -144,8 +149,8 @@ def _read(
     found = decode(body, what)
     if digest(data) != expected or found.cluster_id != cluster_id:
         raise CorruptionError(
-            f"{what} is damaged, or stratalog did not write it: its name does not match its content. Delete "
-            "it, so that the previous one is used"
+            f"{what} is damaged, or stratalog did not write it: its name does not match its "
+            "content. Delete this file, so that the previous restore point is used"
         )
     return found
 

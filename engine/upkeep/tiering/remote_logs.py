@@ -1,9 +1,10 @@
-"""Reads several topics from the remote tier at the same time. If the remote tier is down, does not wait for each
-topic.
+"""Reads several topics from the remote tier at the same time, without a wait for each topic if the remote tier is
+down.
 
-While the remote tier is down, each request takes a full deadline with all its retries. Topics are requested in
-waves; if a whole wave fails with transient errors, the rest is not requested. So a run over thousands of topics
-detects an outage in the time of one request, and a few topics with a bad remote log do not stop the others.
+While the remote tier is down, each request, with its retries, takes as long as the deadline allows. Topics are
+requested in waves; if all topics of a wave fail with transient errors, the rest is not requested. So a run over
+thousands of topics detects an outage in the time of one request, and a few topics with a bad remote log do not
+stop the others.
 """
 
 from __future__ import annotations

@@ -35,8 +35,9 @@ def save_schedule(
     leader_epochs: Mapping[TopicIdPartition, int],
     changes: Mapping[TopicIdPartition, Entry],
 ) -> str | None:
-    """Write the list of exactly these partitions: the current list with ``changes`` applied. The current list is
-    ``kept``, unless another driver has written since. Returns the reason for a failure, None on success.
+    """Apply ``changes`` to the current list, and write it with exactly the partitions of ``leader_epochs``. The
+    current list is ``kept``, unless another driver has written a newer list. Returns the reason for a failure;
+    None on success.
     """
 
     def changed(line: bytes) -> bytes:

@@ -42,14 +42,14 @@ class TopicTiering:
     remote: RemoteLog | None = None
     error: StratalogError | None = None
     ready: bool = False
-    """Whether the table is known to accept this topic's segments."""
+    """Whether this run has made sure that the table accepts the topic's segments."""
     pending: list[tuple[PartitionTiering, Uploaded]] = field(default_factory=list)
     """Uploads that are not committed yet, in order."""
     notes: list[str] = field(default_factory=list)
-    """Notes about changes to its table by other programs."""
+    """Notes about changes of the table by other programs."""
 
     def open(self, storage: Storage, *, dry_run: bool) -> None:
-        """Read the table, once; create a missing one, and revert rewrites by other programs.
+        """Read the table once. Create it if it is missing, and revert rewrites by other programs.
 
         Raises: see ``DeltaTopicTable.load``, ``ensure`` and ``undo_rewrites``.
         """
@@ -64,8 +64,8 @@ class TopicTiering:
         self.table, self.remote = table, remote
 
     def record_beginning(self, parts: Iterable[PartitionTiering]) -> None:
-        """Record the last erasures of these partitions in the table, and the last compactions, where it lists no
-        segment and lacks them: tiering began later (``stratalog.tiering.erasure``).
+        """Record the last erasures and compactions of these partitions in the table, if the table lacks the
+        erasures and lists no segment of a partition because tiering began later (``stratalog.tiering.erasure``).
 
         Raises: see ``DeltaTopicTable.record_beginning``.
         """
@@ -79,8 +79,8 @@ class TopicTiering:
             self.remote = self.table.record_beginning(erasures, compacted)
 
     def make_ready(self, metadata: MetadataClient) -> None:
-        """Make sure, once per run with uploads, that the table accepts this topic's segments. Uses the current
-        schema, because the schema may have grown since the run began, and uploads may have the wider schema.
+        """Make sure, once per run with uploads, that the table accepts the topic's segments. The current schema is
+        used, because the schema may have grown after the run began, and uploads may have the wider schema.
 
         Raises: see ``DeltaTopicTable.ensure``.
         """
@@ -103,7 +103,7 @@ class TierRow(PartitionRow, frozen=True, kw_only=True):
     backlog_bytes: int | None
     """Bytes that are due, but not in the remote tier."""
     backlog_ms: int
-    """The age of the oldest of the bytes that are due."""
+    """The age of the oldest bytes that are due."""
     attempts: int
     """The number of failed runs in a row."""
     failing_ms: int
@@ -128,14 +128,16 @@ class PartitionTiering:
     waiting: deque[Run] = field(default_factory=deque)
     in_flight: int = 0
     excused: bool = False
-    """Whether ``error`` is reported with its topic."""
+    """Whether the report has ``error`` as a failure of the topic, not of the partition."""
     uploaded: dict[int, Uploaded] = field(default_factory=dict)
-    """Completed uploads that wait for the uploads before them, by first offset."""
+    """The completed uploads that are not handed over yet, because earlier uploads are incomplete; by first offset.
+    """
     next_offset: int = 0
-    """The end offset of the uploads that were handed over to be committed."""
+    """The end offset of the uploads that were handed over for a commit."""
     committed: list[Uploaded] = field(default_factory=list)
     made: int = 0
-    """The number of these uploads that this run has committed. Another run may have committed some of them before.
+    """The number of uploads in ``committed`` that this run has committed. Another run may have committed the
+    others before.
     """
 
     def __str__(self) -> str:
@@ -148,7 +150,7 @@ class PartitionTiering:
 
     @property
     def remote_end(self) -> int | None:
-        """The end of the remote log as far as this run knows; None if nothing is tiered, or it is unknown."""
+        """The last known end of the remote log; None if nothing is tiered, or if the end is unknown."""
         if self.committed:
             return self.committed[-1].segment.next_offset
         if self.of.remote is None:
@@ -157,7 +159,7 @@ class PartitionTiering:
 
     @property
     def backlog(self) -> list[Run]:
-        """The due runs of records that are not committed."""
+        """The due runs of records that are not committed yet."""
         if self.planned is None:
             return []
         done = {uploaded.segment.base_offset for uploaded in self.committed}
@@ -165,16 +167,16 @@ class PartitionTiering:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether due uploads did not begin, although nothing had failed."""
+        """Whether some due uploads have not begun, although nothing has failed."""
         return bool(self.waiting) and self.error is None
 
     @property
     def quiet_until_ms(self) -> int:
-        """The time until which nothing is due if the log does not change; 0 if something was due or has failed."""
+        """The time before which nothing is due unless the log changes; 0 if something was due or has failed."""
         return self.planned.quiet_until_ms if self.planned is not None and self.error is None else 0
 
     def begin_again(self, replicas: PartitionReplicas) -> None:
-        """Begin again under another leader, for which a new plan is needed. Committed uploads stay committed."""
+        """Reset the state for another leader, which needs a new plan. Committed uploads stay committed."""
         self.replicas, self.planned, self.error, self.excused = replicas, None, None, False
         self.waiting, self.in_flight, self.uploaded = deque(), 0, {}
 
@@ -231,8 +233,8 @@ class PartitionTiering:
 
 
 def histories(metadata: MetadataClient, of: TopicTiering, parts: Iterable[PartitionTiering]) -> Histories:
-    """The histories that a commit of these partitions of a topic must follow, and a function that finds the
-    current leaders. No histories if the topic was deleted, or is no longer tiered.
+    """The histories that a commit of these partitions must follow, with a function that reads the current leaders.
+    The function returns nothing if the topic was deleted, or is no longer tiered.
     """
     topic_id = of.topic.topic_id
 

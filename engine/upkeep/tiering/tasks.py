@@ -43,13 +43,14 @@ class PlanWork(PartitionWork):
     entry: Entry
     """The partition's entry in the list of due partitions."""
     segments: tuple[RemoteSegment, ...] | None
-    """The last segment of its remote log, or all segments if the last one does not belong to the leader's history.
-    None if the remote log cannot be read: then the backlog counts from the last known end in the list.
+    """The last segment of the remote log, or all segments if the last segment does not belong to the leader's
+    history. None if the remote log cannot be read; then the backlog is computed from the last known end in the
+    list.
     """
     policy: MergePolicy
     lag: CopyLag
     expires_ms: int
-    """How long brokers keep records; -1: as long as the remote tier does."""
+    """The time for which brokers keep records; -1: as long as the remote tier keeps them."""
     clock: Clock
     rule: Rule | None = None
     """The removal rule that uploads below its bound must follow."""
@@ -63,11 +64,13 @@ class PlannedUploads:
 
     plan: UploadPlan
     pending_bytes: int
-    """Bytes of the log after the plan: not sealed yet, held back, or not committed."""
+    """The bytes of the log after the plan. They are not sealed yet, held back, or not committed."""
     lineage: Lineage = Lineage()  # noqa: RUF009 - immutable
-    """The leader's lineage as listed; empty if nothing is due, so that it was not needed."""
+    """The leader's lineage as listed; empty if it was not needed because nothing is due."""
     foreign: bool = False
-    """Whether the remote log ends in segments of another history, which an unclean election has abandoned."""
+    """Whether the last segments of the remote log belong to another history, which an unclean election has
+    abandoned.
+    """
     seen: str = ""
     quiet_until_ms: int = 0
     """For this field and the next, see ``Entry``."""
@@ -76,9 +79,9 @@ class PlannedUploads:
 
 
 def plan_partition(work: PlanWork) -> PlannedUploads:
-    """Plan one partition. If the partition looks the same as when nothing was due, planning costs one listing,
-    without a check of the root. Skipping the check is safe because nothing is done, even if the root is an older
-    copy with exactly the same files.
+    """Plan one partition. If the partition is unchanged since nothing was due, planning costs one listing, without
+    a check of the root. Skipping this check is safe, because such a plan does nothing, even if the root is an
+    older copy with exactly the same files.
 
     Raises: see ``leader_log``, ``check_reaches_remote``, ``check_agreed`` and ``earliest_pending_upload``.
     """
@@ -193,8 +196,8 @@ class UploadWork(PartitionWork):
 
 
 def upload_run(work: UploadWork) -> Uploaded:
-    """Upload one run. The deadline begins after the wait for the quota. An upload without an answer is abandoned.
-    It may still create the object, which the next run then finds and checks.
+    """Upload one run. The deadline begins after the wait for the quota. An upload that does not answer in time is
+    abandoned. The upload may still create the object; the next run then finds the object and checks it.
 
     Raises: StoreTimeoutError; see ``upload``.
     """

@@ -1,18 +1,19 @@
 """Tier: copies sealed segments to the remote table (steps 2 and 3 of the task of KIP-405's Remote Log Manager).
 
 1. read the list of due partitions
-2. read the table of each of their topics, once
+2. read the table of each topic on the list once
 3. tasks: plan the due uploads of each partition, in order
 4. tasks: upload them in turns, and commit them as they complete, per topic and batch (``uploads``). If the bytes
-   of a leader differ from those that were written, the leader resigns, and steps 3 and 4 are repeated with its
+   of a leader differ from the bytes that were written, the leader resigns, and steps 3 and 4 are repeated with its
    successor
-5. update the list: the time when each partition is due next, its failures, and the time of its first failure
+5. update the list: for each partition, the time when it is due next, its failures, and the time of the first
+   failure
 
-Segments are copied, then committed; only then are local files deleted. A crash leaves copies that the next run
-reuses. (``retain`` does step 1 of KIP-405's task, the deletion.)
+Segments are copied, then committed, and only then are local files deleted. After a crash, the next run reuses the
+copies. (``retain`` does step 1 of KIP-405's task, the deletion.)
 
-While the remote tier is down, every partition fails and is retried at growing intervals, and its backlog counts
-from the last known end in the list. Nothing else waits for the remote tier.
+While the remote tier is down, every partition fails and is retried at growing intervals. Its backlog is then
+computed from the last known end in the list. Nothing else waits for the remote tier.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ def tier(
     """Tier the due segments of the topics (None: all tiered topics; only the partitions in ``only``, if given);
     with ``due``, only partitions that are due. ``totals["next_ms"]`` is the number of milliseconds until the next
     partition is due, None if the list is empty. A note names each requested topic that is not copied. When
-    ``over`` returns True, only the first upload begins; unfinished partitions are due immediately, and count in
-    ``totals["cut_off"]``.
+    ``over`` returns True, only the first upload begins; unfinished partitions are due immediately, and
+    ``totals["cut_off"]`` is their number.
 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Any other error is a failure of its
     partition in the report.
@@ -109,7 +110,7 @@ def tier(
 
 
 def _tiered(image: ClusterImage, chosen: set[str], run: OperationRun) -> dict[str, TopicTiering]:
-    """Every tiered topic of the cluster, by its id. All tiered topics are on the list."""
+    """Every tiered topic of the cluster, by its id, because all tiered topics are on the list."""
     found: dict[str, TopicTiering] = {}
     for topic_id, topic in image.topics.items():
         try:
@@ -179,8 +180,9 @@ def _plan_work(clock: Clock, part: PartitionTiering, whole: bool, dry_run: bool)
 
 
 def _rule_of(log: RemoteLog, view: PartitionView) -> Rule | None:
-    """The rule that the remote log follows. If it follows no rule, because tiering began later: the last rule in
-    the metadata."""
+    """The rule that the remote log follows. If the remote log follows no rule, because tiering began later, the
+    last rule in the metadata.
+    """
     return log.rules.get(view.partition) or (view.rules[-1].rule if view.rules else None)
 
 
@@ -221,9 +223,10 @@ class _TierRun:
                         part.error, part.excused = of.error, True
 
     def _plan(self) -> None:
-        """Step 3. If offsets seem to be missing, or belong to another history, the table is read again with all
-        segments of the partition: since the table was read, another driver may have tiered records that the leader
-        has deleted; and before that, an unclean election may have lost tiered records.
+        """Step 3. If offsets seem to be missing, or belong to another history, the table is read again, and the
+        plan uses all segments of the partition. One reason is another driver that has tiered records, which the
+        leader then deleted, after the table was read. The other is an earlier unclean election that lost tiered
+        records.
         """
         self._plan_once(self.parts)
         gaps = [part for part in self.parts if isinstance(part.error, CorruptionError) and not part.excused]
@@ -267,8 +270,9 @@ class _TierRun:
         self.run.failures += uploads.failures
 
     def _upload_from_others(self) -> None:
-        """Leaders that were found damaged meanwhile resign, and the remaining uploads come from their successors.
-        A partition without a successor has failed."""
+        """Let leaders that were found to be damaged resign, and upload the rest from their successors. A partition
+        without a successor has failed.
+        """
         self._excuse_outdated()
         failed = [(part.replicas.view, part.error) for part in self.parts if part.error is not None]
         under = under_others(self.metadata, self.storage, failed, self.run)
@@ -281,8 +285,10 @@ class _TierRun:
         self._upload(again)
 
     def _excuse_outdated(self) -> None:
-        """Files of a generation that a view does not know are not part of its log. So a log may seem damaged if
-        its files were rewritten and deleted since the run began. The next run copies such a log."""
+        """Replace the errors of logs that only seem damaged. Files of a later generation than the view's are not
+        part of the log. So a log seems damaged if its files were rewritten and deleted after the run began; the
+        next run copies it.
+        """
         damaged = [part for part in self.parts if isinstance(part.error, CorruptionError) and not part.excused]
         image = self.metadata.image() if damaged else self.image
         for part in damaged:
@@ -294,8 +300,8 @@ class _TierRun:
                 )
 
     def _let_go(self) -> None:
-        """Commit the removal of segments of lost histories from remote logs if no upload has replaced them; adds a
-        note for each.
+        """Remove segments of lost histories from remote logs, unless a commit of uploads has already removed them.
+        Adds a note for each remote log.
         """
         lost = [part for part in self.parts if part.planned is not None and part.planned.foreign]
         for part in lost:

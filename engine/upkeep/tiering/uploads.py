@@ -1,11 +1,11 @@
 """The uploads of a tier run, and the commits that add them to the remote log.
 
-1. Lanes take uploads in turns: one segment of each partition, the longest overdue partition first, then the next
-   segment of each.
+1. Lanes take uploads in turns: first one segment of each partition, the longest overdue partition first; then the
+   next segment of each partition.
 2. An upload waits until the segments before it are uploaded; then its topic can commit it.
 3. A committer commits completed uploads, one topic at a time, while other uploads continue. The commit reads the
-   current leaders. It leaves out segments of a leader that was deposed meanwhile, and segments that were copied
-   before a compaction or an erasure.
+   current leaders. The commit leaves out segments of a leader that was replaced meanwhile, and segments that were
+   copied before a compaction or an erasure.
 
 After a failure in a partition, no further upload of that partition begins. When a budget is used up, only the
 first upload begins. If an upload hangs, its lane waits until the deadline, while the other lanes continue.
@@ -35,12 +35,12 @@ Batch = list[tuple[PartitionTiering, Uploaded]]
 
 LANES = 8
 WAVE = 4
-"""The number of concurrent uploads per lane and process. In this process it is one: if a thread waited for several
-uploads and one of them hung, the thread would not notice that the others had completed.
+"""The number of concurrent uploads per lane and process. If tasks run in this process, a lane has one upload at a
+time: a thread that waits for several uploads, one of which hangs, would not notice that the others have completed.
 """
 LOOKAHEAD = 16
-"""The maximum number of concurrent uploads of one partition. It is limited because all of them may turn out to be
-useless.
+"""The maximum number of concurrent uploads of one partition. The number is limited because all these uploads may
+turn out to be useless.
 """
 COMMIT_EVERY_S = 5.0
 COMMIT_FILES = 1000
@@ -59,7 +59,7 @@ class Uploads:
         partitions: Sequence[PartitionTiering],
         over: Callable[[], bool] | None = None,
     ) -> None:
-        """``partitions`` have plans, and take turns in this order; ``over``: see ``tier``."""
+        """``partitions`` have plans, and take turns in the given order; ``over``: see ``tier``."""
         config = cluster_config_of(image)
         self._metadata = metadata
         self._storage = storage
@@ -76,12 +76,13 @@ class Uploads:
         self._over = over
         self._begun_any = False
         self.failures: list[Failure] = []
-        """Failures that concern more than one partition. The partitions have all other failures."""
+        """The failures that concern more than one partition. All other failures are stored with their partitions.
+        """
 
     def run(self) -> None:
         """Upload and commit everything, as far as possible."""
         if self._turns:
-            # Start the committer last: every lane has then begun, and will notify the committer when it ends.
+            # Start the committer last: every lane has then begun, and notifies the committer when the lane ends.
             steps = [self._lane] * LANES + [self._commit_as_they_come]
             values(self._storage.threads.run(lambda step: step(), steps))
 
@@ -103,7 +104,7 @@ class Uploads:
                 self._changed.notify_all()
 
     def _take(self, most: int) -> list[UploadWork]:
-        """The next uploads, in turns; empty if this lane cannot, or may not, begin an upload."""
+        """The next uploads, in turns; empty if this lane cannot begin an upload, or may not."""
         wave: list[UploadWork] = []
         with self._changed:
             while self._turns and len(wave) < most and not self._broken:
@@ -164,15 +165,16 @@ class Uploads:
                     if not self._broken:
                         self._commit(topic)
         except BaseException:
-            self._broken = True  # uploads that will not be committed are useless
+            self._broken = True  # stop the lanes, because uploads that will not be committed are useless
             raise
 
     def _pending(self) -> int:
         return sum(len(topic.pending) for topic in self._topics)
 
     def _commit(self, topic: TopicTiering) -> None:
-        """Commit the pending uploads of a topic. If that would break the log of a partition, each partition is
-        committed separately."""
+        """Commit the pending uploads of a topic. If the commit would break the log of a partition, each partition
+        is committed separately.
+        """
         with self._changed:
             batch, topic.pending = topic.pending, []
         if not batch:
@@ -195,8 +197,10 @@ class Uploads:
             self._failed(topic, batch, error)
 
     def _put(self, topic: TopicTiering, batch: Batch) -> None:
-        """Commit one version of the table. The same version removes the remote segments below a log start, so the
-        new uploads need not follow them. Copies from a former leader are left out; the next run finds them."""
+        """Commit one version of the table. The same version removes the remote segments below a log start, so
+        there may be a gap between these segments and the new uploads. Copies from a former leader are left out;
+        the next run finds them.
+        """
         assert topic.table is not None
         assert topic.remote is not None
         parts = {part.key: part for part, _ in batch}.values()
@@ -228,8 +232,9 @@ class Uploads:
                     )
 
     def _failed(self, topic: TopicTiering, batch: Batch, error: StratalogError) -> None:
-        """Record that the batch was not committed, and that later uploads will not be: the table would continue
-        after a gap."""
+        """Record that the batch was not committed. Later uploads of its partitions will not be committed either,
+        because the table would then have a gap.
+        """
         parts = {part.key: part for part, _ in batch}
         with self._changed:
             for part in parts.values():

@@ -1,14 +1,15 @@
 """Finds damage in the replicas and remote logs of partitions.
 
-1. tasks, one per partition: list all replicas, check names, sizes, contiguity, footers (``structure``,
-``registers``, ``snapshots``); then compare with the remote tables, which are read after the leaders were listed
-(``remote``). If many partitions of a topic are checked, one walk through the topic's folder on each broker lists
-them all; a partition with findings is listed again, replica by replica
-2. check partitions with uncertain findings again: two checks in a row must agree
-3. with ``deep``, tasks, one per group of files: every byte against its checksums (``content``)
-4. copies of one file must be equal (``findings``); if the leader has the records of remote segments in other
-files, or in other bytes, all records are compared (``stratalog.engine.replicas.remote_records``)
-5. discard findings under an outdated view: such partitions begin again
+1. tasks, one per partition: list all replicas, and check names, sizes, contiguity and footers (``structure``,
+   ``registers``, ``snapshots``). Then compare them with the remote tables, which are read after the leaders were
+   listed (``remote``). If many partitions of a topic are checked, one walk through the topic's folder on each
+   broker lists them all; a partition with findings is listed again, replica by replica
+2. check partitions with uncertain findings again: two successive checks must agree
+3. with ``deep``, tasks, one per group of files: check every byte against its checksums (``content``)
+4. compare the copies of each file, which must be equal (``findings``). If the leader has the records of remote
+   segments in different files, or in different bytes, all records are compared
+   (``stratalog.engine.replicas.remote_records``)
+5. discard findings under an outdated view, and check such partitions again
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from stratalog.partitions.store import Store
 from stratalog.tiering.remote_file import remote_file
 
 _ROUNDS = 5
-"""The maximum number of checks of a partition whose view or findings keep changing."""
+"""The maximum number of checks of one partition, if its view or findings keep changing."""
 
 
 @dataclass(slots=True)
@@ -87,11 +88,11 @@ def audit(
     deep: bool,
     only: Collection[TopicIdPartition] | None = None,
 ) -> list[Audited]:
-    """Check the partitions of the topics (only those in ``only``, if given); results by topic and partition. A
-    topic whose remote table cannot be read is a failure.
+    """Check the partitions of the topics; if ``only`` is given, only its partitions. Results are sorted by topic
+    and partition. A topic whose remote table cannot be read is a failure.
 
-    Findings under an outdated view mean nothing, because a member that has left the ISR may be behind. A partition
-    with an outdated view is checked again, or left out if its topic has been deleted.
+    Findings under an outdated view prove nothing, because a member that has left the ISR may be behind. A
+    partition with an outdated view is checked again, or left out if its topic has been deleted.
     """
     audits: dict[TopicIdPartition, Audited] = {}
     for _ in range(_ROUNDS):
@@ -110,7 +111,10 @@ def audit(
         only = passed
     else:
         run.failures += [
-            Failure.of(each.replicas, StaleMetadataError("it changes faster than it can be read; try again"))
+            Failure.of(
+                each.replicas,
+                StaleMetadataError("its metadata changes faster than the partition can be read; try again"),
+            )
             for key, each in doubtful.items()
             if key in passed and key[0] in image.topics
         ]
@@ -150,7 +154,7 @@ def failures_of(audits: Sequence[Audited]) -> list[Failure]:
 
 def found_in(audits: Sequence[Audited]) -> dict[TopicIdPartition, list[Failure]]:
     """The findings by partition. The list is empty for an intact partition. A partition whose remote log could not
-    be read is left out, unless there are findings.
+    be read is left out, unless it has findings.
     """
     found = {each.replicas.view.key: failures_of([each]) for each in audits}
     unseen = {each.replicas.view.key for each in audits if each.remote_unread}
@@ -164,7 +168,7 @@ def rewrites_of(audits: Iterable[Audited]) -> dict[str, str]:
 
 
 def notes_of(audits: Sequence[Audited]) -> list[str]:
-    """The findings that are not failures: those about files that no log uses."""
+    """The findings that are not failures: findings about files that no log uses."""
     return [f"{found.where}: {found.error}" for each in audits for found in each.findings if found.unused]
 
 
@@ -178,7 +182,7 @@ def _audit_until_sure(
     audits: Mapping[TopicIdPartition, Audited],
     run: OperationRun,
 ) -> None:
-    """Steps 1 and 2. Findings that still differ between checks at the end are reported anyway."""
+    """Steps 1 and 2. Findings that still differ between the last checks are reported, too."""
     failed: dict[str, Failure] = {}
     walked = walk_topics(storage, image, [each.replicas for each in audits.values()])
     if walked:
@@ -274,7 +278,7 @@ def _load_remote(
 
 def _add_missing(storage: Storage, image: ClusterImage, audits: Mapping[TopicIdPartition, Audited]) -> None:
     """Report remote objects that were missing when this run tried to read them, if the table still lists them.
-    (Retention deletes some during a long run.)
+    (During a long run, retention may delete some of them.)
     """
     missing = {key: each for key, each in audits.items() if any(map(_is_gone, each.findings))}
     if missing:
@@ -323,8 +327,8 @@ def _read(execution: Execution, audits: Mapping[TopicIdPartition, Audited]) -> N
             if copy.place is not None:
                 where = str(each.replicas.replica(copy.place))
             each.findings.append(Finding(where, error, copy.place, damage))
-            # The odd copy must not be a source, nor may any other file of that name be one until it is known
-            # which copy is right.
+            # The odd copy must not be a source. If it is unknown which copy is right, no file of that name may be
+            # a source.
             each.good = [one for one in each.good if one != copy and (agreed or one.held.name != held.name)]
     _compare_records(execution, audits, compared)
 
@@ -343,13 +347,14 @@ def _compare_records(
                 each.findings.append(Finding(where, error))
             case Done(work, first) if first is not None:
                 each.findings.append(Finding(where, other_records(str(work), first, each.replicas.view.leader)))
-                # Neither side may be used as a source until it is known which one is right.
+                # Neither side may be a source until it is known which side is right.
                 each.good = [copy for copy in each.good if copy.held.end <= first]
 
 
 def _records_work(each: Audited) -> RecordsWork | None:
-    """The work of comparing remote segments whose records the leader has in other files, or in other bytes of a
-    merged one."""
+    """The comparison of remote segments whose records the leader has in different files, or in a merged segment
+    with different bytes. None if there are no such segments.
+    """
     remote, leader = each.remote, each.replicas.view.leader
     if remote is None or each.looked is None or leader is None:
         return None

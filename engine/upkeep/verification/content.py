@@ -2,7 +2,7 @@
 large replica.
 
 A group is a separate piece of work; damage is reported with its offsets. A file that a merge or retention has
-deleted meanwhile is not a finding, as long as the log still holds its records.
+deleted meanwhile is a finding only if the log no longer has its records.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ReadWork:
 
     @property
     def where(self) -> str:
-        """The name of the replica in reports."""
+        """The name of the replica, or of the remote tier, in reports."""
         if self.place is None:
             return f"{self.replicas} in the remote tier"
         return str(self.replicas.replica(self.place))
@@ -65,7 +65,7 @@ class ReadWork:
 
 @dataclass(frozen=True, slots=True)
 class ReadFiles:
-    """The result of a group: the good files with their checksums, and the errors of the others."""
+    """The result of a group: the good files with their checksums, and the findings about all other files."""
 
     good: tuple[tuple[HeldFile, int], ...]
     findings: tuple[Finding, ...]
@@ -74,7 +74,7 @@ class ReadFiles:
 def groups_of(
     replicas: PartitionReplicas, place: Place, store: Store, files: Iterable[HeldFile], of_log: bool = True
 ) -> Iterator[ReadWork]:
-    """The files in order, in groups bounded in bytes and number; at least one file each."""
+    """The files in order, in groups of at least one file, limited in bytes and in number of files."""
     group: list[HeldFile] = []
     size = 0
     for held in files:
@@ -88,7 +88,7 @@ def groups_of(
 
 
 def read_files(work: ReadWork) -> ReadFiles:
-    """Read all files of the work; a damaged one does not stop the others."""
+    """Read all files of the work. After a damaged file, the remaining files are still read."""
     good: list[tuple[HeldFile, int]] = []
     findings: list[Finding] = []
     for held in work.files:
@@ -115,7 +115,7 @@ def read_files(work: ReadWork) -> ReadFiles:
 
 
 def is_small(file: DataFile) -> bool:
-    """Whether reading the footer reads the whole file, so that the file is not read again."""
+    """Whether reading the footer reads the complete file, so that the file is not read again."""
     return file.object.size_bytes <= SMALL_BYTES
 
 
@@ -131,14 +131,14 @@ def read_file(work: ReadWork, file: DataFile, checked: CheckedSegment) -> ReadFi
     if not checked.bad:
         return ReadFiles(((held, checked.segment.crc32),), ())
     first, *others = checked.bad
-    damage = BadFile(file, held.start, held.end)  # damage of the whole file is reported once
+    damage = BadFile(file, held.start, held.end)  # heal replaces complete files, so this is reported once
     return ReadFiles((), (_finding(work, first, damage), *(_finding(work, bad, None) for bad in others)))
 
 
 def _finding(work: ReadWork, bad: BadRange, damage: Damage | None) -> Finding:
     message = f"{offsets(bad.start, bad.end)}: {bad.error}"
     if not work.of_log:
-        message += "; the log does not use this file, and retain will delete it"
+        message += "; the log does not use this file, and retain deletes the file later"
     return Finding(
         work.where,
         CorruptSegmentError(message),
@@ -152,8 +152,7 @@ def _finding(work: ReadWork, bad: BadRange, damage: Damage | None) -> Finding:
 def _read(work: ReadWork, held: HeldFile) -> tuple[DataFile, CheckedSegment | None]:
     """The file as it was read, and the result of the check; None if the file was legitimately deleted meanwhile.
 
-    Raises: CorruptSegmentError; LogGapError when the file is gone and so are its records;
-    RemoteObjectMissingError.
+    Raises: CorruptSegmentError; LogGapError when both the file and its records are gone; RemoteObjectMissingError.
     """
     file = held.file
     for _ in range(_ATTEMPTS):
@@ -161,7 +160,7 @@ def _read(work: ReadWork, held: HeldFile) -> tuple[DataFile, CheckedSegment | No
             return file, check_file(work.store, file)
         except SourceChangedError as error:
             if work.place is None:
-                raise RemoteObjectMissingError(f"{error}; the remote table lists it") from error
+                raise RemoteObjectMissingError(f"{error}; but the remote table lists it") from error
             present = _present(work, held)
             if present is None:
                 return file, None
@@ -170,8 +169,8 @@ def _read(work: ReadWork, held: HeldFile) -> tuple[DataFile, CheckedSegment | No
 
 
 def _present(work: ReadWork, held: HeldFile) -> DataFile | None:
-    """The file that now has that name. None if the file was deleted and is not needed, because the log no longer
-    needs it, or because it belongs to a history that the replica has meanwhile left.
+    """The file that now has that name. None if the file was deleted, and either the log no longer needs it, or it
+    belongs to a history that the replica has meanwhile abandoned.
 
     Raises: LogGapError; errors of listing the replica.
     """

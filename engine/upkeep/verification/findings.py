@@ -12,11 +12,11 @@ from stratalog.partitions.errors import CorruptSegmentError, StratalogError
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.store import LEFT_ALONE, Store, StoredObject
 
-_NO_MAJORITY = "; no majority of them agrees: compare them yourself"
+_NO_MAJORITY = "; no majority of the copies agrees: compare the copies yourself"
 _REMOTE_DIFFERS = (
     "; the checksums of the remote object and of the brokers' files are valid, so one of them was restored from "
-    "another history. An operator must decide which one is right: see stratalog history, and the versions of the "
-    "remote table"
+    "another history. An operator must decide which history is right: see stratalog history, and the versions of "
+    "the remote table"
 )
 _FOREIGN = "a foreign file: stratalog never writes such a name, and leaves the file unchanged"
 
@@ -34,21 +34,22 @@ class Finding:
     log_is_whole: bool = False
     """Whether the log does not need the file, because it is foreign or was discarded."""
     of_snapshot: bool = False
-    """Whether a snapshot of the replica is damaged or missing: copying an intact one requires no change of the
-    ISR."""
+    """Whether a snapshot of the replica is damaged or missing. Such a replica can stay in the ISR while an intact
+    snapshot is copied to it.
+    """
     unused: bool = False
-    """Whether no log uses the file: it is a note, not a failure."""
+    """Whether no log uses the file. Such a finding is a note, not a failure."""
 
     @property
     def is_sure(self) -> bool:
-        """Whether one check is enough, because bytes and sizes of listed objects do not change. All other findings
-        are compared between listings, or may be transient.
+        """Whether one check is enough, as for findings about bytes and sizes of listed objects, which do not
+        change. All other findings may be transient, or depend on several listings.
         """
         return isinstance(self.error, CorruptSegmentError)
 
     @property
     def signature(self) -> tuple[str, str]:
-        """The place and message, which are the same for the same finding in every check."""
+        """The place and the message, which identify the finding in every check."""
         return self.where, str(self.error)
 
     @property
@@ -66,8 +67,8 @@ def foreign_file(store: Store, stored: StoredObject) -> CorruptSegmentError:
 def other_records(partition: str, first: int, leader: int | None) -> CorruptSegmentError:
     """The error for a leader and a remote log that have different records starting at an offset."""
     return CorruptSegmentError(
-        f"{partition}: from offset {first} on, its leader, broker {leader}, and its remote log have different "
-        f"records under the same leader epochs{_REMOTE_DIFFERS}"
+        f"{partition}: from offset {first} on, the partition's leader, broker {leader}, and "
+        f"its remote log have different records under the same leader epochs{_REMOTE_DIFFERS}"
     )
 
 
@@ -77,12 +78,13 @@ def offsets(start: int, end: int) -> str:
 
 
 def odd_copies(copies: Iterable[Copy], leader: Place) -> Iterator[tuple[Copy, bool, CorruptSegmentError]]:
-    """Copies of one name that differ from the others, although each copy is intact by itself; and whether a
-    majority of the others agrees on the right content. Without such a majority the right content is unknown, and
-    the copies that differ from the leader's are returned.
+    """The copies of one name that differ from the other copies, although each copy is intact by itself; and
+    whether a majority of the copies agrees on the right content. Without such a majority the right content is
+    unknown, and the result is all copies that differ from the leader's copy.
 
     The object of the remote tier is never outvoted: its own checksums hold, and all replicas may have been
-    restored from an older copy. If the replicas agree on other content, the right content is also unknown.
+    restored from an older copy. If the replicas agree on content that differs from this object's, the right
+    content is unknown, too.
 
     A merged segment of the remote tier is not a copy: its records may have been encoded there independently, so
     they are compared as records (``audit``).

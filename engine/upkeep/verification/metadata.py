@@ -1,7 +1,7 @@
-"""Checks the metadata log on its voters: the content of each voter, and with ``deep`` every byte.
+"""Checks the metadata log on its voters: the files of each voter, and with ``deep`` every byte.
 
 Only a contradiction within a voter is a finding. A voter that is behind is not a finding, because a majority is
-enough. A voter whose broker is fenced, or that was wiped and waits to be replaced, is not a finding either:
+enough. A voter whose broker is fenced, or that was wiped and must be replaced, is not a finding either:
 ``stratalog quorum`` shows these voters.
 """
 
@@ -100,20 +100,21 @@ def _wrong(log: MetadataLog, listing: VoterListing, state: LogState, deep: bool)
             yield listing.unsigned
         check_voter(listing, state)
         for name in sorted(name for name in listing.files if position_of(name) > state.position):
-            # the batch belongs to a later commit, or to an abandoned one
+            # the batch belongs to a later commit, or to an abandoned commit
             _check_batch(log.cluster_id, listing, name)
         _check_start(log, listing, start, state)
         if deep:
             yield from _damaged(log.cluster_id, listing, live)
     except SourceChangedError:
-        return  # another run keeps the log short, and has verified the files that it left
+        return  # another run has shortened the log, and has verified the remaining files
     except StratalogError as error:
         yield error
 
 
 def _check_start(log: MetadataLog, listing: VoterListing, start: int, state: LogState) -> None:
-    """Check the start of a voter's log. A snapshot may cover more than was committed before the voter was listed.
-    ¶ Raises: CorruptionError.
+    """Check the start of a voter's log. A snapshot may include commits that were made after ``state`` was found.
+
+    Raises: CorruptionError.
     """
     ends = [SnapshotId.of(name) for name in listing.checkpoints]
     committed = state.end
@@ -126,7 +127,7 @@ def _damaged(cluster_id: str, listing: VoterListing, live: list[DataName]) -> It
     """The errors of a voter's snapshots, and of the batches after the latest intact snapshot. Reads every byte,
     and checks that no batch is missing.
 
-    Raises: SourceChangedError when one is deleted meanwhile; StorageError.
+    Raises: SourceChangedError when a snapshot or batch is deleted meanwhile; StorageError.
     """
     voter = listing.voter
     expected: int | None = 0

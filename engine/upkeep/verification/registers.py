@@ -1,7 +1,6 @@
 """The registers of a replica: its joined epochs, high watermarks and local start.
 
-Nearly all of their data is in their names; this module checks their content. A damaged register is not
-reconstructed.
+Most of a register's data is in its name; this module checks its content. A damaged register is not reconstructed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from stratalog.partitions.register import REGISTER_BYTES
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.store import StoredObject
 
-_HUMAN = "; its right content is unknown: restore it from a backup"
+_HUMAN = "; the right content is unknown: restore the register from a backup"
 
 
 def check_registers(
@@ -26,7 +25,7 @@ def check_registers(
 ) -> list[Finding]:
     """Read every register of a replica, whose folder was listed as ``objects``. Epochs are compared with the
     leader's registers of the same name. Registers above the ``committed`` epoch are foreign. An unreadable
-    register does not matter to any log if a later one replaces it.
+    register does not affect any log if a later register replaces it.
     """
     found: list[Finding] = []
     folder = replica.folder
@@ -51,7 +50,7 @@ def check_registers(
                 case EpochName(epoch) if epoch < joined:  # the greatest epoch was read with the lineage
                     _check_epoch(replica, name, leader)
         except SourceChangedError:
-            continue  # retention has deleted it
+            continue  # retention has deleted the register
         except CorruptionError as error:
             match name:
                 case EpochName(epoch) if not _is_whole(replica, name) and _is_whole(replica, EpochName(joined)):
@@ -76,7 +75,9 @@ def _is_whole(replica: Replica, name: EpochName) -> bool:
 
 
 def _check_epoch(replica: Replica, name: EpochName, leader: Replica | None) -> None:
-    """Check an epoch before the last joined one. It no longer decides anything, but must be intact."""
+    """Check the register of an epoch before the last joined epoch. The register no longer decides anything, but
+    must be intact.
+    """
     data = read_register(replica, name)
     parsed_epoch(replica, name, data)
     if leader is None or leader.broker_id == replica.broker_id:

@@ -33,7 +33,7 @@ class RemotePartition:
     folder: str
     segments: tuple[RemoteSegment, ...]
     missing: frozenset[str]
-    """Paths that the table lists, but that the store does not have with the listed size."""
+    """The paths that the table lists, but whose objects are missing in the store or have another size."""
     rewrite: str = ""
     """A description of files with which other programs have replaced segments, if any."""
     generation: int = 0
@@ -52,8 +52,8 @@ class RemoteWork(PartitionWork):
 
     part: RemotePartition
     leader: ReplicaLog | None
-    """The log with which to compare the end of the remote log, listed before the table was read (records that the
-    leader has deleted were remote by then); None if that log is unreliable.
+    """The leader's log, with which the end of the remote log is compared. It was listed before the table was
+    read, so the table lists all records that the leader had deleted. None if the leader's log is unreliable.
     """
 
     def stores_used(self) -> Iterable[Store]:
@@ -91,9 +91,9 @@ def _check_rules(where: str, remote: RemotePartition, leader: ReplicaLog, findin
             if overlaps and segment.generation < link.name.generation:
                 error = CorruptionError(
                     f"{where}: {segment.path} follows removal rule {segment.generation}, but the leader's "
-                    f"{link.name} rule {link.name.generation}: the remote tier was restored from an older copy. "
-                    "Bring back the newer one; otherwise compact removes the records again, but keys whose "
-                    "tombstones are removed may be back"
+                    f"{link.name} follows rule {link.name.generation}: the remote tier was restored from "
+                    "an older copy. Restore the newer copy; otherwise compact removes the records again, "
+                    "but keys whose tombstones are already removed may reappear"
                 )
                 findings.append(Finding(where, error))
                 return
@@ -112,9 +112,8 @@ def _check_end(
         check_reaches_remote(replicas.view, replicas.leader, leader, tail)
         if segments and segments[0].base_offset > log_start:
             raise LogGapError(
-                f"{where}: the log starts at offset {log_start}, but the remote log at "
-                f"{segments[0].base_offset}: the records in between were never copied, and remain on the "
-                "brokers"
+                f"{where}: the log starts at offset {log_start}, but the remote log starts at "
+                f"{segments[0].base_offset}: the records in between were never copied, and remain on the brokers"
             )
         earliest_pending_upload(leader, segments, log_start, str(replicas))
     except StratalogError as error:
@@ -144,7 +143,7 @@ def _check_statistics(where: str, segment: RemoteSegment, found: Segment) -> Non
     low, high = footer.min_timestamp_us, footer.max_timestamp_us
     if segment.min_timestamp_ms * 1000 > low or segment.max_timestamp_ms * 1000 < high:
         raise CorruptionError(
-            f"{where}: the table's statistics of {segment.path} exclude some of its timestamps: they have "
-            f"[{segment.min_timestamp_ms}, {segment.max_timestamp_ms}] ms, but its records have [{low}, "
-            f"{high}] us"
+            f"{where}: the table's statistics of {segment.path} exclude some of its timestamps: "
+            f"the statistics have [{segment.min_timestamp_ms}, {segment.max_timestamp_ms}] ms, but the "
+            f"records have [{low}, {high}] us"
         )

@@ -1,4 +1,4 @@
-"""Checks the snapshots of a partition's replicas: they must replace the records that were deleted from the log.
+"""Checks the snapshots of a partition's replicas, which must replace the records that were deleted from the log.
 With ``deep``, checks every byte.
 
 A damaged snapshot is not damage of the log. Readers skip it; heal replaces it with an intact copy from another
@@ -17,17 +17,17 @@ from stratalog.snapshots.snapshot_id import SnapshotId
 from stratalog.snapshots.start_offset import check_invariant
 
 MENDED = (
-    "; readers use the previous snapshot and the log, if these suffice. heal copies an intact snapshot from "
-    "another replica, and stratalog snapshot takes the next one"
+    "; readers use the previous snapshot and the log, if these suffice. heal copies an "
+    "intact snapshot from another replica, and stratalog snapshot takes a new snapshot"
 )
 
 
 def check_snapshots(
     replica: Replica, listing: Listing, lineage: Lineage, log_start: int, high_watermark: int
 ) -> list[Finding]:
-    """The findings about a replica whose log starts at ``log_start``, if snapshots replace the records before
-    that: a snapshot of its history must end between the log start and the ``high_watermark`` (KIP-630, "Validation
-    of Snapshot and Log").
+    """The findings about the snapshots of a replica whose log starts at ``log_start``, if snapshots replace the
+    earlier records. A snapshot of the log's history must end between the log start and the ``high_watermark``
+    (KIP-630, "Validation of Snapshot and Log").
     """
     names = [name for name, _ in listing.checkpoints if lineage.epoch_at(name.end_offset - 1) == name.epoch]
     try:
@@ -38,8 +38,8 @@ def check_snapshots(
 
 
 def read_snapshots(replica: Replica, listing: Listing) -> list[Finding]:
-    """Check every byte of a replica's snapshots, including those of an abandoned history: damage there loses
-    nothing, but is still damage.
+    """Check every byte of a replica's snapshots, including snapshots of an abandoned history. Damage there loses
+    no records, but is reported, too.
     """
     findings: list[Finding] = []
     for _, stored in listing.checkpoints:
@@ -48,7 +48,7 @@ def read_snapshots(replica: Replica, listing: Listing) -> list[Finding]:
                 replica.store, replica.folder, stored, owner=replica.topic_id, partition=replica.partition
             )
         except SourceChangedError:
-            continue  # the log start has passed the snapshot
+            continue  # deleted, because the log start has passed the snapshot
         except CorruptSegmentError as error:
             damage = CorruptSegmentError(f"{error}{MENDED}")
             findings.append(Finding(str(replica), damage, replica.broker_id, log_is_whole=True, of_snapshot=True))

@@ -1,14 +1,14 @@
 """Checks the replicas of a partition from listings and footers: names, sizes, contiguity, registers. No records
 are read.
 
-Every replica is listed, followers before their leader; a follower that has not joined its leader's epoch is
-checked as if it had. The footer of every file of a log has the end of the file, which reveals gaps that a listing
-cannot show.
+Every replica is listed, followers before their leader. A follower that has not joined its leader's epoch is
+checked as if it had joined. The footer of every file is read, because it has the file's end offset: so gaps are
+found that a listing cannot show.
 
-The order of the listings determines what two replicas must have in common. A leader holds everything that a
-follower was earlier seen to have, and a follower holds everything that was earlier known to be committed. So if a
-replica had to be listed twice, the check begins again. A member that seems to lack records is listed again after
-its leader.
+The order of the listings determines what two replicas must have in common. A leader must have all records that an
+earlier listing of a follower shows. A follower must have all records that were committed before it was listed. So
+if a replica had to be listed twice, the check begins again. A member that seems to lack records is listed again
+after its leader.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class StructureWork(PartitionWork):
     """The work: check all replicas of one partition."""
 
     deep: bool
-    """Whether to read the registers too, and to leave differences between copies to the check of all bytes."""
+    """Whether to read the registers, too, and to leave the comparison of copies to the check of all bytes."""
     snapshots: bool
     """Whether snapshots replace the records deleted from the log (cleanup.policy=snapshot)."""
     listed: Mapping[int, Sequence[StoredObject]] = field(default_factory=dict, repr=False)
     """The objects of brokers whose folders were just walked. Walks are not snapshots, and have no order, so
-    findings must be confirmed without them.
+    findings must be confirmed by listings.
     """
 
 
@@ -66,32 +66,32 @@ class ReplicaStructure:
     broker_id: int
     lineage: Lineage
     epochs: frozenset[int]
-    """The epochs whose registers the replica has; the greatest is ``joined_epoch``."""
+    """The epochs whose registers the replica has; the greatest of them is ``joined_epoch``."""
     joined_epoch: int
     local_start: int
     high_watermark: int
     end: int
-    """The end of the last file, whether or not the log has gaps."""
+    """The end of the last file, even if the log has gaps."""
     live: tuple[HeldFile, ...]
-    """The files of the log with reliable footers, including files after a gap."""
+    """The files of the log that have reliable footers, including files after a gap."""
     spare: tuple[HeldFile, ...]
-    """The other data files: of other histories, or hidden by merged segments."""
+    """The data files that are not part of the log: files of other histories, or hidden by merged segments."""
     bad: tuple[BadFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStructure:
-    """One partition. ``lineage`` is that of its leader, as far as it is known."""
+    """One partition. ``lineage`` is the leader's lineage, as far as it is known."""
 
     replicas: tuple[ReplicaStructure, ...]
     findings: tuple[Finding, ...]
     lineage: Lineage
     leader_log: ReplicaLog | None
-    """The leader's log as listed; None if it is damaged or was not listed: then the remote tier is not compared
+    """The leader's log as listed; None if it is damaged or was not listed. Then the remote log is not compared
     with it.
     """
     read: tuple[tuple[int, ReadFiles], ...] = ()
-    """With ``deep``, by broker: the small files of the log that were read as a whole with the footer."""
+    """With ``deep``, by broker: the small files of the log that were read completely with their footers."""
 
 
 @dataclass(slots=True)
@@ -106,8 +106,9 @@ class _SeenReplica:
 
 
 class _Footers:
-    """The footers of a replica's files as stored now, each read once per check; with ``deep``, small files are
-    read completely."""
+    """The footers of a replica's files, read from storage once per check. With ``deep``, small files are read
+    completely.
+    """
 
     def __init__(self, replica: Replica, *, deep: bool) -> None:
         self._replica = replica
@@ -129,7 +130,7 @@ class _Footers:
     def end_of(self, file: DataFile) -> int:
         """The end of an append; if it is unknown, the offset after its first record."""
         for end_of in (lambda file: self.of(file).next_offset, self._replica.end_of_append):
-            # the damage is reported later; here the log continues after the file
+            # Damage is reported later; for the end offset, the log continues after the file.
             with suppress(CorruptSegmentError):
                 return end_of(file)
         return file.name.base_offset + 1
@@ -140,7 +141,7 @@ def partition_structure(work: StructureWork) -> PartitionStructure:
     for _ in range(_ATTEMPTS):
         try:
             return _partition_structure(work)
-        except SourceChangedError as error:  # retention or a merge has deleted a file: list all replicas again
+        except SourceChangedError as error:  # retention or a merge has deleted a file, so list all replicas again
             changed = error
     vanish = SourceChangedError(
         f"{work}: its files are deleted faster than they can be read: {changed}; try again"
@@ -153,7 +154,7 @@ def _partition_structure(work: StructureWork) -> PartitionStructure:
     view = work.replicas.view
     findings: list[Finding] = []
     seen: dict[int, _SeenReplica] = {}
-    # The leader is listed last, so it must not be behind any follower.
+    # The leader is listed last, so its log must not be behind any follower's.
     for broker in sorted(view.replicas, key=lambda broker: broker == view.leader):
         if view.brokers[broker].fenced:
             continue
@@ -210,7 +211,7 @@ def _read_of(replicas: PartitionReplicas, look: ReplicaStructure, footers: _Foot
 def _list(
     replica: Replica, listed: Sequence[StoredObject] | None, epoch: int, findings: list[Finding]
 ) -> _SeenReplica:
-    """List one replica. ``epoch`` is that of the view: findings under an outdated view are checked again
+    """List one replica. ``epoch`` is the view's leader epoch; findings under an outdated view are checked again
     (``audit``).
     """
     with errors_of(replica):
@@ -241,7 +242,7 @@ def _greatest_epoch(listing: Listing) -> int:
 
 
 def _reference(replicas: PartitionReplicas, seen: Mapping[int, _SeenReplica]) -> Lineage:
-    """The leader's lineage; if that cannot be read, the latest one that a member of the ISR has joined."""
+    """The leader's lineage; if it cannot be read, the latest lineage that a member of the ISR has joined."""
     view = replicas.view
     leader = seen.get(view.leader) if view.leader is not None else None
     if leader is not None and leader.lineage is not None:
@@ -290,20 +291,22 @@ def _replica_structure(
 def _held(replica: Replica, file: DataFile, footer: SegmentFooter) -> HeldFile:
     if (footer.topic_id, footer.partition) != (replica.topic_id, replica.partition):
         raise CorruptSegmentError(
-            f"{replica.store.uri_of(file.object.name)} is of partition {footer.partition} of topic "
-            f"{footer.topic_id}"
+            f"{replica.store.uri_of(file.object.name)} belongs to partition {footer.partition} of "
+            f"topic {footer.topic_id}"
         )
     return HeldFile(file, footer.base_offset, footer.next_offset)
 
 
 def _unread(file: DataFile) -> HeldFile:
-    """A file whose name alone is known."""
+    """A file of which only the name is known."""
     base, following = file.name.base_offset, file.name.next_offset
     return HeldFile(file, base, base + 1 if following is None else following)
 
 
 def _bad(file: DataFile, files: Iterable[DataFile], log: ReplicaLog) -> BadFile:
-    """The offsets that are lost with a file whose end is unknown: up to the next file, or to the committed end."""
+    """The bad file, with the offsets that are lost with it. If the end of the file is unknown, these offsets
+    extend to the next file, or to the committed end.
+    """
     base, end = file.name.base_offset, file.name.next_offset
     if end is None:
         later = [other.name.base_offset for other in files if other.name.base_offset > base]
@@ -319,7 +322,7 @@ def _damage(replica: Replica, bad: BadFile, error: StratalogError) -> CorruptSeg
 
 
 def _find_lost(replicas: PartitionReplicas, log: ReplicaLog, findings: list[Finding]) -> None:
-    """Find a leader that has lost records although its own files do not show it."""
+    """Find a leader that has lost records although its own files do not show the loss."""
     try:
         check_not_lost(replicas, log)
     except StratalogError as error:
@@ -334,7 +337,9 @@ def _find_short(
     reference: Lineage,
     findings: list[Finding],
 ) -> None:
-    """Find gaps, and logs that end below an offset that, according to this or another replica, has existed."""
+    """Find gaps, and logs that end too low: this replica or another one proves that the log reached a greater
+    offset.
+    """
     for broker, found in looks.items():
         replica, log, look = seen[broker].replica, seen[broker].log, found
         assert log is not None
@@ -355,7 +360,10 @@ def _find_short(
                 except StratalogError as unreadable:
                     findings.append(Finding(str(replica), unreadable, broker))
             if broker in replicas.view.isr and leader.high_watermark > must_reach:
-                must_reach, why = leader.high_watermark, "it is in sync, and the leader's high watermark is"
+                must_reach, why = (
+                    leader.high_watermark,
+                    "the replica is in sync, and the leader's high watermark is",
+                )
             if found.lineage != leader.lineage and found.joined_epoch == leader.joined_epoch:
                 error = CorruptionError(f"{replica} has another lineage than its leader: {found.lineage}")
                 # The register of a member of the ISR may be the right one, so it stays.
@@ -367,7 +375,7 @@ def _find_short(
 
 
 def _has_not_begun(look: ReplicaStructure, log: ReplicaLog) -> bool:
-    """Whether the log begins above 0, and the replica has never had its start or any record of it."""
+    """Whether the replica has neither a local start nor any record, although the log begins above 0."""
     return look.end == 0 and log.claimed_high_watermark == 0
 
 
@@ -377,23 +385,23 @@ def _known_of(
     looks: Iterable[ReplicaStructure],
     leader: ReplicaStructure,
 ) -> Iterator[tuple[int, str]]:
-    """The offsets that the leader's log must have reached, as other replicas prove, with the reason. Once both
-    have joined the view's epoch, everything that a follower holds came from the leader. Before that, a follower
-    may have extra records from the previous leader that were never acknowledged. So a member of the ISR then
-    proves only the records that it knows to be committed.
+    """The offsets that the leader's log must have reached according to other replicas, with the reason. Once a
+    follower and the leader have joined the view's epoch, all records of the follower came from this leader. Before
+    that, a follower may have extra records from the previous leader that were never acknowledged. So a member of
+    the ISR then proves only the records below its high watermark.
     """
     for other in looks:
         log = seen[other.broker_id].log
         if other is leader or log is None:
             continue
         if other.joined_epoch == leader.joined_epoch == replicas.epoch and other.lineage == leader.lineage:
-            yield other.end, f"broker {other.broker_id} has copied it up to"
+            yield other.end, f"broker {other.broker_id} has copied records up to"
         if other.broker_id in replicas.view.isr:
-            yield log.claimed_high_watermark, f"broker {other.broker_id} knows that the high watermark reached"
+            yield log.claimed_high_watermark, f"broker {other.broker_id} has recorded the high watermark"
 
 
 def _gaps(replica: Replica, look: ReplicaStructure, must_reach: int, why: str) -> list[Finding]:
-    """Every range between the local log start and ``must_reach`` that no file holds."""
+    """The findings for every range between the local log start and ``must_reach`` that no file holds."""
     found: list[Finding] = []
 
     def note(start: int, end: int, error: StratalogError) -> None:
@@ -418,8 +426,8 @@ def _gaps(replica: Replica, look: ReplicaStructure, must_reach: int, why: str) -
 
 def _one_file_for_two(replicas: PartitionReplicas, looks: Iterable[ReplicaStructure]) -> Iterator[Finding]:
     """Files of two replicas that are the same file: hard links, or one folder mounted in two places. Separate
-    files never share inode and mtime, as a part of the mtime is random. The leader's file counts as the original;
-    otherwise the first one does.
+    files never share inode and mtime, because a part of the mtime is random. The original is the leader's file, or
+    else the first file.
     """
     held: dict[tuple[DataName, str], ReplicaStructure] = {}
     for look in sorted(looks, key=lambda look: look.broker_id != replicas.view.leader):
@@ -429,9 +437,8 @@ def _one_file_for_two(replicas: PartitionReplicas, looks: Iterable[ReplicaStruct
             if other is not look:
                 what = f"{replica.store.uri_of(copy.file.object.name)}: {offsets(copy.start, copy.end)}"
                 error = CorruptSegmentError(
-                    f"{what}: it is the same file as the copy of {replicas.replica(other.broker_id)}, by a hard "
-                    "link "
-                    "or a folder mounted twice, so there is one copy less than it seems"
+                    f"{what}: this is the same file as the copy of {replicas.replica(other.broker_id)}, "
+                    "because of a hard link or a folder mounted twice, so there is one copy less than it seems"
                 )
                 bad = BadFile(copy.file, copy.start, copy.end)
                 yield Finding(str(replica), error, look.broker_id, bad)

@@ -3,9 +3,8 @@
 1. the partitions of the topics (``audit``)
 2. the metadata log on its voters (``metadata``)
 
-No log is changed. Damage is a failure of the report, with the replica, the file and the offsets; a damaged file
-that no log uses is a note. Damage is stored, and stays a finding of ``health`` until a later check finds it
-repaired.
+No log is changed. Damage is a failure of the report, with the replica, the file and the offsets. A damaged file
+that no log uses is only a note. Damage is stored, and ``health`` reports it until a later check finds it repaired.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ def verify(
     *,
     deep: bool = False,
 ) -> Report:
-    """Verify the topics (None: all, and the metadata log, which is named ``__cluster_metadata``): names, sizes,
-    contiguity and footers; with ``deep`` also every byte. For all topics, empty partitions of the engine's own
-    topics have no rows, because most never hold a record.
+    """Verify the topics (None: all, and the metadata log, which is named ``__cluster_metadata``): check names,
+    sizes, contiguity and footers, and with ``deep`` every byte. If all topics are verified, empty partitions of
+    the engine's own topics have no rows, because most of them never hold a record.
 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata.
     """
