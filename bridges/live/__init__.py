@@ -7,13 +7,8 @@ source     the end of each batch of a stream
 stream     a stream over both, whose batches are such frames
 
 The boundary of a partition is the end of its log here when the plan is made. A mirror that runs meanwhile moves
-<<<<<<< HEAD
-that end, but not the planned offsets. So there is no gap, and no record appears twice. If the source deletes
-planned records, a new plan finds them here.
-=======
 that end, but not the planned offsets. So there is no gap, and no record appears twice. If the source has deleted
 records since, a new plan finds them here.
->>>>>>> 81a9d85544ab41582cbdc0b462d44cb1c0815aab
 
 Records beyond the boundary come through the mirror's own source (librdkafka, in tasks), not by Spark's Kafka
 connector. The tasks use the mirror's configs, isolation, decoder and check of leader epochs, so a row is the same

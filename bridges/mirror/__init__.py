@@ -22,19 +22,11 @@ one_sided      records that compaction has removed from one side only
 A mirrored topic has the config ``mirror.source``, and only mirrors append to it (``engine.config.mirrored``).
 
 Exactly once
-<<<<<<< HEAD
-    The position in the source is the end of the log here; nothing else stores the position. A piece is appended
-    exactly at the log end, or not at all (``ProducerAppend.base_offset``), and the source always returns the same
-    record for an offset. So any number of mirrors, including killed and slow ones, make only one copy. The
-    producer of the pieces has the source's leader epoch as its epoch. So a mirror that still reads an older leader
-    is fenced, and the log end stores the source's leader epoch of the last record.
-=======
     The position in the source is the end of the mirrored log, and is stored nowhere else. A piece is appended
     exactly at the log end, or not at all (``ProducerAppend.base_offset``), and the source always returns the same
     record for an offset. So any number of mirrors, even killed and slow mirrors, make one copy. The producer of
     the pieces has the source's leader epoch as its epoch. So a mirror that still reads from an older leader is
     fenced. The end of the log has the epoch that the source has for the last record.
->>>>>>> 81a9d85544ab41582cbdc0b462d44cb1c0815aab
 
 Gaps
     Committed records come with offset, timestamp, key, value and headers. An offset without such a record in the

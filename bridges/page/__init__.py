@@ -8,17 +8,10 @@
     report       the operation, and the page as an object that can be saved
     served       the page over HTTP, kept up to date while it is viewed
 
-<<<<<<< HEAD
-The cluster is observed once, as by ``health``: a page costs as much as ``health``, and writes nothing to the
-cluster. The browser gets the content as JSON and turns it into text, so no name in it is ever read as HTML. Only
-the visible rows are drawn, so a page of 10,000 partitions opens immediately. The file loads nothing over the
-network, and its policy forbids it; the served page requests only from its own server.
-=======
 The cluster is observed once, as by ``health``. So a page costs as much as ``health``, and writes nothing to the
 cluster. The browser gets the content as JSON, and shows it as text, so that no name in the content is ever read as
 HTML. The browser draws only the visible rows, so a page of 10,000 partitions opens immediately. The file loads
 nothing over the network, and forbids such requests. The served page sends requests only to its own server.
->>>>>>> 81a9d85544ab41582cbdc0b462d44cb1c0815aab
 
 Only ``cluster`` uses this package.
 """

@@ -13,30 +13,17 @@
     endpoint   the server: connections, limits, TLS
 
 Purpose
-<<<<<<< HEAD
-    Clients without Spark and Python can read a topic, including its records in cold storage. Clients cannot change
-    anything except the committed offsets of consumer groups.
-=======
     Clients without Spark and Python can read a topic, including its records in the remote tier. Clients cannot
     change anything except the committed offsets of consumer groups.
->>>>>>> 81a9d85544ab41582cbdc0b462d44cb1c0815aab
 
 May not know
     Segments, tiers, replicas: records come from ``reading.fetch``, with its caches and its quota.
 
 Members of groups
-<<<<<<< HEAD
-    The members exist in the memory of one endpoint. No Python library has a group coordinator, so this package
-    implements one, for the classic protocol; consumers have the assignors (``docs/serve.md``).
-
-Untrusted bytes The decoder checks every length against the received bytes, in a frame of bounded size. Names are
-only looked up, never compared with all known names. A request that cannot be decoded ends its connection.
-=======
     Members of groups exist only in the memory of one endpoint. No Python library has a group coordinator, so this
     package implements a coordinator for the classic protocol. Consumers have the assignors (``docs/serve.md``).
 
 Untrusted bytes The decoder checks every length against the received bytes, in a frame of bounded size. Names are
 looked up directly, not by comparing them with all other names. A request that cannot be decoded ends its
 connection.
->>>>>>> 81a9d85544ab41582cbdc0b462d44cb1c0815aab
 """
