@@ -18,7 +18,13 @@ from stratalog.engine.upkeep.erasing import plan as planning
 from stratalog.engine.upkeep.erasing import snapshot_run, snapshot_tasks
 from stratalog.engine.upkeep.erasing.report import ErasureReport
 from stratalog.engine.upkeep.snapshots import snapshot as snapshotting
-from stratalog.partitions.errors import LogGapError, OffsetOutOfRangeError, PolicyViolationError, StratalogError
+from stratalog.partitions.errors import (
+    FencedLeaderEpochError,
+    LogGapError,
+    OffsetOutOfRangeError,
+    PolicyViolationError,
+    StratalogError,
+)
 from stratalog.partitions.merge import MergePolicy, plan_merges
 from stratalog.partitions.paths import CheckpointName, base_name, parse_name
 from stratalog.partitions.rewrite import merge_run
@@ -486,3 +492,20 @@ def test_a_snapshot_that_spark_must_make_is_named_before_anything_changes(
     assert "run this job on Spark" in str(report.failures)
     assert {name for name in before if "/t-" in name} == {name for name in live.on_brokers() if "/t-" in name}
     assert not live.replicas().view.erasures
+
+
+def test_a_try_under_a_later_view_commits_nothing(live: Erasable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task begins again after an election. Its snapshot has the generation of the view before."""
+    rewrite, done = snapshot_run.rewrite_snapshot, []
+
+    def fail_once(work: Any) -> Any:
+        if not done:
+            done.append(True)
+            live.driver().elect("t", leader=live.followers()[0]).raise_for_failures()
+            raise FencedLeaderEpochError("the view is old")
+        return rewrite(work)
+
+    monkeypatch.setattr(snapshot_run, "rewrite_snapshot", fail_once)
+    assert live.erase(KEY).whole
+    assert live.generations(live.leader()) == [live.replicas().view.last_erasure]
+    live.check_erased()

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Protocol, TypeVar
 
 from stratalog.engine.metadata.image import PartitionView
@@ -114,11 +114,13 @@ class SnapshotErasing:
                 if found.records:
                     holding.append(key)
         sources = self._snapshots(holding, again)
-        numbered = self._submit(NumberSnapshotErasures, sources, again)
+        wanted = {key: _request(self.parts[key].view, one.end_offset) for key, one in sources.items()}
+        numbered = self._submit(NumberSnapshotErasures, wanted.values(), again)
         self.run.refresh()
         rewritten = self._rewrite(sources, numbered, again)
-        bounds = {key: SnapshotId(one.bound, 0) for key, one in rewritten.items()}
-        committed = self._submit(AddSnapshotErasures, bounds, again)
+        # The partition epoch gave the snapshot its generation, so a later view must not replace it.
+        added = [replace(wanted[key], partition_epoch=numbered[key]) for key in rewritten]
+        committed = self._submit(AddSnapshotErasures, added, again)
         for key in committed:
             part, one = self.parts[key], rewritten[key]
             part.offsets.append((0, one.bound))
@@ -165,13 +167,13 @@ class SnapshotErasing:
     def _submit(
         self,
         command: type[NumberSnapshotErasures] | type[AddSnapshotErasures],
-        ends: Mapping[TopicIdPartition, SnapshotId],
+        wanted: Iterable[SnapshotErasure],
         again: dict[TopicIdPartition, StratalogError],
     ) -> dict[TopicIdPartition, int]:
         """The new partition epochs of the partitions that were not refused."""
         done: dict[TopicIdPartition, int] = {}
-        wanted = tuple(_request(self.parts[key].view, one.end_offset) for key, one in ends.items())
-        for answer in self.metadata.submit(command(wanted)) if wanted else ():
+        requests = tuple(wanted)
+        for answer in self.metadata.submit(command(requests)) if requests else ():
             if not isinstance(answer, RefusedPartition):
                 done[answer.key] = answer.partition_epoch
             elif isinstance(answer.error, StaleMetadataError):

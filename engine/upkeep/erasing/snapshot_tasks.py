@@ -275,6 +275,7 @@ class _CleaningSnapshots(Cleaning):
         since_ms = min((one.modified_ms for _, one in log.listing.checkpoints), default=0)
         found = outdated_files(replica, log, view)
         for name, stored in log.listing.checkpoints if latest is not None else ():
+            assert latest is not None
             if name == latest.snapshot_id.name:
                 if self._is_old(replica, latest):
                     why = "no replica has a later snapshot without the keys: run `stratalog snapshot`, then erase"
