@@ -18,6 +18,7 @@ MUTATIONS_OF_SNAPSHOTS: Sequence[Mutation] = (
             stratalog.engine.upkeep.erasing.snapshot_tasks, "copy_to_members", removing.nothing_copied
         ),
         theme="erase snapshots",
+        first=3,
     ),
     Mutation(
         "an erasure whatever has changed",
@@ -26,6 +27,7 @@ MUTATIONS_OF_SNAPSHOTS: Sequence[Mutation] = (
             stratalog.engine.metadata.snapshot_erasure_commands, "_checked", removing.whatever_has_changed
         ),
         theme="erase snapshots",
+        first=12,
     ),
     Mutation(
         "outdated snapshots stay",
@@ -34,5 +36,6 @@ MUTATIONS_OF_SNAPSHOTS: Sequence[Mutation] = (
             stratalog.engine.upkeep.erasing.snapshot_tasks, "outdated_files", removing.nothing_outdated
         ),
         theme="erase snapshots",
+        first=3,
     ),
 )

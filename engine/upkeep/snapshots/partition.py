@@ -241,8 +241,9 @@ def plan_of(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Snaps
     latest = EMPTY if earlier is None else earlier.snapshot_id
     # The first snapshot, if made by hand, may lack records that retention deleted before the policy was set.
     first = work.by_hand and not checkpoints_of(log) and leader.topic not in FORMATS
-    first = first and not work.replicas.view.last_erasure
-    if latest.end_offset < (needed := _needed_from(work, log)) and not first:
+    needed = _needed_from(work, log)
+    first = first and needed == log.local_start
+    if latest.end_offset < needed and not first:
         raise LogGapError(
             f"{leader}: the log starts at offset {needed}, but the latest usable snapshot ends at "
             f"{latest.end_offset}. If the log start had already advanced when cleanup.policy was set, take the "
