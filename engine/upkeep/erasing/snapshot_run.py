@@ -198,7 +198,9 @@ class SnapshotErasing:
         rewrite = _Rewrite({key: (sources[key], next_generation(numbered[key])) for key in current})
         for work, one in self.run.each(rewrite, current):
             key = work.replicas.view.key
-            if one.missed:
+            if isinstance(one, SourceChangedError):
+                again[key] = one
+            elif one.missed:
                 missed[key] = one.missed
                 again[key] = next(iter(one.missed.values()))
             else:
@@ -226,7 +228,7 @@ class _Rewrite:
 
     wanted: Mapping[TopicIdPartition, tuple[SnapshotId, int]]
 
-    def __call__(self, work: EraseWork) -> RewrittenSnapshot:
+    def __call__(self, work: EraseWork) -> RewrittenSnapshot | SourceChangedError:
         source, target = self.wanted[work.replicas.view.key]
         same = {each.name: getattr(work, each.name) for each in fields(work)}
         return rewrite_snapshot(RewriteWork(**same, source=source, target=target))

@@ -144,11 +144,19 @@ class RewrittenSnapshot:
     missed: dict[int, StratalogError]
 
 
-def rewrite_snapshot(work: RewriteWork) -> RewrittenSnapshot:
-    """Write a snapshot again without the keys, under the generation of the erasure; copy it to the ISR.
+def rewrite_snapshot(work: RewriteWork) -> RewrittenSnapshot | SourceChangedError:
+    """Write a snapshot again without the keys, under the generation of the erasure; copy it to the ISR. Returns an
+    error if the leader does not have the snapshot any more, or is another one, and never had it.
 
-    Raises: SourceChangedError when the snapshot was deleted meanwhile; errors of reading and writing the leader.
+    Raises: errors of reading and writing the leader.
     """
+    try:
+        return _rewrite(work)
+    except SourceChangedError as error:
+        return error
+
+
+def _rewrite(work: RewriteWork) -> RewrittenSnapshot:
     leader, bound = work.replicas.leader, work.source.end_offset
     with errors_of(leader), writes_of(leader):
         log = leader_log(work.replicas)
