@@ -339,9 +339,7 @@ def test_keys_leave_snapshots_that_spark_makes(
     append(spark, cluster, numbers(spark, 40, "first", 0))
     keys = [{"land": None, "number": 3}, {"land": "no", "number": 4}]
     assert cluster.erase("cities", keys, now=True).whole
-    kept = {f"first-{n}" for n in range(40) if n not in (3, 4)}
-    assert {value.name for value in by_key(cluster.read_snapshot("cities")).values()} == kept
     append(spark, cluster, numbers(spark, 2, "second", 1000))
     cluster.snapshot("cities", by_hand=True, memory_bytes=OUT_OF_CORE).raise_for_failures()
-    kept = kept - {"first-0", "first-1"} | {"second-0", "second-1"}
+    kept = {f"first-{n}" for n in range(2, 40) if n not in (3, 4)} | {"second-0", "second-1"}
     assert {value.name for value in by_key(cluster.read_snapshot("cities")).values()} == kept
