@@ -119,8 +119,8 @@ def test_keys_leave_snapshots_and_do_not_come_back() -> None:
     counts = counts_of_clean_runs(
         configuration_of(seed, "erase snapshots") for seed in range(1, 1 + at_depth(test=30, nightly=1000))
     )
-    assert counts["snapshots"] >= 20
-    assert counts["erased"] >= 10
+    assert counts["snapshots"] >= 10
+    assert counts["erased"] >= 2
 
 
 def test_all_kinds_of_runs_have_their_turn() -> None:
