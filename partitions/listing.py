@@ -242,7 +242,7 @@ def resolve(listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFil
 def chain_of(live: Iterable[DataFile], position: int, end_of_append: Callable[[DataFile], int]) -> list[Link]:
     """The chain that live files form from a position at which a file of the log starts or continues.
 
-    Where files of several generations overlap, those of the greatest generation apply, even if others extend
+    Where files of several generations overlap, the files of the greatest generation apply, even if others extend
     farther. So a late merge of files that a rule has already rewritten does not bring back a removed record.
     """
     live = list(live)

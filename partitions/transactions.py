@@ -68,8 +68,8 @@ class LogTransactions:
 def transactions_of(log: ReplicaLog, footer_of: FooterOf, start: int = 0) -> LogTransactions:
     """The transactions of a log from ``start`` to the high watermark of the log.
 
-    For a log without transactions this reads one footer, that of the last unmerged file below the high watermark,
-    which is usually cached. Raises: see ``footer_of``.
+    For a log without transactions this reads one footer, the footer of the last unmerged file below the high
+    watermark, which is usually cached. Raises: see ``footer_of``.
     """
     unmerged = [link for link in log.unmerged if start < link.end and link.start < log.high_watermark]
     if not unmerged:

@@ -8,7 +8,7 @@ options        the options of an export
 parts          the state of each partition in a run: position, due pieces, pace
 export         the operation: creates topics, writes pieces, reports
 kept           pieces at the same offsets
-offset_map     the map from the offsets here to those of the target, as a Delta table
+offset_map     the map from the offsets here to the offsets in the target, as a Delta table
 group_offsets  committed offsets of consumer groups
 
 An export has a name. Its journal is the topic ``stratalog-export.NAME`` in the target; the topic's name is also

@@ -93,7 +93,8 @@ def settled(
     dry_run: bool = False,
 ) -> SettledFields:
     """Find the fields that the topic's type lacks, then refuse them, drop them, or add them to the type. If
-    another driver is adding fields, this call waits for that change. Those fields are then no longer unknown.
+    another driver is adding fields, this call waits for that change. The fields that the other driver has added
+    are then no longer unknown.
 
     Raises: InvalidRecordError naming the fields; InvalidCallError if the fields cannot be added to the type; see
     ``AlterTopic``.

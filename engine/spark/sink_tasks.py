@@ -146,8 +146,8 @@ class PlannedAppends:
         return any(last > who.sequence for last in self.sequences.get(who.producer_id, {}).values())
 
     def is_rest(self, who: ProducerAppend, partition: int) -> bool:
-        """Whether other partitions have the sequence and this one does not. Those partitions must first confirm
-        that the records are the same.
+        """Whether other partitions have the sequence and this one does not. The other partitions must first
+        confirm that the records are the same.
         """
         known = self.sequences.get(who.producer_id, {})
         return known.get(partition, -1) < who.sequence and who.sequence in known.values()

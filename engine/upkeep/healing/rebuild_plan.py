@@ -142,7 +142,7 @@ def plan_rebuilds(each: Audited) -> tuple[list[RebuildPlan], list[Lacking]]:
 def _gap(each: Audited) -> tuple[Finding, int, int, int] | None:
     """The gap between the end of the remote log and the start of the leader's log, which exists because an older
     copy of the remote tier was restored. Also returns the end of the committed log. None if the remote log is
-    empty, because an empty remote log is not that of the original remote tier.
+    empty, because an empty remote log does not belong to the original remote tier.
     """
     remote, log = each.remote, None if each.looked is None else each.looked.leader_log
     finding = next((f for f in each.findings if f.broker_id is None and isinstance(f.error, LogGapError)), None)

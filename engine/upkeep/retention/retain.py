@@ -265,9 +265,9 @@ def _send(
     log_starts: Mapping[TopicIdPartition, int],
     removed: Collection[TopicIdPartition],
 ) -> None:
-    """Estimate the requests. They are the commit of the log starts, with a restore point if a topic is tiered; for
-    each tiered topic, the walk that finds objects to delete, and a commit's three listings of the table's log; and
-    the writes of the new local starts.
+    """Estimate the requests: the commit of the log starts, with a restore point if a topic is tiered; for each
+    tiered topic, the walk that finds objects to delete, and a commit's three listings of the table's log; and the
+    writes of the new local starts.
     """
     tiered = {topic.topic_id for topic in topics if topic_config_of(image, topic).remote_storage_enable}
     if log_starts:

@@ -292,9 +292,10 @@ def doomed_in(
     clean_before_ms: int,
     dry_run: bool,
 ) -> tuple[str, Sequence[StoredObject]] | None:
-    """The objects to delete in one table's folder, and the reason. They are deleted here, unless ``dry_run``. None
-    if the folder does not belong to a table, or is kept. A file that was never listed is deleted if it was made
-    before ``before_ms``. The table's log is cleaned if it has entries from before ``clean_before_ms``.
+    """The objects to delete in one table's folder, and the reason. This call deletes the objects, unless
+    ``dry_run``. None if the folder does not belong to a table, or is kept. A file that was never listed is deleted
+    if it was made before ``before_ms``. The table's log is cleaned if it has entries from before
+    ``clean_before_ms``.
 
     Raises: StorageError kinds; see ``SnapshotTable.load``.
     """
