@@ -121,9 +121,7 @@ class MetadataLog:
 
     def read_at_once(self) -> ClusterImage | None:
         """Do the same as ``read``, from one listing of a majority. None if other drivers are at work, or have left
-        work unfinished.
-
-        Raises: see ``committed_log``.
+        work unfinished. Raises: see ``committed_log``.
         """
         try:
             survey = self._survey()
@@ -300,16 +298,14 @@ class MetadataLog:
                     if rival is None:
                         self._begun, survey = epoch, None
                     continue
-                # 3. After the claims, list the claimed majority. If a listing misses a batch of a smaller epoch,
-                #    that batch was created after the claim, so its writer finds the claim and does not count that
-                #    voter (I6).
+                # 3. Then list the claimed majority. If a listing misses a batch of a smaller epoch, the batch came
+                #    after the claim, so its writer finds the claim and does not count that voter (I6).
                 looks = [look for look in read_names_of(mine, epoch) if not look.disputed(epoch)]
                 rival = next((look.voter for look in looks if look.epoch > epoch), None)
                 if rival is not None:
                     continue
-                # 4. The epoch continues the greatest log, if a majority of that log's voters was listed.
-                #    Majorities intersect, so some listing shows every committed batch. Fewer listings, or another
-                #    log, could miss a committed batch (I6).
+                # 4. Continue the greatest log, if a majority of its voters was listed. Majorities intersect, so
+                #    every committed batch is listed. Fewer listings, or another log, could miss a batch (I6).
                 if is_majority(ids_of(look.voter for look in looks), ids_of(survey.voters)):
                     # An unfinished change of voters may be on a single earlier voter.
                     latest = list({look.voter.id: look for look in (*survey.looks, *looks)}.values())
@@ -350,8 +346,7 @@ class MetadataLog:
 
     def _claimed(self, survey: Survey, epoch: int) -> tuple[list[Voter], Voter | None]:
         """The voters on which this driver has the epoch, and the voter on which another driver was first. All
-        drivers use the same order of voters, and stop at a voter that another driver has claimed first. So one of
-        two concurrent drivers claims all voters.
+        drivers use the same order, and stop at that voter. So one of two concurrent drivers claims all voters.
 
         Raises: StorageRefusedError if the refusing voters leave no majority.
         """
@@ -393,9 +388,8 @@ class MetadataLog:
         ends the claim.
 
         Raises: NotControllerError when another driver has claimed (the outcome is then unknown, see ``contains``,
-            unless this driver had no claim); OutcomeUnknownError; NoMajorityError or StorageRefusedError when
-            nothing was written; CorruptionError when the records do not fit the image, in which case nothing was
-            written.
+            unless this driver had no claim); OutcomeUnknownError. If nothing was written: NoMajorityError,
+            StorageRefusedError; CorruptionError when the records do not fit the image.
         """
         name = self.next_name
         claim, self._claim = self._claim, None
@@ -445,8 +439,7 @@ class MetadataLog:
                     if isinstance(error, StorageRefusedError):
                         self._refusals.add(voter, error)
                         refusing.add(voter)
-            # 4. If a majority shows the batch, it is committed. If any voter shows a later epoch, this driver is
-            #    fenced. In all other cases, try again with the same batch.
+            # 4. If a majority shows the batch, it is committed. A later epoch fences this driver. Else, try again.
             showing = ids_of(look.voter for look in looks.values() if after.shown_by(look))
             if all(is_majority(showing, ids_of(voters)) for voters in electorates):
                 self._mark_committed(after, looks.values())
