@@ -86,7 +86,7 @@ MUTATIONS: Sequence[Mutation] = (
                 "what the second scan shows behind the end of the first is left out: it may have holes",
                 "objects_together",
                 variants_of_listings.all_of_the_second,
-                250,
+                1153,
             ),
             (
                 "the first scan with its holes",
@@ -100,7 +100,7 @@ MUTATIONS: Sequence[Mutation] = (
                 "a high watermark that came meanwhile does not say that what is listed is cut off",
                 "objects_together",
                 variants_of_listings.never_late,
-                10,
+                311,
             ),
         )
     ),

@@ -164,7 +164,7 @@ MUTATIONS_OF_BYTES: Sequence[Mutation] = (
         "high watermarks on followers first",
         "append 7: the high watermark is on the leader before the followers get it",
         patched(stratalog.engine.records.acknowledge, "advance_high_watermark", variants.followers_first),
-        first=133,
+        first=364,
     ),
     Mutation(
         "committed below min.insync.replicas",

@@ -266,7 +266,7 @@ class TestSecrets:
     def test_an_account_of_the_address_goes_before_the_environments(self, monkeypatch: pytest.MonkeyPatch) -> None:
         connection = f"AccountName=other;AccountKey={KEY};EndpointSuffix=core.windows.net"
         monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection)
-        with pytest.raises(UnsupportedStoreError, match=r"account is mine, and .* other"):
+        with pytest.raises(UnsupportedStoreError, match=r"account is mine, but .* other"):
             open_store("abfss://c@mine.dfs.core.windows.net/x").read("name")
 
 
