@@ -141,7 +141,7 @@ MUTATIONS: Sequence[Mutation] = (
         variants_of_listings.without_chain,
         theme="reuse",
         shaped=overlapping,
-        first=4895,
+        first=5455,
     ),
     Mutation(
         "dead files above the high watermark",
