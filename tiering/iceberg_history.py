@@ -242,7 +242,10 @@ class MetadataFiles:
             if metadata.table_uuid != str(table.metadata.table_uuid) and metadata.snapshots:
                 found.of_others = True
                 found.left.append(
-                    (name, "it is of another table in this folder: if that table was dropped, remove it")
+                    (
+                        name,
+                        "it belongs to another table in this folder: if that table was dropped, remove the file",
+                    )
                 )
             else:
                 found.lists[name] = tuple(comparable(one.manifest_list) for one in metadata.snapshots)

@@ -146,7 +146,7 @@ def reset_offsets(
     new offset. ``dry_run`` changes nothing.
 
     Raises: InvalidGroupIdError, GroupIdNotFoundError, UnknownTopicOrPartitionError, InvalidCallError (also for a
-        shift without a commit): nothing was changed; see ``groups.commit``.
+        shift without a commit). If it raises any of these, nothing was changed. See also ``groups.commit``.
     """
     check_group(group)
     target = _target(execution.clock, to, shift_by, by_duration)
@@ -221,7 +221,9 @@ def _at(state: PartitionState, place: Place) -> int:
 
 def _shifted(state: PartitionState, record: OffsetCommit | None, records: int) -> int:
     if record is None:
-        raise InvalidCallError(f"{state.leader}: the group has no committed offset there that shift_by could move")
+        raise InvalidCallError(
+            f"{state.leader}: the group has no committed offset in this partition, so shift_by cannot be used"
+        )
     return record.offset + records
 
 

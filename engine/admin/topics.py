@@ -296,7 +296,7 @@ def delete_topic(
     deletion after a crash. With ``if_exists`` a missing topic is only a note.
 
     Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidCallError for the metadata's own log;
-        StorageError if the remote tables cannot be marked: nothing was changed.
+        StorageError if the remote tables cannot be marked. If it raises any of these, nothing was changed.
     """
     if name == paths.METADATA_TOPIC:
         raise InvalidCallError(f"{name} is the metadata log; it cannot be deleted")

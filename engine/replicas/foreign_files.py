@@ -1,4 +1,4 @@
-"""Files on leaders with the generation of a removal rule that the metadata do not have, for example because
+"""Files on leaders with the generation of a removal rule that the metadata does not have, for example because
 metadata were lost.
 """
 

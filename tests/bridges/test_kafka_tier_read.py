@@ -177,7 +177,7 @@ def test_an_unclean_election_leaves_two_histories_and_one_counts() -> None:
     elsewhere = opened(MAIN, epochs={("unclean", 0): [(0, 0), (2, 450)]})
     with pytest.raises(StratalogError, match="a part of it belongs to an abandoned history"):
         got(elsewhere, "unclean")
-    with pytest.raises(CorruptionError, match="do not ascend"):
+    with pytest.raises(CorruptionError, match="not in ascending order"):
         got(opened(MAIN, epochs={("unclean", 0): [(2, 0), (0, 9)]}), "unclean")
 
 

@@ -172,7 +172,7 @@ def test_an_erasure_since_a_compaction_began_is_no_rule_that_the_metadata_lack(t
         tables = RemoteTables(ports.metadata, ports.storage, run)
         assert tables.unknown_rule(before, live.remote_log()) is None
         lost = replace(live.remote_log(), erased={0: 3})
-        assert "which the metadata lack" in str(tables.unknown_rule(before, lost))
+        assert "which the metadata lacks" in str(tables.unknown_rule(before, lost))
 
 
 def test_both_at_once_harm_nothing(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ class RemoteTables:
         return self.logs[key.topic_id].generation(key.partition)
 
     def unknown_rule(self, replicas: PartitionReplicas, log: RemoteLog) -> CorruptionError | None:
-        """An error if the remote log follows a rule that the current metadata lack."""
+        """An error if the remote log follows a rule that the current metadata lacks."""
         key = replicas.view.key
         segments = log.of_partition(key.partition)
         generation = max([log.generation(key.partition), *(segment.generation for segment in segments)])
@@ -151,8 +151,8 @@ class RemoteTables:
         if generation <= self.metadata.image().generation_of(key):  # the view may be older than the rule
             return None
         return CorruptionError(
-            f"{replicas}: its remote log follows removal rule {generation}, which the metadata lack: either a "
-            "restore of this cluster is unfinished (run restore again), or the metadata are an older copy "
+            f"{replicas}: its remote log follows removal rule {generation}, which the metadata lacks: either a "
+            "restore of this cluster is unfinished (run restore again), or the metadata is an older copy "
             "(restore the voters)"
         )
 
