@@ -23,7 +23,7 @@ The order of steps, after the Delta table has recorded the erasure
     5. One commit removes the snapshots that are not clean from the table's metadata.
     6. The table is read again. If other snapshots have been added or removed since step 5, the run goes back to
        step 3. The listed lists and manifests that no snapshot names any more, and that do not wait, are deleted.
-    7. All files are listed again, twice, and the table is read again. If the table's metadata have changed, the
+    7. All files are listed again, twice, and the table is read again. If the table's metadata has changed, the
        run goes back to step 3, which finds a snapshot whose files step 6 has deleted. Each metadata file of the
        first listing, except the current one, is deleted if it names a list that is neither in the second listing
        nor named by the current metadata. (A writer writes the list before the metadata.) If such a file builds on
@@ -184,8 +184,8 @@ def unnamed(table: Table, files: Iterable[str], named: Collection[str]) -> list[
 def in_flight(
     table: Table, own: TableFiles, files: Mapping[str, str], metadata: MetadataFiles, settled_ms: int | None
 ) -> list[str]:
-    """The lists and manifests of a walk that a job may be about to commit: no metadata have named them yet, and
-    they were written after ``settled_ms``, or at an unknown time. If ``settled_ms`` is None, there are none.
+    """The lists and manifests of a walk that a job may be about to commit: no metadata file has named them yet,
+    and they were written after ``settled_ms``, or at an unknown time. If ``settled_ms`` is None, there are none.
     Raises: see ``TableFiles.modified_ms``."""
     if settled_ms is None:
         return []

@@ -256,7 +256,7 @@ class IcebergTable:
         return {remote.remote.uri_of(remote.path(segment)) for segment in remote.load().all_segments()}
 
     def contents(self) -> IcebergContents | None:
-        """The segments that the metadata name; None without a table. Raises: see ``delete_history``."""
+        """The segments that the metadata names; None without a table. Raises: see ``delete_history``."""
         from pyiceberg.exceptions import NoSuchTableError
 
         from stratalog.tiering.iceberg_files import guard

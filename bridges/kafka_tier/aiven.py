@@ -114,7 +114,7 @@ class AivenLayout:
     def objects(self, segment: RemoteLogSegment) -> Mapping[str, str]:
         """See ``RemoteSegmentLayout``. A name in the custom metadata replaces the prefix and the usual name.
 
-        Raises: CorruptionError for custom metadata that are damaged, or point outside the store.
+        Raises: CorruptionError for custom metadata that is damaged, or points outside the store.
         """
         usual = f"{segment.topic}-{segment.topic_id}/{segment.partition}/"
         usual += f"{segment.start_offset:020d}-{segment.segment_id}"
@@ -122,7 +122,7 @@ class AivenLayout:
         stem = kept.get(_OBJECT_PREFIX, self._prefix) + kept.get(_OBJECT_KEY, usual)
         if ".." in stem.split("/") or stem.startswith("/") or segment.segment_id not in stem:
             raise CorruptionError(
-                f"{segment}: its custom metadata contain the name of an object of another segment"
+                f"{segment}: its custom metadata contains the name of an object of another segment"
             )
         return {what: f"{stem}.{what}" for what in ("log", "indexes", "rsm-manifest")}
 
@@ -150,6 +150,6 @@ def _custom(segment: RemoteLogSegment) -> dict[int, str]:
         if tag in (_OBJECT_PREFIX, _OBJECT_KEY):
             text = Fields(data, fields.what).compact_string()
             if not _SAFE.match(text):
-                raise CorruptionError(f"{segment}: its custom metadata contain a name with unusual characters")
+                raise CorruptionError(f"{segment}: its custom metadata contains a name with unusual characters")
             found[tag] = text
     return found

@@ -123,7 +123,7 @@ def parse_manifest(text: bytes, segment: RemoteLogSegment, overhead: int) -> Man
         raise CorruptionError(f"{what} belongs to another segment")
     size, chunk = chunks.original_file_size, chunks.original_chunk_size
     if size != segment.size_bytes or not 0 < size <= MOST_SEGMENT_BYTES:
-        raise CorruptionError(f"{what} has {size} bytes of log, but the metadata say {segment.size_bytes}")
+        raise CorruptionError(f"{what} has {size} bytes of log, but the metadata says {segment.size_bytes}")
     if chunk <= 0 or -(-size // chunk) > _MOST_CHUNKS:
         raise CorruptionError(f"{what} has chunks of {chunk} bytes")
     if min(chunk, size) > MOST_CHUNK_BYTES:

@@ -83,6 +83,6 @@ class LocalTieredStorageLayout:
             raise gone(segment, "log") from error
         if found.size_bytes != segment.size_bytes:
             raise CorruptionError(
-                f"{segment}: its log has {found.size_bytes} bytes, but its metadata say {segment.size_bytes}"
+                f"{segment}: its log has {found.size_bytes} bytes, but its metadata says {segment.size_bytes}"
             )
         return LocalSegment(store, str(segment), names, segment.size_bytes)

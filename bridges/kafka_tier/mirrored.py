@@ -129,7 +129,7 @@ class TieredSource:
         return found
 
     def _cluster_id(self) -> str | None:
-        """The cluster id from ``meta.properties`` in the broker's log folder, if the metadata are there."""
+        """The cluster id from ``meta.properties`` in the broker's log folder, if the metadata is there."""
         try:
             data = b"" if self._metadata is None else self._metadata.read("meta.properties")
         except (FileNotFoundError, StratalogError):

@@ -167,7 +167,7 @@ class SegmentStates:
             if (one.topic_id, one.partition) in self.deleted_partitions
         }
         return found | {
-            segment_id: f"its metadata are contradictory: {why}" for segment_id, why in self.contradictory.items()
+            segment_id: f"its metadata is contradictory: {why}" for segment_id, why in self.contradictory.items()
         }
 
     def notes(self) -> list[str]:

@@ -17,7 +17,7 @@ from stratalog.partitions.lookup import TimeRange
 
 
 def may_hold(segment: RemoteLogSegment, times: TimeRange | None) -> bool:
-    """Whether a segment may hold records of these times. (The metadata have the latest time of a segment, but not
+    """Whether a segment may hold records of these times. (The metadata has the latest time of a segment, but not
     the earliest.)
     """
     if times is None:

@@ -93,7 +93,7 @@ class MetadataLog:
         self._seen: Survey | None = None
         """The survey of the last ``read_at_once``, so that a claim does not have to list the voters again."""
         self._epoch = 0
-        """The greatest epoch tried by this driver, which tries each only once: epoch and offset identify a batch."""
+        """The greatest epoch tried by this driver, which tries each once: epoch and offset identify a batch."""
         self._begun = 0
         """The epoch of an unfinished claim, which this driver tries again unless another driver has it."""
 

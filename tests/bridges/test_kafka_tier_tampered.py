@@ -203,7 +203,7 @@ def test_leader_epochs_are_not_those_of_a_segment_that_does_not_count() -> None:
     name = names.layout.objects(segment)[IndexKind.LEADER_EPOCH]
     tier = in_memory(MAIN, lambda one, data: b"" if one == name else data)
     tier.states.contradictory[segment.segment_id] = "it has two different descriptions"
-    with pytest.warns(UserWarning, match="are contradictory: it has two different descriptions"):
+    with pytest.warns(UserWarning, match="is contradictory: it has two different descriptions"):
         assert len(got(tier, "plain")) == segment.start_offset
 
 
@@ -227,7 +227,7 @@ def _set(at: int, value: int, size: int) -> Callable[[bytearray], None]:
 @pytest.mark.parametrize(
     ("change", "kind", "message"),
     [
-        (lambda data: data[:-1], CorruptionError, "bytes, but its metadata say"),
+        (lambda data: data[:-1], CorruptionError, "bytes, but its metadata says"),
         (lambda data: data[:5000] + bytes([data[5000] ^ 4]) + data[5001:], CorruptionError, "checksum|byte"),
         (lambda data: rewritten(data, 3, _set(0, 1 << 40, 8)), LogGapError, "batches are missing"),
         (lambda data: rewritten(data, 3, _set(0, 0, 8)), LogGapError, "batches are missing"),
