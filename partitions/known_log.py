@@ -112,15 +112,19 @@ def _listing(
         marks_gone = {*old.watermarks}
         marks = tuple(sorted([*(mark for mark in marks if mark not in marks_gone), *new.watermarks]))
         late = (late - marks_gone) | new.late
-    foreign = [stored for stored in before.foreign if id(stored) not in left]
+    foreign, others = (
+        tuple(sorted([*(stored for stored in held if id(stored) not in left), *added], key=attrgetter("name")))
+        for held, added in ((before.foreign, new.foreign), (before.other_snapshots, new.other_snapshots))
+    )
     return Listing(
         data=data,
         epochs=registers(before.epochs, new.epochs),
         watermarks=marks,
         local_starts=registers(before.local_starts, new.local_starts),
-        foreign=tuple(sorted([*foreign, *new.foreign], key=attrgetter("name"))),
+        foreign=foreign,
         checkpoints=registers(before.checkpoints, new.checkpoints),
         chunks=registers(before.chunks, new.chunks),
+        other_snapshots=others,
         late=late,
     )
 

@@ -29,6 +29,8 @@ from stratalog.partitions.paths import (
 )
 from stratalog.partitions.store.protocol import LEFT_ALONE, StoredObject
 
+_PLACE = attrgetter("name")
+
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
@@ -51,6 +53,8 @@ class Listing:
     """Snapshots, by end offset."""
     chunks: tuple[tuple[ChunkName, StoredObject], ...] = ()
     """Pieces of snapshots whose fetch is in progress, or was interrupted."""
+    other_snapshots: tuple[StoredObject, ...] = ()
+    """Snapshots, and pieces of snapshots, of another generation than the partition's last erasure, by name."""
     late: frozenset[WatermarkName] = frozenset()
     """High watermarks that were written during the listing. They may be above the listed log: then the listing
     lacks committed records, but nothing is lost (``StoredObject.late``).
@@ -85,7 +89,8 @@ def parse(
 ) -> Listing:
     """The objects of a replica's folder, sorted by kind; ``folder`` is the path below the root, and ``uri_of``
     gives the address for errors. ``generation`` is the number of the partition's last removal rule (0: none). A
-    file of a later generation is foreign, because no rule has made it.
+    data file of a later generation is foreign, because no rule has made it. A snapshot counts if it has exactly
+    this generation.
 
     Raises: CorruptionError if a name of the log is not a regular file: a reader by path, such as Spark, would
     follow it.
@@ -98,6 +103,7 @@ def parse(
     foreign: list[StoredObject] = []
     checkpoints: list[tuple[CheckpointName, StoredObject]] = []
     chunks: list[tuple[ChunkName, StoredObject]] = []
+    others: list[StoredObject] = []
     for stored in objects:
         parsed = parse_name(name_in(folder, stored.name))
         if stored.special and parsed is not None:
@@ -113,10 +119,12 @@ def parse(
                     late.append(name)
             case LocalStartName() as name:
                 local_starts.append((name, stored))
-            case CheckpointName() as name:
+            case CheckpointName() as name if name.generation == generation:
                 checkpoints.append((name, stored))
-            case ChunkName() as name:
+            case ChunkName() as name if name.generation == generation:
                 chunks.append((name, stored))
+            case CheckpointName() | ChunkName():
+                others.append(stored)
             case _:
                 foreign.append(stored)
     return Listing(
@@ -127,6 +135,7 @@ def parse(
         tuple(foreign),
         tuple(sorted(checkpoints, key=lambda found: found[0])),
         tuple(sorted(chunks, key=lambda found: found[0])),
+        tuple(sorted(others, key=_PLACE)),
         frozenset(late),
     )
 

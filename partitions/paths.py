@@ -9,7 +9,8 @@
         <offset>.<epoch>.hw             high watermark reached under an epoch; empty
         <offset>.local                  local log start; JSON producer state, checksum
         <end>-<epoch>.checkpoint        a snapshot: the state after the records [0, end), the last of them of epoch
-        <end>-<epoch>.checkpoint.<position>.part    bytes of a snapshot being fetched, starting at that position
+        <end>-<epoch>.<generation>.checkpoint       a snapshot that follows an erasure (snapshots.erasure)
+        <snapshot>.checkpoint.<position>.part       bytes of a snapshot being fetched, starting at that position
     <incarnation>/__remote_log_manager/<version>.schedule           the partitions due for tiering; a hint
     <incarnation>/__maintenance/<version>.schedule                  the last runs of `maintain`'s steps; a hint
     <incarnation>/__replication_throttle/<version>.schedule         the throttled copies so far; a hint
@@ -69,7 +70,7 @@ _EPOCH = re.compile(r"([0-9]{10})\.epoch\Z")
 _WATERMARK = re.compile(rf"({_OFFSET})\.([0-9]{{10}})\.hw\Z")
 _LOCAL = re.compile(rf"({_OFFSET})\.local\Z")
 _CLAIM = re.compile(r"([0-9]{10})(?:\.([0-9a-f]{32}))?\.claim\Z")
-_CHECKPOINT = re.compile(rf"({_OFFSET})-([0-9]{{10}})\.checkpoint(?:\.({_OFFSET})\.part)?\Z")
+_CHECKPOINT = re.compile(rf"({_OFFSET})-([0-9]{{10}})(?:\.([0-9]{{10}}))?\.checkpoint(?:\.({_OFFSET})\.part)?\Z")
 _SCHEDULE = re.compile(rf"({_OFFSET})\.schedule\Z")
 _DESCRIPTION = re.compile(rf"({_OFFSET})\.([0-9a-f]{{16}})\.json\Z")
 _PUBLISHED = re.compile(rf"({_OFFSET})-([0-9]{{10}})\.([0-9a-f]{{32}})\.parquet\Z")
@@ -166,9 +167,12 @@ class CheckpointName:
 
     end_offset: int
     epoch: int
+    generation: int = 0
+    """The number of the erasure that it follows (``snapshots.erasure``); 0: none."""
 
     def __str__(self) -> str:
-        return f"{_digits(self.end_offset)}-{_epoch_digits(self.epoch)}.checkpoint"
+        generation = f".{_epoch_digits(self.generation)}" if self.generation else ""
+        return f"{_digits(self.end_offset)}-{_epoch_digits(self.epoch)}{generation}.checkpoint"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -178,11 +182,12 @@ class ChunkName:
     end_offset: int
     epoch: int
     position: int
+    generation: int = 0
 
     @property
     def checkpoint(self) -> CheckpointName:
         """The snapshot to which these bytes belong."""
-        return CheckpointName(self.end_offset, self.epoch)
+        return CheckpointName(self.end_offset, self.epoch, self.generation)
 
     def __str__(self) -> str:
         return f"{self.checkpoint}.{_digits(self.position)}.part"
@@ -224,10 +229,12 @@ def parse_name(text: str) -> Name | None:
     if m := _CLAIM.match(text):
         return ClaimName(int(m[1]), m[2] or "")
     if m := _CHECKPOINT.match(text):
-        end, epoch, position = m.groups()
+        end, epoch, generation, position = m.groups()
+        if generation is not None and int(generation) == 0:
+            return None
         if position is None:
-            return CheckpointName(int(end), int(epoch))
-        return ChunkName(int(end), int(epoch), int(position))
+            return CheckpointName(int(end), int(epoch), int(generation or 0))
+        return ChunkName(int(end), int(epoch), int(position), int(generation or 0))
     return None
 
 

@@ -13,6 +13,7 @@ KIP-630's pieces, and their counterparts here
     Fetch, answered with a SnapshotId   ``discover`` of ``fetch.fetch_snapshot``: for a topic
                                         ``stratalog.engine.replication``, for the metadata
                                         ``stratalog.engine.quorum``
+    (nothing)                           ``erasure``: snapshots without the keys that were erased
     FetchSnapshot                       ``fetch``: the leader's side ``Source``, the follower's ``fetch_snapshot``
     <SnapshotId>.checkpoint.part        one write-once file per chunk: ``chunks``
     Kafka Controller, Metadata Cache    a ``state_machine``, and its owner
@@ -25,7 +26,7 @@ In and out
     In: stores, listings, numbers gathered by the layers above. Out: snapshots, plans, typed outcomes.
 
 May not know pyspark, the cluster metadata, or the leader of a partition. Pure modules (``snapshot_id``,
-    ``policy``, ``start_offset``, ``state_machine``) do no I/O and know no clock.
+    ``policy``, ``start_offset``, ``erasure``, ``state_machine``) do no I/O and know no clock.
 
 ``docs/kips.md`` lists the sentences of KIP-630 that have no counterpart on passive storage.
 """

@@ -38,7 +38,8 @@ class PartialSnapshot:
         self._list()
 
     def _list(self) -> None:
-        listing = parse(self._folder, self._store.list(self._folder))
+        generation = self.snapshot_id.generation
+        listing = parse(self._folder, self._store.list(self._folder), generation=generation)
         self._listed = dict(listing.chunks)
         self.frozen = next((one for name, one in listing.checkpoints if name == self.snapshot_id.name), None)
         """The snapshot itself, if it existed."""
@@ -51,7 +52,8 @@ class PartialSnapshot:
             self.position += found.size_bytes
 
     def _name(self, position: int) -> ChunkName:
-        return ChunkName(self.snapshot_id.end_offset, self.snapshot_id.epoch, position)
+        name = self.snapshot_id.name
+        return ChunkName(name.end_offset, name.epoch, position, name.generation)
 
     def add(self, data: bytes) -> None:
         """Store the bytes starting at ``position``, at least one. If another run has already stored bytes there,

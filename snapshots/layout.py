@@ -44,6 +44,8 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     version: Int64 = VERSION
     end_offset: Natural
     epoch: Epoch
+    generation: Natural = 0
+    """The number of the erasure that the snapshot follows; 0: none."""
     record_bytes: Natural
     """Bytes of the file before its page index."""
     record_crc: Int64

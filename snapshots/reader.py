@@ -137,10 +137,9 @@ def verify_snapshot(source: Readable, stored: StoredObject, *, owner: str, parti
     file = DataFile(DataName(0, None, name.epoch), stored)
     segment = read_segment(source, file, remembered=False)
     mark = decode_mark(segment.parquet.metadata, what)
-    if (mark.end_offset, mark.epoch) != (name.end_offset, name.epoch):
-        raise CorruptSegmentError(
-            f"{what} claims to be snapshot {mark.end_offset}-{mark.epoch}, which its name contradicts"
-        )
+    marked = SnapshotId(mark.end_offset, mark.epoch, mark.generation)
+    if marked != SnapshotId.of(name):
+        raise CorruptSegmentError(f"{what} claims to be snapshot {marked}, which its name contradicts")
     _check_owner(segment, owner, partition, what)
     if segment.footer.producers_since is not None:
         raise CorruptSegmentError(

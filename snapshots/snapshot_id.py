@@ -21,26 +21,29 @@ class SnapshotId:
 
     end_offset: int
     epoch: int
+    generation: int = 0
+    """The number of the erasure that the snapshot follows (``snapshots.erasure``); 0: none."""
 
     def __post_init__(self) -> None:
         if self.end_offset < 0 or self.epoch < 0:
             raise InvalidCallError(f"no snapshot can end at offset {self.end_offset}, epoch {self.epoch}")
 
     def __lt__(self, other: SnapshotId) -> bool:
-        return (self.epoch, self.end_offset) < (other.epoch, other.end_offset)
+        mine, others = (self.epoch, self.end_offset), (other.epoch, other.end_offset)
+        return (*mine, self.generation) < (*others, other.generation)
 
     @property
     def name(self) -> CheckpointName:
         """The name of the snapshot's file."""
-        return CheckpointName(self.end_offset, self.epoch)
+        return CheckpointName(self.end_offset, self.epoch, self.generation)
 
     @classmethod
     def of(cls, name: CheckpointName) -> SnapshotId:
         """The snapshot of a file name."""
-        return cls(name.end_offset, name.epoch)
+        return cls(name.end_offset, name.epoch, name.generation)
 
     def __str__(self) -> str:
-        return f"{self.end_offset}-{self.epoch}"
+        return f"{self.end_offset}-{self.epoch}{f'.{self.generation}' if self.generation else ''}"
 
 
 EMPTY = SnapshotId(0, 0)

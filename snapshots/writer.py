@@ -149,6 +149,7 @@ class SnapshotWriter:
             Mark(
                 end_offset=self._snapshot_id.end_offset,
                 epoch=self._snapshot_id.epoch,
+                generation=self._snapshot_id.generation,
                 record_bytes=self._sink.passed_bytes,
                 record_crc=self._sink.crc,
             )

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stratalog.engine.cluster.arguments import TopicNames, names
 from stratalog.engine.cluster.recorded import always, operation
@@ -18,6 +19,7 @@ from stratalog.engine.upkeep.erasing import erase as erasing
 from stratalog.engine.upkeep.erasing.certificate import read_certificate
 from stratalog.engine.upkeep.erasing.plan import WantedRecords
 from stratalog.engine.upkeep.erasing.report import ErasureReport
+from stratalog.engine.upkeep.erasing.snapshot_run import ReduceLarge
 from stratalog.engine.upkeep.erasing.verify import verify_erased
 from stratalog.partitions.errors import InvalidCallError, OutcomeUnknownError
 
@@ -26,6 +28,10 @@ class Erasing:
     """An open cluster, for erasing records."""
 
     _ports: Ports
+
+    if TYPE_CHECKING:
+
+        def _reduce_large(self) -> ReduceLarge: ...
 
     @operation("erase", destroys=always, redacted=["keys", "where"])
     def erase(
@@ -41,7 +47,8 @@ class Erasing:
         check: bool = True,
     ) -> ErasureReport:
         """Permanently erase every record that has one of these keys or matches a condition, from all replicas and
-        from the remote tier. All other records keep their offsets. The next call with the same arguments, after
+        from the remote tier. All other records keep their offsets; in a topic with snapshots, the log then starts
+        at a snapshot without the keys. The next call with the same arguments, after
         ``file.delete.delay.ms``, deletes the files that had the records; its certificate names these files.
 
             report = cluster.erase("trips", ["rider-17"], certificate="erased.json")
@@ -75,7 +82,10 @@ class Erasing:
         wanted = WantedRecords(keys, where, before_us)
 
         def run() -> ErasureReport:
-            return erasing.erase(*self._ports.for_tasks, named, wanted, now=now, dry_run=dry_run)
+            large = self._reduce_large()
+            return erasing.erase(
+                *self._ports.for_tasks, named, wanted, reduce_large=large, now=now, dry_run=dry_run
+            )
 
         if path is None:
             return run()

@@ -111,14 +111,16 @@ def _check_compacting(config: TopicConfig, what: str) -> None:
         )
 
 
-def check_removed(config: TopicConfig, what: str, *, compacted: bool, erased: bool) -> None:
-    """Check new configs of a topic from which records were compacted or erased.
+def check_removed(before: TopicConfig, config: TopicConfig, what: str, *, compacted: bool, erased: bool) -> None:
+    """Check new configs of a topic from which records were compacted or erased. Snapshots follow erasures, so a
+    topic may keep them.
 
     Raises: InvalidConfigError.
     """
     removed, gone = "compaction has removed records from this topic", "records were erased from this topic"
+    becomes = config.snapshots and not before.snapshots
     reasons = {
-        f"cleanup.policy = {SNAPSHOT}": (config.snapshots and compacted, config.snapshots and erased),
+        f"cleanup.policy = {SNAPSHOT}": (config.snapshots and compacted, becomes and erased),
         "unclean.leader.election.enable = true": (compacted and config.unclean_leader_election_enable, False),
     }
     for setting, (by_compaction, by_erasure) in reasons.items():

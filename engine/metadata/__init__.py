@@ -13,6 +13,7 @@ Purpose
         topic_commands          commands on topics and configs, restored topics among them
         partition_commands      commands on ISRs and log starts, in batches
         erasure_commands        commands to erase records at given offsets, and to forget the offsets
+        snapshot_erasure_commands   the same for partitions with snapshots
         voter_commands          commands on metadata voters
         election_commands       commands to elect leaders
         reassignment_commands   commands to reassign replicas

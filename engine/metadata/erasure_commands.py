@@ -60,7 +60,7 @@ class AddErasures:
 
     def decide(self, image: ClusterImage) -> Decision[tuple[PartitionAnswer, ...]]:
         """Raises no error; a missing partition is ``RefusedPartition``."""
-        return _decide(image, self.wanted, _erasure)
+        return decide_erasures(image, self.wanted, _erasure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,34 +85,39 @@ class ForgetErasures:
 
     def decide(self, image: ClusterImage) -> Decision[tuple[PartitionAnswer, ...]]:
         """Raises no error; a missing partition is ``RefusedPartition``."""
-        return _decide(image, self.erased, _forgotten)
+        return decide_erasures(image, self.erased, _forgotten)
 
 
 R = TypeVar("R", bound=Request)
 
 
-def _decide(
-    image: ClusterImage, requests: Sequence[R], record_of: Callable[[ClusterImage, R], tuple[MetadataRecord, int]]
+def decide_erasures(
+    image: ClusterImage,
+    requests: Sequence[R],
+    records_of: Callable[[ClusterImage, R], tuple[Sequence[MetadataRecord], int]],
 ) -> Decision[tuple[PartitionAnswer, ...]]:
+    """One answer per request, in order. ``records_of`` returns the records that carry a request out, and the
+    partition epoch after them, or raises the refusal.
+    """
     records: list[MetadataRecord] = []
     answers: list[PartitionAnswer] = []
     named: set[TopicIdPartition] = set()
     for request in requests:
         key = TopicIdPartition(request.topic_id, request.partition)
         try:
-            record, partition_epoch = record_of(image, request)
+            of_request, partition_epoch = records_of(image, request)
             if key in named:
                 raise InvalidUpdateVersionError(f"{name_of(image, request)} is named twice")
         except StratalogError as error:
             answers.append(RefusedPartition(*key, error))
             continue
         named.add(key)
-        records.append(record)
+        records += of_request
         answers.append(Altered(*key, partition_epoch))
     return Decision(tuple(records), tuple(answers))
 
 
-def _erasure(image: ClusterImage, wanted: WantedErasure) -> tuple[MetadataRecord, int]:
+def _erasure(image: ClusterImage, wanted: WantedErasure) -> tuple[Sequence[MetadataRecord], int]:
     key = TopicIdPartition(wanted.topic_id, wanted.partition)
     present = image.partition(*key)
     what = name_of(image, wanted)
@@ -135,7 +140,9 @@ def _erasure(image: ClusterImage, wanted: WantedErasure) -> tuple[MetadataRecord
     topic = image.topics[wanted.topic_id]
     config = topic_config(topic.configs, image.configs, f"topic {topic.name!r}")
     if config.snapshots:
-        raise PolicyViolationError(f"{what}: no record can be erased from a topic with cleanup.policy=snapshot")
+        raise PolicyViolationError(
+            f"{what}: its topic got cleanup.policy=snapshot after the search for its records: run erase again"
+        )
     if config.remote_storage_enable and not wanted.remote:
         raise PolicyViolationError(
             f"{what}: its topic became tiered after the search for its records: run erase again"
@@ -150,10 +157,10 @@ def _erasure(image: ClusterImage, wanted: WantedErasure) -> tuple[MetadataRecord
     record = ErasureRecord(
         topic_id=key.topic_id, partition=key.partition, erasure=Erasure(generation + 1, wanted.offsets)
     )
-    return record, present.partition_epoch + 1
+    return (record,), present.partition_epoch + 1
 
 
-def _forgotten(image: ClusterImage, erased: ErasedEverywhere) -> tuple[MetadataRecord, int]:
+def _forgotten(image: ClusterImage, erased: ErasedEverywhere) -> tuple[Sequence[MetadataRecord], int]:
     key = TopicIdPartition(erased.topic_id, erased.partition)
     present = image.partition(*key)
     if erased.partition_epoch != present.partition_epoch:
@@ -162,4 +169,4 @@ def _forgotten(image: ClusterImage, erased: ErasedEverywhere) -> tuple[MetadataR
             f"{erased.partition_epoch}, but the current one is {present.partition_epoch}; check them again"
         )
     record = ErasedEverywhereRecord(topic_id=key.topic_id, partition=key.partition, generation=erased.generation)
-    return record, present.partition_epoch
+    return (record,), present.partition_epoch

@@ -194,12 +194,17 @@ class LogStart:
     """The epoch of the leader whose log contains this log start; None: the current leader epoch. After an unclean
     election, a log start of an earlier leader may be beyond the log, and appends would be below the log start.
     """
+    generation: int | None = None
+    """The generation of the snapshot that ends there; None: no snapshot is the reason. A snapshot from before an
+    erasure must not move a log start (``stratalog.snapshots.erasure``).
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class AdvanceLogStart:
     """Move log starts, for total retention and DeleteRecords. Log starts never decrease: a smaller offset changes
-    nothing. One answer per partition, in order; FENCED_LEADER_EPOCH if another leader has been elected.
+    nothing. One answer per partition, in order; FENCED_LEADER_EPOCH if another leader has been elected;
+    INVALID_UPDATE_VERSION if the snapshot does not follow the last erasure.
     """
 
     log_starts: tuple[LogStart, ...]
@@ -238,6 +243,12 @@ def _led_as_found(image: ClusterImage, wanted: LogStart) -> PartitionImage:
             f"{name_of(image, wanted)}: log start {wanted.log_start_offset} was found under "
             f"leader epoch {wanted.leader_epoch}, but the current leader epoch is {present.leader_epoch}; read "
             "the log of the new leader"
+        )
+    generation = image.generation_of(TopicIdPartition(wanted.topic_id, wanted.partition))
+    if wanted.generation not in (None, generation):
+        raise InvalidUpdateVersionError(
+            f"{name_of(image, wanted)}: the snapshot that ends at {wanted.log_start_offset} follows erasure "
+            f"{wanted.generation}, but the last one is {generation}; read the metadata again"
         )
     return present
 

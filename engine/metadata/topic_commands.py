@@ -376,7 +376,7 @@ class AlterConfigs:
                 check_disabling(*before_and_after, whose)
                 if before_and_after[1].keys_required:
                     check_key(key_schema, before_and_after[1].cleanup_policy, whose)
-                check_removed(before_and_after[1], whose, compacted=compacted, erased=erased)
+                check_removed(*before_and_after, whose, compacted=compacted, erased=erased)
                 check_iceberg_kept(*before_and_after, whose, unfinished=unfinished)
                 if not internal:  # the engine has its own way of partitioning the records of internal topics
                     check_partitioner(*before_and_after, whose)
@@ -389,7 +389,7 @@ class AlterConfigs:
                 check_key(image.topic(self.topic).key_schema, config.cleanup_policy, what)
             topic_id = image.topic(self.topic).topic_id
             compacted, erased = topic_id in image.rules, topic_id in image.erasures
-            check_removed(config, what, compacted=compacted, erased=erased)
+            check_removed(before, config, what, compacted=compacted, erased=erased)
             check_iceberg_kept(before, config, what, unfinished=_erases(image, topic_id))
         records = tuple(
             ConfigRecord(

@@ -168,7 +168,9 @@ class Voter:
         parsed = [_parsed(name_in(folder, name)) for name in self.store.names(folder)]
         self.check_root()
         files = frozenset(name for name in parsed if isinstance(name, DataName) and not name.merged)
-        checkpoints = frozenset(name for name in parsed if isinstance(name, CheckpointName))
+        checkpoints = frozenset(
+            name for name in parsed if isinstance(name, CheckpointName) and not name.generation
+        )
         names = _claim_names(parsed)
         last = last_of(files, checkpoints)
         return VoterLook(self, self._claims(names), files, checkpoints, last, _chunks(parsed), names)
@@ -179,7 +181,9 @@ class Voter:
         stored = {_parsed(name_in(folder, one.name)): one for one in self.store.list(folder)}
         self.check_root()
         files = {name: one for name, one in stored.items() if isinstance(name, DataName) and not name.merged}
-        checkpoints = {name: one for name, one in stored.items() if isinstance(name, CheckpointName)}
+        checkpoints = {
+            name: one for name, one in stored.items() if isinstance(name, CheckpointName) and not name.generation
+        }
         names = _claim_names(stored)
         last = last_of(files, checkpoints)
         return VoterListing(self, self._claims(names), files, checkpoints, last, _chunks(stored), names)

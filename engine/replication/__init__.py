@@ -17,6 +17,7 @@ afterwards (protocol, rule 2).
     append_file       the file of an append: records, and then the footer
     removal           applies a removal rule on the leader; the ISR copies the segments
     erasing           the same for erasures
+    erasing_snapshots   the same for erasures of partitions with snapshots
     watermark         advances the high watermark by proof
     damage            replicas that have less than they once had, and the broker to blame
     snapshots         selects the valid snapshot of a replica; followers fetch the leader's (KIP-630)

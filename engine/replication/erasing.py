@@ -44,13 +44,17 @@ def erase_records(replicas: PartitionReplicas, options: ErasingOptions, copies: 
     for member in replicas.acknowledging:
         if member not in missed:
             try:
-                _erase_rest(replicas, member, options)
+                erase_rest(replicas, member, options)
             except StratalogError as error:
                 missed[member] = error
     return ErasedOn(erased, missed)
 
 
-def _erase_rest(replicas: PartitionReplicas, member: int, options: ErasingOptions) -> None:
+def erase_rest(replicas: PartitionReplicas, member: int, options: ErasingOptions) -> None:
+    """Carry out the erasures of the view in the files of a member that the leader does not have.
+
+    Raises: see ``erase_from``; errors of listing the member.
+    """
     replica, erasures = replicas.replica(member), replicas.view.erasures
     log = replica.log()
     if not is_erased(log, erasures):

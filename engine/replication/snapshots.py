@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
+from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.replication.leader import check_not_fenced
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.errors import (
@@ -20,10 +21,11 @@ from stratalog.partitions.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.partitions.listing import DataFile, ReplicaLog
-from stratalog.partitions.paths import CheckpointName, DataName, base_name, parse_name
+from stratalog.partitions.paths import CheckpointName, ChunkName, DataName, base_name, name_in, parse_name
 from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.segment import read_segment
 from stratalog.partitions.store import StoredObject
+from stratalog.snapshots.erasure import is_abandoned
 from stratalog.snapshots.fetch import RESPONSE_MAX_BYTES, FetchedSnapshot, Source, fetch_snapshot
 from stratalog.snapshots.reader import Snapshot, Usable, latest_usable, stage_snapshot
 from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId
@@ -68,7 +70,7 @@ def snapshot_ahead(replica: Replica, log: ReplicaLog) -> Snapshot | None:
     Raises: see ``stratalog.snapshots.reader.latest_usable``.
     """
     last_epoch = log.lineage.epoch_at(log.log_end - 1) if log.log_end else None
-    end = SnapshotId(log.log_end, last_epoch or 0)
+    end = SnapshotId(log.log_end, last_epoch or 0, replica.generation)
     ahead = [
         stored
         for name, stored in log.listing.checkpoints
@@ -129,6 +131,19 @@ def newest_id(log: ReplicaLog, until: int | None = None) -> SnapshotId | None:
     there is none.
     """
     return max((SnapshotId.of(name) for name, _ in checkpoints_of(log, until)), default=None)
+
+
+def outdated_files(replica: Replica, log: ReplicaLog, view: PartitionView) -> list[StoredObject]:
+    """The snapshots of a replica, and their pieces, that do not follow the last erasure of the view, and those of
+    an erasure that ended before its commit (``stratalog.snapshots.erasure``). No reader uses them.
+    """
+    found = []
+    for stored in log.listing.other_snapshots:
+        name = parse_name(name_in(replica.folder, stored.name))
+        assert isinstance(name, CheckpointName | ChunkName)
+        if name.generation < view.generation or is_abandoned(name.generation, view.partition_epoch):
+            found.append(stored)
+    return found
 
 
 def repair_if_damaged(replicas: PartitionReplicas, replica: Replica, log: ReplicaLog) -> tuple[ReplicaLog, Usable]:

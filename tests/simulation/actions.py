@@ -37,7 +37,7 @@ from tests.simulation import mirroring, reading, transacting
 from tests.simulation.actor import CORRUPT, Actor, batch, check_report
 from tests.simulation.appending import append, append_again, append_once, append_other_records
 from tests.simulation.configuration import Operation, Shape
-from tests.simulation.erasing import erase_key, look_for_erased
+from tests.simulation.erasing import erase_key, look_for_erased, take_snapshot
 from tests.simulation.oracle import Key
 from tests.simulation.remote import uncommitted
 from tests.simulation.scheduler import Violation
@@ -312,6 +312,7 @@ ACTIONS: dict[str, Action] = {
     "merge": Action(_nothing, _reported(merge)),
     "compact": Action(_nothing, _reported(compact)),
     "compact_some": Action(_nothing, _reported(compact, over=lambda: True)),
+    "snapshot": Action(_nothing, take_snapshot),
     "erase": Action(_an_erasure, erase_key),
     "begin_tiering": Action(_nothing, begin_tiering),
     "look_for_erased": Action(_nothing, look_for_erased),

@@ -13,6 +13,7 @@ from tests.simulation.themes import (
     EARLIER,
     ERASE,
     ERASE_COMPACT_TIERED,
+    ERASE_SNAPSHOTS,
     ERASE_TIERED,
     LOST,
     MAINTAIN,
@@ -146,7 +147,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
                 theme = random.Random(f"kind of {name} {seed}").choice(kinds)
     else:
         kinds_of_all = (kind for _, _, kinds in MIXED_IN for kind in kinds)
-        named = (*THEMES, *kinds_of_all, BEHIND, EARLIER, LOST)
+        named = (*THEMES, *kinds_of_all, BEHIND, EARLIER, LOST, ERASE_SNAPSHOTS)
         theme = rng.choice([theme for theme in named if theme.name == theme_name])
     if voters is not None:
         brokers = max(brokers, voters)
@@ -164,6 +165,8 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         topic_configs["segment.bytes"] = rng.choice(("5000", "12000", "1073741824"))
     if theme in (*COMPACT, COMPACT_TIERED, ERASE[-1], ERASE_COMPACT_TIERED):
         topic_configs |= _compacted(random.Random(f"compacted {seed}"))
+    if theme is ERASE_SNAPSHOTS:
+        topic_configs |= _with_user_snapshots(random.Random(f"snapshots {seed}"))
     if theme.tiered:
         topic_configs |= _tiered(rng)
         if theme.name == "tier" and random.Random(f"left to tier {seed}").random() < 0.3:
@@ -203,12 +206,13 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     if theme is not EARLIER and theme not in (
         *COMPACT,
         *ERASE,
+        ERASE_SNAPSHOTS,
         ERASE_TIERED,
         ERASE_COMPACT_TIERED,
     ):  # the state of a mirror is not restored
         operations = mirrored(seed, operations)
     shape, operations = _with_snapshots(seed, shape, operations)
-    if theme in ERASE:  # the others have the remote tier
+    if theme in (*ERASE, ERASE_SNAPSHOTS):  # the others have the remote tier
         local = tuple(pair for pair in shape.topic_configs if pair[0] != "remote.storage.enable")
         shape = replace(shape, topic_configs=local)
     shape, ahead_ms = _with_wrong_clocks(seed, shape, slots)
@@ -227,7 +231,9 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     elif theme is LOST:
         lost = rng.randrange(horizon // 2, 2 * horizon), "lose_all", rng.randrange(8)
         events = tuple(sorted((*events, lost)))
-    elif not theme.unclean and theme not in (*COMPACT, *ERASE, ERASE_TIERED, ERASE_COMPACT_TIERED):
+    elif not theme.unclean and theme not in (
+        *(*COMPACT, *ERASE, ERASE_SNAPSHOTS, ERASE_TIERED, ERASE_COMPACT_TIERED),
+    ):
         events, operations = _with_flips(seed, events, operations, horizon)
     return Configuration(
         seed=seed,
@@ -278,6 +284,15 @@ def _compacted(rng: random.Random) -> dict[str, str]:
         "segment.bytes": rng.choice(("1", "1", "5000", "9000")),
         "min.cleanable.dirty.ratio": rng.choice(("0", "0.3")),
         "delete.retention.ms": rng.choice(("0", "20", "1000000")),
+    }
+
+
+def _with_user_snapshots(rng: random.Random) -> dict[str, str]:
+    return {
+        "cleanup.policy": "snapshot",
+        "segment.bytes": rng.choice(("1", "5000", "9000")),
+        "delete.retention.ms": rng.choice(("0", "20", "1000000")),
+        "metadata.start.offset.lag.time.max.ms": rng.choice(("0", "1", "1000000")),
     }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Container
 
 from stratalog.engine.upkeep.erasing.erase import erase
 from stratalog.engine.upkeep.erasing.plan import WantedRecords
+from stratalog.engine.upkeep.snapshots.snapshot import snapshot
 from stratalog.partitions import paths
 from tests.simulation.actor import Actor, check_report
 from tests.simulation.content import content_of
@@ -20,6 +21,7 @@ def erase_key(actor: Actor, key: int, how: str) -> str:
 
     wanted = WantedRecords(None if how == "again" else [b"k%d" % key])
     ports = actor.ports
+    actor.world.oracle.keys_wanted |= set() if wanted.keys is None else {b"k%d" % key}
     report = erase(ports.metadata, ports.storage, ports.execution, [TOPIC], wanted, now=how == "now")
     assert report.certificate is not None
     failed = {failure.item for failure in report.failures}
@@ -31,8 +33,21 @@ def erase_key(actor: Actor, key: int, how: str) -> str:
                 offsets = {at for start, end in one.offsets for at in range(start, end)}
                 history.reported |= offsets
                 history.whole |= offsets if report.whole else set()
+                if how != "again":
+                    history.keys_gone[b"k%d" % key] = max(history.keys_gone.get(b"k%d" % key, 0), one.looked_to)
                 actor.world.ledger.count("erased" if one.offsets else "nothing to erase")
     actor.world.ledger.count("erased wholly" if report.whole else "erased in part")
+    return check_report(actor, report)
+
+
+def take_snapshot(actor: Actor, *_: int) -> str:
+    """Make a snapshot of the topic by hand."""
+    from tests.simulation.world import TOPIC
+
+    ports = actor.ports
+    report = snapshot(ports.metadata, ports.storage, ports.execution, ports.memory, [TOPIC], by_hand=True)
+    if any(row["outcome"] == "made" for row in report.rows):
+        actor.world.ledger.count("snapshots")
     return check_report(actor, report)
 
 

@@ -12,6 +12,7 @@ import sys
 from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.mutations_of_bytes import MUTATIONS_OF_BYTES
 from tests.simulation.mutations_of_removal import MUTATIONS_OF_REMOVAL
+from tests.simulation.mutations_of_snapshots import MUTATIONS_OF_SNAPSHOTS
 from tests.simulation.mutations_of_uploads import MUTATIONS_OF_UPLOADS
 
 
@@ -23,7 +24,13 @@ def found_at(mutation: Mutation) -> int | None:
 
 
 if __name__ == "__main__":
-    for mutation in [*MUTATIONS, *MUTATIONS_OF_BYTES, *MUTATIONS_OF_REMOVAL, *MUTATIONS_OF_UPLOADS]:
+    for mutation in [
+        *MUTATIONS,
+        *MUTATIONS_OF_BYTES,
+        *MUTATIONS_OF_REMOVAL,
+        *MUTATIONS_OF_SNAPSHOTS,
+        *MUTATIONS_OF_UPLOADS,
+    ]:
         if not sys.argv[1:] or mutation.name in sys.argv[1:]:
             seed = found_at(mutation)
             if seed != mutation.first:

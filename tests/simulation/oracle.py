@@ -75,6 +75,10 @@ class History:
     """Offsets that a run has reported as erased."""
     whole: set[int] = field(default_factory=set)
     """Offsets that a run has reported as wholly erased."""
+    keys_gone: dict[bytes, int] = field(default_factory=dict)
+    """Keys that a run has reported as erased from snapshots, with the offset up to which."""
+    snapshot_end: int = 0
+    """The offset at which each member of the ISR has a current snapshot, or later, because keys were erased."""
 
     def is_superseded(self, offset: int, rule: Rule) -> bool:
         """Whether the rule removes the committed record at an offset."""
@@ -154,6 +158,8 @@ class Oracle:
         self.histories: dict[Key, History] = {}
         self.changed: dict[Key, None] = {}
         """Partitions whose metadata changed since the last look."""
+        self.keys_wanted: set[bytes] = set()
+        """Keys that a run was to erase."""
         self.counts: dict[str, int] = dict.fromkeys(
             (
                 "elections",
@@ -208,6 +214,10 @@ class Oracle:
     def _at(self, offset: int) -> str:
         return str(self.files.get(offset, "nothing"))
 
+    @staticmethod
+    def _snapshots(image: ClusterImage, topic_id: str) -> bool:
+        return image.topics[topic_id].configs.get("cleanup.policy") == "snapshot"
+
     def _compare(self, before: ClusterImage, after: ClusterImage) -> None:
         if after.brokers != before.brokers:
             self.changed.update(dict.fromkeys(self.histories))
@@ -217,6 +227,8 @@ class Oracle:
                     history = self.history((topic_id, partition))
                     history.generation = max(history.generation, erasures[-1].generation)
                     for one in erasures:
+                        if self._snapshots(after, topic_id):
+                            history.snapshot_end = max([history.snapshot_end, *(end for _, end in one.offsets)])
                         for offset in (at for start, end in one.offsets for at in range(start, end)):
                             history.erased.setdefault(offset, one.generation)
             self.counts["erasures"] += 1

@@ -113,6 +113,16 @@ def test_logs_that_are_lost_begin_again_where_they_were_known_to_end() -> None:
     assert counts["lost, and known to have been written to"] >= 5
 
 
+@pytest.mark.slow
+def test_keys_leave_snapshots_and_do_not_come_back() -> None:
+    """S1 to S3 of ``stratalog.snapshots.erasure``."""
+    counts = counts_of_clean_runs(
+        configuration_of(seed, "erase snapshots") for seed in range(1, 1 + at_depth(test=30, nightly=1000))
+    )
+    assert counts["snapshots"] >= 10
+    assert counts["erased"] >= 2
+
+
 def test_all_kinds_of_runs_have_their_turn() -> None:
     configurations = [configuration_of(seed) for seed in range(1, SEEDS + 1)]
     themes = Counter(tag for configuration in configurations for tag in configuration.tags)

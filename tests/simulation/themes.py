@@ -170,7 +170,27 @@ ERASE = (
 )
 """Erasing keys beside all operations that change a log; in the last one the log is compacted, too."""
 
-ERASING = frozenset({"erase", "erase tiered", "erase compact tiered"})
+ERASE_SNAPSHOTS = Theme(
+    "erase snapshots",
+    (
+        *(
+            ("append", 18),
+            ("snapshot", 8),
+            ("erase", 8),
+            ("merge", 4),
+            ("retain", 4),
+            ("replicate", 3),
+            ("elect", 5),
+        ),
+        *(("shrink", 3), ("fence", 1), ("read", 2), ("read_replica", 1), ("shorten", 2), ("look", 1), ("heal", 1)),
+        *(("reassign", 1), ("cancel", 1)),
+    ),
+    ("cut", "cut", "fill", "double"),
+    length=(4, 8),
+)
+"""Erasing keys from a topic with snapshots. Tests select it by name."""
+
+ERASING = frozenset({"erase", "erase tiered", "erase compact tiered", "erase snapshots"})
 """The names of the themes that erase keys."""
 
 ERASE_TIERED = Theme(

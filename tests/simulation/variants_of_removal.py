@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from stratalog.engine.metadata.image import ClusterImage, PartitionImage
+from stratalog.engine.metadata.snapshot_erasure_commands import SnapshotErasure
 from stratalog.engine.upkeep.erasing.remote import RemoteErasing
 from stratalog.engine.upkeep.replication.compact_remote import RemoteRemovalWork, RemoteTables
 from stratalog.partitions.erasure import Erasure, within
@@ -16,6 +18,7 @@ from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.listing import Link, ReplicaLog
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.removal import Rule
+from stratalog.partitions.store import StoredObject
 from stratalog.tiering.remote_change import CommittedBatch, TableChange, committed
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_objects import RemoteObjects, RemovedFiles, TopicLitter, find_litter
@@ -105,3 +108,18 @@ def is_erased_in_the_log(log: ReplicaLog, erasures: Sequence[Erasure]) -> bool:
 def _named_in_the_log(link: Link, erasures: Sequence[Erasure]) -> int:
     later = (one for one in reversed(erasures) if one.generation > link.name.generation)
     return next((one.generation for one in later if within(one.offsets, link.start, link.end)), 0)
+
+
+def nothing_copied(*_: object) -> dict[int, StratalogError]:
+    """Members of the ISR get no snapshot."""
+    return {}
+
+
+def whatever_has_changed(image: ClusterImage, wanted: SnapshotErasure) -> PartitionImage:
+    """The erasure of a partition that has changed since it was planned."""
+    return image.partition(wanted.topic_id, wanted.partition)
+
+
+def nothing_outdated(*_: object) -> list[StoredObject]:
+    """Outdated snapshots stay."""
+    return []

@@ -43,6 +43,7 @@ from tests.simulation.oracle import Key, Oracle, WatchedLog
 from tests.simulation.remote import MemoryTopicTable, Table
 from tests.simulation.roots import Root
 from tests.simulation.scheduler import Driver, Scheduler, Verdict
+from tests.simulation.snapshots import check_snapshots
 from tests.simulation.stores import Note, SimStore
 from tests.simulation.themes import ERASING
 from tests.simulation.transacting import TransactionOracle
@@ -194,12 +195,15 @@ class World:
         """Whether the topic keeps the last record of each key."""
         self.keyed = self.compacted or bool(ERASING & configuration.tags)
         """Whether its records have keys."""
+        self.has_snapshots = "erase snapshots" in configuration.tags
 
     def _after_step(self) -> None:
         self.time.ms += self.configuration.tick_ms
         self.invariants.check()
         if self.keyed:
             self.both_tiers.check()
+        if self.has_snapshots:
+            check_snapshots(self)
         for key in self.damage.partitions:
             self.copies.check(key)
 

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from bench.memory import worker_peak
 from stratalog import Cluster
 from stratalog.engine.replication.partition import PartitionReplicas
+from stratalog.engine.upkeep.erasing import plan as planning
 from stratalog.partitions.errors import InvalidRecordError
 from stratalog.snapshots.reader import read_snapshot
 from tests.spark.spark_cluster import format_cluster
@@ -328,3 +329,17 @@ def test_the_lag_of_a_group_as_a_frame(spark: SparkSession, cluster: Cluster) ->
     by_partition = {row.partition: row for row in frame.collect()}
     assert (by_partition[0].committed, by_partition[1].committed) == (3, None)
     assert sum(row.lag for row in by_partition.values()) == 40 - 3
+
+
+def test_keys_leave_snapshots_that_spark_makes(
+    spark: SparkSession, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both the snapshot from which the keys leave, and the next one, exceed the memory of a task."""
+    monkeypatch.setattr(planning, "MEMORY_BYTES", OUT_OF_CORE)
+    append(spark, cluster, numbers(spark, 40, "first", 0))
+    keys = [{"land": None, "number": 3}, {"land": "no", "number": 4}]
+    assert cluster.erase("cities", keys, now=True).whole
+    append(spark, cluster, numbers(spark, 2, "second", 1000))
+    cluster.snapshot("cities", by_hand=True, memory_bytes=OUT_OF_CORE).raise_for_failures()
+    kept = {f"first-{n}" for n in range(2, 40) if n not in (3, 4)} | {"second-0", "second-1"}
+    assert {value.name for value in by_key(cluster.read_snapshot("cities")).values()} == kept

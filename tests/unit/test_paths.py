@@ -49,6 +49,7 @@ rewritten = st.builds(
     lambda span, epoch, generation: DataName(span[0], span[1], epoch, generation),
     *(spans, epochs, st.integers(1, 10**10 - 1)),
 )
+generations = st.integers(1, 10**10 - 1)
 names = st.one_of(
     data_names,
     rewritten,
@@ -58,6 +59,8 @@ names = st.one_of(
     st.builds(ClaimName, epochs),
     st.builds(CheckpointName, offsets, epochs),
     st.builds(ChunkName, offsets, epochs, offsets),
+    st.builds(CheckpointName, offsets, epochs, generations),
+    st.builds(ChunkName, offsets, epochs, offsets, generations),
 )
 ids = st.text("0123456789abcdef", min_size=32, max_size=32)
 topics = st.text("abcXYZ019._-", min_size=1, max_size=40)
@@ -71,6 +74,7 @@ SAME_KIND = [
     st.lists(st.builds(LocalStartName, offsets)),
     st.lists(st.builds(CheckpointName, offsets, epochs)),
     st.lists(st.builds(ChunkName, offsets, epochs, offsets)),
+    st.lists(st.builds(CheckpointName, offsets, epochs, generations)),
 ]
 
 
@@ -111,6 +115,8 @@ def test_appends_and_merged_segments_sort_together(mixed: list[DataName]) -> Non
         "\N{ARABIC-INDIC DIGIT ONE}" * 10 + ".epoch",
         "\N{ARABIC-INDIC DIGIT ONE}" * 20 + ".local",
         "00000000000000000007-00000000000000000002.checkpoint",
+        "00000000000000000007-0000000002.0000000000.checkpoint",
+        "00000000000000000007-0000000002.3.checkpoint",
         "00000000000000000007-0000000002.checkpoint.part",
         "00000000000000000007-0000000002.checkpoint.00000000000000000000",
     ],

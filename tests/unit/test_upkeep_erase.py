@@ -136,7 +136,12 @@ def test_a_dry_run_counts_what_a_run_then_does(
             PolicyViolationError,
             "topic 't': it is not tiered, but the Iceberg table c.n.t may still contain its records",
         ),
-        ({"cleanup_policy": "snapshot"}, {}, PolicyViolationError, "cleanup.policy=snapshot"),
+        (
+            {"cleanup_policy": "snapshot", "remote_snapshot_table_enable": "true"},
+            {},
+            PolicyViolationError,
+            "it publishes its snapshots",
+        ),
         ({"cleanup_policy": "compact"}, {"before": "2030-01-01"}, PolicyViolationError, "it is compacted"),
         ({}, {"topics": "__consumer_offsets"}, StratalogError, "internal"),
         ({}, {"topics": "nope"}, UnknownTopicOrPartitionError, "nope"),

@@ -41,6 +41,8 @@ class FileCopy:
     """Whether the folder is that of a present replica."""
     why: str = "it is not a data file of a log"
     """The reason why its content is unknown, if ``file`` is None."""
+    snapshot: bool = False
+    """Whether it is a snapshot, or a piece of one; ``file`` is None then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,8 @@ def _copies_in(
             file = None
         else:
             continue
-        yield FileCopy(broker, store, key, stored, file, (broker, folder) in owned)
+        snapshot = isinstance(name, CheckpointName | ChunkName) and not stored.special
+        yield FileCopy(broker, store, key, stored, file, (broker, folder) in owned, snapshot=snapshot)
 
 
 def _partition_of(folder: str, topic_ids: Collection[str]) -> TopicIdPartition | None:

@@ -4,7 +4,8 @@
     2. carry on with erasures that an earlier run has committed
     3. tasks find the records of the keys in the log, also in the remote part; commits name their offsets; the
        remote log loses them first (``remote``); each leader rewrites the files that have them, and the ISR copies
-       these. A member that is not reached leaves the ISR
+       these. A member that is not reached leaves the ISR. In topics with snapshots, the log starts at a snapshot
+       without the keys instead (``snapshot_run``)
     4. on each replica, files with erased records that have left the log are deleted after ``file.delete.delay.ms``
     5. search all roots for remaining bytes: of former replicas, and of writers that have not ended. In the remote
        tier, delete objects with erased records, and the history of the tables (``remote_clean``)
@@ -32,6 +33,7 @@ from stratalog.engine.driver.planned import Planned
 from stratalog.engine.driver.report import Failure
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.erasure_commands import ErasedEverywhere, ForgetErasures
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.partition_commands import AlterPartition, RefusedPartition
@@ -44,22 +46,17 @@ from stratalog.engine.upkeep.erasing.certificate import (
     described,
 )
 from stratalog.engine.upkeep.erasing.commits import commit_erasures
-from stratalog.engine.upkeep.erasing.copies import Copies, FileCopy, copies_of
+from stratalog.engine.upkeep.erasing.copies import copies_of
+from stratalog.engine.upkeep.erasing.look import look_at
 from stratalog.engine.upkeep.erasing.partition import ErasingPartition
 from stratalog.engine.upkeep.erasing.plan import WantedRecords, check_topics, work_of
 from stratalog.engine.upkeep.erasing.remote import RemoteErasing
 from stratalog.engine.upkeep.erasing.remote_clean import clean_remotely
 from stratalog.engine.upkeep.erasing.report import BAD_RECORDS, EraseRow, ErasureReport, report_with
-from stratalog.engine.upkeep.erasing.tasks import (
-    EraseWork,
-    FoundRecords,
-    clean,
-    erase_partition,
-    find_records,
-    may_hold,
-    offsets_of,
-    plan_partition,
-)
+from stratalog.engine.upkeep.erasing.snapshot_run import ReduceLarge, SnapshotErasing
+from stratalog.engine.upkeep.erasing.steps import clean, erase_partition, plan_partition
+from stratalog.engine.upkeep.erasing.tasks import EraseWork, FoundRecords, find_records, offsets_of
+from stratalog.engine.upkeep.snapshots.snapshot import needs_spark
 from stratalog.partitions.clock import time_text
 from stratalog.partitions.erasure import count
 from stratalog.partitions.errors import (
@@ -89,11 +86,13 @@ def erase(
     topics: Sequence[str],
     wanted: WantedRecords,
     *,
+    reduce_large: ReduceLarge = needs_spark,
     now: bool = False,
     dry_run: bool = False,
 ) -> ErasureReport:
     """Erase the records of these topics. ``now``: delete replaced files without their delay; readers that use them
-    then fail. Remaining bytes are failures, except those that the next run deletes after the delay.
+    then fail. ``reduce_large`` makes the snapshots that exceed a task's memory. Remaining bytes are failures,
+    except those that the next run deletes after the delay.
 
     Raises: see ``check_topics``: nothing was changed then; errors of reading and writing the metadata. Everything
         else is a failure of its partition in the report.
@@ -105,7 +104,7 @@ def erase(
         keys = check_topics(storage, image, topics, wanted, now_ms)
         remote = RemoteErasing(storage, run)
         remote.open(image, [image.topics[topic_id] for topic_id in keys])
-        erasing = _Erasing(metadata, storage, execution, run, now, keys, image, remote)
+        erasing = _Erasing(metadata, storage, execution, run, now, keys, image, remote, reduce_large)
         if dry_run:
             erasing.plan(sends)
         else:
@@ -146,13 +145,17 @@ class _Erasing:
         keys: dict[str, RecordFinder | None],
         image: ClusterImage,
         remote: RemoteErasing,
+        reduce_large: ReduceLarge,
     ) -> None:
-        self._remote = remote
+        self._remote, self._reduce_large = remote, reduce_large
         self._metadata, self._storage, self._clock = metadata, storage, execution.clock
         self._run, self._now, self._keys, self._image = run, now, keys, image
         self._carried_out: dict[TopicIdPartition, int] = {}  # generations
         views = [view for topic_id in keys for view in image.views(image.topics[topic_id].name)]
         self._parts = {view.key: ErasingPartition(view, keys[view.topic_id]) for view in views}
+        self._with_snapshots = {
+            topic_id for topic_id in keys if topic_config_of(image, image.topics[topic_id]).snapshots
+        }
 
     # ------------------------------------------------------------------------------------ steps
 
@@ -161,7 +164,7 @@ class _Erasing:
 
         Raises: ClusterKeyError if the run could not commit the erasure.
         """
-        for work, planned in self._each(plan_partition, self._parts):
+        for work, planned in self.each(plan_partition, self._parts):
             part = self._parts[work.replicas.view.key]
             part.plan(planned)
             if part.view.topic_id in self._remote.tables:
@@ -182,15 +185,19 @@ class _Erasing:
         begun = [key for key, part in self._parts.items() if part.view.erasures]
         for key in begun:
             self._parts[key].offsets += offsets_of(self._parts[key].view.erasures)
-        self._carry_out(begun)
+        self.carry_out(begun)
 
     def remove(self) -> None:
         """Step 3, in rounds: a partition with very many ranges of offsets gets several erasures."""
         waiting = {key: 0 for key, part in self._parts.items() if not part.failed}
+        of_snapshots = [key for key in waiting if key.topic_id in self._with_snapshots]
+        SnapshotErasing(self, self._metadata, self._reduce_large, self._parts).remove(of_snapshots)
+        for key in of_snapshots:
+            del waiting[key]
         while waiting:
-            self._refresh()
+            self.refresh()
             found: dict[TopicIdPartition, FoundRecords] = {}
-            for work, one in self._each(find_records, waiting):
+            for work, one in self.each(find_records, waiting):
                 found[work.replicas.view.key] = one
             committed, stale = self._commit({key: one for key, one in found.items() if one.offsets})
             stale |= {key: one.before for key, one in found.items() if one.before is not None}
@@ -201,8 +208,8 @@ class _Erasing:
                 if key not in stale and not part.failed:
                     part.looked_to, part.above = one.looked_to, one.above
                     part.searched = one.ends and not one.above
-            self._refresh()
-            self._carry_out([*committed, *(key for key in stale if found[key].before is not None)])
+            self.refresh()
+            self.carry_out([*committed, *(key for key in stale if found[key].before is not None)])
             again = {key for key in committed if not found[key].ends and not self._parts[key].failed}
             waiting = dict.fromkeys(again, 0) | {
                 key: waiting[key] + 1
@@ -213,20 +220,20 @@ class _Erasing:
     def _may_try(self, key: TopicIdPartition, attempts: int, error: StratalogError) -> bool:
         if attempts + 1 < _ATTEMPTS:
             return True
-        self._fail(key, error)
+        self.fail(key, error)
         return False
 
     def clean(self) -> None:
         """Step 4. A partition that changes meanwhile is checked again: its new members may lack a segment."""
         waiting = [key for key, part in self._parts.items() if part.view.key.topic_id in self._image.topics]
         for _ in range(_ATTEMPTS):
-            self._refresh()
-            self._carry_out([key for key in waiting if self._is_behind(key)])
-            for work, cleaned in self._each(clean, waiting):
+            self.refresh()
+            self.carry_out([key for key in waiting if self._is_behind(key)])
+            for work, cleaned in self.each(clean, waiting):
                 part = self._parts[work.replicas.view.key]
                 part.cleaned, part.cleaned_under = cleaned, work.replicas.view.partition_epoch
                 part.deleted += cleaned.deleted
-            self._refresh()
+            self.refresh()
             waiting = [
                 key
                 for key in waiting
@@ -243,53 +250,13 @@ class _Erasing:
             if part.cleaned is not None:
                 part.left += part.cleaned.not_erased
             elif not part.failed:
-                self._fail(key, UnknownTopicOrPartitionError(f"{part}: the topic was deleted meanwhile"))
+                self.fail(key, UnknownTopicOrPartitionError(f"{part}: the topic was deleted meanwhile"))
             part.leave_above()
 
     def look_everywhere(self) -> None:
         """Step 5."""
         for copies in copies_of(self._storage, self._image, self._keys.keys(), self._clock):
-            self._look_at(copies)
-
-    def _look_at(self, copies: Copies) -> None:
-        if copies.error is not None:
-            why = f"it cannot be searched: {copies.error.code}: {copies.error}; then erase again"
-            for part in self._parts.values():  # any partition may have a former replica there
-                if all(one.where != f"broker {copies.broker}" for one in part.left):
-                    part.left.append(NotErased(f"broker {copies.broker}", why))
-            return
-        if copies.unfinished:
-            why = (
-                f"{copies.unfinished} unfinished files of writers have no name yet, and may have erased records: "
-                "erase again when their writers have ended; `stratalog vacuum` deletes dead ones after a day"
-            )
-            for part in self._parts.values():
-                part.left.append(NotErased(f"broker {copies.broker}: unfinished files", why))
-        for copy in copies.found:
-            if copy.key not in self._parts:
-                continue
-            part = self._parts[copy.key]
-            where = f"broker {copy.broker}: {copy.object.name}"
-            if copy.file is None:
-                part.left.append(
-                    NotErased(where, "it is not a log file, so its content is unknown: remove it by hand")
-                )
-            elif not copy.owned or part.is_new(copy.file, where):
-                looked_to = part.looked_to if copy.owned else None
-                try:
-                    if not may_hold(copy.store, copy.file, part.view, part.keys, looked_to):
-                        continue
-                    why = self._why_there(copy)
-                except StratalogError as error:
-                    why = f"it cannot be read: {error.code}: {error}"
-                part.left.append(NotErased(where, why))
-
-    def _why_there(self, copy: FileCopy) -> str:
-        if copy.owned:
-            return "a writer gave it its name during this run: erase again"
-        if copy.broker in self._image.brokers:
-            return "it belongs to a former replica: run `stratalog vacuum`, then erase again"
-        return "its broker is no longer registered: delete the file by hand, then erase again"
+            look_at(copies, self._parts, self._with_snapshots, self._image.brokers)
 
     def clean_remotely(self) -> None:
         """Step 5 in the remote tier."""
@@ -322,7 +289,7 @@ class _Erasing:
                     EraseRow(
                         topic=part.view.topic,
                         partition=part.view.partition,
-                        records=count(offsets_of((), part.offsets)),
+                        records=count(offsets_of((), part.offsets)) if part.records is None else part.records,
                         files=part.files,
                         remote_files=part.remote_files,
                         read_bytes=part.read_bytes,
@@ -364,20 +331,20 @@ class _Erasing:
 
     # ----------------------------------------------------------------------------------- helpers
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
         self._image = self._metadata.image()
         for key, part in self._parts.items():
             if key.topic_id in self._image.topics:
                 part.view = self._image.view(*key)
 
-    def _each(
+    def each(
         self, task: Callable[[EraseWork], R], keys: Iterable[TopicIdPartition]
     ) -> Iterator[tuple[EraseWork, R]]:
         """Run the task on partitions that have not failed. Those that fail now are failures of the run. A task
         whose view is out of date, as of an election or a moved log start, runs again with the present one."""
         waiting = [*keys]
         for attempt in range(_ATTEMPTS):
-            works = [self._work_of(key) for key in waiting if self._is_present(key)]
+            works = [self.work_of(key) for key in waiting if self.is_present(key)]
             waiting = []
             for outcome in self._run.watched(self._run.tasks.run(task, works), len(works), "partitions"):
                 match outcome:
@@ -386,23 +353,23 @@ class _Erasing:
                     case Failed(work, StaleMetadataError() | LogGapError()) if attempt + 1 < _ATTEMPTS:
                         waiting.append(work.replicas.view.key)
                     case Failed(work, error):
-                        self._fail(work.replicas.view.key, error)
+                        self.fail(work.replicas.view.key, error)
             if not waiting:
                 return
-            self._refresh()
+            self.refresh()
             if task is erase_partition:
                 self._carry_out_remotely(waiting)
 
-    def _is_present(self, key: TopicIdPartition) -> bool:
+    def is_present(self, key: TopicIdPartition) -> bool:
         return not self._parts[key].failed and key.topic_id in self._image.topics
 
-    def _work_of(self, key: TopicIdPartition) -> EraseWork:
+    def work_of(self, key: TopicIdPartition) -> EraseWork:
         part = self._parts[key]
         work = work_of(self._storage, self._clock, self._image, part.view, part.keys)
         remote = self._remote.copy_of(part.view)
         return replace(work, dry_run=self._run.dry_run, now=self._now, start=part.looked_to, remote=remote)
 
-    def _fail(self, key: TopicIdPartition, error: StratalogError) -> None:
+    def fail(self, key: TopicIdPartition, error: StratalogError) -> None:
         part = self._parts[key]
         self._run.fail(part, error)
         failure = self._run.failures[-1]
@@ -424,10 +391,10 @@ class _Erasing:
             elif isinstance(answer.error, StaleMetadataError):
                 stale[answer.key] = answer.error
             else:
-                self._fail(answer.key, answer.error)
+                self.fail(answer.key, answer.error)
         return committed, stale
 
-    def _carry_out(self, keys: Iterable[TopicIdPartition]) -> None:
+    def carry_out(self, keys: Iterable[TopicIdPartition]) -> None:
         """Carry out the erasures of these partitions, and take members that were not reached out of the ISR. This
         counts only if the partition has not changed meanwhile: a leader elected since, or a member that has joined
         since, may have the records. A partition that has changed is carried out again.
@@ -438,7 +405,7 @@ class _Erasing:
             self._carry_out_remotely(waiting if attempt else keys)
             erased_under: dict[TopicIdPartition, int] = {}
             missed: dict[TopicIdPartition, dict[int, StratalogError]] = {}
-            for work, erased in self._each(erase_partition, waiting if attempt else keys):
+            for work, erased in self.each(erase_partition, waiting if attempt else keys):
                 view = work.replicas.view
                 part, done = self._parts[view.key], erased.done
                 part.replaced += [file for file in erased.replaced if file not in part.replaced]
@@ -448,12 +415,12 @@ class _Erasing:
                 erased_under[view.key], self._carried_out[view.key] = view.partition_epoch, view.generation
                 if done.missed:
                     missed[view.key] = done.missed
-            refused = self._shrink(missed, erased_under)
-            self._refresh()
+            refused = self.shrink(missed, erased_under)
+            self.refresh()
             waiting = {}
             for key, epoch in erased_under.items():
                 if key in refused and not isinstance(refused[key], StaleMetadataError):
-                    self._fail(key, refused[key])
+                    self.fail(key, refused[key])
                 elif key in refused or self._parts[key].view.partition_epoch != epoch:
                     waiting[key] = refused.get(key) or InvalidUpdateVersionError(
                         f"{self._parts[key]} keeps changing, so its ISR may have the records: erase again"
@@ -461,14 +428,14 @@ class _Erasing:
             if not waiting:
                 return
         for key, error in waiting.items():
-            self._fail(key, error)
+            self.fail(key, error)
 
     def _carry_out_remotely(self, keys: Iterable[TopicIdPartition]) -> None:
         """Carry out the erasures in the remote logs of these partitions, before their replicas. A partition whose
         remote log does not follow has failed."""
-        views = [self._parts[key].view for key in keys if self._is_present(key)]
+        views = [self._parts[key].view for key in keys if self.is_present(key)]
         for key, error in self._remote.carry_out(self._image, views).items():
-            self._fail(key, error)
+            self.fail(key, error)
         for key, figures in self._remote.figures.items():
             self._parts[key].take(figures)
 
@@ -477,7 +444,7 @@ class _Erasing:
         view = self._parts[key].view
         return any(one.offsets and one.generation > self._carried_out.get(key, 0) for one in view.erasures)
 
-    def _shrink(
+    def shrink(
         self,
         missed: dict[TopicIdPartition, dict[int, StratalogError]],
         erased_under: dict[TopicIdPartition, int],

@@ -37,6 +37,8 @@ class ErasingPartition:
     offsets: list[OffsetRange] = field(default_factory=list)
     looked_to: int = 0
     above: int = 0
+    records: int | None = None
+    """The erased records, if they are not the offsets: in a topic with snapshots, whole files go."""
     searched: bool = False
     """See ``ErasedPartition``."""
     replaced: list[ErasedFile] = field(default_factory=list)
@@ -98,6 +100,7 @@ class ErasingPartition:
         self.read_bytes = planned.bytes + planned.remote_bytes
         self.written_bytes = planned.bytes * len(self.view.replicas) + planned.remote_bytes
         self.above, self.looked_to = planned.above, planned.looked_to
+        self.records = planned.records
         self.left += planned.not_erased
         self.leave_above()
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from stratalog.engine.config.topic_config import TopicConfig
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import chosen_topics, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
@@ -14,6 +15,8 @@ from stratalog.engine.metadata.protection import Now, is_protected
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.engine.upkeep.erasing.former_tier import left_of_tiering
 from stratalog.engine.upkeep.erasing.tasks import EraseWork
+from stratalog.engine.upkeep.snapshots.partition import SnapshotWork
+from stratalog.engine.upkeep.snapshots.snapshot import MEMORY_BYTES
 from stratalog.partitions import paths
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.erasing import ErasingOptions
@@ -87,12 +90,17 @@ def _refusals(
             f"it is not tiered, but the Iceberg table {config.remote_iceberg_table} may still contain its "
             "records: first drop that table and its files, and set remote.iceberg.table to an empty string"
         )
-    if config.snapshots:
+    if config.snapshot_table:
         yield (
-            "it has cleanup.policy=snapshot, and its snapshots and their table change by its log alone: append a "
-            "tombstone for each key, and run `stratalog snapshot`; a day and file.delete.delay.ms later run "
-            "`stratalog retain`, append something and run `stratalog snapshot`, `retain` and `vacuum` again. Then "
-            "no file has the keys"
+            "it publishes its snapshots (remote.snapshot.table.enable), and that table changes by its log alone: "
+            "append a tombstone for each key, and run `stratalog snapshot`; a day and file.delete.delay.ms later "
+            "run `stratalog retain`, append something and run `stratalog snapshot`, `retain` and `vacuum` again. "
+            "Then no file has the keys"
+        )
+    if config.snapshots and (wanted.where is not None or wanted.before_us is not None):
+        yield (
+            "it has cleanup.policy=snapshot, and its snapshots have one record of each key: erase whole keys, "
+            "without a condition or a time"
         )
     if config.compacts and wanted.before_us is not None:
         yield (
@@ -128,4 +136,25 @@ def work_of(
         delay_ms=config.file_delete_delay_ms,
         clock=clock,
         copies=storage.copies,
+        snapshots=_snapshot_work(storage, clock, image, view, config) if config.snapshots else None,
+    )
+
+
+def _snapshot_work(
+    storage: Storage, clock: Clock, image: ClusterImage, view: PartitionView, config: TopicConfig
+) -> SnapshotWork:
+    """The work on the snapshot that an erasure needs, with all stable records."""
+    topic = image.topics[view.topic_id]
+    return SnapshotWork(
+        replicas=storage.replicas(view),
+        schema=schema_of(topic.key_schema, topic.value_schema),
+        policy=config.snapshotting,
+        by_hand=True,
+        delete_retention_ms=config.delete_retention_ms,
+        lag_time_max_ms=config.metadata_start_offset_lag_time_max_ms,
+        delete_delay_ms=config.file_delete_delay_ms,
+        compression=config.compression_type,
+        memory_bytes=MEMORY_BYTES,
+        published=False,
+        clock=clock,
     )

@@ -16,7 +16,9 @@ BAD_RECORDS = (
 
 
 class EraseRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition. ``records`` counts its erased offsets; in a dry run, what a run would do."""
+    """A partition. ``records`` counts its erased offsets, or, in a topic with snapshots, the records of the keys
+    in the log and in its latest snapshot. In a dry run, what a run would do.
+    """
 
     records: int
     files: int

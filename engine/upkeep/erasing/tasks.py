@@ -16,6 +16,7 @@ from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.replication.removal import check_follows
 from stratalog.engine.replication.watermark import with_known_watermark
 from stratalog.engine.upkeep.erasing.certificate import ErasedFile, NotErased
+from stratalog.engine.upkeep.snapshots.partition import SnapshotWork
 from stratalog.partitions.agreed_time import agreed_ms
 from stratalog.partitions.amounts import span_text
 from stratalog.partitions.clock import Clock
@@ -80,6 +81,8 @@ class EraseWork(PartitionWork):
     """The records below this offset were searched."""
     remote: RemoteCopy | None = None
     """None for a topic that is not tiered."""
+    snapshots: SnapshotWork | None = None
+    """How the partition's snapshots are made; None for a topic without."""
 
     def stores_used(self) -> Iterable[Store]:
         """See ``PartitionWork``."""
@@ -239,8 +242,9 @@ class CleanedReplicas:
     """The data files in the leader's log, which were searched for the keys."""
 
 
-def clean(work: EraseWork) -> CleanedReplicas:
+def clean(work: EraseWork, kind: type[Cleaning] | None = None) -> CleanedReplicas:
     """Delete the files with erased records that have left the logs, on every replica that can be reached.
+    ``kind``: how a replica is cleaned, if its topic has snapshots.
 
     Raises: errors of listing the leader; StaleMetadataError when the view is out of date on any of them.
     """
@@ -254,7 +258,7 @@ def clean(work: EraseWork) -> CleanedReplicas:
             for link in log.chain
             if any(within(one.offsets, link.start, link.end) for one in erasures)
         )
-    cleaning = _Cleaning(work, names)
+    cleaning = (kind or Cleaning)(work, names)
     for broker in replicas.view.replicas:
         try:
             while_it_changes(partial(cleaning.on, broker))
@@ -270,7 +274,7 @@ def clean(work: EraseWork) -> CleanedReplicas:
     return CleanedReplicas(cleaning.deleted, cleaning.deleted_bytes, tuple(cleaning.left), made, names)
 
 
-class _Cleaning:
+class Cleaning:
     """The replicas of one partition, one after the other."""
 
     def __init__(self, work: EraseWork, names: frozenset[DataName]) -> None:
@@ -400,6 +404,8 @@ class PlannedErasing:
     """See ``FoundRecords``."""
     not_erased: tuple[NotErased, ...] = ()
     """Files and brokers that the run cannot erase, as far as this is known before it."""
+    records: int | None = None
+    """See ``ErasingPartition.records``."""
 
 
 def plan_partition(work: EraseWork) -> PlannedErasing:

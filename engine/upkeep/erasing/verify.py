@@ -26,6 +26,7 @@ from stratalog.engine.upkeep.erasing.certificate import Certificate, ErasedParti
 from stratalog.engine.upkeep.erasing.copies import Copies, FileCopy, copies_of
 from stratalog.engine.upkeep.erasing.remote_copies import remote_copies
 from stratalog.engine.upkeep.erasing.verify_iceberg import ERASED, NOT_ERASED, UNKNOWN, TwinState, iceberg_states
+from stratalog.engine.upkeep.erasing.verify_snapshots import state_of_snapshot
 from stratalog.partitions.columns import integers_of
 from stratalog.partitions.erasure import within
 from stratalog.partitions.errors import InvalidCallError, StratalogError
@@ -295,6 +296,8 @@ def _unread(work: _Work, key: TopicIdPartition) -> _CopyState:
 
 def _state_of(copy: FileCopy, work: _Work) -> tuple[str, str | None]:
     topic, expected = work.expected[copy.key]
+    if copy.snapshot:
+        return state_of_snapshot(copy, topic, expected, work.salt)
     if copy.file is None:
         return UNKNOWN, copy.why
     try:

@@ -144,7 +144,7 @@ def plan_and_repair(work: SnapshotWork) -> tuple[ReplicaLog, SnapshotPlan, Snaps
     leader = work.replicas.leader
     log = leader_log(work.replicas)
     damaged: tuple[str, ...] = ()
-    if log.local_start > 0 and newest_id(log) is None:
+    if _needed_from(work, log) > 0 and newest_id(log) is None:
         repair_snapshot(work.replicas, leader, log)
         log = leader_log(work.replicas)
     try:
@@ -241,16 +241,20 @@ def plan_of(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Snaps
     latest = EMPTY if earlier is None else earlier.snapshot_id
     # The first snapshot, if made by hand, may lack records that retention deleted before the policy was set.
     first = work.by_hand and not checkpoints_of(log) and leader.topic not in FORMATS
-    if latest.end_offset < log.local_start and not first:
+    needed = _needed_from(work, log)
+    first = first and needed == log.local_start
+    if latest.end_offset < needed and not first:
         raise LogGapError(
-            f"{leader}: the log starts at offset {log.local_start}, but the latest usable snapshot ends at "
+            f"{leader}: the log starts at offset {needed}, but the latest usable snapshot ends at "
             f"{latest.end_offset}. If the log start had already advanced when cleanup.policy was set, take the "
             "first snapshot by hand; otherwise restore a snapshot from another replica",
             broker_id=leader.broker_id,
         )
     stable = _stable_end(leader, log)
     ends = [link.end for link in log.chain if link.end <= stable]
-    following = SnapshotId(ends[-1], log.lineage.epoch_at(ends[-1] - 1) or 0) if ends else EMPTY
+    following = EMPTY
+    if ends:
+        following = SnapshotId(ends[-1], log.lineage.epoch_at(ends[-1] - 1) or 0, leader.generation)
     between = [link for link in log.chain if latest.end_offset < link.end <= following.end_offset]
     planned = SnapshotPlan(
         latest=latest,
@@ -271,6 +275,14 @@ def plan_of(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Snaps
         size += _snapshot_bytes(leader, log, latest)
         large = size > work.memory_bytes
     return replace(planned, wait=wait, large=large), earlier
+
+
+def _needed_from(work: SnapshotWork, log: ReplicaLog) -> int:
+    """The offset at which the latest snapshot must end, or later. After an erasure, that is the log start: a log
+    that still begins before it has erased records (``stratalog.snapshots.erasure``).
+    """
+    view = work.replicas.view
+    return max(log.local_start, view.log_start_offset) if view.last_erasure else log.local_start
 
 
 def _stable_end(leader: Replica, log: ReplicaLog) -> int:

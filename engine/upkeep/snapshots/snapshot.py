@@ -64,7 +64,6 @@ from stratalog.engine.upkeep.snapshots.publish import publish
 from stratalog.engine.upkeep.snapshots.spread import Cleaned, Spread, clean_snapshots, spread_snapshot
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
-    FencedLeaderEpochError,
     InvalidCallError,
     StaleMetadataError,
     StratalogError,
@@ -353,7 +352,8 @@ class _SnapshotRun:
         return sound
 
     def _spread(self, states: Sequence[_State]) -> None:
-        """Steps 4 and 5, repeated for a partition whose leader was replaced between the two."""
+        """Steps 4 and 5, repeated for a partition whose leader was replaced, or from which keys were erased,
+        between the two."""
         waiting = list(states)
         refused: dict[TopicIdPartition, StratalogError] = {}
         for _ in range(VIEWS):
@@ -365,7 +365,7 @@ class _SnapshotRun:
             waiting = [
                 state
                 for state in spread
-                if isinstance(refused.get(state.work.replicas.view.key), FencedLeaderEpochError)
+                if isinstance(refused.get(state.work.replicas.view.key), StaleMetadataError)
             ]
             self.run.failures += [
                 Failure.of(state.work, refused[state.work.replicas.view.key])
@@ -384,7 +384,12 @@ class _SnapshotRun:
     def _advance(self, states: Sequence[_State]) -> dict[TopicIdPartition, StratalogError]:
         """Step 5; returns the refused partitions, with the errors."""
         wanted = tuple(
-            LogStart(*state.work.replicas.view.key, state.spread.log_start, state.work.replicas.epoch)
+            LogStart(
+                *state.work.replicas.view.key,
+                state.spread.log_start,
+                state.work.replicas.epoch,
+                state.work.replicas.view.generation,
+            )
             for state in states
             if state.spread is not None and state.spread.log_start > state.work.replicas.view.log_start_offset
             if not state.work.protected

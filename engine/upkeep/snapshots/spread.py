@@ -13,6 +13,7 @@ from stratalog.engine.replication.snapshots import (
     fetch_latest,
     latest_snapshot,
     newest_id,
+    outdated_files,
     repair_snapshot,
 )
 from stratalog.engine.upkeep.snapshots.partition import SnapshotWork
@@ -185,6 +186,8 @@ def _litter(work: SnapshotWork, replica: Replica) -> list[StoredObject]:
         for name, stored in log.listing.chunks
         if name.end_offset <= log_start and stored.modified_ms <= delay_over_ms
     ]
+    view = work.replicas.view
+    doomed += [one for one in outdated_files(replica, log, view) if one.modified_ms <= delay_over_ms]
     if not doomed:
         return []
     successor = latest_snapshot(replica, log)

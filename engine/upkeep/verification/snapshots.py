@@ -11,6 +11,7 @@ from stratalog.engine.upkeep.verification.findings import Finding
 from stratalog.partitions.errors import CorruptSegmentError, SourceChangedError, StratalogError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Listing
+from stratalog.partitions.paths import CheckpointName, base_name, parse_name
 from stratalog.partitions.replica import Replica
 from stratalog.snapshots.reader import read_snapshot
 from stratalog.snapshots.snapshot_id import SnapshotId
@@ -23,13 +24,17 @@ MENDED = (
 
 
 def check_snapshots(
-    replica: Replica, listing: Listing, lineage: Lineage, log_start: int, high_watermark: int
+    replica: Replica, listing: Listing, lineage: Lineage, log_start: int, high_watermark: int, *, member: bool
 ) -> list[Finding]:
     """The findings about the snapshots of a replica whose log starts at ``log_start``, if snapshots replace the
     earlier records. A snapshot of the log's history must end between the log start and the ``high_watermark``
-    (KIP-630, "Validation of Snapshot and Log").
+    (KIP-630, "Validation of Snapshot and Log"). ``member``: whether the replica is in the ISR.
     """
-    names = [name for name, _ in listing.checkpoints if lineage.epoch_at(name.end_offset - 1) == name.epoch]
+    found = [name for name, _ in listing.checkpoints]
+    if not member:  # since an erasure that it has missed, it is stale, not damaged
+        others = (parse_name(base_name(stored.name)) for stored in listing.other_snapshots)
+        found += [name for name in others if isinstance(name, CheckpointName)]
+    names = [name for name in found if lineage.epoch_at(name.end_offset - 1) == name.epoch]
     try:
         check_invariant(log_start, high_watermark, map(SnapshotId.of, names), str(replica))
     except StratalogError as error:

@@ -181,7 +181,8 @@ def _partition_structure(work: StructureWork) -> PartitionStructure:
         committed = max((look.high_watermark for look in looks.values()), default=0)
         for broker, look in looks.items():
             replica, listing = seen[broker].replica, seen[broker].listing
-            findings += check_snapshots(replica, listing, look.lineage, look.local_start, committed)
+            member = broker in view.isr
+            findings += check_snapshots(replica, listing, look.lineage, look.local_start, committed, member=member)
     leader = None if view.leader is None else looks.get(view.leader)
     if leader is not None and (log := seen[leader.broker_id].log) is not None and not log.lost_committed:
         _find_lost(work.replicas, log, findings)

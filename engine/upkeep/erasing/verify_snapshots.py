@@ -1,0 +1,41 @@
+"""Reads the snapshots of a topic again, for verify: searches them for the keys of a certificate."""
+
+from __future__ import annotations
+
+from stratalog.engine.upkeep.erasing.certificate import ErasedPartition, ErasedTopic
+from stratalog.engine.upkeep.erasing.copies import FileCopy
+from stratalog.engine.upkeep.erasing.snapshot_tasks import snapshot_file
+from stratalog.engine.upkeep.erasing.verify_iceberg import ERASED, NOT_ERASED, UNKNOWN
+from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.paths import CheckpointName, base_name, parse_name
+from stratalog.partitions.segment import read_batches, read_segment
+from stratalog.partitions.segment_check import verify_bytes
+from stratalog.partitions.wanted_keys import key_digests
+
+
+def state_of_snapshot(
+    copy: FileCopy, topic: ErasedTopic, expected: ErasedPartition, salt: bytes
+) -> tuple[str, str | None]:
+    """The state of a snapshot, with the reason. A snapshot that follows the erasure, and ends after the offsets
+    that were searched, may have records of the keys that were appended later.
+    """
+    name = parse_name(base_name(copy.object.name))
+    if not isinstance(name, CheckpointName):
+        return UNKNOWN, "it is a piece of a snapshot, whose content is unknown"
+    if topic.where is not None:
+        return UNKNOWN, "it is a snapshot, which the erasure of a condition does not search"
+    follows = name.generation >= expected.generation
+    if not topic.key_digests:
+        return (ERASED, None) if follows else (NOT_ERASED, "it does not follow the erasure")
+    try:
+        file = snapshot_file(name, copy.object)
+        verify_bytes(copy.store, file)
+        if follows and name.end_offset > expected.looked_to:
+            return ERASED, None
+        footer, digests = read_segment(copy.store, file).footer, frozenset(topic.key_digests)
+        for batch in read_batches(copy.store, file, footer.base_offset, footer.next_offset, ["key"]):
+            if not digests.isdisjoint(key_digests(batch.column("key"), salt)):
+                return NOT_ERASED, "it has a record of an erased key"
+    except StratalogError as error:
+        return UNKNOWN, f"{error}"
+    return ERASED, None

@@ -1,0 +1,75 @@
+"""Erasure of keys from a log with snapshots: the rule, the order of steps, and the invariants. Pure.
+
+A snapshot replaces all records before its end. So an erasure rewrites no record at its offset: it writes a
+snapshot without the keys, and the log then starts at the end of that snapshot. The metadata contain neither the
+keys nor their digests: only the *bound*, which is the end of the snapshot, and a generation.
+
+The rule
+    The erasure is an ``Erasure`` (``stratalog.partitions.erasure``) of all offsets ``[0, bound)``. It has the
+    generation g. The bound is the end of a batch, at most the last stable offset. Records from the bound on are
+    not erased, not even records of the same keys.
+
+The snapshots that count
+    The name and the footer of a snapshot have the generation of the last erasure that it follows. Only a
+    snapshot of exactly the generation in the metadata is *current*: readers use it, followers copy it, and the
+    log start moves because of it. An older snapshot is *outdated*, wherever it appears: on a replica that was
+    away, or made by a slow job that read the keys before the erasure. The next job that cleans the replica
+    deletes it. A snapshot of a greater generation is not used either, because no erasure in the metadata made it.
+
+    A run numbers its erasure before it writes: it raises the partition epoch by one, which only one run can do,
+    and takes the number that the next change of the partition will have (``next_generation``). The metadata
+    accept the erasure only as that next change. So the snapshots of two runs never have the same generation. If
+    the partition changes first, the snapshot of the run can never become current (``is_abandoned``), and is
+    deleted.
+
+The order of steps
+    1. The keys are searched in the latest snapshot of the leader, and in its log. Without any, nothing is made.
+    2. A snapshot is made, as ``stratalog snapshot`` makes it, up to the last batch before the last stable
+       offset.
+    3. The partition epoch is raised. That gives the erasure its generation.
+    4. The leader writes that snapshot again, under this generation, without the keys and their tombstones.
+       Every member of the ISR, and every replica being added, copies it, and verifies every byte. A member that
+       cannot is removed from the ISR, and the run begins again at step 1.
+    5. One commit adds the erasure and moves the log start to the bound, if the partition has not changed since
+       step 3. From then on no snapshot and no record from before the erasure is used.
+    6. The local log start of each replica moves to the bound. A file that a late merge has made across the
+       bound is rewritten, as in other topics.
+    7. The files before the bound, and all outdated snapshots, are deleted after ``file.delete.delay.ms``.
+    8. The offsets are forgotten when every replica was cleaned. The generation stays.
+
+A crash
+    Before step 5, the log and its snapshots are unchanged, and still have the keys. The next run needs the
+    keys, and begins again. The snapshot of step 4 is litter, which the next change of the partition abandons.
+    After step 5, the next run needs no keys: the metadata have the bound.
+
+Replicas
+    Elections after step 5 choose members of the ISR, which have the current snapshot. An election that may lose
+    records is refused until step 8. A replica that was away has records before the bound in its log, so no read
+    uses it (``nearest.follower_log``). Before it joins the ISR, a sync gives it the current snapshot. Heal and
+    repair copy current snapshots only. An outdated snapshot is not damage.
+
+Readers
+    A reader that has not yet read up to the bound finds the log start after its position. It starts from the
+    snapshot, as after every move of the log start.
+
+Invariants
+    S1  after step 5, no reader, follower, election or log start uses a snapshot that does not follow the
+        erasure
+    S2  after an erasure is reported complete, no file on any root has a record of the keys from before the
+        bound. The exception of E2 (``stratalog.partitions.erasure``) applies
+    S3  the latest record of every other key is the same before and after
+"""
+
+from __future__ import annotations
+
+
+def next_generation(partition_epoch: int) -> int:
+    """The generation of an erasure that is committed as the next change of a partition with this epoch."""
+    return partition_epoch + 1
+
+
+def is_abandoned(generation: int, partition_epoch: int) -> bool:
+    """Whether a snapshot of a generation that the metadata do not have can never become current, because the
+    partition has changed since.
+    """
+    return generation <= partition_epoch
