@@ -108,7 +108,7 @@ def test_the_same_keys_again_give_a_whole_certificate_that_names_them(tmp_path: 
         ({"salt": "zz"}, "its salt"),
         ({"salt": ""}, "its salt"),
         ({"salt": "00"}, "its salt"),
-        ({"cluster": "other"}, "of cluster 'other', and this is 'c'"),
+        ({"cluster": "other"}, "for cluster 'other', but the open cluster is 'c'"),
         ({"partition": 7}, "partition 7 of topic 't', which has 1"),
         ({"partition": -1}, "partition -1 of topic 't'"),
         ({"version": 2}, "version 2"),
