@@ -151,7 +151,7 @@ def test_an_unfinished_upload_is_unknown(tmp_path: Path) -> None:
 def test_a_topic_that_may_have_been_tiered_is_refused_without_the_remote_tier(tmp_path: Path) -> None:
     live = Erasable(tmp_path, remote_log_delete_on_disable="true")
     ports_of(live.cluster).storage.remote = None
-    with pytest.raises(PolicyViolationError, match=r"does not name the remote tier \([[]cluster[]] remote\)"):
+    with pytest.raises(PolicyViolationError, match="does not name the remote tier"):
         live.erase(KEY)
 
 
