@@ -44,7 +44,7 @@ class Bench:
 
     def __init__(self, session: SparkSession | None, options: BenchOptions) -> None:
         """``session`` is None if no benchmark needs one."""
-        # The figures are those of the operations alone: an event would cost as much as an append of a record.
+        # The figures include only the operations: an event would cost as much as an append of a record.
         os.environ.setdefault("STRATALOG_HISTORY", "off")
         self.session = session
         self.options = options

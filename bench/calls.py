@@ -33,7 +33,7 @@ from stratalog.partitions.store.memory import MemoryStore
 
 BROKERS = 3
 NOTE = (
-    "Storage calls with three replicas, counted in memory. The peer is the minimum that the protocol needs; "
+    "Storage calls with three replicas, counted in memory. The peer is the minimum that the protocol needs. "
     "bench/calls.py gives the reason for each call and for each excess."
 )
 RUN, PARTITION, FILE = PER = ("a run", "a partition", "a file")

@@ -1,7 +1,7 @@
 """Generating and loading a snapshot of the metadata, at three sizes: time, bytes, memory; and the codec alone.
 
 The peer of loading is the minimum: reading the file, and decoding each record and keeping it. Each runs in a
-separate process per size, so that the peak memory of the process is that of the work.
+separate process per size, so that the peak memory of the process is the peak memory of the work.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     python -m bench.compaction --keys 1000000      others
     python -m bench.compaction --keys 100000000 --dirty     100 million keys: 12 GB of disk in TMPDIR
 
-One partition on one broker. Each compaction runs in a separate process, so the measured memory is that of the
-compaction alone. Keys are random and 16 bytes long, and values are 20 bytes long. A tenth of the keys occurs
-twice. Records are generated as they are appended. The benchmark needs no Spark, and is not part of ``make bench``.
+One partition on one broker. Each compaction runs in a separate process, so the measured memory is the memory of
+one compaction. Keys are random and 16 bytes long, and values are 20 bytes long. A tenth of the keys occurs twice.
+Records are generated as they are appended. The benchmark needs no Spark, and is not part of ``make bench``.
 """
 
 from __future__ import annotations

@@ -316,8 +316,9 @@ def _batch() -> pa.RecordBatch:
 
 
 def lay_out(made: BenchCluster, files: int, *, merged: bool, followers: bool = True, producers: int = 0) -> int:
-    """Write a number of files after a real append: merged segments or appends, on the leader alone or also on the
-    followers. ``producers`` are in the footer of each file. Returns the log end offset."""
+    """Write a number of files after a real append: merged segments or appends, only on the leader or also on the
+    followers. ``producers`` are in the footer of each file. Returns the log end offset.
+    """
     append(made.cluster)
     [view] = made.cluster.image.views(TOPIC)
     [leader] = made.replicas(leading=True)

@@ -1,7 +1,7 @@
 """Many idle partitions: a run of everything (``maintain``) over them, a run after a hundred of them got a record,
 and single jobs.
 
-Each run is a separate process, so the measured memory is that of the run alone. The storage is folders in memory,
+Each run is a separate process, so the measured memory is the memory of one run. The storage is folders in memory,
 because a run reads only names from a disk, and a real S3 server. Each partition holds one record on all replicas,
 with the files that an append leaves.
 
@@ -75,8 +75,8 @@ NOTE = (
     "Each run is a new process that has not read any partition before. Wall and CPU: without imports. Memory: of "
     "the whole process. Requests: calls to brokers and the remote tier, including opening the cluster but not the "
     "delta-rs loads of topics' tables. On folders, a listing counts as two requests, and a walk through a broker "
-    "as one; in a bucket, a walk takes one request per thousand names. maintain: all steps except the daily "
-    "vacuum and scrub, and all of these steps are due; an earlier run has stored the state of the partitions. S3: "
+    "as one. In a bucket, a walk takes one request per thousand names. maintain: all steps except the daily "
+    "vacuum and scrub. All of these steps are due, and an earlier run has stored the state of the partitions. S3: "
     "only five other partitions are tiered."
 )
 

@@ -7,7 +7,7 @@ uploaded all but the active segments, and deleted them from its own disk. It pri
 mirrors, the bytes that the broker sent for the second one, the bytes that a read of 1 % by time reads, and a
 task's memory. The second mirror reaches the broker through a counting proxy in this process. With
 ``--mirror-maker``, Kafka's MirrorMaker then copies the first topic into another broker, as in ``bench.mirroring``:
-its rate is that of the second half of its records.
+its rate is the rate of the second half of its records.
 """
 
 from __future__ import annotations

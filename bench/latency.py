@@ -37,7 +37,7 @@ GROUP = "latency"
 NOTE = (
     "Three brokers in memory, one metadata voter, and a driver that has run the operation before. "
     "Round trips: the longest chain of requests in which each request depends on the previous answer. p50 and "
-    "p99: over 100 repetitions; each answer takes 30 ms. Long tail: one in 50 answers, chosen at random, takes "
+    "p99: over 100 repetitions. Each answer takes 30 ms. Long tail: one in 50 answers, chosen at random, takes "
     "300 ms."
 )
 

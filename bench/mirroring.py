@@ -2,9 +2,9 @@
 ``make bench ONLY=mirror KAFKA=own``, which starts a broker as the source and one as MirrorMaker's target.
 
 Speed
-    Both mirrors copy the same records in turn. The time here is that of a complete run, until the last record is
-    appended, fsynced and acknowledged. The time of MirrorMaker is extrapolated from the second half of its
-    records: its start and the warming up of its JVM are not counted.
+    The two mirrors copy the same records, one after the other. The measured time is the time of a complete run,
+    until the last record is appended, fsynced and acknowledged. The time of MirrorMaker is extrapolated from the
+    second half of its records: its start and the warming up of its JVM are not counted.
 
 Kills
     A topic is written by transactions, some of them aborted. ``kill -9`` ends the copy in the middle, and another
@@ -97,7 +97,7 @@ class _Both:
         elapsed = in_turn(self._ours, self._mirror_maker)
         what = f"mirror, {options.partitions} partitions, {options.records:,} records of 1 KiB, to a folder"
         note = (
-            f"MirrorMaker copies into another broker, with its defaults and {TASKS} tasks; only the second half "
+            f"MirrorMaker copies into another broker, with its defaults and {TASKS} tasks. Only the second half "
             "of its records is timed."
         )
         lines = [self._rates(what, elapsed, Limit(AT_LEAST), note)]

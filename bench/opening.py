@@ -1,8 +1,8 @@
 """Opening a cluster that a driver remembers (``cache`` in the cluster file), compared with opening one without
 topics.
 
-Both have three voters and the same tail: commits after the cached state. Opening ends when the metadata is read,
-linearizably, and the partitions of one topic are known.
+Both clusters have three voters and the same tail: commits after the cached state. Opening ends when the metadata
+is read, linearizably, and the partitions of one topic are known.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def measure_replay(folder: Path, log: Log, commits: int) -> Replaying:
     voter = _voter(folder / "snapshot")
     write_checkpoint(CLUSTER, voter, replayed, SystemClock())
     if _found(folder / "snapshot").image != replayed.image:
-        raise AssertionError("the snapshot is of another state")
+        raise AssertionError("the snapshot contains another state")
     [load_s] = in_turn(lambda: seconds_of(lambda: _found(folder / "snapshot")))
     [stored] = voter.list().checkpoints.values()
     replay_bytes = sum(file.stat().st_size for file in log.folder.iterdir())

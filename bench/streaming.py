@@ -22,7 +22,7 @@ from stratalog.partitions.store import open_store
 EMPTY_TRIGGERS = 20
 FULL = (
     "All records are one batch, which is written to Spark's noop sink. The time is from the trigger to the end of "
-    "the batch, including planning. Spark receives a Python source's rows from Python workers, as Arrow; the scan "
+    "the batch, including planning. Spark receives a Python source's rows from Python workers, as Arrow. The scan "
     "uses Spark's own Parquet reader."
 )
 NATIVE = (

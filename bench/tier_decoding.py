@@ -1,6 +1,6 @@
 """``python -m bench.tier_decoding``: the records per second and core that the bridge ``kafka_tier`` decodes,
-compared with aiokafka's decoder in C on the same bytes. Both verify checksums. The bridge returns Arrow columns.
-aiokafka returns a Python object per record; it is measured with and without a conversion to columns.
+compared with aiokafka's decoder in C on the same bytes. Both decoders verify checksums. The bridge returns Arrow
+columns. aiokafka returns a Python object per record; it is measured with and without a conversion to columns.
 """
 
 from __future__ import annotations

@@ -97,8 +97,8 @@ class Job:
 
     def on_workers(self) -> stratalog.Cluster:
         """Return the cluster. Its work runs on executors if the caller uses Spark (spark-submit, ``--master``, a
-        session in this process), and did not give ``--runner threads``. Otherwise the work runs in threads of this
-        process.
+        session in this process), and did not give ``--runner threads``. In all other cases, the work runs in
+        threads of this process.
 
         Raises: see ``on_spark``.
         """

@@ -45,7 +45,7 @@ def agreed_by_most(driver_ms: int, storages_ms: Iterable[int | None]) -> int | N
 
 def agreed_ms(clock: Clock, store: HasTime) -> int | None:
     """The time for all deletion by time from a storage: the earlier of the driver's time and the storage's. None
-    if they disagree, or the storage reports no time: then nothing may be deleted by time.
+    if they disagree, or the storage reports no time. In both cases, nothing may be deleted by time.
     """
     return agreed_by_most(clock.now_ms(), [store.now_ms()])
 

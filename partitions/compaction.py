@@ -2,7 +2,7 @@
 
 The *clean* part of a log consists of the files that its last removal rule has rewritten, and the *dirty* part
 consists of the sealed segments after those files. The active tail, and everything above the last stable offset,
-stay unchanged.
+remain unchanged.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Files that a replica still holds but its log does not use: the reason, and the time. Pure.
 
 A file leaves a log in three ways: the local log start passes it, a merged segment covers it, or another history
-replaces it (a truncation, after which the file itself stays). Deletion is delayed in each case
+replaces it (a truncation, which does not delete the file). Deletion is delayed in each case
 (``file.delete.delay.ms``); a file of a lost history is deleted only when it can never become live again.
 
 The lineage is checked first: a file of another history is truncated, wherever the log starts, because a replica
@@ -62,7 +62,7 @@ class Discarded:
     file: DataFile
     why: Why
     since_ms: int | None
-    """The start of the deletion delay, in ms. None while the file must stay: under a later leader, a file above
+    """The start of the deletion delay, in ms. None while the file must be kept: under a later leader, a file above
     the high watermark may become live again, or the segment that covers it may be truncated.
     """
 

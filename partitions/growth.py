@@ -154,8 +154,8 @@ def fitted(records: Records, schema: pa.Schema, what: str) -> Records:
     """The records with the columns of ``schema``, which equals or grew from the records' schema. Fields that the
     records lack are null.
 
-    Raises: StaleMetadataError if the records have a field that ``schema`` lacks: then ``schema`` is outdated, and
-        no value may be dropped.
+    Raises: StaleMetadataError if the records have a field that ``schema`` lacks. In that case, ``schema`` is
+        outdated, and no value may be dropped.
     """
     if not grew(pa.struct(list(records.schema)), pa.struct(list(schema))):
         raise StaleMetadataError(

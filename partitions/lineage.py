@@ -36,7 +36,7 @@ class Lineage:
         for one, two in zip(self.entries, self.entries[1:], strict=False):
             if one.epoch >= two.epoch or one.start_offset > two.start_offset:
                 raise CorruptionError(
-                    f"a lineage must ascend, but this one does not: {list(map(list, self.entries))}"
+                    f"the entries of a lineage are not in ascending order: {list(map(list, self.entries))}"
                 )
 
     def __iter__(self) -> Iterator[EpochStart]:
@@ -68,7 +68,7 @@ class Lineage:
 
     def end_of(self, epoch: int) -> int | None:
         """The end offset of ``epoch``: the start of the first entry with a greater epoch. ``epoch`` itself need
-        not be an entry. None if no greater epoch follows: then ``epoch`` ends at the log end.
+        not be an entry. None if no greater epoch follows, because ``epoch`` then ends at the log end.
         """
         index = bisect_right(self.entries, epoch, key=lambda entry: entry.epoch)
         return self.entries[index].start_offset if index < len(self.entries) else None

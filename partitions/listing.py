@@ -56,7 +56,7 @@ class Listing:
     other_snapshots: tuple[StoredObject, ...] = ()
     """Snapshots, and pieces of snapshots, of another generation than the partition's last erasure, by name."""
     late: frozenset[WatermarkName] = frozenset()
-    """High watermarks that were written during the listing. They may be above the listed log: then the listing
+    """High watermarks that were written during the listing. They may be above the listed log. If so, the listing
     lacks committed records, but nothing is lost (``StoredObject.late``).
     """
 
@@ -242,7 +242,7 @@ def resolve(listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFil
 def chain_of(live: Iterable[DataFile], position: int, end_of_append: Callable[[DataFile], int]) -> list[Link]:
     """The chain that live files form from a position at which a file of the log starts or continues.
 
-    Where files of several generations overlap, those of the greatest generation apply, even if others extend
+    Where files of several generations overlap, the files of the greatest generation apply, even if others extend
     farther. So a late merge of files that a rule has already rewritten does not bring back a removed record.
     """
     live = list(live)
@@ -384,7 +384,7 @@ def check_same_ends(what: str, log: ReplicaLog, leader: ReplicaLog) -> None:
 
 
 def check_boundaries(what: str, leader: ReplicaLog, log: ReplicaLog) -> None:
-    """Check that no file of a follower begins inside an append of the leader: otherwise the leader has lost the
+    """Check that no file of a follower begins inside an append of the leader. If one does, the leader has lost the
     append that began at that offset. ``what`` names the leader.
 
     Raises: LogGapError.

@@ -1,19 +1,20 @@
 """Chooses the files of a log that become one segment: Kafka's segment rolling, after the fact. Pure.
 
-Each append is its own file, however small. Below the high watermark, neighboring files are merged:
+Each append is its own file, however small. Two kinds of neighboring files below the high watermark are merged:
 
-- *sealed* runs of files that have about ``segment.bytes`` together, or are older than ``segment.ms``. A run
-  becomes one segment, which is never merged again, and which may move to the remote tier. A run that moves there
-  soon is not merged first: the upload writes the segment from the files, and retention deletes the files.
-- in the *active* tail, ``segment.merge.min.files`` neighbors, if the merged file belongs to a higher tier of sizes
-  than each neighbor, and each neighbor has less than 1/64 of ``segment.bytes``. So a folder of small appends stays
-  short, and every byte is rewritten only a logarithmic number of times.
+- *sealed* runs of files that have about ``segment.bytes`` together, or are older than ``segment.ms``. A sealed run
+  becomes one segment, which is never merged again, and which may move to the remote tier. A run that will soon
+  move to the remote tier is not merged first: the upload writes the segment from the run's files, and retention
+  deletes these files.
+- ``segment.merge.min.files`` neighbors in the *active* tail, if the merged file belongs to a higher tier of sizes
+  than each neighbor, and each neighbor has less than 1/64 of ``segment.bytes``. These conditions keep a folder of
+  small appends short, and every byte is rewritten only a logarithmic number of times.
 
-Merges never cross the end of the remote log, so the remote table holds every offset once.
+Merges never cross the end of the remote log, so the remote table contains every offset once.
 
-A merged segment has no open transaction: merges stop at the last stable offset, and a merged record says whether
-its transaction was aborted. So an append in a transaction, even a single large append, must be rewritten to be
-sealed, and all tiered records have a known outcome.
+A merged segment has no open transaction, because merges stop at the last stable offset. Each merged record is
+marked if its transaction was aborted. So an append in a transaction, even a single large append, must be rewritten
+before it is sealed. All tiered records therefore have a known outcome.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from stratalog.partitions.transactions import Fate, FooterOf, LogTransactions
 _SMALLEST_TIER_BYTES = 64 * 1024
 FEW = 64
 """A file of at least 1/64 of ``segment.bytes`` is not merged before its segment is sealed. A segment has at most
-64 such files, and an earlier merge would write their bytes once more. An upload reads at most 64 files of a run
-that ``merge`` leaves to it.
+64 files of this size, and an earlier merge would write their bytes once more. ``merge`` leaves runs of at most 64
+files to the upload.
 """
 
 
@@ -45,8 +46,8 @@ class MergePolicy:
     min_files: int
     leaves_sealed: bool = False
     """Whether sealed runs of at most ``FEW`` files are not merged, because ``tier`` uploads each run as one
-    segment, written directly from the files. A run with transactions is merged nevertheless, because otherwise its
-    readers would have to find the markers.
+    segment, written directly from the files. A run with transactions is merged nevertheless. Without this merge,
+    readers of the run would have to find the markers.
     """
 
 
@@ -87,8 +88,8 @@ class Run:
 
     @property
     def is_segment(self) -> bool:
-        """Whether the run is already one complete file: nothing has to be merged or cut, and no transaction is
-        left to decide.
+        """Whether the run is already one complete file. For such a run, nothing has to be merged or cut, and no
+        outcome of a transaction is missing.
         """
         return (
             len(self.links) == 1
@@ -141,9 +142,9 @@ def sealed_runs(
 ) -> list[Run]:
     """The sealed runs at or above ``from_offset``, in order. ``from_offset`` is the end of the remote log; a link
     that straddles it is cut there. ``transactions`` are the log's transactions from there on; None if the log has
-    none. An active tail that ``has_expired`` completely is sealed, just as Kafka rolls it. ``oldest_ms`` gives the
-    time of a link's first append (``oldest_by``). Merges use the time of the file instead: otherwise an old tail
-    would be rewritten each time that a few appends join it.
+    none. An active tail that ``has_expired`` completely is sealed, just as Kafka rolls it. ``oldest_ms`` returns
+    the time of a link's first append (``oldest_by``). Merges use the time of the file instead. If merges used the
+    first append, an old tail would be rewritten each time that a few appends join it.
     """
     sealed, _ = _sealed(_mergeable(log, from_offset, transactions), policy, now_ms, has_expired, oldest_ms)
     return [with_outcomes(run, transactions) for run in sealed]
@@ -162,8 +163,8 @@ def _sealed(
         now_ms - oldest_of(active, oldest_ms) >= policy.segment_ms or all(map(has_expired, reversed(active)))
     ):
         first, rest = active[0], active[1:]
-        # The first file is as large as all later files together. Rewriting it every segment.ms would make the cost
-        # quadratic.
+        # The first file may be as large as all later files together. Rewriting it every segment.ms would make the
+        # cost quadratic.
         dwarfs = first.name.merged and _size(first) >= sum(map(_size, rest))
         sealed.append(Run((first,) if dwarfs else tuple(active)))
         active = rest if dwarfs else []
@@ -181,8 +182,8 @@ def plan_merges(
 ) -> list[Run]:
     """The runs to merge now: sealed runs of several files or with transactions, and crowded runs of the active
     tail. Merges skip the files that a removal rule has rewritten. ``compacted_to`` is the bound of the last
-    compaction: merges also skip the files before a segment below that bound, because the next compaction rewrites
-    them.
+    compaction. Merges also skip the files before a segment below that bound, because the next compaction rewrites
+    these files.
     """
     merges: list[Run] = []
     for rewritten, links in groupby(_unruled(log, from_offset, transactions, compacted_to), key=_is_rewritten):

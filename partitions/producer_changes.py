@@ -6,8 +6,8 @@ Some earlier file holds all producers.
 
     touched   every producer whose entry changed at or after ``since``, or whose transaction is open
     rule      the state after the file is the state at *any* offset from ``since`` up to the file's end, updated by
-              the touched entries. So no particular file must stay: a merged segment that covers the file
-              that ended at ``since`` works, and so does the ``.local`` register of a log that starts later
+              the touched entries. So no particular file must be kept: a merged segment that covers the file that
+              ended at ``since`` works, and so does the ``.local`` register of a log that starts later
     levels    the first level has the changes since a complete state, and the second level has the changes since a
               file of the first level. So the state is in three files (four, if replicas merged separately), and a
               footer has some dozens of producers

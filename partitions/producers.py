@@ -127,7 +127,8 @@ class ProducerAppend(msgspec.Struct, frozen=True):
     repeats a sequence soon and with the same records, or never.
     """
     late: bool = False
-    """Whether other partitions have later sequences: then a partition that lacks this sequence must refuse it."""
+    """Whether other partitions have later sequences. If so, a partition that lacks this sequence must refuse it.
+    """
     base_offset: int | None = None
     """The source offset of the first record, for a mirror. The append gets exactly this offset or fails, and keeps
     the timestamps and gaps (``records.GAP``) of the source. None: the log end, whatever it is.

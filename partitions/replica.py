@@ -138,8 +138,8 @@ class Replica:
 
     Every listing is followed by one ``stat`` of the root's ``broker.json``. This check detects a root that was
     wiped and formatted again, and a root that was restored from an older copy by ``cp``, ``rsync`` or object
-    copies, whose history ends too early. The check does not detect changes that leave that file alone: a volume or
-    bucket rolled back as a whole, or files removed in place (``rsync --delete``). One drawback: a root that was
+    copies, whose history ends too early. The check does not detect changes that do not touch that file: a volume
+    or bucket rolled back as a whole, or files removed in place (``rsync --delete``). One drawback: a root that was
     moved to another disk is treated as another incarnation, unless it is registered as a trusted copy. In
     addition, a file system must show the same inodes on all machines and after a remount (NFS does, some FUSE file
     systems do not).
@@ -153,7 +153,7 @@ class Replica:
     partition: int
     assignment: int
     root: str = ""
-    """The registered identity of the root; empty if unknown: then ``broker.json`` is read."""
+    """The registered identity of the root; empty if unknown, in which case ``broker.json`` is read."""
     incarnation_folder: str = ""
     """The folder of this incarnation below the root; empty: the folder is named by the directory id."""
     generation: int = 0

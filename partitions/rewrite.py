@@ -1,10 +1,10 @@
 """Merging: reads the records of a run and writes them as one segment, under the rules for copies.
 
-This is the only step of the engine that decodes and re-encodes records. The name appears at once or not at all;
-the merged files stay until a later vacuum.
+This is the only step of the engine that decodes and re-encodes records. The segment's name appears atomically or
+not at all. The merged files are kept until a later vacuum.
 
 The schemas of a run's files may have grown from one another (``stratalog.partitions.growth``). The segment has the
-widest of these schemas, not the topic's current schema. So the segment depends on the files alone, and the same
+widest of these schemas, not the topic's current schema. So the segment depends only on the files, and the same
 files always merge into the same bytes. A transaction's outcome follows from its marker, which is already in the
 log.
 
@@ -129,8 +129,8 @@ class Rewritten:
 
 def check_in_log(replica: Replica, run: Run, *, or_merged: bool = False) -> None:
     """List again: every file of the run must still be in the replica's log, as the object that was read (protocol
-    section 3 step 4). With ``or_merged``, a merge may meanwhile have hidden the file: then the file is still live,
-    and the log holds the same records.
+    section 3 step 4). With ``or_merged``, a merge may have hidden the file meanwhile. A file that a merge has
+    hidden is still live, and the log contains the same records.
 
     Raises: SourceChangedError.
     """
@@ -173,9 +173,9 @@ def stage_run(
     removal: Removal | None = None,
 ) -> tuple[Staged, SegmentFooter]:
     """Write the records ``[run.start, run.end)`` as one segment, staged under ``name`` in ``target``. ``state``
-    gives the producer state at the segment's end if the files do not have it. A segment that ``leaves`` its log
-    has the complete state. With a ``removal`` the segment follows the removal's rule, otherwise the rule of its
-    files, if any.
+    returns the producer state at the segment's end if the files do not have it. A segment that ``leaves`` its log
+    has the complete state. With a ``removal``, the segment follows the removal's rule. Without a ``removal``, it
+    follows the rule of its files, if they have one.
 
     Raises: CorruptSegmentError, SourceChangedError, LogGapError; errors of ``state``.
     """
@@ -219,10 +219,10 @@ def stage_run(
 
 
 class _Files:
-    """The files of a run. A small file is read by one request, with its footers: reading it by columns would take
-    a request for each column. Files of up to ``_HELD_BYTES`` in total are kept in memory after the first read;
-    other files are read again. A merged file of an older generation has several links if a rewritten file covers
-    its middle.
+    """The files of a run. One request reads a small file with its footers, because a read by columns would need a
+    request for each column. Files of up to ``_HELD_BYTES`` in total are kept in memory after the first read. Other
+    files are read again. A merged file of an older generation has several links if a rewritten file covers its
+    middle.
     """
 
     segments: list[Segment]
@@ -260,7 +260,7 @@ class _Files:
 
 
 def _followed(segments: Sequence[Segment]) -> Removal | None:
-    """The rule that these files follow, which removes nothing more from them; None if they follow none."""
+    """The rule that these files follow, which removes nothing more from them; None if the files follow no rule."""
     rule, *others = {segment.footer.rule for segment in segments}
     if others:
         raise ValueError(f"{segments[0].what}: the files of this run follow {rule} and {others[0]}")

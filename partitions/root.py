@@ -133,7 +133,8 @@ def format_root(
 ) -> BrokerFile:
     """Format the root for a broker, unless it is already formatted. With ``key`` its ``broker.json`` is signed.
 
-    Raises: LogDirError, UnsupportedStoreError, InconsistentClusterIdError; then nothing is changed.
+    Raises: LogDirError, UnsupportedStoreError, InconsistentClusterIdError. If it raises any of these, nothing was
+    changed.
     """
     found = read_broker_file(store)
     if found is None:

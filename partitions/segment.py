@@ -103,8 +103,8 @@ def forget() -> None:
 
 
 def forget_files(store: Readable, files: Iterable[DataFile]) -> None:
-    """Clear the cached footers of files that this process is unlikely to read again. Otherwise a process that
-    appends for hours would fill the cache with them. The ends of the files stay cached.
+    """Clear the cached footers of files that this process is unlikely to read again, because a process that
+    appends for hours would fill the cache with them. The ends of the files remain cached.
     """
     for file in files:
         _remembered.take(_key(store, file.object))
@@ -179,18 +179,16 @@ def _open(store: Readable, file: DataFile) -> Segment:
         raise CorruptSegmentError(f"{what}: the footer log.segment cannot be read: {error}") from error
     if footer.records < 1:
         raise CorruptSegmentError(
-            f"{what}: its footer says {footer.records} records, but segments are never empty"
+            f"{what}: its footer has a count of {footer.records} records, but segments are never empty"
         )
     name = file.name
     if footer.base_offset != name.base_offset or name.next_offset not in (None, footer.next_offset):
         raise CorruptSegmentError(
-            f"{what}: its footer says offsets [{footer.base_offset}, {footer.next_offset}), "
+            f"{what}: its footer has the offsets [{footer.base_offset}, {footer.next_offset}), "
             "which its name contradicts"
         )
     if name.generation != (0 if footer.rule is None else footer.rule.generation):
-        raise CorruptSegmentError(
-            f"{what}: its footer says that it follows {footer.rule}, which its name contradicts"
-        )
+        raise CorruptSegmentError(f"{what}: its footer has the rule {footer.rule}, which its name contradicts")
     place = segment_owner(file.object.name)
     if place is not None and place != (footer.topic_id, footer.partition):
         raise CorruptSegmentError(
@@ -199,7 +197,7 @@ def _open(store: Readable, file: DataFile) -> Segment:
         )
     if footer.records != parquet.num_rows or footer.records != footer.next_offset - footer.base_offset:
         raise CorruptSegmentError(
-            f"{what}: {parquet.num_rows} rows, but its footer says {footer.records} records for offsets "
+            f"{what}: {parquet.num_rows} rows, but its footer has a count of {footer.records} records for offsets "
             f"[{footer.base_offset}, {footer.next_offset})"
         )
     return Segment(file, footer, stored, index_start, crc32, what)

@@ -137,7 +137,8 @@ class SegmentWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         """Append the records of ``batch``; a batch larger than a row group becomes several.
 
-        Raises: RecordTooLargeError for a record of more than ``MOST_RECORD_BYTES``; then there will be no file.
+        Raises: RecordTooLargeError for a record of more than ``MOST_RECORD_BYTES``. In that case, no file is
+        written.
         """
         if batch.num_rows == 0:
             return

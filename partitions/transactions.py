@@ -9,8 +9,9 @@ something transactional was appended since the last merge.
                           of committed records stop there, and so do merges, the remote tier, and snapshots
     fate of an append     decided by the producer's next marker after the append. The marker
                           belongs to the append's transaction if its epoch is one higher, because the decision
-                          raises the epoch by one. Otherwise the marker belongs to a later transaction, and the
-                          append's own marker was lost (in an unclean election): the append is treated as aborted
+                          raises the epoch by one. With any other epoch, the marker belongs to a later transaction,
+                          and the append's own marker was lost (in an unclean election): the append is treated as
+                          aborted
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ class LogTransactions:
 def transactions_of(log: ReplicaLog, footer_of: FooterOf, start: int = 0) -> LogTransactions:
     """The transactions of a log from ``start`` to the high watermark of the log.
 
-    For a log without transactions this reads one footer, that of the last unmerged file below the high watermark,
-    which is usually cached. Raises: see ``footer_of``.
+    For a log without transactions this reads one footer, the footer of the last unmerged file below the high
+    watermark, which is usually cached. Raises: see ``footer_of``.
     """
     unmerged = [link for link in log.unmerged if start < link.end and link.start < log.high_watermark]
     if not unmerged:

@@ -45,7 +45,7 @@ class WantedKeys:
 
     @cached_property
     def _sorted(self) -> list[object]:
-        """The keys in order, for a type whose statistics are those of one column."""
+        """The keys in order, for a type whose statistics are in one column."""
         found: list[object] = sorted(self.keys.to_pylist())
         return found
 

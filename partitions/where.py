@@ -206,7 +206,7 @@ class _Parser:
         pattern = token.text[1:-1]
         if pa.types.is_binary(kind):
             if "_" in pattern or not pattern.isascii():
-                self._refuse(at, "a BINARY column takes only patterns of ASCII text and %")
+                self._refuse(at, "a BINARY column accepts only patterns of ASCII text and %")
         elif not pa.types.is_string(kind):
             self._refuse(at, f"LIKE needs a column of text, but this column has type {kind}")
         return ColumnTest(path, Comparison.LIKE, (pattern,))

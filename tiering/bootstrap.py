@@ -44,7 +44,7 @@ from stratalog.tiering.remote_segment import RemoteSegment
 
 class LastTiered(Enum):
     """The cases in which an empty follower starts at the earliest pending upload offset, which follows the last
-    tiered offset. Everything before the start offset then stays only in the remote tier.
+    tiered offset. In these cases, everything before the start offset is only in the remote tier.
     """
 
     NEVER = "never"
@@ -115,8 +115,8 @@ class StartOver:
 
 @dataclass(frozen=True, slots=True)
 class FromRemote:
-    """Everything in ``[log_start, offset)`` stays in the remote tier; build the auxiliary state for it and begin
-    at ``offset``.
+    """Everything in ``[log_start, offset)`` is only in the remote tier. Build the auxiliary state for that range,
+    and begin at ``offset``.
     """
 
     offset: int
@@ -173,8 +173,8 @@ def fetch_origin(
         )
     if not leader.pending_is_local:
         remedy = (
-            "run heal, which uploads the records that a replica still has; if no "
-            f"replica has them, delete them with delete_records before offset {leader.local_start}; then run tier"
+            "run heal, which uploads the records that a replica still has; if no replica has them, "
+            f"run delete_records before offset {leader.local_start}. Afterwards, run tier"
             if pending < leader.local_start
             else "verify the topic"
         )

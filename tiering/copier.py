@@ -20,8 +20,8 @@ Verification
       compared with the CRC-32 in its footer. A cheaper check would prove less. Size and footer prove nothing about
       the pages. The writer of the object is unknown, and the store may not have checked the parts on arrival. Not
       every store keeps S3's checksums. The full check costs little, because only uploads without a commit are
-      read: those of the last seconds of a crashed run. The file must also equal this upload byte for byte
-      (``crc32_of``). Otherwise an intact file stays, and this upload takes the next name.
+      read, from the last seconds of a crashed run. The file must also equal this upload byte for byte
+      (``crc32_of``). If an intact file differs, it is kept, and this upload gets the next name.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def check_log(remote: Store, folder: str, version: int | None = None) -> None:
     if len(read) > MOST_FILES:
         raise CorruptionError(
             f"{remote.uri_of(log)} has {len(read)} files since its latest checkpoint, more "
-            f"than {MOST_FILES}: the table is not opened. Find out who wrote them; then "
+            f"than {MOST_FILES}: the table is not opened. Find out who wrote these files. Afterwards, "
             "write a checkpoint with a Delta engine, or restore the log from a backup of the remote tier"
         )
     for one in read:

@@ -135,8 +135,8 @@ class DeltaTopicReader(TopicTable):
         if not self.has_version(version):
             raise StorageError(
                 f"the table {self.uri} cannot be read at version {version}, which its log no longer has: an "
-                "erasure deletes all earlier versions, because their statistics contain erased values; otherwise "
-                "entries stay for delta.logRetentionDuration. Read the newest version"
+                "erasure deletes all earlier versions, because their statistics contain erased values; without an "
+                "erasure, entries are kept for delta.logRetentionDuration. Read the newest version"
             )
 
     def _fold(self, table: DeltaTable) -> RemoteLog:

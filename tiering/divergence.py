@@ -2,14 +2,15 @@
 
 Kafka keeps segments of a lost history in the metadata of the remote log, looks up each by leader epoch, and
 uploads again from the end of the leader's epoch (``RemoteLogManager``). Here the remote log holds every offset
-once, so segments of another history are removed from the table (``DeltaTopicTable.commit``). Until then, readers
-stop at ``agreed_end``. This removal loses no record that the leader lacks: an unclean election never lets a leader
-begin before the end of the remote log. So a segment of a lost history was uploaded later, by a driver with an
-outdated leader. From the start of that segment on, the current leader has its own records.
+once, so segments of another history are removed from the table (``DeltaTopicTable.commit``). Until these segments
+are removed, readers stop at ``agreed_end``. The removal loses no record that the leader lacks. An unclean election
+never lets a leader begin before the end of the remote log, so a segment of a lost history was uploaded after the
+election, by a driver with an outdated leader. From the start of that segment on, the current leader has its own
+records.
 
 A leader epoch has one leader, which took over at one offset and never changes a record. So two histories with a
-common epoch agree on everything below that epoch. They also agree on the records of that epoch, up to the lower of
-its two ends (KIP-101).
+common epoch agree on every record below that epoch. Two such histories also agree on the records of the common
+epoch, up to the lower of the epoch's two ends (KIP-101).
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ class Histories:
 
 def agreed_end(segment: RemoteSegment, lineage: Lineage) -> int:
     """The offset below which all of the segment's records certainly belong to this history. Returns the segment's
-    base offset if no record does. The answer is the same if the history lacks the segment's last epoch, because
-    then only the footer could prove more.
+    base offset if no record does. Also returns the base offset if the history lacks the segment's last epoch,
+    because in that case only the footer could prove that some records belong to the history.
     """
     if segment.is_of(lineage):
         return segment.next_offset

@@ -15,9 +15,9 @@ version, the table is a remote log. Later commits are judged by Delta's ``dataCh
 Statistics cannot prove that records are the same (an UPDATE keeps their number, offsets and times), but they can
 prove that they are not: a rewrite keeps the number of records. There is one exception. delta-rs 1.6.6 commits an
 OPTIMIZE even if files that it removes have left the table since it read them. This happens if the files left
-without a change of data: by another OPTIMIZE, or when this product reverted one. Then the records of the files
-that had left are in the table twice. Such a commit is recognized by the files that it removes. It adds no new
-record, so it is reverted like any rewrite.
+without a change of data: by another OPTIMIZE, or when this product reverted one. In both cases, the records of the
+files that had left are in the table twice. Such a commit is recognized by the files that it removes. It adds no
+new record, so it is reverted like any rewrite.
 """
 
 from __future__ import annotations

@@ -271,8 +271,8 @@ class IcebergTable:
             return contents_of(table, guard(table, self.name))
 
     def drop(self) -> None:
-        """Drop the table from the catalog; segments stay. Does nothing if there is no table, or if it belongs to
-        another topic.
+        """Drop the table from the catalog, and keep the segments. Does nothing if there is no table, or if it
+        belongs to another topic.
 
         Raises: StorageError.
         """

@@ -38,7 +38,8 @@ class CopyLag:
 
     def eligible(self, run: Run, newer_bytes: int, now_ms: int, latest_ms: LatestMs) -> bool:
         """Whether a sealed run may be uploaded if ``newer_bytes`` bytes of the log come after it. A run with a
-        timestamp in the future is uploaded immediately: otherwise it would have to wait until that time.
+        timestamp in the future is uploaded immediately. Without this exception, it would have to wait until that
+        time.
         """
         if self.ms == 0 or (self.size_bytes != UNLIMITED and newer_bytes >= self.size_bytes):
             return True
@@ -80,10 +81,11 @@ class UploadPlan:
 def earliest_pending_upload(log: ReplicaLog, remote: Sequence[RemoteSegment], log_start: int, what: str) -> int:
     """The next offset of the leader to upload (KIP-1023, "ListOffsets API").
 
-    It is the end of the remote log, if the leader's log still reaches back that far. Otherwise it is the leader's
-    first offset, and the old remote segments must be removed in the same commit (``expired_segments``). This
-    happens if nothing was ever tiered, or if tiering was off for so long that "the leader's Log-Start-Offset is
-    much ahead of the highest offset on the remote storage" (KIP-1023, "ReplicaFetcher Changes").
+    The start is the end of the remote log, if the leader's log still reaches back that far. If the leader's log
+    begins later, the start is the leader's first offset, and the old remote segments must be removed in the same
+    commit (``expired_segments``). The leader's log begins later if nothing was ever tiered, or if tiering was off
+    for so long that "the leader's Log-Start-Offset is much ahead of the highest offset on the remote storage"
+    (KIP-1023, "ReplicaFetcher Changes").
 
     Raises: CorruptionError if the remote log has a different history than the leader (after an unclean election);
         LogGapError if the leader has deleted records that the remote log lacks. (Then the remote store is a

@@ -3,8 +3,8 @@ writers have put in place of its segment.
 
 This module does not delete or change existing objects. A damaged object keeps its name until the table has dropped
 it and the delay is over; a rebuilt one gets a new name. There is one exception: a missing object is restored under
-its old name, if its old bytes still exist. Then every version of the table that lists the object is readable
-again.
+its old name, if its old bytes still exist. If it has its old name, every version of the table that lists the
+object is readable again.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class Beside:
     lineage: Lineage
     """The leader's lineage, which includes the segment."""
     producers: Mapping[str, ProducerEntry]
-    """The producer state at the end of the segment, if the remote log ends there. Otherwise empty, because no
-    replica begins at that offset.
+    """The producer state at the end of the segment, if the remote log ends there. Empty if the remote log
+    continues, because no replica begins at that offset.
     """
 
 
@@ -101,8 +101,8 @@ def rebuild_from_records(
     compression: str,
 ) -> Uploaded:
     """Rebuild a segment from all of its records, in order. Needed if other writers have rewritten the table, and a
-    VACUUM has deleted the segment's object: then the other writers' files have the only copy of the records. A
-    rebuild takes much memory, so segments are rebuilt one at a time.
+    VACUUM has deleted the segment's object. In that case, the other writers' files have the only copy of the
+    records. A rebuild takes much memory, so segments are rebuilt one at a time.
 
     Raises: see ``rebuild``; errors of ``records``.
     """

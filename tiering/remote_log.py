@@ -2,7 +2,7 @@
 
 ``RemoteLog.of`` builds the log from the live files. ``after`` applies the adds and removes of a commit to a log,
 which checks the commit before it is made. Both use one constructor, which refuses gaps and overlaps. So every
-remote log holds each offset once.
+remote log contains each offset once.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class RemoteSegment:
         """The segment of an add action. Pass None for statistics that the action lacks. ``what`` names the table
         in errors.
 
-        Raises: CorruptionError when the path is not that of a segment, or contradicts the statistics.
+        Raises: CorruptionError when the path is not the path of a segment, or contradicts the statistics.
         """
         parsed = paths.parse_remote_segment_path(path)
         if parsed is None:

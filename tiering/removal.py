@@ -3,10 +3,10 @@
 A rewritten segment
     It is named ``<base>-<next>.<epoch>.<generation>.parquet``, as on a broker, and has a row for each offset. The
     row of a removed record is a gap. Readers of other engines skip gaps with ``control IS NULL``, like markers and
-    the gaps of a mirror. Rows stay because everything that reads remote segments depends on them. Fetches, lookups
-    by time, the page index and partial ranges convert an offset to a position. ``numRecords`` gives the end of a
-    file whose name does not contain it. A bootstrap and a heal compare a footer's offsets with the table's. A gap
-    takes a few bits, because runs of nulls and consecutive offsets compress well.
+    the gaps of a mirror. The rows are kept because everything that reads remote segments depends on them. Fetches,
+    lookups by time, the page index and partial ranges convert an offset to a position. ``numRecords`` gives the
+    end of a file whose name does not contain it. A bootstrap and a heal compare a footer's offsets with the
+    table's. A gap takes a few bits, because runs of nulls and consecutive offsets compress well.
 
 The rule of a partition
     The property ``stratalog.rules`` of the table has, for each partition, the last rule that the partition's
@@ -17,9 +17,10 @@ The rule of a partition
 
 The order of steps
     1. The metadata commit the rule. Every member of the ISR and the table must follow the previous rule. The bound
-       is at most the end of the remote log, unless uploads are disabled. So the remote log alone has the last
-       record of each key below the bound. Readers of its table miss no key. A cluster that loses its brokers and
-       continues from the remote log has not lost an earlier record to a later one that was never uploaded.
+       is at most the end of the remote log, unless uploads are disabled. So the remote log has the last record of
+       each key below the bound, without the help of the brokers. Readers of the remote table miss no key. If a
+       cluster loses its brokers and continues from the remote log, the rule has removed no record because of a
+       later record that was never uploaded.
     2. Segments are rewritten in ascending order, by the keys of the whole log: from the remote log below the
        leader's local start, and from the leader above it. An object is read back before it is committed. Each
        commit removes the old segments of a range and adds the new one, in one version that changes data. Like
@@ -27,21 +28,23 @@ The order of steps
        greater generation.
     3. The table records the rule, in a version of its own, but only if each segment below the bound follows the
        rule or has nothing to remove.
-    4. Only then does the leader rewrite its own files, and followers copy them (``partitions.removal``).
-    A crash between any two steps leaves the log intact. The next run continues, and writes objects that were not
-    committed again.
+    4. After step 3, the leader rewrites its own files, and followers copy the rewritten files
+       (``partitions.removal``).
+
+    A crash between any two steps leaves the log intact. The next run continues, and again writes the objects that
+    were not committed.
 
     Step 3 before step 4 is a safety step (!). At each offset, the remote log follows the rule of every replica's
-    file, or a later one. Suppose that a broker drops a local file, and readers use the remote segment instead.
-    Then no removed record comes back, and neither does an earlier record whose tombstone has been removed.
+    file, or a later rule. If a broker drops a local file and readers use the remote segment instead, no removed
+    record returns to them, and no earlier record whose tombstone has been removed.
 
     A rule removes a tombstone only after an earlier rule, which removed the earlier records of the tombstone's
     key, was applied in all tiers. So a reader must not combine an old table with a current replica. A reader may
     use a cached table only if the table has the rule before the partition's last rule (``RemoteLog.is_outdated``).
 
 Late uploads, and late removals
-    A commit refuses an upload of a lesser generation that begins below the recorded bound (``RemoteLog.stale``):
-    the table that the commit continues shows the bound. A commit that has read the table before step 3 loses the
+    A commit refuses an upload of a lesser generation that begins below the recorded bound (``RemoteLog.stale``).
+    The table that the commit continues shows this bound. A commit that has read the table before step 3 loses the
     race against step 3. ``tier`` uploads the leader's rewritten files instead. A late commit of rewritten segments
     finds that the segments to replace are gone, or that the rule is recorded, and changes nothing. ``vacuum``
     deletes an uncommitted object only if the object's rule is recorded, so no late commit lists a deleted object.
@@ -58,10 +61,10 @@ Removed, or lost
     every segment.
 
 Invariants, in addition to C1 to C3
-    C4  a record that a rule has removed from one tier does not come back to a reader of both tiers: at each
-        offset, the generation of the remote log is at least that of every replica's file
-    C5  a replaced object stays until ``vacuum`` deletes it, after ``file.delete.delay.ms``: until then every
-        version of the table can be read
+    C4  a record that a rule has removed from one tier never returns to a reader of both tiers: at each offset, the
+        generation of the remote log is at least the generation of every replica's file
+    C5  a replaced object is kept until ``vacuum`` deletes it, after ``file.delete.delay.ms``: until the deletion,
+        every version of the table can be read
 """
 
 from __future__ import annotations
@@ -121,7 +124,8 @@ def decide_removed(
     log: RemoteLog, replaced: Sequence[Replaced], operation: str = "compact"
 ) -> TableChange | CommittedBatch:
     """Step 2: like ``remote_change.decide``, for replacements. A replacement is skipped if its former segments are
-    no longer listed, or if its rule is already recorded: another driver, retention or a heal was faster.
+    no longer listed, or if its rule is already recorded. The reason is that another driver, retention or a heal
+    was faster.
 
     Raises: LogGapError, CorruptionError when the batch would break the log.
     """
@@ -171,8 +175,9 @@ def to_rewrite(segments: Iterable[RemoteSegment], rule: Rule) -> tuple[RemoteSeg
 
 
 def last_rule(log: RemoteLog, partition: int) -> Rule | None:
-    """The first rule of a partition in a cluster that continues from the remote log alone. It is the recorded rule
-    (``adopted_rules``), with the greatest generation of any segment or erasure. None if no record was removed.
+    """The first rule of a partition in a cluster that continues from the remote log alone. This first rule is the
+    recorded rule (``adopted_rules``), with the greatest generation of any segment or erasure. None if no record
+    was removed.
     """
     recorded = adopted_rules(log).get(partition)
     generations = (segment.generation for segment in log.of_partition(partition))

@@ -1,12 +1,12 @@
 """Finds the offsets at which a leader's log and remote segments contain different records. The boundaries of the
 files do not matter.
 
-Leader epochs distinguish two histories, unless brokers were restored together with their metadata: then an epoch
-may be used again for other records. Names and checksums do not help if the files of one side were merged. So the
-records themselves are compared: timestamps, keys, values, headers. Other columns are not compared: they follow
-from the compared columns, or, like the outcome of a transaction, are known only in a merged file. If files follow
-different removal rules, one side may have a gap in place of a record that the other side still has. Such offsets
-are left out.
+Leader epochs distinguish two histories, unless brokers were restored together with their metadata. After such a
+restore, an epoch may be used again for other records. Names and checksums do not help if the files of one side
+were merged. So the records themselves are compared: timestamps, keys, values, headers. Other columns are not
+compared: they follow from the compared columns, or, like the outcome of a transaction, are known only in a merged
+file. If files follow different removal rules, one side may have a gap in place of a record that the other side
+still has. Such offsets are left out.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class TopicTable:
 
     def ensure(self, schema: pa.Schema) -> None:
         """Create the table if it is missing; ``schema`` is the physical schema of the topic's segments. A table
-        with a narrower schema grows (``delta_schema``); a table with a wider schema stays as it is.
+        with a narrower schema grows (``delta_schema``). A table with a wider schema remains unchanged.
 
         Raises: InvalidRecordError when the existing table has another schema; StorageError; see ``load``.
         """
@@ -192,7 +192,7 @@ class TopicTable:
     def delete(self) -> None:
         """Delete the complete folder of a topic that the cluster has deleted. The log of the table is deleted
         last, so that after a crash the remaining objects are still recognized as belonging to this topic. Objects
-        without a valid name stay.
+        without a valid name are kept.
         """
         names = [stored.name for stored in self.remote.walk(self.folder) if not stored.special]
         log_folder = paths.join(self.folder, paths.DELTA_LOG) + "/"

@@ -8,7 +8,7 @@ options        the options of an export
 parts          the state of each partition in a run: position, due pieces, pace
 export         the operation: creates topics, writes pieces, reports
 kept           pieces at the same offsets
-offset_map     the map from the offsets here to those of the target, as a Delta table
+offset_map     the map from the offsets here to the offsets in the target, as a Delta table
 group_offsets  committed offsets of consumer groups
 
 An export has a name. Its journal is the topic ``stratalog-export.NAME`` in the target; the topic's name is also
@@ -29,8 +29,9 @@ Exactly once, at the same offsets
     and only records of that piece may still be in flight. If the log ends within the piece, the next run waits
     until these records have arrived, or timed out at their producer (``settle_s``). One case remains: a run is
     paused after it has written bytes to its socket, but before they are sent. If the pause is longer than that
-    time, and the run continues while the next run works, records get wrong offsets. Both runs detect this by the
-    broker's answer or the end of the log, and end with ``RECORDS_DIFFER``; ``compare`` names the records.
+    time, and the run continues while the next run works, records get wrong offsets. Both runs detect the wrong
+    offsets by the broker's answer or by the end of the log, and end with ``RECORDS_DIFFER``. ``compare`` names the
+    records.
 
 Gaps, at the same offsets
     An offset without a committed record here must be used up in the target. The marker of a transaction uses one

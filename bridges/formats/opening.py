@@ -42,7 +42,7 @@ def open_decoder(
     """
     path = Path(schema_file)
     if (message is not None) != (how == PROTOBUF):
-        raise InvalidCallError("the format protobuf needs the name of a message, and no other format takes one")
+        raise InvalidCallError("the format protobuf needs the name of a message, and no other format accepts one")
     if registry and how != CONFLUENT_AVRO:
         raise InvalidCallError(
             f"a schema registry is for {CONFLUENT_AVRO}: values of other formats have no schema id"

@@ -78,7 +78,8 @@ class SourceBrokers:
         return bounds[key].log_start
 
     def confirmed(self, plan: TierPartition) -> TierPartition:
-        """The plan, if the brokers have the history of its end; otherwise the plan with all offsets unclear.
+        """The plan, if the brokers have the history of the plan's end. If they do not, all offsets of the returned
+        plan are unclear.
 
         Raises: RetriableError kinds.
         """

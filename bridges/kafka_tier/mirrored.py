@@ -276,7 +276,7 @@ class TieredSource:
 def open_tiered(
     options: KafkaTierOptions, bootstrap: str | None, configs: Mapping[str, str], image: ClusterImage
 ) -> MirrorSource:
-    """The brokers and their tier, or without ``bootstrap`` the tier alone; ``image`` has earlier mirrors.
+    """The brokers and their tier, or without ``bootstrap`` only the tier; ``image`` has earlier mirrors.
 
     Raises: see ``KafkaTierOptions.open``.
     """

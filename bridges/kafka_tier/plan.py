@@ -103,7 +103,7 @@ def plan_partition(
         elif ranges := epochs.ranges_of(segment):
             good += [SegmentRange(segment, start, end) for start, end in ranges]
             if ranges != [(segment.start_offset, segment.next_offset)]:
-                bad.append((segment, "a part of it belongs to an abandoned history"))
+                bad.append((segment, "part of it belongs to an abandoned history"))
         else:
             bad.append((segment, "it belongs to an abandoned history"))
     present = [one for one, _ in bad if one.state < SegmentState.DELETE_SEGMENT_FINISHED and epochs.ranges_of(one)]

@@ -317,7 +317,7 @@ class _Markers:
         start = None if entry is None else entry.first_offset
         if kind == _COMMIT and (entry is not None or self.aborted(batch)):
             raise self._contradicts(
-                f"says that the transaction committed at offset {batch.base_offset} was aborted"
+                f"lists the transaction that was committed at offset {batch.base_offset} as aborted"
             )
         if kind == _ABORT and (start != first if self.all_known else self._hides(start, first)):
             has = "no transaction" if start is None else f"a transaction that starts at {start}"
@@ -339,14 +339,16 @@ class _Markers:
         for one in self.known.aborted:
             inside = self.seen_from <= one.last_offset < self.seen_to
             if inside and (one.producer_id, one.last_offset) not in self.aborts:
-                raise self._contradicts(f"names a marker at offset {one.last_offset}, where there is none")
+                raise self._contradicts(
+                    f"names a marker at offset {one.last_offset}, but that offset has no marker"
+                )
 
     def _contradicts(self, why: str) -> CorruptionError:
         return CorruptionError(f"{self.task.piece.segment}: its transaction index {why}")
 
 
 def _marker(batch: KafkaBatch, what: str) -> int:
-    """Whether a control batch is a commit; otherwise it is an abort."""
+    """Whether a control batch is a commit, not an abort."""
     rows = decode([decompressed(batch, what)], batch.base_offset, batch.last_offset + 1, what)
     key = rows.column("key")[0].as_py() if rows.num_rows else None
     if key is None or len(key) < 4 or (kind := int.from_bytes(key[2:4], "big")) not in (_ABORT, _COMMIT):

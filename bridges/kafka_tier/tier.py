@@ -439,7 +439,7 @@ class KafkaTier:
         return self.states.refused() | self._unusable
 
     def _epochs_of(self, topic: str, partition: int, segments: Sequence[RemoteLogSegment]) -> LeaderEpochs:
-        """The given epochs, or those of the finished segment with the newest epoch."""
+        """The given epochs, or the epochs of the finished segment that has the newest epoch."""
         if (given := self.epochs.get((topic, partition))) is not None:
             return LeaderEpochs(tuple((int(epoch), int(start)) for epoch, start in given))
         refused, done = self._refused(), SegmentState.COPY_SEGMENT_FINISHED

@@ -10,7 +10,7 @@ bulk           many partitions in parallel, by Spark's executors, if there are m
 side_by_side   several tasks in one partition, for a source with parts that can be read separately (its tier)
 options        the options of a mirror
 renamed        topics whose name differs from that in the source
-topics         creates topics, and checks that they are still those of the source
+topics         creates topics, and checks that they are still the source's topics
 catch_up       reads the source and appends, by threads or in bulk
 mirror         the operation, and the end of a mirror
 group_offsets  committed offsets of consumer groups

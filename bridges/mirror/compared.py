@@ -35,7 +35,8 @@ class Compared:
     start: int
     end: int
     by_rules: bool = False
-    """Whether a side removes records by a rule. Then ``settle`` receives the records that are on one side only."""
+    """Whether a side removes records by a rule. If so, ``settle`` receives the records that are only on one side.
+    """
     there: int = 0
     here: int = 0
     """The number of compared records."""

@@ -1,4 +1,4 @@
-"""The configs of a mirrored topic: those of the source with the same meaning here. Pure.
+"""The configs of a mirrored topic: the source's configs that have the same meaning here. Pure.
 
 Retention is copied, except in an archive and if the source deletes nothing by age or size (because it compacts).
 ``cleanup.policy=compact`` is copied with its lags, except in an archive, which keeps all records. The mirrored log

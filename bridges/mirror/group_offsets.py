@@ -1,6 +1,7 @@
 """Copies the committed offsets of the source's consumer groups, so that the groups continue here where they
 stopped in the source. Offsets are the same on both sides. An offset only moves forward. If readers here have moved
-an offset ahead of the source's, it stays. If an offset is beyond the mirrored records, a later run commits it.
+an offset ahead of the source's offset, the mirror keeps it. If an offset is beyond the mirrored records, a later
+run commits it.
 """
 
 from __future__ import annotations

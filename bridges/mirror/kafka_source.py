@@ -229,7 +229,7 @@ class KafkaSource:
 
         if not group:  # Kafka accepts commits of this group, but librdkafka cannot request them
             raise InvalidCallError(
-                "the group with the empty id cannot be copied: its offsets stay in the source. Give its readers "
+                "the group with the empty id cannot be copied: its offsets remain in the source. Give its readers "
                 "a named group"
             )
         asked = [ConsumerGroupTopicPartitions(group)]
@@ -347,7 +347,9 @@ def answer(future: Any, what: str) -> Any:
 
 
 def _no_text(what: str) -> StratalogError:
-    return CorruptionError(f"{what}: it sent a name, or a header key, that is not UTF-8, which no broker does")
+    return CorruptionError(
+        f"{what}: it sent a name or a header key that is not UTF-8, but brokers send only UTF-8"
+    )
 
 
 def translated(error: Any, what: str) -> StratalogError:

@@ -5,7 +5,7 @@
 3. read the log ends here, which are the positions in the source
 4. read the source from there, and append piece by piece, each at its offset or not at all: many new records by
    tasks (``side_by_side``, ``bulk``), the rest by threads of this process (``catch_up``)
-5. set log starts to those of the source, except in an archive
+5. set log starts to the source's log starts, except in an archive
 6. commit the groups' offsets
 
 A run ends at the log ends of step 1.
@@ -148,7 +148,7 @@ def _follow_starts(
     run: OperationRun,
     parts: Sequence[MirroredPartition],
 ) -> dict[TopicPartition, int]:
-    """Advance log starts to those of the source. Returns the new log starts."""
+    """Advance log starts to the source's log starts. Returns the new log starts."""
     image = metadata.image()
     starts: dict[TopicPartition, int] = {}
     wanted: dict[TopicPartition, int | str] = {}

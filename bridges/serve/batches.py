@@ -23,8 +23,8 @@ _MOST_BYTES = (1 << 31) - 1
 
 def record_batches(records: pa.Table, next_offset: int, leader_epoch: int | None) -> bytes:
     """The rows of a fetch (``Fetched.records``) up to ``next_offset``. Offsets without a record are gaps between
-    batches, as in a compacted topic. An empty batch covers the gaps at the end; otherwise a client would request
-    them again and again. Empty if there are no offsets.
+    batches, as in a compacted topic. An empty batch covers the gaps at the end. Without this batch, a client would
+    request them again and again. Empty if there are no offsets.
     """
     epoch = -1 if leader_epoch is None else leader_epoch
     offsets = records.column("offset").to_pylist()

@@ -43,7 +43,7 @@ class ServedPartition:
     log_start: int = -1
     count: int = 0
     more: bool = False
-    """Whether the log continues after these records; then the response does not wait for more bytes."""
+    """Whether the log continues after these records. If it does, the response does not wait for more bytes."""
 
     @property
     def may_be_gone(self) -> bool:

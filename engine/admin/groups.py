@@ -1,9 +1,9 @@
 """Lists consumer groups, resets their offsets, deletes them, and reports their lag, like
 ``kafka-consumer-groups.sh``.
 
-A reset of offsets is an ordinary commit by a non-member. Stop the consumers of the group first; otherwise their
-next commit replaces the reset offsets. A deletion only takes effect if the group does not change meanwhile: a
-group that commits during the deletion keeps all its offsets.
+A reset of offsets is an ordinary commit by a non-member. Stop the consumers of the group first. If they keep
+running, their next commit replaces the reset offsets. A deletion only takes effect if the group does not change
+meanwhile: a group that commits during the deletion keeps all its offsets.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def reset_offsets(
     new offset. ``dry_run`` changes nothing.
 
     Raises: InvalidGroupIdError, GroupIdNotFoundError, UnknownTopicOrPartitionError, InvalidCallError (also for a
-        shift without a commit). If it raises any of these, nothing was changed. See also ``groups.commit``.
+        shift without a commit); see ``groups.commit``. If it raises any of the named errors, nothing was changed.
     """
     check_group(group)
     target = _target(execution.clock, to, shift_by, by_duration)

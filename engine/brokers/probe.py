@@ -60,7 +60,8 @@ _ATTEMPTS = 5
 def probe_brokers(metadata: MetadataClient, storage: Storage, image: ClusterImage | None = None) -> ProbedMetadata:
     """Check the root of every registered broker, and commit the results (``ApplyProbe``). If all roots are as
     registered, commit nothing. Notes name brokers that are only in the metadata or only in the cluster file; their
-    state is not changed. ``image`` is a recent image of the caller, so that the metadata need not be read.
+    state is not changed. ``image`` is a recent image of the caller, so that the probe does not have to read the
+    metadata.
 
     Raises: StaleBrokerError if brokers are registered faster than they can be checked; RetriableError kinds,
         OutcomeUnknownError, CorruptionError kinds of the metadata.
@@ -138,7 +139,7 @@ def plan_probe(
 
 def with_leaders(metadata: MetadataClient, storage: Storage, work: Callable[[ClusterImage], T]) -> T:
     """Call ``work`` with the current metadata. If a leader is unreachable, or no longer leads, probe the brokers,
-    which fences unreachable brokers and elects other leaders. Then call ``work`` once more.
+    which fences unreachable brokers and elects other leaders, and call ``work`` once more.
 
     Raises: errors of ``work``; see ``probe_brokers``.
     """

@@ -41,8 +41,9 @@ class Client(Producer):
 
     def client(self, client_rack: str | None = None) -> ClientMetadata:
         """The description of this driver that a replica selector gets. The rack is ``client_rack`` if given.
-        Otherwise it comes from the first of these settings that has a value: Spark's conf
-        (``spark.stratalog.client.rack``), ``$STRATALOG_CLIENT_RACK``, the cluster file."""
+        If it is None, the rack comes from the first of these settings that has a value: Spark's conf
+        (``spark.stratalog.client.rack``), ``$STRATALOG_CLIENT_RACK``, the cluster file.
+        """
         return client_metadata(self._ports.storage.file, self._spark, client_rack)
 
     def read(
@@ -99,7 +100,7 @@ class Client(Producer):
             or not fail_on_data_loss
             or isolation != Isolation.READ_UNCOMMITTED
         ):
-            raise InvalidCallError("a plan determines the whole read: give no other arguments with it")
+            raise InvalidCallError("a plan determines the whole read: give no other arguments")
         return read_frame(*self._ports.for_records, spark, topic)
 
     def for_each_batch(

@@ -111,7 +111,7 @@ class TopicConfig:
         unit="bytes",
         doc=(
             "If a partition has more bytes than this on a broker, tiered records are deleted from the broker. "
-            "Even with 0, the last file stays, for readers at the end of the log (Kafka also uploads and deletes "
+            "Even with 0, the last file is kept for readers at the end of the log (Kafka also uploads and deletes "
             "that file). "
             "-2: same as retention.bytes; -1: never."
         ),
@@ -225,10 +225,10 @@ class TopicConfig:
         at_least(0),
         unit="ms",
         doc="For cleanup.policy=snapshot: a snapshot leaves out tombstones whose timestamps are older than this "
-        "when the snapshot's last record is appended. For compact: a tombstone stays for this long after the "
+        "when the snapshot's last record is appended. For compact: a tombstone is kept for this long after the "
         "remote tier, if there is one, and all replicas of the ISR have completed the first compaction that "
         "covers it (KIP-534). The next compaction of the partition detects this, and then the time begins. A log "
-        "without new records is not compacted, so its tombstones stay.",
+        "without new records is not compacted, so its tombstones are kept.",
     )
     min_cleanable_dirty_ratio: float = key(
         0.5,
@@ -294,8 +294,8 @@ class TopicConfig:
         TOPIC_OF_CLUSTER,
         doc=(
             "For a mirror whose source has another name: the source's cluster id and topic name, which `mirror` "
-            "and `compare` use. The creation of the topic sets this config. It stays after `mirror --end`, so "
-            "that only a run with `--as` mirrors the source again."
+            "and `compare` use. The creation of the topic sets this config. It remains set after `mirror --end`, "
+            "so that only a run with `--as` mirrors the source again."
         ),
     )
     mirror_archive_enable: bool = key(

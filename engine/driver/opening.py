@@ -52,7 +52,7 @@ def open_stores(file: ClusterFile, clock: Clock, opener: OpenStore) -> dict[int,
 
 def check_owners(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[int], prober: Prober) -> None:
     """Check that no readable root of these brokers belongs to another cluster or broker. (An unreadable or hanging
-    root is found when it is used; then its broker is fenced, and the other brokers continue.)
+    root is found when it is used: its broker is fenced, and the other brokers continue.)
 
     Raises: InconsistentClusterIdError, LogDirError.
     """

@@ -79,8 +79,8 @@ def broker_findings(sight: Sight) -> Iterator[HealthFinding]:
         match sight.roots.get(broker_id):
             case Unreachable(error, lacks) if lacks is not None and _replaceable(sight, broker_id):
                 steps = (
-                    f"The command creates the folder of the root; then run bootstrap {broker_id} to rebuild the "
-                    "broker there"
+                    f"The command creates the folder of the root. Afterwards, run bootstrap {broker_id} to "
+                    "rebuild the broker there"
                     if lacks == "folder"
                     else "The command rebuilds the broker from the other replicas"
                 )

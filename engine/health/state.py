@@ -163,7 +163,7 @@ def _beyond_end(
     run: OperationRun,
 ) -> dict[tuple[str, str], list[LagRow]]:
     """Return the commits beyond the log end, by group and topic. Only the logs of groups with a commit beyond a
-    high watermark are listed. They are listed after the commits were read.
+    high watermark are listed, after the commits were read.
     """
     suspect = {
         name: group

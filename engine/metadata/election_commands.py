@@ -44,16 +44,16 @@ class Election:
     partition_epoch: int | None = None
     """The partition epoch of the view on which the election is based; None: the current partition epoch."""
     remote_epoch: int | None = None
-    """The latest leader epoch of a remote log whose end the members of the ISR lack. The leader stays, or
-    ``leader`` takes over from within the ISR. That leader continues from the remote end, alone in the ISR, under a
-    later epoch. Requires the partition epoch.
+    """The latest leader epoch of a remote log whose end the members of the ISR lack. The leader keeps the
+    partition, or ``leader`` takes over from within the ISR. The leader of the new epoch continues from the remote
+    end, as the only member of the ISR, under a later epoch. Requires the partition epoch.
     """
     remote_end: int = 0
     """With ``remote_epoch``: the end of the remote log. The bound of a removal rule must not be above this end."""
     lost: bool = False
-    """No replica has any of the known records. The leader stays, alone in the ISR, and the log begins again at the
-    last known offset. All replicas get new folders, so that late writes to the old folders have no effect.
-    Requires the partition epoch.
+    """No replica has any of the known records. The leader remains the leader, as the only member of the ISR, and
+    the log begins again at the last known offset. All replicas get new folders, so that late writes to the old
+    folders have no effect. Requires the partition epoch.
     """
 
 

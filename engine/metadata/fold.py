@@ -217,8 +217,9 @@ class _ImageDraft:
     def _put_isr(
         self, topic_id: str, partition: PartitionImage, isr: tuple[int, ...], gone: Incarnation | None
     ) -> None:
-        """Set the partition's ISR, and stop adding ``gone``. The leader stays if it is in the ISR and unfenced;
-        otherwise the first replica in order of preference that is both leads, or there is no leader.
+        """Set the partition's ISR, and stop adding ``gone``. The leader keeps leading if it is in the ISR and
+        unfenced. If it is not, the first replica in order of preference that is both becomes the leader. If no
+        replica is both, there is no leader.
         """
         leader, leader_epoch = partition.leader, partition.leader_epoch
         adding = partition.adding if gone is None else _without(partition.adding, gone.broker_id)

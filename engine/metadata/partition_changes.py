@@ -40,9 +40,9 @@ def replace_replicas(
     target: tuple[int, ...] = (),
     joining: tuple[int, ...] = (),
 ) -> PartitionChangeRecord | None:
-    """The record that sets these replicas; None if they are already set. Members of the ISR, and replicas being
-    added, stay if they are among the new replicas. If the leader is removed, a member of the ISR becomes the
-    leader, or there is no leader.
+    """The record that sets these replicas; None if they are already set. Members of the ISR remain members, and
+    replicas being added are still added, if they are among the new replicas. If the leader is removed, a member of
+    the ISR becomes the leader, or there is no leader.
     """
     isr, adding = in_order(replicas, isr), in_order(replicas, adding)
     leader: int | UnsetType | None = UNSET

@@ -73,7 +73,7 @@ def decide_each(
 ) -> Decision[tuple[PartitionAnswer, ...]]:
     """Return one answer per request, in order. ``change`` returns the record for a request, or None if there is
     nothing to change, or raises the refusal. Of several requests for one partition, only the first is considered,
-    because it makes the partition epoch of the others outdated.
+    because it makes the partition epoch of the other requests outdated.
     """
     records: dict[TopicIdPartition, PartitionChangeRecord | None] = {}
     answers: list[PartitionAnswer] = []

@@ -118,7 +118,7 @@ class _Step:
 def _step(broker: BrokerImage, finding: Finding) -> _Step:
     who = f"broker {broker.broker_id}"
     if broker.fenced_by_hand:
-        return _Step(note=f"{who} was fenced by hand, and stays fenced{_also(finding)}")
+        return _Step(note=f"{who} was fenced by hand, and remains fenced{_also(finding)}")
     match finding:
         case Same():
             if not broker.fenced:
@@ -136,7 +136,7 @@ def _step(broker: BrokerImage, finding: Finding) -> _Step:
             assert_never(finding)
     why = f"{error.code}: {error}"
     if broker.fenced:
-        return _Step(note=f"{who} stays fenced: {why}")
+        return _Step(note=f"{who} remains fenced: {why}")
     return _Step(turn, FenceBroker(broker.broker_id, broker.broker_epoch), f"{who} is fenced: {why}")
 
 

@@ -104,8 +104,8 @@ def _reassign(image: ClusterImage, present: PartitionImage, wanted: Reassignment
 
 
 def _check_not_erasing(image: ClusterImage, present: PartitionImage, wanted: Reassignment, what: str) -> None:
-    """Check that every replica has applied the erasures. Otherwise the remaining replicas may still have erased
-    records. No election would choose such a replica, so the partition would never have a leader again.
+    """Check that every replica has applied the erasures. A replica that has not may still have erased records, and
+    no election would choose it. If only such replicas remained, the partition would never have a leader again.
 
     Raises: InvalidReplicaAssignmentError.
     """

@@ -192,8 +192,8 @@ def _type(schema: str | None) -> str:
 @dataclass(frozen=True, slots=True)
 class CreatePartitions:
     """Grow a topic to ``partitions`` partitions (Kafka's CreatePartitions). New replicas go to brokers with few
-    replicas of the topic. Existing records stay, and new records of a key may go to another partition; a retried
-    append goes to the partitions of its first try.
+    replicas of the topic. Existing records remain in their partitions, and new records of a key may go to another
+    partition. A retried append goes to the partitions of its first try.
     """
 
     name: str

@@ -40,7 +40,7 @@ How a batch is recognized
 
     For the same reason a batch may repeat earlier batches (``repeated``), and a reader may take them from the
     later batch: a batch's name identifies its content, and a claimant has read the complete log that its epoch
-    continues. Whether a batch is in the log, and on a majority, depends on file names alone.
+    continues. Whether a batch is in the log, and on a majority, depends only on file names.
 
     Each batch contains the lineage, which grows with each claim. So the lineage drops entries below the log start
     of a majority of the voters. The outcome of a batch below that log start stays unknown, and its caller gets
@@ -75,7 +75,7 @@ Signed files
     name. The tag of a claim is in the claim's name, so a listing identifies the author of a claim without a read.
     A foreign file is treated as damage of its voter, and the voter is left out. All holders of one secret claim an
     epoch under the same name, and exclusive create decides. During a rotation of secrets there may be two names
-    for one epoch; then no driver has the epoch on that voter (``VoterLook.disputed``). A driver without the key
+    for one epoch. If so, no driver has the epoch on that voter (``VoterLook.disputed``). A driver without the key
     reads signed files unverified. It does not claim, commit or copy, because the log that it has read might be
     foreign.
 

@@ -116,9 +116,9 @@ def find_log(
 
     The number of requests does not depend on the length of the log. The function reads ``broker.json`` of each
     voter of a majority before (unless it is in ``whose``) and after a listing, then the latest snapshot (2
-    requests) and the last batch: 6 requests with one voter, 9 with three. Large batches repeat few earlier
-    batches; then the function needs up to 3 more requests. The protocol's minimum is 2 per voter of a majority, 1
-    for the snapshot, and 1 for the batch.
+    requests) and the last batch: 6 requests with one voter, 9 with three. If the last batches are large, they
+    repeat few earlier batches, and the function needs up to 3 more requests. The protocol's minimum is 2 per voter
+    of a majority, 1 for the snapshot, and 1 for the batch.
 
     Raises: InvalidCallError when there is no cluster, or the voters in the file differ from the log's voters;
         InconsistentClusterIdError, LogDirError for a foreign root; NoMajorityError, or StorageAuthorizationError

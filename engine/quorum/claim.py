@@ -42,8 +42,8 @@ class Claim:
         """Make the claim of an epoch that continues a log, from listings of the majority on which it was claimed.
 
         Below the log start of all of these voters, the lineage keeps only the epoch of the last record, which is
-        the snapshot's epoch; otherwise the lineage would grow with every claim. Every majority includes one of
-        these voters, and a reader that needs earlier records finds a snapshot there.
+        the snapshot's epoch. If the lineage kept all epochs, it would grow with every claim. Every majority
+        includes one of these voters, and a reader that needs earlier records finds a snapshot there.
         """
         start = min(look.log_start for look in looks)
         lineage = state.lineage.continued_by(epoch, state.end).truncated_from_start(max(start - 1, 0))

@@ -1,8 +1,8 @@
 """The engine's access to the metadata: read the image, submit a command.
 
 Commands that a driver's threads (several streams, for example) submit during a commit are decided one after the
-other, each on the result of the commands before it. They are committed as one batch, but each command gets its own
-answer or refusal (``stratalog.partitions.group_commit``).
+other, each on the result of the commands before it. The commands are committed as one batch, but each command gets
+its own answer or refusal (``stratalog.partitions.group_commit``).
 """
 
 from __future__ import annotations

@@ -2,22 +2,23 @@
 
 The root of one voter may contain anything: names of epochs that no driver claimed, folders that are named like
 files, snapshots of other histories. Such a voter is left out *as a whole*, as if it were unreachable. So safety
-does not depend on which voters are found damaged: only a majority of undamaged voters can show a log, and any two
-such majorities share a voter, and both have accepted its files. The repair needs an operator (``stratalog
-quorum``): delete the files that the error names, or replace the voter.
+does not depend on which voters are found damaged. Only a majority of undamaged voters can show a log. Any two such
+majorities share a voter, whose files were accepted in both. The repair needs an operator (``stratalog quorum``):
+delete the files that the error names, or replace the voter.
 
 Far ahead
-    An honest claimant adds one to the greatest epoch that it sees. So the epochs of an honest voter exceed those
-    of the other voters only by the number of claims that were made while the others were unreachable. An attacker
-    may control a minority, so the reference is the greatest epoch that at least (minority + 1) voters reach, and
-    the epoch of the log that is known to be committed. A voter that is ``FAR_AHEAD`` of both is damaged: no driver
-    uses its epochs, so ten digits for an epoch in file names are enough. If this leaves out an honest voter,
-    because the other voters missed a million claims, there is no majority until another honest voter returns.
+    An honest claimant adds one to the greatest epoch that it sees. So the epochs of an honest voter exceed the
+    epochs of the other voters only by the number of claims that were made while the other voters were unreachable.
+    An attacker may control a minority, so the reference is the greatest epoch that at least (minority + 1)
+    voters reach, and the epoch of the log that is known to be committed. A voter that is ``FAR_AHEAD`` of both is
+    damaged, and no driver uses its epochs. So ten digits for an epoch in file names are enough. An honest voter is
+    left out, too, if the other voters missed a million claims. In that case, there is no majority until another
+    honest voter returns.
 
 Another history
-    A snapshot contains committed records. So no driver has frozen a snapshot that ends inside the log with an
-    epoch other than the log's, or beyond the log with an earlier epoch. By its name alone, such a snapshot would
-    replace files that the voter lacks.
+    A snapshot contains only committed records. So no driver has written a snapshot that ends inside the log with
+    an epoch other than the log's, or beyond the log with an earlier epoch. Such a snapshot must be rejected: its
+    name alone would make it replace files that the voter lacks.
 """
 
 from __future__ import annotations

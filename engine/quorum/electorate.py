@@ -2,14 +2,14 @@
 
 The electorate
     The latest ``VotersRecord`` of a log, committed or not, names the electorate of that log. The electorate
-    changes by one voter at a time, so majorities of the electorates before and after a change have a voter in
-    common. So every argument from two intersecting majorities holds across a change, as in Raft's single-server
-    change:
+    changes by one voter at a time, so a majority of the electorate before a change and a majority of the
+    electorate after it have a voter in common. Every argument from two intersecting majorities therefore holds
+    across a change, as in Raft's single-server change:
 
-    * *A driver that missed changes* lists a majority of the electorate that it knows, C. The change to C' is
-      committed, so a majority of C' has the record of the change; one of these voters was listed. So the greatest
-      log has the record, and the driver lists a majority of C' before it believes anything. This continues up to
-      the current electorate.
+    * *A driver that missed changes* lists a majority of C, the electorate that it knows. The change from C to C'
+      is committed, so a majority of C' has the record of the change. The listed majority of C includes one of
+      these voters. So the greatest listed log has the record, and the driver lists a majority of C' before it
+      trusts any log. The driver repeats this step up to the current electorate.
     * *Two drivers of one epoch* have each claimed the epoch on a majority of the electorate in force in the log
       that the driver continues (otherwise the driver starts again). If the electorates are equal or adjacent, the
       majorities intersect, and exclusive create decides. If the electorates are further apart, a change from C
@@ -19,10 +19,10 @@ The electorate
       counted; if the driver listed the voter later, the driver saw the record.
     * *A commit of a change* is in effect when a majority of each of the two electorates shows it.
     * *A change on top of an uncommitted change* would make the electorates differ by two voters. ``commit``
-      refuses a batch that changes the voters unless this driver has committed everything before it in this epoch
-      (the flaw of Raft's single-server change as first published).
-    * *A new voter* has made no promise, and needs to make none: it is counted only in majorities that include
-      another voter of the previous electorate.
+      refuses a batch that changes the voters unless this driver has committed everything before that batch in this
+      epoch. (Raft's single-server change, as first published, lacked this condition.)
+    * *A new voter* has made no promise, and needs none: every majority that counts the new voter includes another
+      voter of the previous electorate.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Electorate:
                             error,
                         )
                     except DAMAGED:
-                        # The known voters may no longer be voters. Then their files are ignored.
+                        # The known voters may no longer be voters. If so, their files are ignored.
                         voters = self.voters if searched else self._searched(known)
                         if searched or set(voters) == before:
                             raise

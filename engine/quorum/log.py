@@ -121,9 +121,7 @@ class MetadataLog:
 
     def read_at_once(self) -> ClusterImage | None:
         """Do the same as ``read``, from one listing of a majority. None if other drivers are at work, or have left
-        work unfinished.
-
-        Raises: see ``committed_log``.
+        work unfinished. Raises: see ``committed_log``.
         """
         try:
             survey = self._survey()
@@ -205,8 +203,8 @@ class MetadataLog:
         return proven_by(survey, self._contents, self._committed, self._hint)
 
     def _survey(self, *, everybody: bool = False) -> Survey:
-        """See ``Electorate.survey``. Without a majority, the claim is abandoned. So nothing useless is written
-        before there is a majority again, and errors can say that nothing was written.
+        """See ``Electorate.survey``. Without a majority, this driver abandons its claim. So it writes nothing
+        useless until there is a majority again, and errors can state that nothing was written.
         """
         try:
             survey = self._electorate.survey(self._contents, self._committed, self._hint, everybody=everybody)
@@ -300,14 +298,14 @@ class MetadataLog:
                     if rival is None:
                         self._begun, survey = epoch, None
                     continue
-                # 3. Only then list the claimed majority: a batch of a smaller epoch that a listing misses comes
+                # 3. Then list the claimed majority. If a listing misses a batch of a smaller epoch, the batch came
                 #    after the claim, so its writer finds the claim and does not count that voter (I6).
                 looks = [look for look in read_names_of(mine, epoch) if not look.disputed(epoch)]
                 rival = next((look.voter for look in looks if look.epoch > epoch), None)
                 if rival is not None:
                     continue
-                # 4. The epoch continues the greatest log, if its voters were listed. Majorities intersect, so a
-                #    listing shows every committed batch; fewer listings, or another log, could miss one (I6).
+                # 4. Continue the greatest log, if a majority of its voters was listed. Majorities intersect, so
+                #    every committed batch is listed. Fewer listings, or another log, could miss a batch (I6).
                 if is_majority(ids_of(look.voter for look in looks), ids_of(survey.voters)):
                     # An unfinished change of voters may be on a single earlier voter.
                     latest = list({look.voter.id: look for look in (*survey.looks, *looks)}.values())
@@ -348,7 +346,7 @@ class MetadataLog:
 
     def _claimed(self, survey: Survey, epoch: int) -> tuple[list[Voter], Voter | None]:
         """The voters on which this driver has the epoch, and the voter on which another driver was first. All
-        drivers use the same order, and stop at such a voter. So of two concurrent drivers, one gets all voters.
+        drivers use the same order, and stop at that voter. So one of two concurrent drivers claims all voters.
 
         Raises: StorageRefusedError if the refusing voters leave no majority.
         """
@@ -389,9 +387,9 @@ class MetadataLog:
         """Commit ``records`` (at least one) at the end of the claimed log; returns the image with them. Any error
         ends the claim.
 
-        Raises: NotControllerError when another driver has claimed; then the outcome is unknown (see ``contains``),
-            unless this driver had no claim. OutcomeUnknownError; NoMajorityError, or StorageRefusedError, when
-            nothing was written; CorruptionError when the records do not fit the image, and nothing was written.
+        Raises: NotControllerError when another driver has claimed (the outcome is then unknown, see ``contains``,
+            unless this driver had no claim); OutcomeUnknownError. If nothing was written: NoMajorityError,
+            StorageRefusedError; CorruptionError when the records do not fit the image.
         """
         name = self.next_name
         claim, self._claim = self._claim, None
@@ -441,7 +439,7 @@ class MetadataLog:
                     if isinstance(error, StorageRefusedError):
                         self._refusals.add(voter, error)
                         refusing.add(voter)
-            # 4. A majority shows it: committed. A later epoch: fenced. Otherwise continue with the same batch.
+            # 4. If a majority shows the batch, it is committed. A later epoch fences this driver. Else, try again.
             showing = ids_of(look.voter for look in looks.values() if after.shown_by(look))
             if all(is_majority(showing, ids_of(voters)) for voters in electorates):
                 self._mark_committed(after, looks.values())

@@ -1,15 +1,16 @@
 """The log that is proven to be committed by listing the voters, for drivers without the right to write.
 
-A linearizable read finishes the work of other drivers: it copies their last batch, or claims an epoch and commits
-an empty batch. A driver that may do neither can often still answer. Two facts about a log are needed; all listings
-were made after the read began.
+A linearizable read finishes the work of other drivers: the reader copies their last batch, or claims an epoch and
+commits an empty batch. A driver without the right to write can do neither, but can often still answer. It must
+prove two facts about a log, from listings that were all made after the read began.
 
 *Nothing beyond that log was committed before the read began.* Committed records are on a majority of the voters,
-as files or in a snapshot, and stay there. So a batch was not committed if the voters that have it, plus the voters
-that could not be listed, are not a majority. The batch may be committed later, but the answer is valid for a
-moment after the read began. Such a last batch is removed from the listings. This is repeated down to the first log
-whose last file may be on a majority. A snapshot at the end that too few voters have adds nothing: it is removed
-from the listings if the batches below it end at the same offset.
+as files or in a snapshot, and remain there. So a batch was not committed if the voters that have it, plus the
+voters that could not be listed, are not a majority. If the last batch of a log was not committed, the driver
+removes it from the listings. (The batch may be committed later, but the answer is valid for a moment after the
+read began.) The driver repeats this step until the last file of the remaining log may be on a majority. A snapshot
+at the end of the log may be on too few voters to prove anything. The driver removes such a snapshot from the
+listings if the batches below the snapshot end at the same offset.
 
 *The log is committed*. Any of these proves it:
 
@@ -28,9 +29,10 @@ earlier claimant had left this log out. If it claimed before our listing, the li
 whose lineage includes the log; an epoch has one claimant, and a claimant has one lineage. (A batch of every epoch
 *number* is needed, not only of the existing claims, because claims below the greatest may have been deleted.)
 
-The third proof is for the state after a driver dies during a commit: its claim is everywhere, its batch is on a
-minority, and the batch names the log that it continues. If a claimant died before it wrote anything, reading
-cannot show whether that claimant had seen the last batch; a new reader then answers that this is unknown.
+The third proof is for the state after a driver dies during a commit: the driver's claim is everywhere, its batch
+is on a minority, and the batch names the log that the batch continues. If a claimant died before it wrote
+anything, reading cannot show whether that claimant had seen the last batch. In that case, a new reader answers
+that the committed log is unknown.
 """
 
 from __future__ import annotations

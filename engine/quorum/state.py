@@ -92,8 +92,8 @@ class LogState:
         return is_majority(showing, electorate)
 
     def trimmed(self, looks: Iterable[VoterLook]) -> LogState:
-        """The same log without the names of files that the voters with this log no longer need. Otherwise a
-        long-lived driver would accumulate all names.
+        """The same log without the names of files that the voters with this log no longer need. Without this step,
+        a long-lived driver would accumulate all names.
         """
         start = min((look.snapshot_end for look in looks if self.shown_by(look)), default=0)
         if start <= self.start:

@@ -46,7 +46,7 @@ def position_of(name: DataName | CheckpointName) -> Position:
 
 @dataclass(frozen=True, slots=True)
 class VoterLook:
-    """The file names on a voter, from a single listing. The quorum's decisions depend on names alone."""
+    """The file names on a voter, from a single listing. The quorum's decisions depend only on names."""
 
     voter: Voter
     claims: tuple[int, ...]
@@ -84,7 +84,7 @@ class VoterLook:
 
     def disputed(self, epoch: int) -> bool:
         """Whether several drivers have claimed the epoch on this voter, each under its own name because their keys
-        differ. Then no driver has the epoch: if two drivers list the voter after claiming, at least one sees the
+        differ. If so, no driver has the epoch: if two drivers list the voter after claiming, at least one sees the
         other's claim.
         """
         return sum(name.epoch == epoch for name in self.claim_names) > 1

@@ -8,8 +8,8 @@ For consumers of small ranges, without Spark or a plan of files. A fetch reads f
 2. If the caller names the leader epoch of the last record that it read, check that this history is the leader's;
    otherwise the fetch ends with LOG_TRUNCATION (KIP-320).
 3. If the offset is local, read files of the nearest replica, or of the leader if the nearest replica cannot serve
-   the offset. Otherwise read the remote segment with the offset. Only the footer and the needed row groups are
-   read; recent reads are cached.
+   the offset. If the offset is below the local logs, read the remote segment that contains it. Only the footer and
+   the needed row groups are read; recent reads are cached.
 3a. Read damaged records from another copy: a follower whose high watermark covers them, or the remote tier. The
     fetch fails only if no copy is good.
 4. Retry transient errors from step 1 with exponential back-off until the timeout (KIP-405, "Remote Storage Fetcher
@@ -111,8 +111,9 @@ class Fetched:
     high_watermark: int
     """The leader's high watermark, for records from any source."""
     end_known: bool
-    """False while a recently elected leader may not know all committed records. Then ``high_watermark`` is a lower
-    bound, and later records can be fetched after an append or ``replicate`` (KIP-207)."""
+    """False while a recently elected leader may not know all committed records. In that case, ``high_watermark``
+    is a lower bound, and later records can be fetched after an append or ``replicate`` (KIP-207).
+    """
     leader_epoch: int | None
     """The leader epoch of the record before ``next_offset``, to pass to the next fetch."""
     remote: bool

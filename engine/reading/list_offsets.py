@@ -106,5 +106,7 @@ def offset_for_leader_epoch(
     replicas = storage.replicas(image.view(image.topic(topic).topic_id, partition))
     if current_leader_epoch is not None and current_leader_epoch != replicas.epoch:
         kind = FencedLeaderEpochError if current_leader_epoch < replicas.epoch else UnknownLeaderEpochError
-        raise kind(f"{replicas}: the leader epoch is {replicas.epoch}, but the call says {current_leader_epoch}")
+        raise kind(
+            f"{replicas}: the leader epoch is {replicas.epoch}, but the call expects {current_leader_epoch}"
+        )
     return end_for_consumers(str(replicas), look_at_leader(replicas), replicas.epoch, leader_epoch)

@@ -106,8 +106,8 @@ def readable_pieces(
     near: NearPieces | None = None,
 ) -> list[FileSlice]:
     """The pieces that cover ``[log_start, high_watermark)`` in both tiers. Local pieces come from the near replica
-    if it serves them, otherwise from the leader (``local``); offsets below the start of both logs come from the
-    remote tier.
+    if it serves them. If it does not, they come from the leader (``local``). Offsets below the start of both logs
+    come from the remote tier.
 
     Raises: LogGapError when no source has a part of that range.
     """

@@ -305,7 +305,7 @@ class _Query:
         """Raises: LogTruncationError when the log differs from the records that the group has read (KIP-320)."""
         if commit.leader_epoch is not None:
             check_history(str(state.leader), state.leader.log, commit.offset, commit.leader_epoch)
-        # The group may have processed records that are not known to be committed yet: then the range is empty.
+        # The group may have processed records that are not known to be committed yet. If so, the range is empty.
         if commit.offset > state.positions.log_end or commit.offset <= state.leader.end(self.isolation):
             return commit.offset
         return state.leader.latest(self.isolation)

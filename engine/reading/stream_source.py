@@ -254,7 +254,7 @@ class StreamSource:
             if not log.log_start <= places[key] <= log.end:
                 lost = "; to read from the first remaining offset, give failOnDataLoss = false"
                 raise OffsetOutOfRangeError(
-                    f"{log.what}: {option} says {at}, but the log has [{log.log_start}, {log.end})"
+                    f"{log.what}: {option} is {at}, but the log has [{log.log_start}, {log.end})"
                     f"{lost if places[key] < log.log_start else ''}"
                 )
         return places

@@ -370,7 +370,7 @@ def _partition(image: ClusterImage, topic_id: str, partition: int) -> PartitionI
 
 
 def _leader_alone(_: SeenLeader) -> bool:
-    """Whether a place can be located on the leader alone, as the named ends of a log can."""
+    """Whether the leader is enough to locate a place, as it is for the named ends of a log."""
     return False
 
 

@@ -3,8 +3,8 @@ watermark.
 
 Runs on the driver after the tasks have done steps 1 to 5 of the protocol's Append (section 2). Repeats step 5 if a
 replica is still behind, then does steps 6 and 7. The driver waits up to ``replica.lag.time.max.ms`` for a member
-of the ISR that does not get the append. Then that member leaves the ISR, and the append is acknowledged without
-it. A member whose root refuses writes leaves the ISR immediately.
+of the ISR that does not get the append. After this time, the member leaves the ISR, and the append is acknowledged
+without it. A member whose root refuses writes leaves the ISR immediately.
 """
 
 from __future__ import annotations

@@ -8,9 +8,10 @@ Reasons
     given        the caller gives the reason in the column ``ERRORS``, for rows of a DataFrame
                  (``stratalog.engine.spark.bad_rows``)
 
-With the policy ``fail`` a bad record refuses its append before anything is written. Otherwise the task appends the
-good records, and returns the counts of the bad records. If bad records are kept, the task also returns the bad
-records, as records of another topic. The driver appends the bad records when all good records are acknowledged.
+With the policy ``fail``, a bad record refuses its append before anything is written. With the other policies, the
+task appends the good records, and returns the counts of the bad records. If bad records are kept, the task also
+returns the bad records, as records of another topic. The driver appends the bad records when all good records are
+acknowledged.
 
 A kept record has the bad record's key and value as bytes (bytes unchanged, text as UTF-8, other values as JSON),
 its timestamp and headers, and then headers that describe the error. Each of Kafka's tools has its own prefix for

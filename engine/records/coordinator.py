@@ -374,7 +374,7 @@ def _following(
     appended: Transaction,
 ) -> ReadState[TransactionStates] | None:
     """The state after a record that was acknowledged directly after ``before``. None if the record is not directly
-    after ``before``, or if the leader has changed: then the state must be read.
+    after ``before``, or if the leader has changed. In both cases, the state must be read.
     """
     image = metadata.last_known.image
     if topic.topic_id not in image.topics or offset != before.state.next_offset:

@@ -43,8 +43,9 @@ class SettledFields:
     topic: TopicImage
     """The topic with its current types; in a dry run, with the types that it would get."""
     image: ClusterImage | None = None
-    """The metadata of the commit that added fields; None without a commit. With it, the metadata need not be read
-    again."""
+    """The metadata of the commit that added fields; None without a commit. With this metadata, the cluster's
+    metadata does not have to be read again.
+    """
     added: tuple[str, ...] = ()
     dropped: Sequence[UnknownField] = ()
 
@@ -92,7 +93,8 @@ def settled(
     dry_run: bool = False,
 ) -> SettledFields:
     """Find the fields that the topic's type lacks, then refuse them, drop them, or add them to the type. If
-    another driver is adding fields, this call waits for that change. Those fields are then no longer unknown.
+    another driver is adding fields, this call waits for that change. The fields that the other driver has added
+    are then no longer unknown.
 
     Raises: InvalidRecordError naming the fields; InvalidCallError if the fields cannot be added to the type; see
     ``AlterTopic``.

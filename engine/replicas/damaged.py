@@ -1,8 +1,8 @@
 """Replaces leaders with damaged storage by another member of the ISR (protocol section 1).
 
 When a copy or read finds that a leader's bytes differ from the bytes that were written, the leader resigns here.
-Its damaged file is replaced immediately, while the replica is outside the ISR. Otherwise the replica would rejoin
-with the damaged file, because a sync compares only names and sizes.
+Its damaged file is replaced immediately, while the replica is outside the ISR. Without this repair, the replica
+would rejoin with the damaged file, because a sync compares only names and sizes.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def replace_leaders(metadata: MetadataClient, storage: Storage, damaged: Damaged
     """Elect an intact member of the ISR for each partition that has such a member, and remove the old leader from
     the ISR; one commit for all. Returns a note for each partition with a new leader.
 
-    Every member has all acknowledged records, so the election is clean. Without another intact member the leader
-    stays, because the extent of its loss is unknown. A damaged file of a resigned leader is replaced by the new
+    Every member has all acknowledged records, so the election is clean. Without another intact member, the leader
+    is kept, because the extent of its loss is unknown. A damaged file of a resigned leader is replaced by the new
     leader's copy, after that copy has been verified.
     """
     chosen: dict[TopicIdPartition, int] = {}

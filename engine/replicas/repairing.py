@@ -2,8 +2,8 @@
 
 A concurrent sync must never find an offset missing. So good bytes take the damaged file's name in one step. If the
 good files have other names, they exist before the damaged file is deleted. Without a good file, the damaged file
-stays. After a crash the replica is as damaged as before, or repaired. Two concurrent heals write the same verified
-bytes; a delayed heal writes them again, possibly after the replica has rejoined the ISR.
+is kept. After a crash the replica is as damaged as before, or repaired. Two concurrent heals write the same
+verified bytes. A delayed heal writes these bytes again, possibly after the replica has rejoined the ISR.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def takes_no_files(storage: Storage, broker: BrokerImage) -> StratalogError | No
 
 
 def all_that_take_no_files(storage: Storage, brokers: Mapping[int, BrokerImage]) -> dict[int, StratalogError]:
-    """Those of the given brokers that accept no files, with the reason. All brokers are tested concurrently."""
+    """The given brokers that accept no files, with the reason. All brokers are tested concurrently."""
     outcomes = storage.threads.run(lambda broker: takes_no_files(storage, brokers[broker]), sorted(brokers))
     return {one.item: one.value for one in outcomes if isinstance(one, Done) and one.value is not None}
 

@@ -1,9 +1,9 @@
 """The data plane of the replication protocol: take over, join, sync, append, high watermark, expansion.
 
-All functions work on stores alone. Any number of drivers and executors may run them at the same time, including
-zombies (protocol sections 2 and 3). They take ``PartitionReplicas``, one partition under one view of the metadata,
-and never read the metadata. A caller commits first and lists afterwards, or lists first and checks the metadata
-afterwards (protocol, rule 2).
+All functions work only on stores. Any number of drivers and executors may run them at the same time, including
+zombies (protocol sections 2 and 3). The functions accept ``PartitionReplicas``, one partition under one view of
+the metadata, and never read the metadata. A caller commits first and lists afterwards, or lists first and checks
+the metadata afterwards (protocol, rule 2).
 
     partition         one partition: the view, its replicas on their stores, and a task's work on it
     leader            takes over an epoch; the leader's log

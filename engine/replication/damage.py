@@ -88,7 +88,7 @@ def check_members(
     """Check that a leader whose ``log`` has no trace of leader epoch ``epoch`` may take over that epoch.
 
     No other member of the ISR, listed before the leader, may have joined that epoch, or have recorded a high
-    watermark beyond the leader's log end. Otherwise the leader's folder was lost, and the log's offsets would be
+    watermark beyond the leader's log end. If one has, the leader's folder was lost, and the log's offsets would be
     assigned twice. A member with a foreign register is ignored.
 
     Raises: LogGapError, CorruptionError; the leader is to blame.

@@ -53,8 +53,8 @@ def check_rules_known(
 
 @contextmanager
 def under_known_rules(replicas: PartitionReplicas, follower: Replica) -> Iterator[None]:
-    """Report damage of the leader or the follower only if the view has the rules of their files. Otherwise the
-    view ignores rewritten files, and an intact replica looks as if it had lost records.
+    """Report damage of the leader or the follower only if the view has the rules of their files. A view without
+    these rules ignores rewritten files, so an intact replica looks as if it had lost records.
 
     Raises: LaterRuleError instead of a CorruptionError.
     """

@@ -6,8 +6,8 @@ deleted. So a leader whose log is empty below that offset has lost its folder or
 and its leader would assign offsets a second time.
 
 If another member of the ISR has the log, this member becomes the leader (``stratalog.engine.replicas.damaged``).
-If the remote log has records, the leader continues from the end of the remote log (``remote_end``). Otherwise an
-operator lets the log begin again at the last known offset (``recover --keep brokers``).
+If the remote log has records, the leader continues from the end of the remote log (``remote_end``). If it has
+none, an operator lets the log begin again at the last known offset (``recover --keep brokers``).
 
 The metadata records an offset up to which there were records, but not the last such offset. The recorded offset is
 updated each time the number of records has doubled, because recording the last offset would cost a commit of the

@@ -65,7 +65,7 @@ def latest_snapshot(replica: Replica, log: ReplicaLog, until: int | None = None)
 def snapshot_ahead(replica: Replica, log: ReplicaLog) -> Snapshot | None:
     """The greatest verified snapshot of the replica, if it ends beyond the replica's log: the replica has fetched
     the snapshot, but does not yet start its log at the snapshot's end (KIP-630, "Changes to Leader Election").
-    Otherwise None.
+    None in all other cases.
 
     Raises: see ``stratalog.snapshots.reader.latest_usable``.
     """
@@ -179,7 +179,7 @@ def fetch_latest(replicas: PartitionReplicas, follower: Replica) -> FetchedSnaps
 
     Raises: FencedLeaderEpochError when the view is stale, UnknownLeaderEpochError when the leader's folder is
         behind the view, UnknownTopicOrPartitionError when the folder is gone; CorruptionError kinds;
-        RetriableError kinds. After an error the fetched chunks stay, and the next call continues from them.
+        RetriableError kinds. After an error, the fetched chunks are kept, and the next call continues from them.
     """
     leader = replicas.leader
 

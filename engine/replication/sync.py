@@ -123,7 +123,7 @@ def sync_followers(
     """
     listed: dict[int, Listing] = {}
     outcomes: list[Outcome[int, Synced]] = []
-    # List the followers first: then the leader, listed later, is not behind any of them.
+    # List the followers first, so that the leader, listed later, is not behind any follower.
     for outcome in options.copies.run(lambda follower: list_follower(replicas, follower), followers):
         match outcome:
             case Done(follower, listing):

@@ -11,8 +11,8 @@ shuffle.
     corrupt      the column ``_corrupt_record`` (``spark.sql.columnNameOfCorruptRecord``) is not null: Spark's
                  reader of JSON or CSV could not parse the line
 
-If bad records are not left out, such a row fails the job before the first byte is written. Otherwise the row goes
-to its task with a reason, in the column ``bad_records.ERRORS``, and the task leaves it out.
+If bad records are not left out, such a row fails the job before the first byte is written. If they are left out,
+the row goes to its task with a reason, in the column ``bad_records.ERRORS``, and the task leaves it out.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def batch_sink_options(given: Mapping[str, str]) -> BatchSinkOptions:
             options["topic"] = one
     producer, sequence = options.get("producer"), options.pop("sequence", None)
     if sequence is not None and not sequence.strip().isdecimal():
-        raise InvalidCallError(f"the option sequence is {sequence!r}: it takes a number, 0 or more")
+        raise InvalidCallError(f"the option sequence is {sequence!r}: give a number, 0 or more")
     sink = sink_options({name: value for name, value in options.items() if name in _SINK_OPTIONS})
     number = None if sequence is None else int(sequence)
     return BatchSinkOptions(sink, who_appends(producer, number, on_changed_replay=sink.on_changed_replay))

@@ -59,9 +59,9 @@ class StratalogDataSource(DataSource):
             return source_schema(source_options(self.options))
         if self.catalog != BUILTIN:
             raise InvalidCallError(
-                f"{CATALOG} is {self.catalog.rpartition('.')[2]}, and with it Spark cannot load a table of a "
-                "Python source: use cluster.create_views() or CREATE TEMPORARY VIEW; or set it to builtin, and "
-                "then call register_format(spark)"
+                f"{CATALOG} is {self.catalog.rpartition('.')[2]}, and with this catalog, Spark cannot load a "
+                "table of a Python source: use cluster.create_views() or CREATE TEMPORARY VIEW; or set it to "
+                "builtin, and then call register_format(spark)"
             )
         text = json.dumps(made)
         return StructType(

@@ -1,7 +1,7 @@
 """Feeds the rows of a DataFrame to append tasks: a few rows from the driver, many by a shuffle.
 
-If all records are narrow, Spark limits batches by the number of records alone; otherwise it also limits them by
-bytes (``narrow``).
+If all records are narrow, Spark limits batches only by the number of records. If some records are not narrow, it
+also limits batches by bytes (``narrow``).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Appends rows of a sink that do not come from ``Cluster.records``. They have Kafka's columns, or those of a typed
-topic.
+"""Appends rows of a sink that do not come from ``Cluster.records``. The rows have Kafka's columns, or the columns
+of a typed topic.
 
 The driver turns the rows into records and assigns partitions as ``Cluster.produce`` does: by the key, with the
 topic's ``partitioner``; for rows without a key, by Spark's hash of the value. So when Spark repeats a batch, each
@@ -33,8 +33,8 @@ _PARTS = ("key", "headers", "timestamp", "partition")
 
 
 def named_as_fields(names: Collection[str], topic: TopicImage) -> set[str]:
-    """Return those of the columns ``topic`` and ``offset`` that are fields of the topic's value, if the value's
-    fields are columns.
+    """Return which of the columns ``topic`` and ``offset`` are fields of the topic's value, if the value's fields
+    are columns.
     """
     value = schema_of(topic.key_schema, topic.value_schema).field("value").type
     fields = [field.name for field in value] if pa.types.is_struct(value) else []

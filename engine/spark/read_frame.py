@@ -6,8 +6,8 @@ evaluated, Spark's reader checks the pages.
 
 If a file is gone when the DataFrame is made, its successors are found and used. If the file is deleted later,
 before the evaluation (``file.delete.delay.ms`` after its removal from the log, or by a vacuum of the remote
-table), the evaluation fails with FAILED_READ_FILE.FILE_NOT_EXIST, which names the file. Then make the DataFrame
-again from the same plan. No Spark setting makes a scan skip the file.
+table), the evaluation fails with FAILED_READ_FILE.FILE_NOT_EXIST, which names the file. If this happens, make the
+DataFrame again from the same plan. No Spark setting makes a scan skip the file.
 
 If a provider gives a root's credentials, Python tasks read instead of Spark's reader (``task_frame``).
 """

@@ -7,8 +7,8 @@
                        and the batch's id as the sequence, so a second attempt appends nothing
     a batch ends       the driver acknowledges (steps 6 and 7)
 
-Rows that a task cannot append (for example, because their leader has changed) go to the driver if they are few.
-Otherwise the task fails, and Spark retries it.
+Rows that a task cannot append (for example, because their leader has changed) go to the driver if they are few. If
+there are many such rows, the task fails, and Spark retries it.
 
 Spark passes a task the id of its batch in an undocumented local property. Without it, all rows go to the driver.
 """
@@ -147,8 +147,8 @@ class PlannedAppends:
         return any(last > who.sequence for last in self.sequences.get(who.producer_id, {}).values())
 
     def is_rest(self, who: ProducerAppend, partition: int) -> bool:
-        """Whether other partitions have the sequence and this one does not. Those partitions must first confirm
-        that the records are the same.
+        """Whether other partitions have the sequence and this one does not. The other partitions must first
+        confirm that the records are the same.
         """
         known = self.sequences.get(who.producer_id, {})
         return known.get(partition, -1) < who.sequence and who.sequence in known.values()

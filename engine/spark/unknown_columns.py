@@ -1,4 +1,4 @@
-"""Finds the fields of a DataFrame that the topic's type lacks, by types alone, and leaves these fields out."""
+"""Finds the fields of a DataFrame that the topic's type lacks, only by types, and leaves these fields out."""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@ A group is dead when its latest commit, for any partition, has expired: a live g
 partitions (KIP-211).
 
 Offsets in a transaction are pending until the end of the transaction is in this log, too (KIP-98,
-"TxnOffsetCommit"). Then they take effect if the transaction was committed, unless a later commit for the same
-partition has replaced them. Like a marker, the end record has the raised producer epoch. Later records with a
-smaller epoch are ignored.
+"TxnOffsetCommit"). After the end, the offsets take effect if the transaction was committed, unless a later commit
+for the same partition has replaced them. Like a marker, the end record has the raised producer epoch. Later
+records with a smaller epoch are ignored.
 """
 
 from __future__ import annotations

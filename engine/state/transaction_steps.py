@@ -181,8 +181,7 @@ def forget(present: Transaction, now_ms: int, expiration_ms: int) -> Transaction
 
 def overdue(present: Transaction, now_ms: int | None, expiration_ms: int, stamp_ms: int) -> Transaction | None:
     """The effect of time on a transactional id: an overdue or fenced transaction is aborted; an unused id is
-    deleted. None: no effect. If ``now_ms`` is None, the time is unknown; then only a fenced transaction is
-    aborted.
+    deleted. None: no effect. If ``now_ms`` is None, the time is unknown, and only a fenced transaction is aborted.
     """
     if present.state is State.PREPARE_EPOCH_FENCE:  # a driver died while the id was in this state
         return abort_fenced(present, stamp_ms)

@@ -268,7 +268,7 @@ class StagedInMemory:
     def put_part(self, index: int, data: bytes, crc32: int) -> None:
         """Add a part. A repeated part replaces the first.
 
-        Raises: StorageError for more than ``LARGEST_BYTES`` in all; then the part is dropped.
+        Raises: StorageError for more than ``LARGEST_BYTES`` in total. In that case, the part is dropped.
         """
         with self._lock:
             if self._parts is None:

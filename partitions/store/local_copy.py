@@ -1,9 +1,9 @@
 """Copies bytes between two open files, and computes their checksum.
 
-The kernel could copy alone (``copy_file_range``), but would not return a checksum. So every byte passes through a
-buffer of this process, which adds it to the checksum. One thread writes a buffer while another thread reads the
-next buffer and computes its checksum. Buffers fit into a core's cache: larger buffers take twice the processor
-time.
+The kernel could copy the bytes itself (``copy_file_range``), but would not return a checksum. So every byte passes
+through a buffer of this process, which adds it to the checksum. One thread writes a buffer while another thread
+reads the next buffer and computes its checksum. Buffers fit into a core's cache: larger buffers take twice the
+processor time.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def check_crowd(root: RootFolder, folder: str, names: int, foreign: int) -> None
 
 
 def names_of(entries: Iterator[Entry]) -> frozenset[str]:
-    """The names alone; the status of files is not read."""
+    """Only the names; the status of files is not read."""
     return frozenset(name for name, _ in entries)
 
 

@@ -69,8 +69,8 @@ def wait_for(call: Coroutine[Any, Any, T], deadline_s: float, on: asyncio.Abstra
 
 
 def _forget() -> None:
-    """Runs in a forked child. Otherwise, at Python's exit, file systems would close their connections on a loop
-    that does not run in this process, and wait forever.
+    """Runs in a forked child. Without this call, file systems would close their connections at Python's exit on a
+    loop that does not run in this process, and wait forever.
     """
     global _ours
     made = [each for _, each in _ours.made.values()]

@@ -243,9 +243,9 @@ class Store(Protocol):
         folder, only later names are listed, at a cost that does not depend on the earlier ones.
 
         ``known`` is this store's previous listing of the same folder, ``()`` at first. With it, a store may assume
-        for up to a minute that an unchanged name is the same file, and reuse its status. Then the store may miss
-        that the bytes under a name have changed, until they are read. (No honest writer changes bytes.) If no name
-        was added or removed, the result may be ``known`` itself.
+        for up to a minute that an unchanged name is the same file, and reuse its status. A store that does so may
+        miss that the bytes under a name have changed, until they are read. (No honest writer changes bytes.) If no
+        name was added or removed, the result may be ``known`` itself.
 
         Raises: BrokerUnreachableError if the root does not exist; StorageAuthorizationError if the caller may not
         list it; ListingUnstableError; CorruptionError if the folder is a link or another volume, or has too many

@@ -95,7 +95,7 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a failure: the store in
         if code in wording.not_allowed or code == "403":
             unless = "" if code != "403" else ", or they are wrong; the server does not say which"
             hidden = (
-                "; or the object does not exist: the server says so only to callers with the right to list"
+                "; or the object does not exist: the server reveals this only to callers with the right to list"
                 if right == "read"
                 else ""
             )

@@ -49,8 +49,8 @@ and 130 MB. No honest log reaches the limit: each append lists the folder first,
 snapshots would have spent months on listings by then.
 """
 CROWDED = (
-    f"more than {MOST_NAMES:,} files, which no log has: remove foreign files, or replace this copy (reassign the "
-    "replica, replace the voter)"
+    f"more than {MOST_NAMES:,} files, which is too many for a log: remove foreign files, or replace this copy "
+    "(reassign the replica, replace the voter)"
 )
 
 

@@ -51,7 +51,7 @@ class S3Store(ObjectStore):
 
     def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
         """See ``Store.stage_copy``. The server copies within one endpoint and the same credentials, if it returns
-        the checksums of its copies. Otherwise parts are read and uploaded in parallel. With
+        the checksums of its copies. In all other cases, parts are read and uploaded in parallel. With
         ``StoreOptions.bytes_with_name`` an object that would be moved twice is streamed once, when it gets its
         name.
         """

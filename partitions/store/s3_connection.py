@@ -109,8 +109,8 @@ class S3Connection(Requests):
     def check_key(
         self, answer: Mapping[str, Any], uri: str, look: Callable[[], Mapping[str, Any]] | None = None
     ) -> None:
-        """Check the key in the answer to a request with ``encryption``. Some servers omit the key: then ``look``
-        requests the status of the new object, once.
+        """Check the key in the answer to a request with ``encryption``. Some servers omit the key. For these
+        servers, ``look`` requests the status of the new object, once.
 
         Raises: UnsupportedStoreError.
         """

@@ -14,23 +14,24 @@ the appends. A second scan, begun after the first, shows everything that was cre
 files on which the names of the first scan depend. The two scans need not be equal, and with a busy producer they
 never are:
 
-- **Registers**, and all names that are not files of a log, must be equal in both. They are few and rarely created,
-  and decisions depend on them: between the two scans no epoch began and no log start moved.
-- **A removed name** remains in the listing: a listed file may always be deleted before it is opened. A file is
-  deleted only after another file replaces it, which the first or the second scan shows.
+- **Registers**, and all names that are not files of a log, must be equal in both scans. Such names are few and
+  rarely created. Decisions depend on them: if they are equal, no epoch began and no log start moved between the
+  two scans.
+- **A removed name** remains in the listing, because any listed file may be deleted before a reader opens it. A
+  file is deleted only after another file has replaced it, and the first or the second scan shows the replacement.
 - **A new merged segment** is taken from the second scan, because it replaces the files that it covers. A segment
-  that begins after all files of the first scan is omitted if the append at its base still exists: that append, and
-  so the whole segment, is newer than the start of the first scan. If the append does not exist, both scans are
-  repeated.
-- **A new append** is taken if the first scan shows a later append of its epoch, or a high watermark above its
-  base: it fills a gap, because appends of an epoch are created in the order of their offsets. A new append after
-  all files of the first scan is omitted, as if it were newer than the listing, because the second scan may have
-  gaps there.
-- **A new high watermark** is taken, because a high watermark never overstates. If it is above all files of the
+  that begins after all files of the first scan is omitted if the append at the segment's base offset still exists:
+  that append, and so the whole segment, is newer than the start of the first scan. If that append no longer
+  exists, both scans are repeated.
+- **A new append** is accepted if the first scan shows a later append of the same epoch, or a high watermark above
+  the new append's base offset. Appends of an epoch are created in the order of their offsets, so the new append
+  fills a gap of the first scan. A new append after all files of the first scan is omitted, as if it were newer
+  than the listing, because the second scan may have gaps there.
+- **A new high watermark** is accepted, because a high watermark never overstates. If it is above all files of the
   first scan, it is marked ``late``: the whole listed log is committed, and the log may continue after the listing.
 
-So a listing has every file that existed throughout, and every record that existed when it began, in some file. A
-listing has no gap. The decisions based on a listing are therefore right:
+So a listing has every file that existed during both scans. Every record that existed when the listing began is in
+some listed file. A listing has no gap. The decisions based on a listing are therefore right:
 
 - *The log end, for an append or a take-over*: the listing shows every record that was acknowledged before it
   began. The exclusive create detects a later append, and the next listing shows the new file, because the file
@@ -39,10 +40,11 @@ listing has no gap. The decisions based on a listing are therefore right:
   their files. Without gaps, a follower has all records below its log end.
 - *Verify*: a gap in a listing is a gap in storage.
 - *Merge, retention, vacuum*: they depend on files that cover other files, below the high watermark. Such files
-  existed throughout.
+  existed during both scans.
 
-One case is missed: a file that is created after the first scan began, merged, and deleted before the second scan
-ends. Two equal listings would miss it, too. This requires a ``file.delete.delay.ms`` shorter than a listing.
+The two scans miss one case: a file that is created after the first scan began, then merged, and deleted before the
+second scan ends. Two equal listings would miss such a file, too. This case requires a ``file.delete.delay.ms``
+shorter than a listing.
 """
 
 from __future__ import annotations

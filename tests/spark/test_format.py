@@ -184,7 +184,7 @@ def test_rows_with_their_partitions_go_by_the_driver(
         ("overwrite", ["partition", "value"], {}, "a log is only appended to"),
         ("append", ["value", "7 AS extra"], {}, r"no place for the columns \['extra'\]"),
         ("append", ["partition", "value"], {"producer": "p"}, "needs a sequence"),
-        ("append", ["partition", "value"], {"sequence": "-1"}, "it takes a number, 0 or more"),
+        ("append", ["partition", "value"], {"sequence": "-1"}, "give a number, 0 or more"),
         ("append", ["partition", "value"], {"prodcer": "p"}, "did you mean 'producer'"),
         ("append", ["partition", "value", "7L AS offset"], {}, "a row's offset is 7: omit the column"),
         ("append", ["partition", "value", "'b' AS topic"], {}, "a row's topic is 'b'"),
@@ -218,7 +218,7 @@ def test_refused_writes(
             {"startingOffsets": '{"0": 9, "1": 9}', "endingOffsets": '{"0": 9, "1": 8}'},
             "starts at 9, after its end at 8",
         ),
-        ({"endingOffsets": '{"0": 51, "1": 8}'}, r"endingOffsets says 51, but the log has \[0, 50\)"),
+        ({"endingOffsets": '{"0": 51, "1": 8}'}, r"endingOffsets is 51, but the log has \[0, 50\)"),
     ],
 )
 def test_refused_reads(read: Reading, options: dict[str, str], message: str) -> None:
@@ -255,7 +255,7 @@ def test_another_catalog_in_the_place_of_spark_s_is_named(
 ) -> None:
     """Spark would create a table there that it cannot load."""
     options = f"cluster '{folder / 'cluster.toml'}', subscribe '{topic_for(cluster, 'of-delta')}'"
-    text = "and with it Spark cannot load a table of a Python source: use cluster.create_views"
+    text = "and with this catalog, Spark cannot load a table of a Python source: use cluster.create_views"
     with pytest.raises(Exception, match=f"DeltaCatalog, {text}") as caught:
         spark.sql(f"CREATE TABLE refused USING stratalog OPTIONS ({options})")
     assert len(str(caught.value).strip().splitlines()) <= 5

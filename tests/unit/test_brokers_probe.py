@@ -143,7 +143,7 @@ def test_an_unmounted_root_is_fenced_and_unfenced_when_it_is_back(disks: LiveClu
         assert all(disks.leader(partition=p) != 2 for p in range(3))
         with disks.unchanged():
             (note,) = probe(disks).notes
-        assert note.startswith("broker 2 stays fenced: ")
+        assert note.startswith("broker 2 remains fenced: ")
     assert probe(disks).notes == ("broker 2 is unfenced: its root is back",)
     assert not disks.cluster.image.brokers[2].fenced
     assert isrs(disks) == [{1, 3}] * 3
@@ -325,7 +325,7 @@ def test_a_root_that_is_not_ours_is_fenced_and_never_registered(live: LiveCluste
     now = live.cluster.image.brokers[2]
     assert (now.fenced, now.directory_id, now.broker_epoch) == (True, before.directory_id, before.broker_epoch)
     with live.unchanged():
-        assert probe(live).notes[0].startswith("broker 2 stays fenced: ")
+        assert probe(live).notes[0].startswith("broker 2 remains fenced: ")
 
 
 def test_a_directory_of_another_registered_broker_is_never_registered_twice(live: LiveCluster) -> None:
@@ -343,7 +343,7 @@ def test_a_directory_of_another_registered_broker_is_never_registered_twice(live
 def test_a_broker_fenced_by_hand_stays_fenced_however_well_its_root_answers(live: LiveCluster) -> None:
     live.cluster.brokers.fence(2).raise_for_failures()
     with live.unchanged():
-        assert probe(live).notes == ("broker 2 was fenced by hand, and stays fenced",)
+        assert probe(live).notes == ("broker 2 was fenced by hand, and remains fenced",)
 
 
 def test_brokers_that_only_the_metadata_or_only_the_file_knows_are_left_alone(live: LiveCluster) -> None:

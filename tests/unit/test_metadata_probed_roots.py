@@ -75,7 +75,7 @@ def test_who_cannot_be_reached_is_fenced_once() -> None:
     assert settle(meta, b2=UNREACHABLE).notes == ("broker 2 is fenced: BROKER_NOT_AVAILABLE: no broker.json",)
     assert meta.log[-1] == FenceBrokerRecord(broker_id=2)
     before = len(meta.log)
-    assert settle(meta, b2=UNREACHABLE).notes == ("broker 2 stays fenced: BROKER_NOT_AVAILABLE: no broker.json",)
+    assert settle(meta, b2=UNREACHABLE).notes == ("broker 2 remains fenced: BROKER_NOT_AVAILABLE: no broker.json",)
     assert len(meta.log) == before
 
 
@@ -113,7 +113,7 @@ def test_who_was_fenced_by_hand_is_left_alone_whatever_its_root_says(finding: Fi
     meta.do(FenceBroker(2, by_hand=True))
     before = len(meta.log)
     (note,) = settle(meta, b2=finding).notes
-    assert note.startswith("broker 2 was fenced by hand, and stays fenced")
+    assert note.startswith("broker 2 was fenced by hand, and remains fenced")
     assert len(meta.log) == before
 
 

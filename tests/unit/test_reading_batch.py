@@ -55,7 +55,7 @@ def test_deleted_records_are_refused_or_left_out(live: LiveCluster) -> None:
     live.topic()
     live.fill("abc")
     live.cluster.topics.delete_records("t", {0: 2}).raise_for_failures()
-    with pytest.raises(OffsetOutOfRangeError, match=r"startingOffsets says 0, but the log has \[2, 3\)"):
+    with pytest.raises(OffsetOutOfRangeError, match=r"startingOffsets is 0, but the log has \[2, 3\)"):
         planned(live, startingOffsets='{"0": 0}')
     assert values_of(planned(live, startingOffsets='{"0": 0}', failOnDataLoss="false")) == ["c"]
 
@@ -71,7 +71,7 @@ def test_deleted_records_are_refused_or_left_out(live: LiveCluster) -> None:
         (
             {"endingOffsets": '{"0": 4}'},
             OffsetOutOfRangeError,
-            r"t-0: endingOffsets says 4, but the log has \[0, 3\)",
+            r"t-0: endingOffsets is 4, but the log has \[0, 3\)",
         ),
         ({"endingOffsets": '{"1": 1}'}, InvalidCallError, "endingOffsets is given for t-1, but t-0 are read"),
         ({"endingTimestamp": "2100-01-01T00:00Z"}, InvalidCallError, "use endingOffsets = latest"),

@@ -272,10 +272,10 @@ def test_what_the_caller_takes_for_the_leader_epoch_is_checked(live: LiveCluster
     ask = live.cluster.offset_for_leader_epoch
     assert ask("t", 0, epochs[6], current_leader_epoch=now) == EpochEndOffset(epochs[6], 6)
     with pytest.raises(
-        FencedLeaderEpochError, match=f"t-0: the leader epoch is {now}, but the call says {now - 1}"
+        FencedLeaderEpochError, match=f"t-0: the leader epoch is {now}, but the call expects {now - 1}"
     ):
         ask("t", 0, epochs[6], current_leader_epoch=now - 1)
-    with pytest.raises(UnknownLeaderEpochError, match=f"the call says {now + 1}"):
+    with pytest.raises(UnknownLeaderEpochError, match=f"the call expects {now + 1}"):
         ask("t", 0, epochs[6], current_leader_epoch=now + 1)
 
 

@@ -133,7 +133,7 @@ def test_a_stream_that_begins_above_what_the_leader_knows_waits_for_it(live: Liv
     elect_unaware(live)
     with pytest.raises(OffsetNotAvailableError, match=r"t-0: .*recently elected leader.*run replicate"):
         source(live, "t", startingOffsets='{"0": 4}').initial()
-    with pytest.raises(OffsetOutOfRangeError, match="t-0: startingOffsets says 5"):
+    with pytest.raises(OffsetOutOfRangeError, match="t-0: startingOffsets is 5"):
         source(live, "t", startingOffsets='{"0": 5}').initial()
     live.cluster.replicate().raise_for_failures()
     assert source(live, "t", startingOffsets='{"0": 4}').initial().partitions["t", 0].offset == 4

@@ -90,7 +90,7 @@ def test_offsets_by_partition(live: LiveCluster) -> None:
     [
         ('{"0": 1}', InvalidCallError, "is given for t-0, but t-0, t-1 are read: give a position for each"),
         ('{"0": 1, "1": 0, "2": 0}', InvalidCallError, "is given for t-0, t-1, t-2, but t-0, t-1 are read"),
-        ('{"0": 3, "1": 0}', OffsetOutOfRangeError, "t-0: startingOffsets says 3, but the log has [0, 2)"),
+        ('{"0": 3, "1": 0}', OffsetOutOfRangeError, "t-0: startingOffsets is 3, but the log has [0, 2)"),
     ],
 )
 def test_offsets_that_are_not_there_are_refused(

@@ -333,7 +333,7 @@ def test_upkeep_that_does_nothing_says_why(quiet: LiveCluster) -> None:
         "no records",
     ]
     assert whys(cluster.retain()) == [
-        "nothing is tiered, so all records stay on the brokers",
+        "nothing is tiered, so all records remain on the brokers",
         "no records",
     ]
     cluster.topics.alter_configs("t", {"retention.ms": "-1", "remote.copy.lag.ms": "-1", "segment.ms": "1"})

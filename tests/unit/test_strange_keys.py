@@ -64,7 +64,7 @@ def test_more_keys_than_a_log_ever_has_are_refused_after_the_page_that_has_one_t
         return {"Contents": found, "IsTruncated": True, "NextContinuationToken": "more"}
 
     store._objects.connection.repeatable = page  # type: ignore[method-assign,assignment]
-    with pytest.raises(CorruptionError, match=r"__cluster_metadata.* files, which no log has"):
+    with pytest.raises(CorruptionError, match=r"__cluster_metadata.* files, which is too many for a log"):
         store.walk(log)
     assert len(asked) == 3
 

@@ -336,7 +336,7 @@ def test_what_nobody_holds_is_named_and_given_up_as_the_error_says(tmp_path: Pat
     live.wipe(follower)
     failure = the_failure(live.cluster.bootstrap(follower, check=False))
     assert "run heal" in failure
-    assert "delete_records before offset 5; then run tier" in failure
+    assert "delete_records before offset 5. Afterwards, run tier" in failure
     report = live.cluster.heal(check=False)
     assert not report.ok
     assert any("no replica has offsets [3, 5) any more" in note for note in report.notes)

@@ -151,7 +151,9 @@ class Lookups:
 
     def _only(self, given: Given, known: set[str]) -> None:
         if unknown := given.keys() - known:
-            raise InvalidCallError(f"unknown parameter {min(unknown)!r}; it takes {', '.join(sorted(known))}")
+            raise InvalidCallError(
+                f"unknown parameter {min(unknown)!r}; the parameters are {', '.join(sorted(known))}"
+            )
 
     def _named(self, given: Given) -> str:
         if not given.get("topic"):

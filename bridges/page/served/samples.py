@@ -87,7 +87,7 @@ class Samples:
 
 
 def figures_of(content: Mapping[str, Any]) -> list[Figure]:
-    """The figures of a page: those of the cluster, the brokers and the groups, then those of the topics, largest
+    """The figures of a page: first for the cluster, the brokers and the groups, then for the topics, largest
     first.
     """
     topics: Sequence[Mapping[str, Any]] = content["topics"]

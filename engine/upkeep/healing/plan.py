@@ -2,7 +2,7 @@
 for each damaged file. Pure.
 
 A damaged replica leaves the ISR before it is changed. A damaged leader resigns to an intact member. If there is no
-intact member, the other damaged members leave the ISR, and the leader stays as the last member and is repaired in
+intact member, the other damaged members leave the ISR, and the leader remains the last member and is repaired in
 place. If a merged segment is damaged on all replicas, it is removed, and the files that it covered are part of the
 log again. If some offsets have no good file, the partition is not changed.
 """
@@ -50,8 +50,8 @@ class HealPlan:
     damaged replicas, and, if the leader is repaired in place, all replicas that were being added.
     """
     in_place: bool
-    """Whether a damaged leader stays and is repaired. During the repair it must be the only member of the ISR, and
-    no replica may be in the process of being added.
+    """Whether a damaged leader remains the leader and is repaired. During the repair it must be the only member of
+    the ISR, and no replica may be in the process of being added.
     """
     repairs: tuple[Repair, ...]
     unrepaired: tuple[CorruptionError, ...] = ()

@@ -1,10 +1,10 @@
 """Plans which files of replicas replace a damaged or missing object of the remote tier. Pure.
 
 Any good file of a replica can be used (``sources``) until it is deleted. The best source is the same file.
-Otherwise the records come from other files, in any pieces, and from several replicas if no replica has all
-records. A file is never cut short, because its producer state is valid only at its end. If a file extends beyond
-the segment, the next remote segments are rebuilt together with it. If the file extends beyond the remote log
-(because a zombie merged late), its remaining records first become a remote segment.
+If no replica has that file, the records come from other files, in any pieces, and from several replicas if no
+replica has all records. A file is never cut short, because its producer state is valid only at its end. If a file
+extends beyond the segment, the next remote segments are rebuilt together with it. If the file extends beyond the
+remote log (because a zombie merged late), its remaining records first become a remote segment.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def plan_rebuilds(each: Audited) -> tuple[list[RebuildPlan], list[Lacking]]:
 def _gap(each: Audited) -> tuple[Finding, int, int, int] | None:
     """The gap between the end of the remote log and the start of the leader's log, which exists because an older
     copy of the remote tier was restored. Also returns the end of the committed log. None if the remote log is
-    empty, because an empty remote log is not that of the original remote tier.
+    empty, because an empty remote log does not belong to the original remote tier.
     """
     remote, log = each.remote, None if each.looked is None else each.looked.leader_log
     finding = next((f for f in each.findings if f.broker_id is None and isinstance(f.error, LogGapError)), None)
@@ -241,7 +241,7 @@ class _ObjectSources(GoodFiles):
 
 def _follows(held: HeldFile, remote: RemotePartition, erasures: Sequence[Erasure]) -> bool:
     """Whether all records of a file may be kept: the remote log's rule has removed none of them from the segments
-    at these offsets, and no erasure names any of them. Once the metadata no longer have the offsets of an erasure,
+    at these offsets, and no erasure names any of them. Once the metadata no longer has the offsets of an erasure,
     no replica has a file with erased records.
     """
     over = (s for s in remote.segments if s.base_offset < held.end and held.start < s.next_offset)

@@ -29,7 +29,7 @@ from stratalog.tiering.schedule import Entry
 @dataclass(frozen=True, slots=True)
 class _Topic:
     config: TopicConfig | None
-    """None if the configs are invalid; then the steps report the reason."""
+    """None if the configs are invalid. In that case, the steps report the reason."""
     partitions: tuple[PartitionImage, ...]
 
 

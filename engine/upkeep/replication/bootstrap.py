@@ -112,8 +112,8 @@ def _change(
     add: bool,
     instead_of: int | None,
 ) -> ReplicaChange | None:
-    """The requested change of replicas, if any. Raises: InvalidCallError, UnknownBrokerError; then nothing is
-    changed.
+    """The requested change of replicas, if any. Raises: InvalidCallError, UnknownBrokerError. If it raises any of
+    these, nothing was changed.
     """
     for broker in brokers:
         entry(storage.file, broker)

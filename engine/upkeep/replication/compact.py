@@ -87,7 +87,7 @@ class CompactWork(BoundedWork):
     def until(self) -> int | None:
         """The greatest bound that a rule may have; None: no limit. The remote log must hold everything that a rule
         covers. So it has the last record of each key below the bound, for readers of the table and for a restore.
-        Otherwise a restored cluster would adopt a rule whose bound is above its log end.
+        Without this limit, a restored cluster would adopt a rule whose bound is above its log end.
         """
         if self.recorded is None:
             return None
@@ -431,7 +431,7 @@ def _with_remote(
     tables: RemoteTables, image: ClusterImage, works: Mapping[TopicIdPartition, CompactWork]
 ) -> dict[TopicIdPartition, CompactWork]:
     """The works with their remote segments. If a remote log cannot be read, or follows a rule that the metadata
-    lack, the work is left out, with a failure.
+    lacks, the work is left out, with a failure.
     """
     unread = tables.open(image, [image.topics[topic_id] for topic_id in dict.fromkeys(key[0] for key in works)])
     found: dict[TopicIdPartition, CompactWork] = {}

@@ -115,7 +115,7 @@ def reassign(
     this replica has are lost.
 
     Raises: UnknownTopicOrPartitionError, UnknownBrokerError, InvalidReplicaAssignmentError for a wrong plan,
-        InvalidCallError for an invalid plan or a throttle of 0; then nothing is changed.
+        InvalidCallError for an invalid plan or a throttle of 0. If it raises any of these, nothing was changed.
     """
     plan = plain_plan(plan)
     rate = None if throttle_bytes_per_s is None else math.ceil(checked_rate(throttle_bytes_per_s))

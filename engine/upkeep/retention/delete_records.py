@@ -77,7 +77,8 @@ def delete_records(
     start changes nothing.
 
     Raises: PolicyViolationError, UnknownTopicOrPartitionError, OffsetOutOfRangeError beyond the high watermark,
-    InvalidCallError; then nothing is changed. A leader that cannot be listed is a failure of its partition.
+    InvalidCallError. If it raises any of these, nothing was changed. A leader that cannot be listed is a failure
+    of its partition.
     """
     wanted = {
         (topic, whole(number, f"topic {topic!r}: partition")): _offset(offset, f"{topic}-{number}: offset")
@@ -146,7 +147,7 @@ def _start(storage: Storage, image: ClusterImage, one: TopicPartition, before: i
     if topic_config_of(image, image.topic(topic)).cleanup_policy == COMPACT:
         raise PolicyViolationError(
             f"records of {what} cannot be deleted: cleanup.policy is compact, so the last record of each key "
-            "stays; append a tombstone for each key, or set cleanup.policy = compact,delete first"
+            "is kept; append a tombstone for each key, or set cleanup.policy = compact,delete first"
         )
     replicas = storage.replicas(image.view(image.topic(topic).topic_id, partition))
     present = replicas.view.log_start_offset

@@ -36,8 +36,8 @@ _NO_HISTORY = Lineage()
 
 def remote_parts(storage: Storage, topic: TopicImage, run: OperationRun) -> dict[int, RemoteRetention]:
     """The remote part of every partition of a tiered topic. If the store lacks an object that the table lists, the
-    topic has a failure in the report. A rewrite by another program is first reverted, with a note: otherwise a
-    Delta VACUUM might delete objects on which brokers are about to rely.
+    topic has a failure in the report. A rewrite by another program is first reverted, with a note. Without this
+    step, a Delta VACUUM might delete objects on which brokers are about to rely.
 
     Raises: see ``DeltaTopicTable.undo_rewrites``.
     """

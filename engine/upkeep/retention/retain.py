@@ -77,8 +77,9 @@ def retain(
     """Apply retention to the topics (None: all; only the partitions in ``only``, if given). Files that belong to
     no partition are left to ``vacuum``. Before a broker relies on a remote segment, the segment is read. ``over``
     is checked after one segment per partition, and then after every few segments. When ``over`` returns True, the
-    local files whose segments are unread stay, and ``totals["cut_off"]`` is the number of unfinished partitions.
-    Replicas that this process has listed after ``since`` are listed again only if they have something to delete.
+    local files whose segments are unread are kept, and ``totals["cut_off"]`` is the number of unfinished
+    partitions. Replicas that this process has listed after ``since`` are listed again only if they have something
+    to delete.
 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Any other error is a failure of its
     partition in the report.
@@ -264,9 +265,9 @@ def _send(
     log_starts: Mapping[TopicIdPartition, int],
     removed: Collection[TopicIdPartition],
 ) -> None:
-    """Estimate the requests. They are the commit of the log starts, with a restore point if a topic is tiered; for
-    each tiered topic, the walk that finds objects to delete, and a commit's three listings of the table's log; and
-    the writes of the new local starts.
+    """Estimate the requests: the commit of the log starts, with a restore point if a topic is tiered; for each
+    tiered topic, the walk that finds objects to delete, and a commit's three listings of the table's log; and the
+    writes of the new local starts.
     """
     tiered = {topic.topic_id for topic in topics if topic_config_of(image, topic).remote_storage_enable}
     if log_starts:

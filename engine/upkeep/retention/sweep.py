@@ -1,18 +1,18 @@
 """Sweep: deletes folders that do not belong to any replica in the metadata.
 
 These are folders of deleted topics, of reassigned replicas, and of former incarnations of a root. A replica's
-folder is *closed* before it is emptied. Otherwise a zombie whose view still has this replica as leader would find
-an empty log, and take over the view's epoch a second time. The zombie would then copy a second history of that
-epoch to followers that both views have in common. To close a folder, one small file is written: the lineage of an
-epoch above all leader epochs. This file shows every driver that its view is outdated, and stays until the topic is
-deleted.
+folder is *closed* before it is emptied. If the folder were not closed, a zombie whose view still has this replica
+as leader would find an empty log, and take over the view's epoch a second time. The zombie would then copy a
+second history of that epoch to followers that both views have in common. To close a folder, one small file is
+written: the lineage of an epoch above all leader epochs. This file shows every driver that its view is outdated,
+and is kept until the topic is deleted.
 
 Files of a former replica whose history differs from the leader's may be the only copy of acknowledged records.
-Such files stay until ``file.delete.delay.ms`` have passed since the folder was closed. They also stay while the
-leader's history cannot be read (``stratalog.engine.replicas.former``).
+Such files are kept until ``file.delete.delay.ms`` have passed since the folder was closed. They are also kept
+while the leader's history cannot be read (``stratalog.engine.replicas.former``).
 
-Foreign files outside the product's folders, or inside owned folders, stay. Links, FIFOs and other special files
-stay everywhere, and are reported because they may block an operation.
+Foreign files outside the product's folders, or inside owned folders, are kept. Links, FIFOs and other special
+files are kept everywhere, and are reported because they may block an operation.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _needed(
     names: Sequence[str],
     run: OperationRun,
 ) -> set[str]:
-    """The files that stay in a folder without an owner: data files of a former replica that may have records which
+    """The files to keep in a folder without an owner: data files of a former replica that may have records which
     the log lacks.
     """
     replica = former_replica(storage, image, broker_id, folder)

@@ -13,8 +13,8 @@ are deleted ``file.delete.delay.ms`` later; a driver that has not read the segme
 
 Before a replica deletes files that a merge has replaced, all bytes of the merged segment are read on that replica.
 
-A damaged file is reported. The files that the damaged file would replace stay, so that ``heal`` can rebuild the
-damaged file from them.
+A damaged file is reported. The files that the damaged file would replace are kept, so that ``heal`` can rebuild
+the damaged file from them.
 """
 
 from __future__ import annotations
@@ -338,14 +338,14 @@ class _Dropping:
         if not work.tiered:
             return log_start
         safe = work.safe(log)
-        # The last file stays for readers of the log's end, unless the time limit expires it.
+        # The last file is kept for readers of the log's end, unless the time limit expires it.
         at_least = RetentionLimits(work.local.retention_ms, work.local.retention_bytes or 1)
         extents = local_extents(replica, log, work.local)
         now_ms = work.clock.now_ms() if work.now_ms is None else work.now_ms
         by_limits = retained_from(extents, at_least, now_ms) or 0
         self.next_ms = min(self.next_ms, next_expiry_ms(extents, at_least, now_ms))
         if not safe and extents:
-            self.why = "nothing is tiered, so all records stay on the brokers"
+            self.why = "nothing is tiered, so all records remain on the brokers"
         elif extents and work.local != work.total:
             self.why = f"on brokers {why_kept(extents, at_least, now_ms)}"
         return max(min(by_limits, safe[-1].next_offset if safe else 0), log_start)
@@ -364,8 +364,8 @@ class _Dropping:
         return follower_start_offset(log.local_start, self.work.replicas.view.log_start_offset, held)
 
     def _deletable(self, replica: Replica, log: ReplicaLog, now_ms: int) -> list[str]:
-        """The files whose delay has passed. A file stays if the only other copy of its records, in the remote tier
-        or in a snapshot, is now missing or damaged.
+        """The files whose delay has passed. A file is kept if the only other copy of its records, in the remote
+        tier or in a snapshot, is now missing or damaged.
         """
         work, log_start = self.work, self.work.replicas.view.log_start_offset
         names = removable(log, now_ms, work.delay_ms, work.replicas.epoch)

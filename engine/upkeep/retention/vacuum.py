@@ -12,7 +12,7 @@
 7. bring outdated Iceberg tables up to date, and expire their old snapshots
 8. clean the logs of the tables: delete entries that a checkpoint replaces and that are older than their retention
 
-A folder of an unknown topic stays if it is not marked as deleted, and is reported: either an operator kept the
+A folder of an unknown topic is kept if it is not marked as deleted, and is reported: either an operator kept the
 remote log of a topic, or another cluster shares the remote tier. Ages are measured with the clock of the storage
 that holds the objects. If this clock and the clock of this machine disagree, nothing is deleted in that storage
 (``stratalog.partitions.agreed_time``).
@@ -292,9 +292,10 @@ def doomed_in(
     clean_before_ms: int,
     dry_run: bool,
 ) -> tuple[str, Sequence[StoredObject]] | None:
-    """The objects to delete in one table's folder, and the reason. They are deleted here, unless ``dry_run``. None
-    if the folder does not belong to a table, or is kept. A file that was never listed is deleted if it was made
-    before ``before_ms``. The table's log is cleaned if it has entries from before ``clean_before_ms``.
+    """The objects to delete in one table's folder, and the reason. This call deletes the objects, unless
+    ``dry_run``. None if the folder does not belong to a table, or is kept. A file that was never listed is deleted
+    if it was made before ``before_ms``. The table's log is cleaned if it has entries from before
+    ``clean_before_ms``.
 
     Raises: StorageError kinds; see ``SnapshotTable.load``.
     """

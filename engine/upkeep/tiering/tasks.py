@@ -44,8 +44,8 @@ class PlanWork(PartitionWork):
     """The partition's entry in the list of due partitions."""
     segments: tuple[RemoteSegment, ...] | None
     """The last segment of the remote log, or all segments if the last segment does not belong to the leader's
-    history. None if the remote log cannot be read; then the backlog is computed from the last known end in the
-    list.
+    history. None if the remote log cannot be read. In that case, the backlog is computed from the last known end
+    in the list.
     """
     policy: MergePolicy
     lag: CopyLag

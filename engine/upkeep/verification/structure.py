@@ -87,8 +87,8 @@ class PartitionStructure:
     findings: tuple[Finding, ...]
     lineage: Lineage
     leader_log: ReplicaLog | None
-    """The leader's log as listed; None if it is damaged or was not listed. Then the remote log is not compared
-    with it.
+    """The leader's log as listed; None if the log is damaged or was not listed. If None, the remote log is not
+    compared with the leader's log.
     """
     read: tuple[tuple[int, ReadFiles], ...] = ()
     """With ``deep``, by broker: the small files of the log that were read completely with their footers."""
