@@ -18,7 +18,8 @@ NOTE = (
     "Three replicas on a file system in memory, no Spark. CPU: process CPU time per operation. Requests: calls "
     "to the brokers and the remote tier (listing a folder counts as two). Bytes: read and written by the "
     "process. k: cost grows as size^k, fitted over all sizes (in brackets: over the last two); 0 is flat, 1 is "
-    "linear. Times: growth of the CPU time from the smallest to the largest size, and growth of the size. "
+    "linear. Times: the factor by which CPU time grew from the smallest to the largest size, and the factor by "
+    "which the size grew. "
     "Growth: the verdict, based on the largest k over the last two sizes. Flat means a k of at most 0.15, that "
     "is, at most 1.4 times the cost at ten times the size."
 )

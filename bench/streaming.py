@@ -64,7 +64,7 @@ def _empty(bench: Bench, made: BenchCluster) -> list[Line]:
     ours, looked = in_turn(lambda: seconds_of(triggers), lambda: seconds_of(looks))
     return [
         Line(
-            "stream: an empty trigger; planning a read",
+            "stream: an empty trigger, compared with planning a read",
             f"{ours / EMPTY_TRIGGERS * 1000:.1f} ms",
             f"{looked / EMPTY_TRIGGERS * 1000:.1f} ms",
         ),
@@ -92,7 +92,7 @@ def _full(bench: Bench, made: BenchCluster) -> list[Line]:
     by_scan, its_peer = in_turn(native, scanned)
     return [
         Line(
-            "stream: a full trigger of for_each_batch; a scan",
+            "stream: a full trigger of for_each_batch, compared with a scan",
             f"{by_scan:.2f} s, {size / by_scan / 1e6:.0f} MB/s",
             f"{its_peer:.2f} s, {size / its_peer / 1e6:.0f} MB/s",
             its_peer / by_scan,
@@ -100,7 +100,7 @@ def _full(bench: Bench, made: BenchCluster) -> list[Line]:
             NATIVE,
         ),
         Line(
-            "stream: a full trigger; a scan",
+            "stream: a full trigger, compared with a scan",
             f"{ours:.2f} s, {size / ours / 1e6:.0f} MB/s",
             f"{peer:.2f} s, {size / peer / 1e6:.0f} MB/s",
             peer / ours,

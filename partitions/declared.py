@@ -202,7 +202,7 @@ class _Ddl:
             if self._taken("comment"):
                 kind, text = self._next()
                 if kind != "text":
-                    raise self._no_type("a comment must be a string in ', without a \\")
+                    raise self._no_type("a comment must be in single quotes, without backslashes")
                 comment = {"comment": text}
             yield _of_struct(name, made, nullable, comment)
             if not self._taken(","):

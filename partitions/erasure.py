@@ -1,7 +1,7 @@
 """Erasure: permanently removes records while all others keep their offsets: the rule, and the invariants. Pure.
 
 An *erasure* is another kind of removal rule (``stratalog.partitions.removal``): it names the offsets to remove.
-The offsets are found once, on the leader's committed log below the last stable offset. So the metadata contain
+The offsets are found once, on the leader's committed log below the last stable offset. So the metadata contains
 neither a key nor its digest, and every replica removes the same records. Both kinds of rules share one sequence of
 generations.
 
@@ -20,8 +20,8 @@ The files
     erased offset.
 
 How long the offsets are kept
-    An unreachable replica keeps its files, and may lack the rewritten ones. So the metadata keep the offsets of an
-    erasure until every replica of the partition has carried it out. Until then, no read uses a replica that has
+    An unreachable replica keeps its files, and may lack the rewritten ones. So the metadata keeps the offsets of
+    an erasure until every replica of the partition has carried it out. Until then, no read uses a replica that has
     not carried it out (``nearest.follower_log``). No election may lose committed records: it could elect such a
     replica, or assign the offsets to other records. A leader that heal has filled from such a replica carries out
     the erasure again. A replica that becomes reachable again copies the rewritten segments in the sync that every

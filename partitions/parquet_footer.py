@@ -215,7 +215,7 @@ def _check_group(group: RowGroup, leaves: tuple[Leaf, ...]) -> None:
         raise ValueError(f"it has a row group of {len(group.chunks)} columns, but its schema has {len(leaves)}")
     for chunk, leaf in zip(group.chunks, leaves, strict=True):
         if chunk.path != leaf.path or chunk.physical != leaf.physical:
-            raise ValueError(f"its column {'.'.join(leaf.path)} is not in its place in the schema")
+            raise ValueError(f"its column {'.'.join(leaf.path)} is at the wrong position in the schema")
         if chunk.values < group.num_rows or (not leaf.repetition and chunk.values != group.num_rows):
             raise ValueError(
                 f"its column {'.'.join(leaf.path)} has {chunk.values} values in {group.num_rows} rows"

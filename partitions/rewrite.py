@@ -8,9 +8,9 @@ widest of these schemas, not the topic's current schema. So the segment depends 
 files always merge into the same bytes. A transaction's outcome follows from its marker, which is already in the
 log.
 
-A segment has the combined producer part of its files: all producers, or the producers touched since an earlier
-offset (``producer_changes``). A segment has the complete state if it is much larger than the state, or will leave
-the log.
+The footer of a segment combines the producer state of the merged files. It has all producers, or only the
+producers that changed after an earlier offset (``producer_changes``). It has all producers if the segment is much
+larger than this state, or if the segment will leave the log.
 """
 
 from __future__ import annotations

@@ -192,8 +192,8 @@ def _open(store: Readable, file: DataFile) -> Segment:
     place = segment_owner(file.object.name)
     if place is not None and place != (footer.topic_id, footer.partition):
         raise CorruptSegmentError(
-            f"{what} is of partition {footer.partition} of topic {footer.topic_id}, according to its footer: "
-            "it was copied here from another place"
+            f"the footer of {what} names partition {footer.partition} of topic {footer.topic_id}: "
+            "the file was copied here from another place"
         )
     if footer.records != parquet.num_rows or footer.records != footer.next_offset - footer.base_offset:
         raise CorruptSegmentError(
@@ -343,7 +343,7 @@ def decode_row_group(segment: Segment, index: int, data: bytes, kept: list[str] 
 
     def part(start: int, until: int) -> bytes:
         if not begin <= start <= until <= begin + len(data):
-            raise ValueError(f"row group {index} is not in its place, but at bytes [{start}, {until})")
+            raise ValueError(f"row group {index} is at bytes [{start}, {until}), outside the expected range")
         return data[start - begin : until - begin]
 
     with naming(segment.file.object), translated(segment.what):

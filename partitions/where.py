@@ -222,11 +222,9 @@ class _Parser:
                 self._refuse(token.at, "a column is missing here; each test begins with one")
             found = next((one for one in fields if one.name.lower() == name.lower()), None)
             if found is None:
-                known = (
-                    ", ".join(".".join([*path, one.name]) for one in fields[:20])
-                    or "none, because it is not a struct"
-                )
-                self._refuse(token.at, f"there is no such column; here are {known}")
+                known = ", ".join(".".join([*path, one.name]) for one in fields[:20])
+                why = f"the columns are {known}" if known else f"{'.'.join(path)} has no fields"
+                self._refuse(token.at, f"there is no such column; {why}")
             self._next += 1
             path.append(found.name)
             if not self._took_mark("."):

@@ -1,7 +1,7 @@
 """Erasure of keys from a log with snapshots: the rule, the order of steps, and the invariants. Pure.
 
 A snapshot replaces all records before its end. So an erasure rewrites no record at its offset: it writes a
-snapshot without the keys, and the log then starts at the end of that snapshot. The metadata contain neither the
+snapshot without the keys, and the log then starts at the end of that snapshot. The metadata contains neither the
 keys nor their digests: only the *bound*, which is the end of the snapshot, and a generation.
 
 The rule
@@ -18,7 +18,7 @@ The snapshots that count
 
     A run numbers its erasure before it writes: it raises the partition epoch by one, which only one run can do,
     and takes the number that the next change of the partition will have (``next_generation``). The metadata
-    accept the erasure only as that next change. So the snapshots of two runs never have the same generation. If
+    accepts the erasure only as that next change. So the snapshots of two runs never have the same generation. If
     the partition changes first, the snapshot of the run can never become current (``is_abandoned``), and is
     deleted.
 
@@ -38,9 +38,9 @@ The order of steps
     8. The offsets are forgotten when every replica was cleaned. The generation stays.
 
 A crash
-    Before step 5, the log and its snapshots are unchanged, and still have the keys. The next run needs the
-    keys, and begins again. The snapshot of step 4 is litter, which the next change of the partition abandons.
-    After step 5, the next run needs no keys: the metadata have the bound.
+    Before step 5, the log and its snapshots are unchanged, and still have the keys. The next run needs the keys,
+    and begins again. The snapshot of step 4 is litter, which the next change of the partition abandons.
+    After step 5, the next run needs no keys: the metadata has the bound.
 
 Replicas
     Elections after step 5 choose members of the ISR, which have the current snapshot. An election that may lose

@@ -236,7 +236,8 @@ def _refused(remote: Store, one: StoredObject, why: str) -> CorruptionError:
     return CorruptionError(
         f"{remote.uri_of(one.name)} {why}: stratalog never writes such a file to the "
         "log of a table, and does not open the table while it exists. Find out who "
-        "wrote it; then restore the file from a copy of the remote tier, or remove it if it is the newest version"
+        "wrote the file. Then restore it from a copy of the remote tier; if it is the newest version, you can "
+        "remove it instead"
     )
 
 

@@ -191,8 +191,9 @@ class DeltaTopicTable(DeltaTopicReader):
         return {RULES: rules_json(adopted_rules(self._fold(table)))}
 
     def _commit(self, decision: Callable[[RemoteLog], TableChange | T]) -> tuple[T, frozenset[str]]:
-        """Decide on the newest version and commit, until nothing is left to do. Returns the paths of the added
-        files. A commit without an answer is retried, so that no other driver claims its version.
+        """Make the decision from the newest version of the table and commit it; repeat until nothing is left to
+        do. Returns the paths of the added files. A commit without an answer is retried, so that no other driver
+        claims its version.
         """
         made: set[str] = set()
         failures: list[Exception] = []

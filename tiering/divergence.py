@@ -49,7 +49,8 @@ class Histories:
     now: Callable[[], Mapping[int, Present]] = no_replicas
     """Reads the metadata of every partition of the topic, in a linearizable read that starts with the call."""
     erasures: Mapping[int, int] = field(default_factory=dict)
-    """By partition, the generation of the last erasure in the view of this batch; absent: 0."""
+    """The generation of each partition's last erasure, as the view of this batch records it. A partition without
+    an entry has generation 0."""
 
     def check(self, add: RemoteSegment) -> None:
         """Check that a segment to add belongs to the lineage of its partition's leader. Raises:

@@ -34,8 +34,8 @@ Beside compaction
     ``compact`` comes first. A late commit of either kind finds that the segments to replace are gone, or that its
     generation is recorded.
 
-    If the metadata have both, and the table records neither, because tiering began later, both are recorded in
-    one version.
+    If the metadata has both, and the table records neither, because tiering began later, both are recorded in one
+    version.
 
 Tiering that begins after an erasure
     Either the records are gone from the leader's files, or uploads wait until the records are gone
@@ -56,8 +56,8 @@ The order of steps
     4. Only then does the leader rewrite its own files, and followers copy them.
     5. Objects that may contain erased records (replaced segments, and uploads that were never committed) are
        deleted after ``file.delete.delay.ms``, rounded up to hours, as for every object removed from a table. With
-       ``--now`` they are deleted immediately. First the walk waits for staged uploads, as on brokers. The walk
-       cannot see a single PUT that is in progress.
+       ``--now`` they are deleted immediately. As on brokers, the walk over the folder first waits for staged
+       uploads. The walk cannot see a single PUT that is in progress.
     6. When no such object is left, a checkpoint of the newest version is written, and every older file of the
        table's log is deleted: entries, checkpoints, checksums. Their statistics contain minima and maxima of
        erased records. The checkpoint lists removed objects by path, without statistics.
@@ -74,9 +74,10 @@ Late uploads
     A driver that planned its uploads before the erasure may commit them later, even after step 7. So a commit
     compares two generations of the partition's last erasure: the one in the metadata, and the one in the view of
     the driver's plan. Partitions with a later erasure are left out (``Histories``). A commit reads the metadata
-    after the table. If a driver has read the metadata before step 1, there are two cases. If it commits before
-    step 3, step 3 waits until the new segment is rewritten. If it commits later, it loses the race against the
-    version of step 3, and reads again. A plan leaves out files that contain offsets of an erasure in its own view.
+    after the table. If a driver has read the metadata before step 1, there are two cases. If the driver commits
+    before step 3, that step waits until the new segment is rewritten; if it commits later, its commit fails
+    because step 3 has written that table version, and it reads again. A plan leaves out files that contain offsets
+    of an erasure in its own view.
 
     A late commit of rewritten segments, of compaction, or of heal finds that the replaced segments are gone, and
     changes nothing. Heal does not use a file that contains named offsets and does not follow the erasure.
@@ -88,8 +89,8 @@ History
     been deleted may write the next entry, which no reader reads. This writer then reads the table again, as after
     every commit; the next erasure deletes the entry.
 
-A restored cluster gets the tables unchanged. If the metadata are lost, so is an unfinished erasure: its offsets
-are unknown, and it must be repeated with the keys.
+A restored cluster gets the tables unchanged. If the metadata is lost, so is an unfinished erasure: its offsets are
+unknown, and it must be repeated with the keys.
 
 Invariants, in addition to E1 and E2
     E3  after the table records an erasure, no version lists a segment with a record that the erasure names

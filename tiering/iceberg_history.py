@@ -23,7 +23,7 @@ The order of steps, after the Delta table has recorded the erasure
     5. One commit removes the snapshots that are not clean from the table's metadata.
     6. The table is read again. If other snapshots have been added or removed since step 5, the run goes back to
        step 3. The listed lists and manifests that no snapshot names any more, and that do not wait, are deleted.
-    7. All files are listed again, twice, and the table is read again. If the table's metadata have changed, the
+    7. All files are listed again, twice, and the table is read again. If the table's metadata has changed, the
        run goes back to step 3, which finds a snapshot whose files step 6 has deleted. Each metadata file of the
        first listing, except the current one, is deleted if it names a list that is neither in the second listing
        nor named by the current metadata. (A writer writes the list before the metadata.) If such a file builds on
@@ -242,7 +242,10 @@ class MetadataFiles:
             if metadata.table_uuid != str(table.metadata.table_uuid) and metadata.snapshots:
                 found.of_others = True
                 found.left.append(
-                    (name, "it is of another table in this folder: if that table was dropped, remove it")
+                    (
+                        name,
+                        "it belongs to another table in this folder: if that table was dropped, remove the file",
+                    )
                 )
             else:
                 found.lists[name] = tuple(comparable(one.manifest_list) for one in metadata.snapshots)

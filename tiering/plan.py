@@ -197,15 +197,15 @@ def why_not_due(
     if plan.held_bytes:
         limits = (("remote.copy.lag.ms", lag.ms), ("remote.copy.lag.bytes", lag.size_bytes))
         parts = " and ".join(f"{name} = {limit}" for name, limit in limits)
-        return f"{bytes_text(plan.held_bytes)} are sealed, but held back by {parts}"
+        return f"{bytes_text(plan.held_bytes)} is sealed, but held back by {parts}"
     if left[0].end > log.high_watermark:
-        return f"{bytes_text(size_bytes)} above the high watermark, not on all of the ISR yet"
+        return f"{bytes_text(size_bytes)} is above the high watermark: not every member of the ISR has it yet"
     if transactions is not None and left[0].end > transactions.last_stable_offset:
-        return f"{bytes_text(size_bytes)} after the start of an open transaction"
+        return f"{bytes_text(size_bytes)} is after the start of an open transaction"
     if _waits_for(rule, left[0]):
-        return f"{bytes_text(size_bytes)} that compaction has begun to rewrite: run compact, then tier"
+        return f"{bytes_text(size_bytes)} is being rewritten by compaction: run compact, then tier"
     if left[0].name in unerased:
-        return f"{bytes_text(size_bytes)} from which records are being erased: run erase again, then tier"
+        return f"records are being erased from {bytes_text(size_bytes)}: run erase again, then tier"
     age = span_text(now_ms - oldest_of(left, oldest_ms))
     return f"{bytes_text(size_bytes)}, {age}: a segment is {sealing(policy)}"
 

@@ -61,7 +61,7 @@ def _read(
     footer = found.footer
     if (footer.partition, footer.next_offset) != (segment.partition, segment.next_offset):
         raise CorruptionError(
-            f"{what} is of partition {footer.partition} and ends at offset {footer.next_offset}, "
-            f"but is listed as partition {segment.partition} with end {segment.next_offset}"
+            f"the footer of {what} names partition {footer.partition} and end {footer.next_offset}, "
+            f"but the remote log lists it as partition {segment.partition} with end {segment.next_offset}"
         )
     return found

@@ -11,13 +11,13 @@
       of a removal rule that is not applied yet     stays: a commit may list it, until the table has the rule
       anything else                                 stays: the next tier run commits it, or files with its offsets
 
-An upload without a commit is deleted only after a day, by the clock of the storage. In the first two cases, an
-earlier deletion would also be safe, because log starts never move back, and a late commit is superseded. (An
-upload that only begins below the log start may be about to be committed, if the log start has just moved; such an
-upload is superseded soon.) Uploads in the other cases may become valid again, if another unclean election restores
-the lost history. Then a tier run finds the file, or uploads it again. Even if the run finds the file just before
-another run deletes it, no record is lost, because a broker keeps its records until their remote copy was found
-after the commit.
+An upload without a commit is deleted only after a day, by the clock of the storage. For an upload that is below
+the log start, or begins below the end of the remote log, an earlier deletion would also be safe, because log
+starts never move back, and a late commit is superseded. (An upload that only begins below the log start may be
+about to be committed, if the log start has just moved; such an upload is superseded soon.) All other uploads may
+become valid again, if another unclean election restores the lost history. Then a tier run finds the file, or
+uploads it again. Even if the run finds the file just before another run deletes it, no record is lost, because a
+broker keeps its records until their remote copy was found after the commit.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ def encode(schedule: Schedule) -> bytes:
 
 
 def decode(line: bytes) -> Schedule:
-    """The inverse of ``encode``; an empty list from an empty line, or another version's."""
+    """The inverse of ``encode``; an empty schedule for an empty line, or for a line of another version."""
     try:
         file = parse_json(line, _DueFile)
     except ValueError:

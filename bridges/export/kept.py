@@ -57,7 +57,11 @@ def write(target: ExportTarget, topic: str, piece: ExportPiece) -> None:
             target.take(topic, piece.partition, start, records[0].offset - start)
         wanted = [record.offset for record in records]
         if list(target.append(topic, piece.partition, records)) != wanted:
-            raise _differ(topic, piece.partition, f"records from offset {wanted[0]} on have different offsets")
+            raise _differ(
+                topic,
+                piece.partition,
+                f"Kafka stored the records for offset {wanted[0]} and later at other offsets",
+            )
         offset = wanted[-1] + 1
     if offset < piece.end:
         target.take(topic, piece.partition, offset, piece.end - offset)

@@ -114,7 +114,7 @@ class AivenLayout:
     def objects(self, segment: RemoteLogSegment) -> Mapping[str, str]:
         """See ``RemoteSegmentLayout``. A name in the custom metadata replaces the prefix and the usual name.
 
-        Raises: CorruptionError for custom metadata that are damaged, or point outside the store.
+        Raises: CorruptionError for custom metadata that is damaged, or points outside the store.
         """
         usual = f"{segment.topic}-{segment.topic_id}/{segment.partition}/"
         usual += f"{segment.start_offset:020d}-{segment.segment_id}"

@@ -228,7 +228,7 @@ class _Fields:
             raise _DamagedError("a record has an offset outside its batch")
         same = batch[1:] == batch[:-1]
         if (delta[1:][same] <= delta[:-1][same]).any():
-            raise _DamagedError("the offsets of records do not ascend")
+            raise _DamagedError("the offsets of records are not in ascending order")
         self.offsets = np.array([one.base_offset for one in batches], np.int64)[batch] + delta
         base_ms = np.array([one.base_timestamp_ms for one in batches], np.int64)[batch]
         max_ms = np.array([one.max_timestamp_ms for one in batches], np.int64)[batch]

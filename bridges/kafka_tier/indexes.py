@@ -61,15 +61,17 @@ class AbortedTransaction:
 
 
 def parse_offset_index(data: bytes, segment: RemoteLogSegment) -> OffsetIndex:
-    """Parse an offset index. Raises: CorruptionError for entries that do not ascend or are outside the segment."""
+    """Parse an offset index. Raises: CorruptionError for entries that are not in ascending order, or point
+    outside the segment.
+    """
     entries = _entries(data, _OFFSET_ENTRY, segment, "offset index")
     offsets = entries["offset"].astype(np.int64) + segment.start_offset
     positions = entries["position"].astype(np.int64)
     inside = (offsets >= segment.start_offset) & (offsets <= segment.end_offset)
     if not (inside & (positions >= 0) & (positions < segment.size_bytes)).all():
-        raise _contradicts(segment, "offset index", "leads out of the segment")
+        raise _contradicts(segment, "offset index", "points outside the segment")
     if (np.diff(offsets) <= 0).any() or (np.diff(positions) <= 0).any():
-        raise _contradicts(segment, "offset index", "has entries that do not ascend")
+        raise _contradicts(segment, "offset index", "has entries that are not in ascending order")
     return OffsetIndex(offsets, positions)
 
 
@@ -81,9 +83,9 @@ def parse_time_index(data: bytes, segment: RemoteLogSegment) -> TimeIndex:
     times = entries["timestamp"].astype(np.int64)
     offsets = entries["offset"].astype(np.int64) + segment.start_offset
     if not ((offsets >= segment.start_offset) & (offsets <= segment.end_offset)).all():
-        raise _contradicts(segment, "time index", "leads out of the segment")
+        raise _contradicts(segment, "time index", "points outside the segment")
     if (np.diff(offsets) < 0).any() or (np.diff(times) < 0).any():
-        raise _contradicts(segment, "time index", "has entries that do not ascend")
+        raise _contradicts(segment, "time index", "has entries that are not in ascending order")
     if len(times) and times[-1] > segment.max_timestamp_ms:
         raise _contradicts(segment, "time index", "has a time above the segment's latest")
     return TimeIndex(times, offsets)
@@ -134,7 +136,7 @@ def parse_checkpoint(data: bytes, what: str) -> tuple[tuple[int, int], ...]:
 
 
 def check_epochs(epochs: tuple[tuple[int, int], ...], what: str) -> None:
-    """Check that the list is not empty and epochs ascend. Raises: CorruptionError."""
+    """Check that the list is not empty and epochs are in ascending order. Raises: CorruptionError."""
     ascend = all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(epochs))
     if not epochs or not ascend or min(epochs[0]) < 0:
         raise CorruptionError(f"{what} are not in ascending order: {epochs[:4]}")

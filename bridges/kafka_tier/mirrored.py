@@ -4,7 +4,7 @@
 read concurrently. Unclear offsets, and offsets after the tier, come from the brokers. If a segment cannot be read,
 its offsets also come from the brokers. Each such range is a note of the report, with the reason.
 
-``offline``: the cluster is gone. Offsets that cannot be known are then gaps, and each is a note.
+``offline``: the cluster is gone. Offsets whose records are unknown become gaps, and each gap gets a note.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ class TieredSource:
             end = plan.tasks[-1].piece.end if plan.tasks else 0
             for one in plan.unclear:
                 if one.end <= start or one.start >= end:
-                    self._note(f"cannot be known: {one}")
-            self._note(f"cannot be known: {key[0]}-{key[1]} offsets from {end} on, if there were any")
+                    self._note(f"the tier does not show whether there were records at {one}")
+            self._note(f"{key[0]}-{key[1]}: it is unknown whether the source had records at or after offset {end}")
             found[key] = SourceBounds(start, end, _UNKNOWN_END)
         return found
 
@@ -233,11 +233,7 @@ class TieredSource:
         return replace(left, start=end, leader_epoch=epoch)
 
     def _how(self, why: str) -> str:
-        return (
-            f"cannot be known, and are gaps here: {why}"
-            if self._brokers is None
-            else f"through the brokers: {why}"
-        )
+        return f"unknown, so left as gaps: {why}" if self._brokers is None else f"through the brokers: {why}"
 
     def group_offsets(self, topics: Sequence[str]) -> SourceGroups:
         return SourceGroups({}) if self._brokers is None else self._brokers.group_offsets(topics)

@@ -3,7 +3,7 @@
 A segment is used under these conditions: its upload has finished; its deletion and its partition's deletion have
 not begun; its messages do not contradict one another; and its leader epochs belong to the current history. Uploads
 may overlap, because a new leader uploads again. At each offset the plan takes the segment that extends farthest.
-Offsets that no segment covers are unclear, with a reason.
+The plan lists offsets that no segment covers as unclear, and gives the reason.
 """
 
 from __future__ import annotations

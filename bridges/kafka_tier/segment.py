@@ -58,14 +58,12 @@ class RemoteLogSegment:
         if not _ID.match(self.topic_id) or not _ID.match(self.segment_id):
             raise CorruptionError(f"{named} has an id that is not a UUID in URL-safe base64")
         if not 0 <= self.start_offset <= self.end_offset < _MOST_OFFSET or not 0 <= self.partition < 1 << 31:
-            raise CorruptionError(
-                f"{named} has offsets {self.start_offset} to {self.end_offset}, which no log has"
-            )
+            raise CorruptionError(f"{named} has invalid offsets: {self.start_offset} to {self.end_offset}")
         if not 0 <= self.size_bytes <= MOST_SEGMENT_BYTES:
-            raise CorruptionError(f"{named} has {self.size_bytes} bytes, which no segment has")
+            raise CorruptionError(f"{named} has an invalid size: {self.size_bytes} bytes")
         epochs = self.leader_epochs
         if any(a[0] >= b[0] or a[1] > b[1] for a, b in pairwise(epochs)):
-            raise CorruptionError(f"{named} has leader epochs that do not ascend: {epochs[:4]}")
+            raise CorruptionError(f"{named} has leader epochs that are not in ascending order: {epochs[:4]}")
         if not epochs or not epochs[0][1] <= self.start_offset or epochs[-1][1] > self.end_offset + 1:
             raise CorruptionError(f"{named} has leader epochs that do not cover its offsets: {epochs[:4]}")
 

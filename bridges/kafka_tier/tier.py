@@ -218,7 +218,7 @@ class KafkaTier:
                 used = [f"[{p.start}, {p.end})" for p in plan.pieces if p.segment.segment_id == one.segment_id]
                 why = plan.left_out.get(one.segment_id)
                 if not used and why is None:
-                    why = refused or "another segment, or the log start, covers its offsets"
+                    why = refused or "its offsets are in another segment, or below the log start"
                 rows.append(
                     {
                         "partition": partition,

@@ -70,10 +70,10 @@ class ServedProducers:
                 return
             self._logged_s[client] = now_s
         _log.warning(
-            "%s, client %s %s, and is refused: this endpoint is read only; produce to a Kafka cluster "
+            "refused: client %s at %s %s. This endpoint is read-only: produce to a Kafka cluster "
             "that `stratalog mirror` copies here, or append with `stratalog produce` or cluster.append",
-            printable(request.host),
             printable(repr(client[1])),
+            printable(request.host),
             printable(does[:_LONGEST]),
         )
 

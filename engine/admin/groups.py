@@ -221,7 +221,9 @@ def _at(state: PartitionState, place: Place) -> int:
 
 def _shifted(state: PartitionState, record: OffsetCommit | None, records: int) -> int:
     if record is None:
-        raise InvalidCallError(f"{state.leader}: the group has no committed offset there that shift_by could move")
+        raise InvalidCallError(
+            f"{state.leader}: the group has no committed offset in this partition, so shift_by cannot be used"
+        )
     return record.offset + records
 
 

@@ -152,7 +152,8 @@ def add_voter(
 ) -> Report:
     """Make a broker a metadata voter.
 
-    Raises: UnknownBrokerError, StaleBrokerError, InvalidCallError: nothing was changed; RetriableError kinds.
+    Raises: UnknownBrokerError, StaleBrokerError, InvalidCallError. If it raises any of these, nothing was changed.
+        Also RetriableError kinds.
     """
     with execution.run("quorum add_voter", dry_run=dry_run) as run:
         command = AddVoter(_root_of(storage, broker_id))

@@ -267,9 +267,9 @@ def _to_register(
         check_signed(found.file, store, storage.key)
     if trust_copy and (present is None or present.directory_id != found.file.directory_id):
         raise InvalidCallError(
-            f"broker {broker_id}: {store.uri} is directory {found.file.directory_id}, but "
-            f"{'none' if present is None else present.directory_id} is registered: the root was formatted again, "
-            "so it is not a copy: run this again without --trust-copy"
+            f"broker {broker_id}: {store.uri} has directory id {found.file.directory_id}, but "
+            f"{'none' if present is None else present.directory_id} is registered. The root was formatted again, "
+            "so it is not a copy. Run this again without --trust-copy"
         )
     root = found.identity
     held = present is not None and present.fenced_by_hand and not by_name

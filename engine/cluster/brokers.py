@@ -58,7 +58,7 @@ class Brokers:
         self, brokers: Sequence[int] | int | None = None, *, trust_copy: bool = False, check: bool = True
     ) -> Report:
         """Register brokers. Default: every broker of the cluster file that no operator has fenced. ``trust_copy``:
-        accept roots that were moved or restored from a copy; you vouch that they are complete."""
+        accept roots that were moved or restored from a copy; by this you confirm that the copies are complete."""
         chosen = None if brokers is None else wholes(brokers, "broker")
         return bring_up.register_brokers(*self._ports.for_tasks, chosen, trust_copy=trust_copy)
 

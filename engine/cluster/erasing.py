@@ -68,7 +68,7 @@ class Erasing:
             dry_run: count the records, files and bytes; change nothing
 
         Raises: PolicyViolationError for a topic from which records cannot be erased everywhere, InvalidCallError,
-            InvalidTopicError, UnknownTopicOrPartitionError: nothing was changed.
+            InvalidTopicError, UnknownTopicOrPartitionError. If it raises any of these, nothing was changed.
         """
         named = names(topics)
         if not named:

@@ -58,8 +58,8 @@ class Groups:
                 refused
 
         Raises: InvalidGroupIdError, UnknownTopicOrPartitionError, OffsetOutOfRangeError beyond the log end,
-            OffsetMetadataTooLargeError, StaleMemberEpochError, retriable kinds: nothing was changed;
-            OutcomeUnknownError.
+            OffsetMetadataTooLargeError, StaleMemberEpochError, retriable kinds. If it raises any of these,
+            nothing was changed. After OutcomeUnknownError, the commit may have succeeded.
         """
         return groups.commit(*self._ports.all, group, offsets, member_epoch=member_epoch)
 
@@ -119,7 +119,8 @@ class Groups:
             by_duration: move to the first record that is not older than this duration
             partitions: only these partitions (default: all)
 
-        Raises: GroupIdNotFoundError, UnknownTopicOrPartitionError, InvalidCallError: nothing was changed.
+        Raises: GroupIdNotFoundError, UnknownTopicOrPartitionError, InvalidCallError. If it raises any of these,
+            nothing was changed.
         """
         return admin.reset_offsets(
             *self._ports.all,

@@ -423,8 +423,8 @@ class Jobs:
         Args:
             by_hand: take a snapshot of all new records now, even if the policy (metadata.snapshot.*) does not
                 require a snapshot
-            memory_bytes: use Spark to reduce a partition above SIZE; a smaller partition takes one task (default:
-                256MiB)
+            memory_bytes: use Spark for partitions larger than SIZE; a smaller partition is handled by one task
+                (default: 256MiB)
         """
         named = names(topics)
         return self._remembered(
@@ -469,7 +469,7 @@ class Jobs:
             cluster.history(since="7d", operation="topics delete").rows
 
         Args:
-            since: only events since this time, such as 2026-06-01T12:00, or no older than this: 90s, 15m, 12h, 7d
+            since: only events since a time (2026-06-01T12:00) or within a duration (90s, 15m, 12h, 7d)
             operation: only operations with this job name, such as tier or 'topics delete'
             topic: only events that name this topic or have figures about the topic
             limit: list at most N events (default: 100)

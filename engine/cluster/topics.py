@@ -144,8 +144,8 @@ class Topics:
         existing records; all readers see the wider types. Older producers still work.
 
         Args:
-            key: the complete new type of keys, in the forms of ``create`` (default: unchanged)
-            value: the complete new type of values, in the forms of ``create`` (default: unchanged)
+            key: the complete new type of keys, written as for ``create`` (default: unchanged)
+            value: the complete new type of values, written as for ``create`` (default: unchanged)
         """
         return topics.alter_topic(
             *(self._ports.metadata, self._ports.execution),
@@ -230,7 +230,8 @@ class Topics:
             dry_run: check the call and print the new low watermarks; change nothing
 
         Raises: PolicyViolationError for a topic whose log may be shortened only by snapshots,
-            OffsetOutOfRangeError beyond the high watermark, UnknownTopicOrPartitionError: nothing was changed.
+            OffsetOutOfRangeError beyond the high watermark, UnknownTopicOrPartitionError. If it raises any of
+            these, nothing was changed.
         """
         offsets = {(topic, partition): offset for partition, offset in before.items()}
         return delete_records(*self._ports.for_tasks, offsets, dry_run=dry_run)

@@ -75,8 +75,8 @@ class ClusterConfig:
     health_log_dir_max_used_ratio: float = key(
         0.85,
         between(0, 1),
-        doc="health warns of a broker whose file system is fuller than this fraction. Above the midpoint of "
-        "this fraction and 1, it reports an error.",
+        doc="health warns of a broker whose file system is fuller than this fraction. Above the midpoint "
+        "between this fraction and 1, health reports an error.",
     )
     health_replication_max_lag_ms: int = key(
         15 * 60 * 1000,

@@ -73,8 +73,10 @@ def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str
         lag = values[f"remote_copy_lag_{unit}"]
         if local != UNLIMITED and lag > local:
             raise InvalidConfigError(
-                f"{what}: remote.copy.lag.{unit} = {lag} is above local.retention.{unit} = {local}: records are "
-                "kept on the brokers until they are copied, so this lag would exceed local.retention"
+                f"{what}: remote.copy.lag.{unit} = {lag} is above local.retention.{unit} = {local}: records stay "
+                "on the brokers until they are copied, so brokers would keep "
+                f"{'them longer' if unit == 'ms' else 'more'} than "
+                f"local.retention.{unit}; lower the lag, or raise local.retention.{unit}"
             )
         values[f"remote_copy_lag_{unit}"] = local if lag == AS_LOCAL else lag
     if values["cleanup_policy"] == SNAPSHOT and values["remote_storage_enable"]:

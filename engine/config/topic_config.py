@@ -194,8 +194,7 @@ class TopicConfig:
         doc="delete: retention.* deletes old records. snapshot: records are deleted once a snapshot has the "
         "latest record of each key (KIP-630). compact: the latest record of each key keeps its offset; older "
         "records of the key are removed, and so are records without a key that were written before compaction "
-        "was enabled. retention.* then "
-        "applies only with compact,delete.",
+        "was enabled. In a compacted topic, retention.* applies only with compact,delete.",
     )
     compression_type: str = key(
         "zstd", one_of("zstd", "snappy", "lz4", "gzip", "uncompressed"), doc="The codec of new segments."

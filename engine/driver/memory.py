@@ -36,8 +36,8 @@ partition.
 class BegunSequences:
     """The greatest sequence that this driver has begun for each named producer, by topic.
 
-    A greater sequence is not a retry, so its append does not search for earlier attempts. Thread-safe, because
-    only one thread at a time uses a producer.
+    An append with a greater sequence is not a retry, so it does not search for earlier attempts. Thread-safe,
+    because only one thread at a time uses a producer.
     """
 
     def __init__(self) -> None:

@@ -130,7 +130,7 @@ class Ports:
 
     @property
     def for_looks(self) -> tuple[MetadataClient, Storage, Clock]:
-        """The ports of a read-only operation that runs in this process and needs no memory."""
+        """The ports of a read-only operation that runs in this process, without ``Memory``."""
         return self.metadata, self.storage, self.clock
 
     def with_tasks(

@@ -123,8 +123,8 @@ def _compacted(sight: Sight, remotes: Mapping[str, RemoteLog]) -> tuple[list[_Co
 
 
 def _by_names(listing: Listing) -> ReplicaLog:
-    """Return the log, judging by file names alone. It includes files of other histories, and its last file is
-    taken to have one offset."""
+    """Return the log, judging by file names alone. The result includes files of other histories, and counts one
+    offset for the last file."""
     start = listing.local_start
     live = [file for file in listing.data if file.name.least_end > start]
     chain = tuple(chain_of(live, start, lambda file: file.name.base_offset + 1))

@@ -291,7 +291,8 @@ def _damaged(
     if METADATA_LOG in known:
         what = (
             "A new snapshot (stratalog quorum snapshot) replaces damaged snapshots. Wipe, bootstrap and replace a "
-            "voter with damaged records (stratalog quorum replace-voter). Then this command checks the result"
+            "voter with damaged records (stratalog quorum replace-voter). Afterwards, run the command below to "
+            "check the result"
         )
         verify = sight.commands("verify", "--deep", topics=[METADATA_TOPIC])
         yield _remembered([METADATA_TOPIC], [known[METADATA_LOG]], what, verify)

@@ -46,7 +46,7 @@ from stratalog.partitions.unwritable import UnwritableStorageError
 from stratalog.tiering.schedule import Entry
 
 Seen = Listing | CorruptionError
-"""The folder of a replica, or the error of listing it."""
+"""The folder of a replica, or the error from listing it."""
 
 NOTHING: Listing = parse("", ())
 

@@ -151,8 +151,8 @@ def _erasure(image: ClusterImage, wanted: WantedErasure) -> tuple[Sequence[Metad
     if kept > MOST_KEPT_RANGES:
         raise PolicyViolationError(
             f"{what}: {kept:,} ranges of offsets would wait for replicas that have not carried out their erasure, "
-            f"but the metadata keep at most {MOST_KEPT_RANGES:,}: bring back the unreachable brokers, or reassign "
-            "their replicas, then run erase again"
+            f"but the metadata keeps at most {MOST_KEPT_RANGES:,}: bring back the unreachable brokers, or "
+            "reassign their replicas, then run erase again"
         )
     record = ErasureRecord(
         topic_id=key.topic_id, partition=key.partition, erasure=Erasure(generation + 1, wanted.offsets)

@@ -261,7 +261,10 @@ class _ImageDraft:
     def _create_partition(self, offset: int, record: PartitionRecord) -> None:
         partitions = self._partitions(record.topic_id)
         if record.partition != len(partitions):
-            raise CorruptionError(f"{record} is not the next after {len(partitions)} partitions")
+            count = len(partitions)
+            raise CorruptionError(
+                f"{record}: the topic has {count} partitions, so the next must be number {count}"
+            )
         for broker_id in record.replicas:
             self._broker(broker_id)
         if record.added:

@@ -29,8 +29,8 @@ from stratalog.partitions.errors import PolicyViolationError
 from stratalog.partitions.retention import UNLIMITED
 
 Now = Callable[[], int | None]
-"""The time for deletion by time (``partitions.agreed_time``); None: every protection is still in force. Called
-only for protected topics.
+"""The current time, as used for deletions by time (``partitions.agreed_time``); None: every protection is still in
+force. Called only for protected topics.
 """
 
 PROTECT = "protect.until.ms"

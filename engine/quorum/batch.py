@@ -148,7 +148,10 @@ def decode_batch(cluster_id: str, name: DataName, data: bytes, what: str) -> Bat
     ends = [*(one.name.base_offset for one in repeated), name.base_offset]
     for one, end in zip(repeated, ends[1:], strict=False):
         if one.next_offset != end or lineage.epoch_at(one.name.base_offset) != one.name.epoch:
-            raise CorruptSegmentError(f"{what} repeats {one.name}, which is not part of its log")
+            raise CorruptSegmentError(
+                f"{what} contains a copy of batch {one.name}, but that batch is not in the log that {what} "
+                "continues"
+            )
     content = BatchRecords(name, values, footer.created_ms)
     try:
         decoded = content.records()

@@ -9,8 +9,8 @@ delete the files that the error names, or replace the voter.
 Far ahead
     An honest claimant adds one to the greatest epoch that it sees. So the epochs of an honest voter exceed the
     epochs of the other voters only by the number of claims that were made while the other voters were unreachable.
-    An attacker may control a minority, so the reference is the greatest epoch that one voter more than a minority
-    reaches, and the epoch of the log that is known to be committed. A voter that is ``FAR_AHEAD`` of both is
+    An attacker may control a minority, so the reference is the greatest epoch that at least (minority + 1)
+    voters reach, and the epoch of the log that is known to be committed. A voter that is ``FAR_AHEAD`` of both is
     damaged, and no driver uses its epochs. So ten digits for an epoch in file names are enough. An honest voter is
     left out, too, if the other voters missed a million claims. In that case, there is no majority until another
     honest voter returns.

@@ -12,10 +12,11 @@ The electorate
       trusts any log. The driver repeats this step up to the current electorate.
     * *Two drivers of one epoch* have each claimed the epoch on a majority of the electorate in force in the log
       that the driver continues (otherwise the driver starts again). If the electorates are equal or adjacent, the
-      majorities intersect, and exclusive create decides. Otherwise a change of C was committed in an earlier
-      epoch. A voter without a claim above that epoch was counted for the change, and the driver under C listed
-      that voter. If the driver listed the voter before the record arrived, the driver's claim was there first, and
-      the voter was not counted; if the driver listed the voter later, the driver saw the record.
+      majorities intersect, and exclusive create decides. If the electorates are further apart, a change from C
+      (the electorate that one driver still knows) was committed in an earlier epoch. Some voter had no claim above
+      that epoch when it was counted for the change, and the driver that still knows C listed that voter. If the
+      driver listed the voter before the record arrived, the driver's claim was there first, and the voter was not
+      counted; if the driver listed the voter later, the driver saw the record.
     * *A commit of a change* is in effect when a majority of each of the two electorates shows it.
     * *A change on top of an uncommitted change* would make the electorates differ by two voters. ``commit``
       refuses a batch that changes the voters unless this driver has committed everything before that batch in this

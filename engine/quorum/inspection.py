@@ -16,7 +16,7 @@ from stratalog.partitions.paths import CheckpointName, DataName
 
 @dataclass(frozen=True, slots=True)
 class VoterFound:
-    """One voter as found, or the error of listing it."""
+    """One voter as found, or the error from listing it."""
 
     voter: Voter
     claimed_epoch: int = 0
@@ -28,7 +28,7 @@ class VoterFound:
     snapshot_end: int = 0
     size_bytes: int = 0
     error: StratalogError | None = None
-    """The error of listing the voter, or a description of unexpected files."""
+    """The error from listing the voter, or a description of unexpected files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class MetadataLog:
         self._seen: Survey | None = None
         """The survey of the last ``read_at_once``, so that a claim does not have to list the voters again."""
         self._epoch = 0
-        """The greatest epoch that this driver has tried. Each is tried once: epoch and offset identify a batch."""
+        """The greatest epoch tried by this driver, which tries each once: epoch and offset identify a batch."""
         self._begun = 0
         """The epoch of an unfinished claim, which this driver tries again unless another driver has it."""
 
@@ -330,8 +330,8 @@ class MetadataLog:
 
     @property
     def lacks_key(self) -> bool:
-        """Whether this driver lacks the key of a signed log, by the files that it has read. Then its batches would
-        be foreign. One voter with signed files is enough, because an attacker may have written to the others.
+        """Whether the files read so far are signed and this driver has no key. Other drivers would reject its
+        batches as foreign. One signed voter is enough, because an attacker may have written to the others.
         """
         return self._key is None and self._signed
 

@@ -15,7 +15,7 @@ listings if the batches below the snapshot end at the same offset.
 *The log is committed*. Any of these proves it:
 
 * this driver has known it to be committed before;
-* a snapshot of it is on one voter more than a minority: snapshots are only made of committed logs, and an
+* a snapshot of it is on more voters than a minority can have: snapshots are only made of committed logs, and an
   attacker, who can give any name to a file, controls at most a minority;
 * a majority of its voters holds it, and no claimant has left it out. The listings prove the latter if they show a
   batch of every epoch above the log's epoch, up to the greatest epoch claimed on each of these voters, and the
@@ -24,10 +24,10 @@ listings if the batches below the snapshot end at the same offset.
 
 The third proof is valid because no claimant has left the log out, or ever will. Assume that some did, and take the
 first. That claimant claimed its epoch on a voter of this majority, and listed that voter afterwards. If it claimed
-after our listing, it saw this log. Then it continues this log, or a later log that includes it, because no earlier
-claimant left it out. If it claimed before our listing, the listings show a batch of its epoch whose lineage
-includes the log; an epoch has one claimant, and a claimant has one lineage. (A batch of every epoch *number* is
-needed, not only of the existing claims, because claims below the greatest may have been deleted.)
+after our listing, the claimant saw this log, and so continues it or a later log that contains it, because no
+earlier claimant had left this log out. If it claimed before our listing, the listings show a batch of its epoch
+whose lineage includes the log; an epoch has one claimant, and a claimant has one lineage. (A batch of every epoch
+*number* is needed, not only of the existing claims, because claims below the greatest may have been deleted.)
 
 The third proof is for the state after a driver dies during a commit: the driver's claim is everywhere, its batch
 is on a minority, and the batch names the log that the batch continues. If a claimant died before it wrote

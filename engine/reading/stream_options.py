@@ -155,7 +155,7 @@ def batch_options(given: Mapping[str, str]) -> SourceOptions:
         ("endingOffsets", options.end, OffsetSpec.EARLIEST),
     ):
         if nothing in (bound.values() if isinstance(bound, Mapping) else (bound,)):
-            raise InvalidCallError(f"{name} says {nothing.name.lower()}: a batch read with it is empty")
+            raise InvalidCallError(f"{name} = {nothing.name.lower()} would make a batch read empty")
     return options
 
 

@@ -56,7 +56,7 @@ from stratalog.partitions.runner import Done, Failed, Outcome, values
 from stratalog.partitions.spelling import did_you_mean
 
 LeadersOf = Mapping[TopicPartition, Outcome[PartitionView, SeenLeader]]
-"""The leader of each partition, or the error of listing it."""
+"""The leader of each partition, or the error from listing it."""
 
 
 def commit(
@@ -80,10 +80,10 @@ def commit(
     An unreachable leader is fenced if it has been away long enough, and the next leader is used.
 
     Raises: InvalidGroupIdError, InvalidCallError, UnknownTopicOrPartitionError, OffsetOutOfRangeError beyond the
-        log end (unless ``beyond_end``), OffsetMetadataTooLargeError, StaleMemberEpochError: nothing was changed;
-        InvalidReplicationFactorError when there are too few brokers for ``__consumer_offsets``;
-        CoordinatorNotAvailableError, LeaderNotAvailableError and other retriable kinds: nothing was changed;
-        OutcomeUnknownError: committing again is safe.
+        log end (unless ``beyond_end``), OffsetMetadataTooLargeError, StaleMemberEpochError,
+        InvalidReplicationFactorError when there are too few brokers for ``__consumer_offsets``,
+        CoordinatorNotAvailableError, LeaderNotAvailableError and other retriable kinds. If it raises any of
+        these, nothing was changed. After OutcomeUnknownError, committing again is safe.
     """
     check_group(group)
     epoch = None if member_epoch is None else check_member_epoch(group, member_epoch)

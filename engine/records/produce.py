@@ -276,7 +276,7 @@ class _Given:
         if isinstance(columns.partition, str):
             if found[columns.partition].null_count:
                 raise InvalidRecordError(
-                    f"{what}: a row's {columns.partition!r} is null, but this column names the partition"
+                    f"{what}: a row has null in column {columns.partition!r}, which names the partition"
                 )
             given_partitions = found[columns.partition].to_numpy(zero_copy_only=False)
         return Records(pa.table([made[name] for name in RECORD_COLUMNS], RECORD_COLUMNS), given_partitions)

@@ -1,5 +1,5 @@
 """Files on leaders with the generation of a removal rule that the metadata does not have, for example because
-metadata were lost.
+the metadata was lost.
 """
 
 from __future__ import annotations

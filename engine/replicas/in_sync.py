@@ -78,7 +78,7 @@ class Progressed:
     cut_off: set[int] = field(default_factory=set)
     """The followers in ``missed`` that only a budget stopped, which is not a failure."""
     leader_error: StratalogError | None = None
-    """The error of listing the leader."""
+    """The error from listing the leader."""
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     again: bool = False

@@ -55,7 +55,7 @@ class ListedLog:
 
 @dataclass(frozen=True, slots=True)
 class ListedReplica:
-    """One replica: its log, or the error of listing it."""
+    """One replica: its log, or the error from listing it."""
 
     broker_id: int
     found: ListedLog | StratalogError
@@ -70,7 +70,7 @@ def list_replicas(work: DescribeWork) -> list[ListedReplica]:
 
 
 def _list(work: DescribeWork, broker: int, logs: dict[int, ReplicaLog]) -> ListedLog | StratalogError:
-    """List one replica. Returns its log, which is also added to ``logs``, or the error of listing it."""
+    """List one replica. Returns its log, which is also added to ``logs``, or the error from listing it."""
     since_ms = contradicts = None
     try:
         replica = work.replicas.replica(broker)

@@ -102,8 +102,8 @@ class Repair:
     """Whether the replica's log then begins at its leader's start, without files below it."""
     forgotten: bool = False
     """Whether the damaged file extends beyond the current leader's records. Such a file is not deleted. When the
-    replica joins that leader's epoch, the file leaves the log, unless a late copy has brought its records to that
-    leader.
+    replica joins that leader's epoch, the file leaves the log, unless a late copy has added the file's records to
+    that leader's log.
     """
     state_of: Copy | None = None
     """The file that ends at a damaged local start; its footer has the register's content."""

@@ -55,8 +55,8 @@ class Appended:
     """
 
     base_offset: int | None
-    """None if an earlier attempt appended the records so long ago that their offsets are unknown. Then
-    ``next_offset`` is an upper bound of their end."""
+    """None if an earlier attempt appended the records so long ago that their offsets are unknown. In that case
+    ``next_offset`` is an upper bound of the end of those records."""
     next_offset: int
     duplicate: bool
     """Whether an earlier attempt appended the records."""

@@ -77,7 +77,7 @@ def uncommitted_epoch(replica: Replica, joined: int, committed: int) -> Corrupti
     listing."""
     return CorruptionError(
         f"{replica} has the register {EpochName(joined)}, but {committed} is the latest leader epoch that was "
-        "ever committed: stratalog did not write it; run heal",
+        "ever committed: stratalog did not write this register; run heal",
         broker_id=replica.broker_id,
     )
 
@@ -165,7 +165,7 @@ def _abandons_committed(replica: Replica, listing: Listing, lineage: Lineage) ->
 def _foreign_register(replica: Replica, epoch: int, member: Replica) -> CorruptionError:
     return CorruptionError(
         f"{replica} has the register {EpochName(epoch)}, which drops committed records that {member} has: "
-        "stratalog did not write it; elect another leader",
+        "stratalog did not write this register; elect another leader",
         broker_id=replica.broker_id,
     )
 
@@ -215,8 +215,8 @@ def check_starts(follower: Replica, mine: ReplicaLog, leader: Replica, log: Repl
 
 def _foreign_start(replica: Replica, log: ReplicaLog, end: int) -> CorruptionError:
     return CorruptionError(
-        f"{replica} has the register {LocalStartName(log.local_start)}, and the log of a replica that is in sync "
-        f"with it ends at {end}: stratalog did not write it; delete it, or reassign the replica away and back",
+        f"{replica} has the register {LocalStartName(log.local_start)}, beyond the end ({end}) of an in-sync "
+        "replica's log. stratalog did not write this register: delete it, or reassign the replica away and back",
         broker_id=replica.broker_id,
     )
 

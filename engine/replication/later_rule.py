@@ -30,10 +30,11 @@ class LaterRuleError(FencedLeaderEpochError):
 def check_rules_known(
     replicas: PartitionReplicas, listing: Listing, start: int, replica: Replica | None = None
 ) -> None:
-    """Check that ``replica`` (None: the leader), listed as ``listing``, has no file of a later removal than the
-    view has, with records from offset ``start`` on. A view ignores such a file. The file that it replaced may be
-    deleted, and then the replica would seem damaged. Or a late append may have taken the free name: the log would
-    contain that append, and seem complete. Files that are known to be of no rule are skipped.
+    """Check that ``replica`` (None: the leader), listed as ``listing``, has no file at or after offset ``start``
+    that belongs to a later removal than the view knows. A view ignores such a file. The file that it replaced may
+    be deleted, and then the replica would seem damaged. It is also possible that a late append has taken the free
+    name; the log would then contain that append and seem complete. Files that are known to be of no rule are
+    skipped.
 
     Raises: LaterRuleError.
     """

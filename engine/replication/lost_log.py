@@ -62,7 +62,7 @@ def lost_log(replicas: PartitionReplicas) -> LogLostError:
     view, leader = replicas.view, replicas.leader
     remote = "" if replicas.remote is None else " Its remote log has no records either."
     if replicas.remote is not None and replicas.remote.unknown:
-        remote = " The remote tier does not answer, so it is unknown whether it has records."
+        remote = " It is unknown whether the remote tier has records, because it does not answer."
     if may_begin_again(view):
         otherwise = (
             "If no replica has the records, recover --keep brokers --dry-run shows the loss; without --dry-run it "
@@ -77,8 +77,8 @@ def lost_log(replicas: PartitionReplicas) -> LogLostError:
         )
     return LogLostError(
         f"{view} had records: the high watermark reached {view.written_to} or more. But {leader} has no records: "
-        f"its files are gone.{remote} Nothing is appended. Run replicate, which makes an ISR member "
-        f"with the records the leader. {otherwise}",
+        f"its files are gone.{remote} Nothing is appended. Run replicate, which elects an ISR member "
+        f"that has the records. {otherwise}",
         broker_id=leader.broker_id,
     )
 

@@ -118,8 +118,8 @@ def check_reaches_remote(view: PartitionView, leader: Replica, log: ReplicaLog, 
             f"{view}: its leader, broker {leader.broker_id}, and its remote log have different records from "
             f"offset {same} on: the leader's log ends at {log.log_end}, with leader epochs "
             f"{_epochs(log.lineage)} (epoch, first offset), and the remote log ends at {last.next_offset}, with "
-            f"{_epochs(wrote)}. Nothing is appended; recover --keep remote --dry-run shows both; without "
-            "--dry-run it keeps the remote log, with --keep brokers the leader's log"
+            f"{_epochs(wrote)}. Nothing is appended; recover --keep remote --dry-run shows both logs. Then run "
+            "recover with --keep remote to keep the remote log, or with --keep brokers to keep the leader's log"
         )
     behind = LogBehindRemoteError(
         f"{view}: the log of its leader, broker {leader.broker_id}, ends at offset {log.log_end}, but its "

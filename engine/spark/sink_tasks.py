@@ -142,7 +142,8 @@ class PlannedAppends:
     """By partition, the last sequence of each query, by its producer id."""
 
     def comes_late(self, who: ProducerAppend) -> bool:
-        """Whether some partition has a later sequence. Then a partition without this sequence does not get it."""
+        """Whether a later sequence is already in some partition. If so, the records of this sequence are not
+        appended to partitions that lack it."""
         return any(last > who.sequence for last in self.sequences.get(who.producer_id, {}).values())
 
     def is_rest(self, who: ProducerAppend, partition: int) -> bool:

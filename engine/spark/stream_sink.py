@@ -175,7 +175,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     if "/" in options.get("path", ""):
         raise InvalidCallError(
             f'{options["path"]!r} is a folder, not a topic: name the topic with start("topic"); toTable passes '
-            "a folder of a table instead of its options"
+            "the folder of a table instead of the table's options"
         )
     options = topic_option(options)
     options.setdefault("producer", "stream")

@@ -113,7 +113,7 @@ def check_not_internal(topic: str, deed: str) -> None:
     if topic in INTERNAL_TOPICS:
         raise InvalidTopicError(
             f"topic {topic!r} is internal: it holds the engine's own state, so you cannot {deed} it; "
-            "the cluster's configs apply to it unless it has its own"
+            "its configs are the cluster's, unless the topic overrides them"
         )
 
 

@@ -142,7 +142,7 @@ class StoreCheck:
 
     def _usable(self) -> str:
         self._store.check()
-        return "it can be listed and written, and refuses bytes that were damaged in transit, if it has checksums"
+        return "the store can be listed and written; if it supports checksums, it rejects bytes damaged in transit"
 
     def _created_once(self, first: int) -> str:
         races, count = self._effort.races, self._effort.racers

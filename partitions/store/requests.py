@@ -161,9 +161,9 @@ class Requests(ABC):
         return self._repeat(what, attempt, once=False)
 
     def exclusive(self, what: str, attempt: Callable[[Any], T]) -> T:
-        """Run a request that takes effect once. A request without an answer is retried, so a refusal may be due to
-        this call's own success (``Answer.ambiguous``). Raises: Refusal; StorageError if certainly nothing has
-        changed; OutcomeUnknownError.
+        """Run a request that can succeed only once, such as an exclusive create. A request without an answer is
+        retried, so a refusal may be due to this call's own success (``Answer.ambiguous``). Raises: Refusal;
+        StorageError if certainly nothing has changed; OutcomeUnknownError.
         """
         return self._repeat(what, attempt, once=True)
 

@@ -8,10 +8,11 @@ client caches folders. A bucket's listing continues after the last key of the pr
 promise that each page is consistent.
 
 One scan is not enough. Two appends may happen while it runs, and the scan shows only the second. Then the listing
-has a gap, and the file before the gap would seem to end where the second append begins. Or a merge ends meanwhile,
-and the appends are deleted before the scan reaches them: the scan shows neither the segment nor the appends. A
-second scan, begun after the first, shows everything that was created before it began, including all files on which
-the names of the first scan depend. The two scans need not be equal, and with a busy producer they never are:
+has a gap, and the file before the gap would seem to end where the second append begins. Likewise, if a merge ends
+during the scan and its appends are deleted before the scan reaches them, the scan shows neither the segment nor
+the appends. A second scan, begun after the first, shows everything that was created before it began, including all
+files on which the names of the first scan depend. The two scans need not be equal, and with a busy producer they
+never are:
 
 - **Registers**, and all names that are not files of a log, must be equal in both scans. Such names are few and
   rarely created. Decisions depend on them: if they are equal, no epoch began and no log start moved between the
@@ -26,8 +27,8 @@ the names of the first scan depend. The two scans need not be equal, and with a 
   the new append's base offset. Appends of an epoch are created in the order of their offsets, so the new append
   fills a gap of the first scan. A new append after all files of the first scan is omitted, as if it were newer
   than the listing, because the second scan may have gaps there.
-- **A new high watermark** is taken, because it is true. If it is above all files of the first scan, it is
-  ``late``: the whole listed log is committed, and the log may continue after the listing.
+- **A new high watermark** is accepted, because a high watermark never overstates. If it is above all files of the
+  first scan, it is marked ``late``: the whole listed log is committed, and the log may continue after the listing.
 
 So a listing has every file that existed during both scans. Every record that existed when the listing began is in
 some listed file. A listing has no gap. The decisions based on a listing are therefore right:

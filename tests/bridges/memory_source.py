@@ -76,7 +76,7 @@ class MemorySource:
         self.logs = [MemoryLog() for _ in range(partitions)]
         self.groups: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
         self.groups_failed: StratalogError | list[tuple[str, StratalogError]] = []
-        """The error of listing the groups, or the errors of some groups."""
+        """The error from listing the groups, or the errors of some groups."""
         self.records_a_read = 3
         self.asked: list[list[int]] = []
         """The partitions of each read."""

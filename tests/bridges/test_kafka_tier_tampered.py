@@ -51,13 +51,13 @@ def test_a_segment_that_vanishes_is_named() -> None:
     [
         (IndexKind.OFFSET, lambda data: data[:-1], "not a multiple of 8"),
         (IndexKind.OFFSET, lambda data: data[::-1][: len(data) // 8 * 8], "offset index"),
-        (IndexKind.OFFSET, lambda data: data[8:] + data[:8], "do not ascend"),
+        (IndexKind.OFFSET, lambda data: data[8:] + data[:8], "not in ascending order"),
         (
             IndexKind.OFFSET,
             lambda data: data[:4] + data[12:16] + data[8:12] + data[20:24] + data[16:],
             "offset index",
         ),
-        (IndexKind.OFFSET, lambda data: b"\x7f" + data[1:], "leads out of the segment"),
+        (IndexKind.OFFSET, lambda data: b"\x7f" + data[1:], "points outside the segment"),
         (IndexKind.OFFSET, lambda data: data[:7] + bytes([data[7] + 1]) + data[8:16], "at byte"),
     ],
 )

@@ -363,9 +363,7 @@ def test_a_producer_is_refused_and_named_in_the_log_once_a_minute(
         for version in REQUESTS[ApiKey.PRODUCE]:
             client.ask(ApiKey.PRODUCE, version, **REQUESTED[ApiKey.PRODUCE])
         (line,) = logged()
-        assert line.startswith(
-            "127.0.0.1, client 'test' produces to t, and is refused: this endpoint is read only"
-        )
+        assert line.startswith("refused: client 'test' at 127.0.0.1 produces to t. This endpoint is read-only: ")
         assert "stratalog mirror" in line
         assert "stratalog produce" in line
         for transactional_id, code in ((None, 31), ("x", 53)):

@@ -213,7 +213,7 @@ def test_refused_writes(
     ("options", "message"),
     [
         ({"maxRowsPerTrigger": "1"}, "the option maxRowsPerTrigger applies only to streams"),
-        ({"startingOffsets": "latest"}, "a batch read with it is empty"),
+        ({"startingOffsets": "latest"}, "would make a batch read empty"),
         (
             {"startingOffsets": '{"0": 9, "1": 9}', "endingOffsets": '{"0": 9, "1": 8}'},
             "starts at 9, after its end at 8",

@@ -119,7 +119,7 @@ def test_to_table_is_refused_and_says_what_names_a_topic(
     query = records.writeStream.format("stratalog").option("cluster", str(folder / "cluster.toml"))
     query = query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
     try:
-        with pytest.raises(PySparkException, match="; toTable passes a folder of a table"):
+        with pytest.raises(PySparkException, match="; toTable passes the folder of a table"):
             query.toTable("rides_table").awaitTermination()
     finally:
         spark.sql("DROP TABLE IF EXISTS rides_table")

@@ -232,7 +232,7 @@ NOT_FOUND = "group 'nobody' does not exist"
         (
             lambda c: c.groups.reset_offsets("h", "t", shift_by=1),
             InvalidCallError,
-            "t-1: the group has no committed offset there",
+            "t-1: the group has no committed offset in this partition",
         ),
         (lambda c: c.groups.delete("nobody"), GroupIdNotFoundError, NOT_FOUND),
         (lambda c: c.groups.delete("g" * 256), InvalidGroupIdError, "256 characters"),

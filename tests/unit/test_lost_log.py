@@ -209,7 +209,7 @@ def test_a_remote_tier_that_does_not_answer_may_have_the_records(tmp_path: Path)
     away = tmp_path / "away"
     live.remote.rename(away)
     live.remote.write_text("no folder")
-    assert "it is unknown whether it has records" in the_failure(live.append(["too early"]))
+    assert "It is unknown whether the remote tier has records" in the_failure(live.append(["too early"]))
     live.remote.unlink()
     away.rename(live.remote)
     assert codes(live.driver().verify()) == {"LOG_LOST": 1}, "nothing was due to be tiered"

@@ -102,7 +102,7 @@ def test_a_register_of_an_epoch_that_nobody_committed_is_damage_that_heals(
         named = [
             failure
             for failure in live.cluster.verify().failures
-            if "stratalog did not write it" in failure.message
+            if "stratalog did not write this register" in failure.message
         ]
         assert len(named) == 1
     live.cluster.heal()

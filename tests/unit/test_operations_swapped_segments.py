@@ -13,7 +13,7 @@ from tests.unit.cluster_harness import LiveCluster
 
 KEYS = {"without a key": lambda: None, "with a key": lambda: "bm9ib2R5IGtub3dzIHRoaXMgc2VjcmV0IG9mIG1pbmU="}
 OTHERS = {"of another partition": ("t", 1), "of another topic": ("u", 0)}
-FROM_ELSEWHERE = "it was copied here from another place"
+FROM_ELSEWHERE = "the file was copied here from another place"
 
 
 @pytest.fixture(params=KEYS)

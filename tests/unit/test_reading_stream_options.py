@@ -195,10 +195,10 @@ def test_a_batch_read_is_from_earliest_to_latest_unless_it_says_otherwise() -> N
     [
         ({"maxRowsPerTrigger": "1"}, "the option maxRowsPerTrigger applies only to streams"),
         ({"GROUP": "g"}, "the option group applies only to streams"),
-        ({"startingOffsets": "latest"}, "startingOffsets says latest: a batch read with it is empty"),
-        ({"startingOffsets": '{"0": -1}'}, "startingOffsets says latest"),
-        ({"endingOffsets": "earliest"}, "endingOffsets says earliest"),
-        ({"endingOffsets": '{"0": -2}'}, "endingOffsets says earliest"),
+        ({"startingOffsets": "latest"}, "startingOffsets = latest would make a batch read empty"),
+        ({"startingOffsets": '{"0": -1}'}, "startingOffsets = latest"),
+        ({"endingOffsets": "earliest"}, "endingOffsets = earliest"),
+        ({"endingOffsets": '{"0": -2}'}, "endingOffsets = earliest"),
         ({"endingOffsets": "last"}, "the option endingOffsets is 'last': give earliest, latest"),
         (
             {"endingTimestamp": "2013-06-01"},

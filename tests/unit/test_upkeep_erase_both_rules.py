@@ -132,7 +132,9 @@ def test_an_erasure_waits_for_the_remote_part_of_a_compaction(
             live.cluster.compact("t")
     assert live.cluster.image.views("t")[0].compacted_to == live.log(1).local_start == 6
     report = live.erase(KEY)
-    assert "the last compaction is not yet done in its remote log: run `stratalog compact`" in str(report.failures)
+    assert "its remote log has not been through the last compaction yet: run `stratalog compact`" in str(
+        report.failures
+    )
     assert not live.cluster.image.views("t")[0].erasures
     live.cluster.compact("t").raise_for_failures()
     assert live.erase(KEY).whole

@@ -450,7 +450,9 @@ def test_files_of_another_table_in_the_folder_are_not_deleted(tmp_path: Path) ->
     theirs = {path for path in live.warehouse.rglob("*") if path.is_file() and path.suffix == ".parquet"}
     report = live.erase(KEY, certificate=tmp_path / "c")
     assert not report.whole
-    assert "it is of another table in this folder: if that table was dropped, remove it" in str(report.failures)
+    assert "it belongs to another table in this folder: if that table was dropped, remove the file" in str(
+        report.failures
+    )
     assert all(path.exists() for path in theirs)
     assert catalog.load_table("flights.other").scan().to_arrow().num_rows == 1
     assert live.listed() == KEPT

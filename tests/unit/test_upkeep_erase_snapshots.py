@@ -41,7 +41,7 @@ def test_what_a_refused_erasure_says_of_snapshots_erases_the_key(tmp_path: Path)
         put(OTHER, f"{number}")
         snapshot()
     with pytest.raises(
-        PolicyViolationError, match="append a tombstone for each key, and run `stratalog snapshot`"
+        PolicyViolationError, match="Append a tombstone for each key, and run `stratalog snapshot`"
     ):
         live.cluster.erase("s", [KEY])
     put(KEY, None)

@@ -1,7 +1,7 @@
 """Erase: permanently removes every record of given keys. All other records keep their offsets.
 
     1. refuse by name what cannot be erased everywhere (``plan``)
-    2. carry on with erasures that an earlier run has committed
+    2. continue erasures that an earlier run has committed
     3. tasks find the records of the keys in the log, also in the remote part; commits name their offsets; the
        remote log loses them first (``remote``); each leader rewrites the files that have them, and the ISR copies
        these. A member that is not reached leaves the ISR. In topics with snapshots, the log starts at a snapshot
@@ -94,8 +94,8 @@ def erase(
     then fail. ``reduce_large`` makes the snapshots that exceed a task's memory. Remaining bytes are failures,
     except those that the next run deletes after the delay.
 
-    Raises: see ``check_topics``: nothing was changed then; errors of reading and writing the metadata. Everything
-        else is a failure of its partition in the report.
+    Raises: see ``check_topics``; if it raises any of these, nothing was changed. Also errors of reading and
+        writing the metadata. Everything else is a failure of its partition in the report.
     """
     with execution.run("erase", dry_run=dry_run) as run:
         sends = Planned(storage)

@@ -59,7 +59,8 @@ class IcebergTwin:
         here = ErasedIceberg(self.name, None)
         if not due and self.error is None:
             why = (
-                "its older snapshots have statistics of erased records, and go with the history of the Delta table"
+                "its older snapshots have statistics of erased records, and are deleted together with the history "
+                "of the Delta table"
             )
             return ErasedTwin(here, (NotErased(self.where, why, waits=True),))
         try:
@@ -79,8 +80,8 @@ class IcebergTwin:
     def planned(self) -> str:
         """A note of a dry run."""
         return (
-            f"{self.topic.name}: the older snapshots of {self.where} are removed with their files, when the "
-            "history of the Delta table is"
+            f"{self.topic.name}: the older snapshots of {self.where} are removed, with their files, together with "
+            "the history of the Delta table"
         )
 
     @property

@@ -23,7 +23,7 @@ def look_at(
     the topics with snapshots, ``brokers`` the registered brokers.
     """
     if copies.error is not None:
-        why = f"it cannot be searched: {copies.error.code}: {copies.error}; then erase again"
+        why = f"it cannot be searched ({copies.error.code}: {copies.error}): fix this, then erase again"
         for part in parts.values():  # any partition may have a former replica there
             if all(one.where != f"broker {copies.broker}" for one in part.left):
                 part.left.append(NotErased(f"broker {copies.broker}", why))
@@ -31,7 +31,8 @@ def look_at(
     if copies.unfinished:
         why = (
             f"{copies.unfinished} unfinished files of writers have no name yet, and may have erased records: "
-            "erase again when their writers have ended; `stratalog vacuum` deletes dead ones after a day"
+            "erase again when their writers have ended; after a day, `stratalog vacuum` deletes unfinished files "
+            "of writers that died"
         )
         for part in parts.values():
             part.left.append(NotErased(f"broker {copies.broker}: unfinished files", why))

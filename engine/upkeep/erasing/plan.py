@@ -38,7 +38,7 @@ class WantedRecords:
 
     @property
     def any(self) -> bool:
-        """Whether records are named. If not, a run only carries on with what an earlier one has begun."""
+        """Whether records are named. If not, a run only continues the erasures that an earlier run has begun."""
         return self.keys is not None or self.where is not None
 
     def of_topic(self, schema: pa.Schema, what: str) -> RecordFinder | None:
@@ -92,10 +92,10 @@ def _refusals(
         )
     if config.snapshot_table:
         yield (
-            "it publishes its snapshots (remote.snapshot.table.enable), and that table changes by its log alone: "
-            "append a tombstone for each key, and run `stratalog snapshot`; a day and file.delete.delay.ms later "
-            "run `stratalog retain`, append something and run `stratalog snapshot`, `retain` and `vacuum` again. "
-            "Then no file has the keys"
+            "it publishes its snapshots (remote.snapshot.table.enable), and only appends to its log change that "
+            "table. Append a tombstone for each key, and run `stratalog snapshot`. A day and file.delete.delay.ms "
+            "later, run `stratalog retain`, append something, and run `stratalog snapshot`, `retain` and `vacuum` "
+            "again. Then no file has the keys"
         )
     if config.snapshots and (wanted.where is not None or wanted.before_us is not None):
         yield (
@@ -109,8 +109,9 @@ def _refusals(
         )
     if storage.remote is None and config.remote_log_delete_on_disable:
         yield (
-            "it may have been tiered (remote.log.delete.on.disable), and the cluster file has no [cluster] remote "
-            "in which to look for its objects: add it there; if it never was tiered, delete that config"
+            "it may have been tiered (remote.log.delete.on.disable), but the cluster file does not name the "
+            "remote tier ([cluster] remote) where its objects may be: add it there, or, if the topic was "
+            "never tiered, delete that config"
         )
     if storage.remote is not None:
         if not config.remote_storage_enable and (why := left_of_tiering(storage, storage.remote, topic)):

@@ -77,7 +77,9 @@ def clean_remotely(
     for outcome in ask_remote(erasing.storage, _CleaningTopic.clean, work):
         topic = outcome.item
         if isinstance(outcome, Failed):
-            why = f"it cannot be cleaned: {outcome.error.code}: {outcome.error}; erase again when it answers"
+            why = (
+                f"cleaning failed: {outcome.error.code}: {outcome.error}; erase again when the remote tier answers"
+            )
             topic.leave(topic.parts, NotErased(f"{_WHERE}: {topic.folder}", why))
         erasing.run.notes += topic.notes
         for partition, one in topic.cleaned.items():
@@ -91,12 +93,12 @@ def _unfinished(erasing: RemoteErasing, clock: Clock) -> list[NotErased]:
     assert remote is not None
     found = still_staged({_WHERE: remote}, clock)[_WHERE]
     if isinstance(found, StratalogError):
-        return [NotErased(_WHERE, f"it cannot be searched: {found.code}: {found}; then erase again")]
+        return [NotErased(_WHERE, f"it cannot be searched ({found.code}: {found}): fix this, then erase again")]
     if not found:
         return []
     why = (
         f"{len(found)} unfinished uploads have no name yet, and may have erased records: erase again when their "
-        "writers have ended; `stratalog vacuum` deletes dead ones after a day"
+        "writers have ended; after a day, `stratalog vacuum` deletes unfinished uploads of drivers that died"
     )
     return [NotErased(f"{_WHERE}: unfinished uploads", why)]
 
@@ -205,7 +207,10 @@ class _CleaningTopic:
         """Step 6, unless an object of an older version is left for readers."""
         where = f"{_WHERE}: {paths.join(self.folder, paths.DELTA_LOG)}"
         if any(one.left for one in self.cleaned.values()):
-            why = "its older versions have statistics of erased records, and go with the last of their objects"
+            why = (
+                "its older versions have statistics of erased records, and are deleted with the last of their "
+                "objects"
+            )
             for each in self.cleaned.values():
                 each.left.append(NotErased(where, why, waits=all(one.waits for one in each.left)))
             return

@@ -60,7 +60,8 @@ class RemoteCopy:
 def not_compacted_remotely(what: str) -> RetriableError:
     """The error for an erasure that must wait for the remote part of a compaction."""
     return RetriableError(
-        f"{what}: the last compaction is not yet done in its remote log: run `stratalog compact`, then erase again"
+        f"{what}: its remote log has not been through the last compaction yet: run `stratalog compact`, then "
+        "erase again"
     )
 
 
@@ -69,7 +70,7 @@ class EraseWork(PartitionWork):
     """One partition."""
 
     keys: RecordFinder | None
-    """The records to erase; None: only carry on with the erasures of the metadata."""
+    """The records to erase; None: only continue the erasures that the metadata lists."""
     options: ErasingOptions
     delay_ms: int
     clock: Clock
@@ -268,7 +269,7 @@ def clean(work: EraseWork, kind: type[Cleaning] | None = None) -> CleanedReplica
             cleaning.left.append(
                 NotErased(
                     f"broker {broker}",
-                    f"it cannot be cleaned: {error.code}: {error}; bring it back, then erase again",
+                    f"cleaning failed: {error.code}: {error}; bring the broker back, then erase again",
                 )
             )
     return CleanedReplicas(cleaning.deleted, cleaning.deleted_bytes, tuple(cleaning.left), made, names)

@@ -112,8 +112,8 @@ def verify_erased(
     """
     if certificate.cluster != storage.file.cluster_id:
         raise InvalidCallError(
-            f"the certificate is of cluster {certificate.cluster!r}, and this is {storage.file.cluster_id!r}: "
-            "open that cluster"
+            f"the certificate is for cluster {certificate.cluster!r}, but the open cluster is "
+            f"{storage.file.cluster_id!r}: open {certificate.cluster!r}"
         )
     expected = {
         TopicIdPartition(topic.topic_id, one.partition): (topic, one)
@@ -255,7 +255,8 @@ def _unknown_of(copies: Copies) -> list[str]:
 
 
 def _conditions(image: ClusterImage, certificate: Certificate, where: str | None) -> dict[str, WantedWhere]:
-    """The condition of each topic that has one, by topic id; of present topics alone, as their schemas are known.
+    """The condition of each topic that has one, by topic id. Only for topics that still exist, because their
+    schemas are known.
 
     Raises: InvalidCallError for a text that is not the condition of the certificate.
     """
@@ -265,8 +266,8 @@ def _conditions(image: ClusterImage, certificate: Certificate, where: str | None
     for topic in certificate.topics:
         if topic.where is None or topic.where.digest != where_digest(where, bytes.fromhex(certificate.salt)):
             raise InvalidCallError(
-                f"the certificate was not made for this condition on topic {topic.topic!r}: give the same text as "
-                "to `stratalog erase`"
+                f"the certificate was not made for this condition on topic {topic.topic!r}: give exactly the "
+                "condition that you gave to `stratalog erase`"
             )
         if topic.topic_id in image.topics:
             present = image.topics[topic.topic_id]

@@ -159,9 +159,8 @@ def _hole(each: Audited, holes: Iterable[Offsets], damaged: Iterable[int]) -> Lo
 def _uncompacted(each: Audited, copy: Copy, broker: int) -> str:
     return (
         f"{each.replicas}: {offsets(copy.held.start, copy.held.end)} on broker {broker} are repaired from "
-        f"{copy.held.name} on broker {copy.place}, which does not follow the last compaction, because no copy "
-        "that follows this compaction is good. So records of deleted keys may return: append tombstones for these "
-        "keys again"
+        f"{copy.held.name} on broker {copy.place}. This copy predates the last compaction, and no copy made after "
+        "it is good. So records of deleted keys may return: append tombstones for these keys again"
     )
 
 
@@ -206,8 +205,8 @@ class _CopySources(GoodFiles):
 
     def local_start(self, broker: int, damage: BadLocalStart, lost: Collection[int], in_place: bool) -> Repair:
         """Repair a local start register. Its content comes from the same register on another replica, or from the
-        footer of a file that ends at that offset. Otherwise a follower starts over at its leader's local start, if
-        that start is greater.
+        footer of a file that ends at that offset. If neither exists, a follower starts over at its leader's local
+        start, provided that this start is greater than the damaged one.
         Raises: CorruptionError with the remedy, if all three are impossible.
         """
         what = f"{self._view.topic}-{self._view.partition}: the local start register on broker {broker}"

@@ -142,7 +142,7 @@ class RemoteTables:
         return self.logs[key.topic_id].generation(key.partition)
 
     def unknown_rule(self, replicas: PartitionReplicas, log: RemoteLog) -> CorruptionError | None:
-        """An error if the remote log follows a rule that the current metadata lack."""
+        """An error if the remote log follows a rule that the current metadata lacks."""
         key = replicas.view.key
         segments = log.of_partition(key.partition)
         generation = max([log.generation(key.partition), *(segment.generation for segment in segments)])

@@ -295,8 +295,8 @@ def _commit(
 def _hint(one: _Chosen) -> str:
     if one.view.leader is None and one.candidate is None:
         return (
-            "; the partition has no leader: bring back a broker of its ISR, or elect --unclean and lose the "
-            "records that only the ISR had"
+            "; the partition has no leader: bring back a broker of its ISR, or run elect --unclean, which loses "
+            "the records that only the ISR had"
         )
     return ""
 
@@ -330,9 +330,9 @@ def _note(one: _Chosen, image: ClusterImage) -> str:
     of_it = "" if one.lost_at_least is not None else " (the number of lost records is unknown)"
     begin = ""
     if one.candidate is not None and one.candidate.start_over is not None:
-        begin = f"; its local log restarts at offset {one.candidate.start_over[0]}"
+        begin = f"The local log of broker {one.leader} restarts at offset {one.candidate.start_over[0]}. "
     return (
         f"{one.view}: unclean election of broker {one.leader} loses "
-        f"{' and '.join(lost) or 'the records that no replica has'}{of_it}; if the storage of these records "
-        f"comes back, verify --discarded lists the truncated records, and recover exports them{begin}"
+        f"{' and '.join(lost) or 'the records that no replica has'}{of_it}. {begin}If the storage of these "
+        "records comes back, verify --discarded lists the truncated records, and recover exports them"
     )

@@ -1,12 +1,12 @@
 """Before replicas are removed, reads all bytes of the files that will replace the files of these replicas.
 
-without new replicas   immediately: one member of the ISR that stays, and the snapshot, if any, that replaces the
-                       records below the member's local start
-with new replicas      immediately: the leader's snapshot. Then, directly before the commit that adds the last new
-                       replica to the ISR and removes others, one replica that joins or stays: its bytes were
-                       checked when they were copied, but this may have been long ago
-of tiered topics       at both times, also the remote segments with records that no other replica has locally,
-                       because a new replica may begin where the remote log ends
+without new replicas   immediately reads one member of the ISR that stays, and the snapshot, if any, that replaces
+                       the records below the member's local start
+with new replicas      reads the leader's snapshot immediately. Directly before the commit that adds the last new
+                       replica to the ISR and removes others, also reads one replica that joins or stays, because
+                       its bytes may have been checked long ago
+of tiered topics       at both times, also reads the remote segments with records that no other replica has
+                       locally, because a new replica may begin where the remote log ends
 """
 
 from __future__ import annotations

@@ -169,8 +169,8 @@ def snapshot(
 
 
 def _is_settled(state: _State) -> bool:
-    """Whether every replica that needs a snapshot has one that replaces the whole log. Then time alone makes no
-    snapshot due.
+    """Whether every replica that needs a snapshot has one that replaces the whole log. If so, no snapshot becomes
+    due merely because time passes.
     """
     planned, spread, cleaned = state.planned, state.spread, state.cleaned
     return (

@@ -224,9 +224,8 @@ class _TierRun:
 
     def _plan(self) -> None:
         """Step 3. If offsets seem to be missing, or belong to another history, the table is read again, and the
-        plan uses all segments of the partition. One reason is another driver that has tiered records, which the
-        leader then deleted, after the table was read. The other is an earlier unclean election that lost tiered
-        records.
+        plan uses all segments of the partition. Another driver may have tiered records after the table was read,
+        and the leader then deleted them. Or an earlier unclean election lost tiered records.
         """
         self._plan_once(self.parts)
         gaps = [part for part in self.parts if isinstance(part.error, CorruptionError) and not part.excused]

@@ -1,8 +1,8 @@
 """Finds damage in the replicas and remote logs of partitions.
 
 1. tasks, one per partition: list all replicas, and check names, sizes, contiguity and footers (``structure``,
-   ``registers``, ``snapshots``). Then compare them with the remote tables, which are read after the leaders were
-   listed (``remote``). If many partitions of a topic are checked, one walk through the topic's folder on each
+   ``registers``, ``snapshots``). Compare the replicas with the remote tables, which are read after the leaders
+   were listed (``remote``). If many partitions of a topic are checked, one walk through the topic's folder on each
    broker lists them all; a partition with findings is listed again, replica by replica
 2. check partitions with uncertain findings again: two successive checks must agree
 3. with ``deep``, tasks, one per group of files: check every byte against its checksums (``content``)
