@@ -23,9 +23,13 @@ The snapshots that count
     deleted.
 
 The order of steps
-    1. The keys are searched in the latest snapshot of the leader, and in its log. Without any, nothing is made.
+    1. The keys are searched in the latest snapshot of the leader, and in its log. Without any, nothing is made. If
+       that snapshot is damaged or missing, the leader first gets a copy from another replica. Without a snapshot
+       that replaces all records before the leader's log, the erasure fails, and nothing is made.
     2. A snapshot is made, as ``stratalog snapshot`` makes it, up to the last batch before the last stable
-       offset.
+       offset. It is never a first snapshot that lacks records (``SnapshotWork.complete``), because the erasure
+       would replace the snapshot that has them. If it ends below a record that step 1 has found, as on a leader
+       that has lost its high watermark, the run begins again.
     3. The partition epoch is raised. That gives the erasure its generation.
     4. The leader writes that snapshot again, under this generation, without the keys and their tombstones.
        Every member of the ISR, and every replica being added, copies it, and verifies every byte. A member that
@@ -41,6 +45,18 @@ A crash
     Before step 5, the log and its snapshots are unchanged, and still have the keys. The next run needs the keys,
     and begins again. The snapshot of step 4 is litter, which the next change of the partition abandons.
     After step 5, the next run needs no keys: the metadata has the bound.
+
+A slow job
+    A snapshot job that has read the keys must not name its snapshot when the erasure is complete. It opens its
+    writer before it reads, so an erasure meanwhile finds an unfinished file, and reports it as not erased. Before
+    the job names the snapshot, and before each piece that a follower fetches, the leader is listed. A generation
+    that is greater than the next one of the job's view proves that a run has done step 3 since
+    (``proves_change``). The job then begins again under the present view. A second read of the metadata would be
+    no closer to the name, and the tasks that make snapshots have no access to the metadata.
+
+    The next generation itself proves nothing. The run may have ended before step 5, and its litter would stop all
+    jobs. So a job with a view from between steps 3 and 5 is found by its unfinished file only. The exception of E2
+    applies to it: a single PUT in flight.
 
 Replicas
     Elections after step 5 choose members of the ISR, which have the current snapshot. An election that may lose
@@ -66,6 +82,13 @@ from __future__ import annotations
 def next_generation(partition_epoch: int) -> int:
     """The generation of an erasure that is committed as the next change of a partition with this epoch."""
     return partition_epoch + 1
+
+
+def proves_change(generation: int, partition_epoch: int) -> bool:
+    """Whether a snapshot of this generation proves that the partition has changed since it had this epoch: a run
+    has numbered an erasure since.
+    """
+    return generation > next_generation(partition_epoch)
 
 
 def is_abandoned(generation: int, partition_epoch: int) -> bool:

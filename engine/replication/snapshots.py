@@ -16,16 +16,17 @@ from stratalog.engine.replication.leader import check_not_fenced
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.errors import (
     CorruptSegmentError,
+    InvalidUpdateVersionError,
     StratalogError,
     UnknownLeaderEpochError,
     UnknownTopicOrPartitionError,
 )
-from stratalog.partitions.listing import DataFile, ReplicaLog
+from stratalog.partitions.listing import DataFile, Listing, ReplicaLog
 from stratalog.partitions.paths import CheckpointName, ChunkName, DataName, base_name, name_in, parse_name
 from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.segment import read_segment
 from stratalog.partitions.store import StoredObject
-from stratalog.snapshots.erasure import is_abandoned
+from stratalog.snapshots.erasure import is_abandoned, proves_change
 from stratalog.snapshots.fetch import RESPONSE_MAX_BYTES, FetchedSnapshot, Source, fetch_snapshot
 from stratalog.snapshots.reader import Snapshot, Usable, latest_usable, stage_snapshot
 from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId
@@ -90,6 +91,25 @@ def repair_snapshot(replicas: PartitionReplicas, replica: Replica, log: ReplicaL
 
     Raises: StorageError kinds for the replica itself; unreadable sources are skipped.
     """
+    best = better_snapshot(replicas, replica, log)
+    if best is None:
+        return None
+    source, snapshot = best
+    name = replica.path(snapshot.snapshot_id.name)
+    staged = stage_snapshot(source.store, snapshot, replica.store, name)
+    try:
+        if any(held == snapshot.snapshot_id.name for held, _ in log.listing.checkpoints):
+            replica.store.delete([name])
+        staged.commit()
+    finally:
+        staged.abort()
+    return snapshot.snapshot_id
+
+
+def better_snapshot(
+    replicas: PartitionReplicas, replica: Replica, log: ReplicaLog
+) -> tuple[Replica, Snapshot] | None:
+    """The snapshot that ``repair_snapshot`` copies, and the replica that has it."""
     own = usable_snapshot(replica, log).snapshot
     greatest = EMPTY if own is None else own.snapshot_id
     best: tuple[Replica, Snapshot] | None = None
@@ -105,18 +125,7 @@ def repair_snapshot(replicas: PartitionReplicas, replica: Replica, log: ReplicaL
             if log.lineage.epoch_at(found.snapshot_id.end_offset - 1) == found.snapshot_id.epoch:
                 greatest = found.snapshot_id
                 best = other, found
-    if best is None:
-        return None
-    source, snapshot = best
-    name = replica.path(greatest.name)
-    staged = stage_snapshot(source.store, snapshot, replica.store, name)
-    try:
-        if any(held == greatest.name for held, _ in log.listing.checkpoints):
-            replica.store.delete([name])
-        staged.commit()
-    finally:
-        staged.abort()
-    return greatest
+    return best
 
 
 def uncompressed_bytes(replica: Replica, stored: StoredObject) -> int:
@@ -144,6 +153,20 @@ def outdated_files(replica: Replica, log: ReplicaLog, view: PartitionView) -> li
         if name.generation < view.generation or is_abandoned(name.generation, view.partition_epoch):
             found.append(stored)
     return found
+
+
+def check_not_erased_since(leader: Replica, listing: Listing, view: PartitionView) -> None:
+    """Raises: InvalidUpdateVersionError if a snapshot of the leader proves that a run has numbered an erasure
+    since the view. The snapshots of the view may then have its keys (``stratalog.snapshots.erasure``).
+    """
+    for stored in listing.other_snapshots:
+        name = parse_name(name_in(leader.folder, stored.name))
+        assert isinstance(name, CheckpointName | ChunkName)
+        if proves_change(name.generation, view.partition_epoch):
+            raise InvalidUpdateVersionError(
+                f"{leader} has a snapshot of erasure {name.generation}, which began after this view (partition "
+                f"epoch {view.partition_epoch}): read the metadata again"
+            )
 
 
 def repair_if_damaged(replicas: PartitionReplicas, replica: Replica, log: ReplicaLog) -> tuple[ReplicaLog, Usable]:
@@ -177,7 +200,8 @@ def fetch_latest(replicas: PartitionReplicas, follower: Replica) -> FetchedSnaps
     """Copy the leader's latest verified snapshot to the follower; returns None when the leader has none. A leader
     whose own snapshot is damaged first gets a copy from another replica.
 
-    Raises: FencedLeaderEpochError when the view is stale, UnknownLeaderEpochError when the leader's folder is
+    Raises: FencedLeaderEpochError when the view is stale; InvalidUpdateVersionError when a run has numbered an
+        erasure since the view; UnknownLeaderEpochError when the leader's folder is
         behind the view, UnknownTopicOrPartitionError when the folder is gone; CorruptionError kinds;
         RetriableError kinds. After an error, the fetched chunks are kept, and the next call continues from them.
     """
@@ -189,12 +213,14 @@ def fetch_latest(replicas: PartitionReplicas, follower: Replica) -> FetchedSnaps
         if listing.joined_epoch == 0:
             raise UnknownTopicOrPartitionError(f"{leader} has never led, or its folder is gone")
         check_not_fenced(leader, listing, replicas.epoch)
+        check_not_erased_since(leader, listing, replicas.view)
         if listing.joined_epoch < replicas.epoch:
             raise UnknownLeaderEpochError(f"{leader} does not know leader epoch {replicas.epoch} yet: try again")
 
     def discover() -> Source | None:
         log = leader.log()
         check_not_fenced(leader, log.listing, replicas.epoch)
+        check_not_erased_since(leader, log.listing, replicas.view)
         with errors_of(leader):
             _, usable = repair_if_damaged(replicas, leader, log)
         if usable.snapshot is None:

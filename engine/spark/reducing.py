@@ -57,6 +57,7 @@ from stratalog.partitions.segment import read_batches
 from stratalog.partitions.segment_footer import check_tail
 from stratalog.snapshots.reader import Snapshot
 from stratalog.snapshots.snapshot_id import SnapshotId
+from stratalog.snapshots.writer import SnapshotWriter
 
 _ROWS_AT_ONCE = 2048
 _PLACE = "__place"
@@ -109,9 +110,16 @@ def make_large_snapshot(
     if planned.wait is not None:
         return planned, None
     source = _source(work, log, earlier, planned.next.end_offset)
-    keys = _keys(spark, source, by_tasks=has_provider(storage, [leader.store]))
     given = aborted_as(RetriableError, f"no snapshot of {work} was made: run the operation again")
-    with given, errors_of(leader), read_errors([leader.store]):
+    # The writer is opened before any record is read, so that an erasure meanwhile finds it. If a task writes the
+    # file, it opens its own writer, and this one only marks the work.
+    with (
+        given,
+        errors_of(leader),
+        open_writer(work, leader, log, planned.next) as writer,
+        read_errors([leader.store]),
+    ):
+        keys = _keys(spark, source, by_tasks=has_provider(storage, [leader.store]))
         if earlier is not None and not work.by_hand:
             refused = reason_not_to(work, planned, earlier, _changed(keys))
             if refused is not None:
@@ -120,7 +128,7 @@ def make_large_snapshot(
         places = _places(keys)
         if execution.driver_only:
             fetched = _Places(iter(places.toArrow().to_batches()))
-            records, new = _write_all(fetched, source, planned.next, horizon_us)
+            records, new = _write_all(fetched, source, writer, planned.next, horizon_us)
         else:
             records, new = _write(places, source, planned.next, horizon_us)
     return planned, PartitionSnapshot(planned.next, records, new, 1000 * (work.clock.monotonic_s() - began_s))
@@ -210,14 +218,14 @@ def _write(places: DataFrame, source: _Source, snapshot_id: SnapshotId, horizon_
     @in_worker
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
-            outcome: object = _write_all(_Places(batches), source, snapshot_id, horizon_us)
+            outcome: object = _write_by_task(_Places(batches), source, snapshot_id, horizon_us)
         except StratalogError as error:
             outcome = error
         yield result(outcome)
 
     given = results(places.mapInArrow(task, RESULT).toArrow())
     if not given:  # Spark runs no task without rows
-        return _write_all(_Places(iter(())), source, snapshot_id, horizon_us)
+        return _write_by_task(_Places(iter(())), source, snapshot_id, horizon_us)
     match given[0]:
         case StratalogError() as error:
             raise error
@@ -226,18 +234,25 @@ def _write(places: DataFrame, source: _Source, snapshot_id: SnapshotId, horizon_
     raise AssertionError("a task returned neither a result nor an error")
 
 
-def _write_all(places: _Places, source: _Source, snapshot_id: SnapshotId, horizon_us: int) -> tuple[int, bool]:
-    work, leader, records = source.work, source.work.replicas.leader, 0
+def _write_by_task(places: _Places, source: _Source, snapshot_id: SnapshotId, horizon_us: int) -> tuple[int, bool]:
+    leader = source.work.replicas.leader
+    with errors_of(leader), open_writer(source.work, leader, source.log, snapshot_id) as writer:
+        return _write_all(places, source, writer, snapshot_id, horizon_us)
+
+
+def _write_all(
+    places: _Places, source: _Source, writer: SnapshotWriter, snapshot_id: SnapshotId, horizon_us: int
+) -> tuple[int, bool]:
+    work, records = source.work, 0
     schema = latest_by_key.record_schema(work.schema)
-    with errors_of(leader), open_writer(work, leader, source.log, snapshot_id) as writer:
-        for first, batch in source.batches():
-            latest = batch.take(pa.array(places.below(first + batch.num_rows) - first))
-            latest = fitted(latest, schema, str(work))
-            kept = without_tombstones(pa.Table.from_batches([latest]), horizon_us)
-            for rows in kept.to_batches():
-                writer.write(rows)
-            records += kept.num_rows
-        return records, freeze(work, writer, snapshot_id)
+    for first, batch in source.batches():
+        latest = batch.take(pa.array(places.below(first + batch.num_rows) - first))
+        latest = fitted(latest, schema, str(work))
+        kept = without_tombstones(pa.Table.from_batches([latest]), horizon_us)
+        for rows in kept.to_batches():
+            writer.write(rows)
+        records += kept.num_rows
+    return records, freeze(work, writer, snapshot_id)
 
 
 class _Places:

@@ -20,7 +20,6 @@ from stratalog.engine.upkeep.erasing.report import ErasureReport
 from stratalog.engine.upkeep.snapshots import snapshot as snapshotting
 from stratalog.partitions.errors import (
     FencedLeaderEpochError,
-    LogGapError,
     OffsetOutOfRangeError,
     PolicyViolationError,
     StratalogError,
@@ -434,34 +433,6 @@ def test_a_late_merge_across_the_bound_keeps_no_key(live: Erasable, monkeypatch:
     assert live.store(leader).create(path, merged)
     live.erase()
     assert live.erase(KEY).whole
-    live.check_erased()
-
-
-def test_a_leader_without_its_snapshot_folds_no_erased_records(
-    live: Erasable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its log still begins before the bound, as after a crash between the commit and the next step."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(erasing, "erase_partition", stop)
-        with suppress(KeyboardInterrupt):
-            live.erase(KEY)
-    lost = {}
-    for broker in (1, 2, 3):
-        name = next(name for name in live.log(broker).listing.checkpoints)
-        lost[broker] = live.store(broker).read(name[1].name)
-        live.store(broker).delete([name[1].name])
-    report = live.cluster.snapshot("t", by_hand=True, check=False)
-    assert [failure.code for failure in report.failures] == [LogGapError.code]
-    assert all(not live.log(broker).listing.checkpoints for broker in (1, 2, 3))
-    follower = live.followers()[0]
-    assert live.store(follower).create(live.replica(follower).path(name[0]), lost[follower])
-    live.take()
-    assert live.state(live.leader()) == STATE
-    assert live.erase().whole
     live.check_erased()
 
 

@@ -167,6 +167,12 @@ class _Erasing:
         for work, planned in self.each(plan_partition, self._parts):
             part = self._parts[work.replicas.view.key]
             part.plan(planned)
+            if planned.large and self._reduce_large is needs_spark:
+                assert work.snapshots is not None
+                try:
+                    self._reduce_large(work.snapshots)
+                except StratalogError as error:
+                    self.fail(work.replicas.view.key, error)
             if part.view.topic_id in self._remote.tables:
                 puts, gets = 3 * planned.remote_files + _TABLE_COMMITS, 2 * planned.remote_files
                 sends.send(self._storage.remote, puts=puts, gets=gets)

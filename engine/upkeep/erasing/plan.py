@@ -144,13 +144,15 @@ def work_of(
 def _snapshot_work(
     storage: Storage, clock: Clock, image: ClusterImage, view: PartitionView, config: TopicConfig
 ) -> SnapshotWork:
-    """The work on the snapshot that an erasure needs, with all stable records."""
+    """The work on the snapshot that an erasure needs, with all stable records. It is never a first one that lacks
+    records: the erasure would replace the snapshot that has them."""
     topic = image.topics[view.topic_id]
     return SnapshotWork(
         replicas=storage.replicas(view),
         schema=schema_of(topic.key_schema, topic.value_schema),
         policy=config.snapshotting,
         by_hand=True,
+        complete=True,
         delete_retention_ms=config.delete_retention_ms,
         lag_time_max_ms=config.metadata_start_offset_lag_time_max_ms,
         delete_delay_ms=config.file_delete_delay_ms,

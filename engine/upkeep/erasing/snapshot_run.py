@@ -104,7 +104,7 @@ class SnapshotErasing:
     def _attempt(self, keys: Sequence[TopicIdPartition]) -> dict[TopicIdPartition, StratalogError]:
         """Returns the partitions to try again, with the reasons."""
         again: dict[TopicIdPartition, StratalogError] = {}
-        holding: list[TopicIdPartition] = []
+        holding: dict[TopicIdPartition, int] = {}
         for work, found in self.run.each(find_keys, keys):
             key = work.replicas.view.key
             if found.before is not None:
@@ -112,8 +112,13 @@ class SnapshotErasing:
             else:
                 self._take(self.parts[key], found)
                 if found.records:
-                    holding.append(key)
+                    holding[key] = found.last_end
         sources = self._snapshots(holding, again)
+        for key in [key for key, one in sources.items() if one.end_offset < holding[key]]:
+            again[key] = SourceChangedError(
+                f"{self.parts[key]}: its latest snapshot ends at offset {sources.pop(key).end_offset}, but its "
+                f"log has the keys up to offset {holding[key]}: run `stratalog replicate`, then erase again"
+            )
         wanted = {key: _request(self.parts[key].view, one.end_offset) for key, one in sources.items()}
         numbered = self._submit(NumberSnapshotErasures, wanted.values(), again)
         self.run.refresh()

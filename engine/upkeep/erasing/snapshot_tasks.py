@@ -20,6 +20,7 @@ from stratalog.engine.replication.erasing_snapshots import (
 )
 from stratalog.engine.replication.leader import leader_log, look_at_leader
 from stratalog.engine.replication.snapshots import (
+    better_snapshot,
     checkpoints_of,
     latest_snapshot,
     outdated_files,
@@ -37,10 +38,11 @@ from stratalog.engine.upkeep.erasing.tasks import (
     erased_file,
     offsets_of,
 )
+from stratalog.engine.upkeep.snapshots.partition import needed_from, plan_and_repair, plan_of
 from stratalog.partitions.agreed_time import agreed_ms
 from stratalog.partitions.amounts import span_text
 from stratalog.partitions.erasure import to_erase
-from stratalog.partitions.errors import RetriableError, SourceChangedError, StratalogError
+from stratalog.partitions.errors import LogGapError, RetriableError, SourceChangedError, StratalogError
 from stratalog.partitions.growth import fitted
 from stratalog.partitions.listing import DataFile, ReplicaLog
 from stratalog.partitions.paths import CheckpointName, ChunkName, DataName, base_name, parse_name
@@ -83,20 +85,58 @@ class FoundKeys:
     """The files of the log below it."""
     bytes: int = 0
     """The size of these, and of the latest snapshot."""
+    last_end: int = 0
+    """The end of the last of these files that has a record of the keys; 0 if none has."""
+    large: bool = False
+    """See ``SnapshotPlan``."""
     before: RetriableError | None = None
     """A member of the ISR has not carried out an earlier erasure: this comes first, and nothing was searched."""
 
 
 def find_keys(work: EraseWork) -> FoundKeys:
-    """Search the keys on the leader. Raises: errors of listing and reading the leader."""
+    """Search the keys on the leader. Raises: LogGapError if no snapshot replaces the records that its log lacks;
+    errors of listing and reading the leader.
+    """
     return while_it_changes(lambda: _find(work))
+
+
+@dataclass(frozen=True, slots=True)
+class _Searched:
+    """The leader's log, and the latest snapshot of it."""
+
+    log: ReplicaLog
+    latest: Snapshot | None
+    holder: Replica
+    """The replica with that snapshot."""
+    large: bool
+
+
+def _searched(work: EraseWork) -> _Searched:
+    """If the leader's snapshot is damaged or missing, a run first repairs it from another replica; a dry run uses
+    the snapshot that a run would copy.
+
+    Raises: LogGapError if no snapshot replaces the records that the log lacks; see ``plan_and_repair``.
+    """
+    replicas, leader, snapshots = work.replicas, work.replicas.leader, work.snapshots
+    assert snapshots is not None
+    if not work.dry_run:
+        log, planned, latest = plan_and_repair(snapshots)
+        return _Searched(with_known_watermark(replicas, log), latest, leader, planned.large)
+    log = look_at_leader(replicas)
+    try:
+        planned, latest = plan_of(snapshots, leader, log)
+    except LogGapError:
+        better = better_snapshot(replicas, leader, log)
+        if better is None or better[1].snapshot_id.end_offset < needed_from(snapshots, log):
+            raise
+        return _Searched(log, better[1], better[0], large=False)
+    return _Searched(log, latest, leader, planned.large)
 
 
 def _find(work: EraseWork) -> FoundKeys:
     replicas, keys = work.replicas, work.keys
     assert keys is not None
     leader = replicas.leader
-    log = with_known_watermark(replicas, look_at_leader(replicas) if work.dry_run else leader_log(replicas))
     if not work.dry_run and (behind := not_erased(replicas)):
         return FoundKeys(
             before=RetriableError(
@@ -104,21 +144,23 @@ def _find(work: EraseWork) -> FoundKeys:
                 "`stratalog replicate`, then erase again"
             )
         )
+    found = _searched(work)
+    log, latest = found.log, found.latest
     with errors_of(leader):
         stable = transactions_of(log, leader.footer).last_stable_offset
-        records = above = files = size = 0
-        latest = latest_snapshot(leader, log)
+        records = above = files = size = last_end = 0
         if latest is not None:
             size += latest.size_bytes
             one = snapshot_file(latest.snapshot_id.name, latest.stored)
-            records += sum(1 for _ in keys.offsets_in(leader.store, one, 0, latest.records + 2))
+            records += sum(1 for _ in keys.offsets_in(found.holder.store, one, 0, latest.records + 2))
         for link in log.chain:
             count = sum(1 for _ in keys.offsets_in(leader.store, link.file, link.start, link.end))
             if link.end > stable:
                 above += count
                 continue
             records, files, size = records + count, files + 1, size + link.file.object.size_bytes
-    return FoundKeys(records, above, stable, files, size)
+            last_end = link.end if count else last_end
+    return FoundKeys(records, above, stable, files, size, last_end, found.large)
 
 
 # ------------------------------------------------------------------------------------- writing
@@ -335,6 +377,7 @@ def plan_below(work: EraseWork) -> PlannedErasing:
         looked_to=found.looked_to,
         not_erased=tuple(one for one in cleaned.not_erased if not one.waits),
         records=found.records,
+        large=found.large and found.records > 0,
     )
 
 

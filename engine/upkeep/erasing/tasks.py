@@ -407,6 +407,8 @@ class PlannedErasing:
     """Files and brokers that the run cannot erase, as far as this is known before it."""
     records: int | None = None
     """See ``ErasingPartition.records``."""
+    large: bool = False
+    """Whether only Spark can make the snapshot that the run needs."""
 
 
 def plan_partition(work: EraseWork) -> PlannedErasing:

@@ -19,6 +19,7 @@ from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.replication.leader import leader_log, look_at_leader
 from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.replication.snapshots import (
+    check_not_erased_since,
     checkpoints_of,
     newest_id,
     repair_snapshot,
@@ -62,6 +63,9 @@ class SnapshotWork(PartitionWork):
     published: bool
     """Whether the partition's snapshots are also in a table in the remote tier (``publish``)."""
     clock: Clock
+    complete: bool = False
+    """Whether the snapshot must replace every record before its end. If not, the first one by hand may lack some
+    (``plan_of``)."""
     protected: bool = False
     """Whether the log keeps the records that its snapshots replace (``protect.until.ms``)."""
 
@@ -124,14 +128,14 @@ def _make_once(work: SnapshotWork) -> tuple[SnapshotPlan, PartitionSnapshot | No
     log, planned, earlier = plan_and_repair(work)
     if planned.wait is not None or planned.large:
         return planned, None
-    with errors_of(leader):
+    # The writer is opened before any record is read, so that an erasure meanwhile finds it.
+    with errors_of(leader), open_writer(work, leader, log, planned.next) as writer:
         content = _content(work, leader, log, earlier, planned.next.end_offset)
         refused = reason_not_to(work, planned, earlier, content.changed)
         if refused is not None:
             return refused, None
-        with open_writer(work, leader, log, planned.next) as writer:
-            records = content.write(writer)
-            new = freeze(work, writer, planned.next)
+        records = content.write(writer)
+        new = freeze(work, writer, planned.next)
     return planned, PartitionSnapshot(planned.next, records, new, 1000 * (work.clock.monotonic_s() - began_s))
 
 
@@ -144,7 +148,7 @@ def plan_and_repair(work: SnapshotWork) -> tuple[ReplicaLog, SnapshotPlan, Snaps
     leader = work.replicas.leader
     log = leader_log(work.replicas)
     damaged: tuple[str, ...] = ()
-    if _needed_from(work, log) > 0 and newest_id(log) is None:
+    if needed_from(work, log) > 0 and newest_id(log) is None:
         repair_snapshot(work.replicas, leader, log)
         log = leader_log(work.replicas)
     try:
@@ -195,13 +199,14 @@ def open_writer(work: SnapshotWork, leader: Replica, log: ReplicaLog, snapshot_i
 
 
 def freeze(work: SnapshotWork, writer: SnapshotWriter, snapshot_id: SnapshotId) -> bool:
-    """List the leader once more, because the records that were read must still be the leader's history; then give
-    the snapshot its name. Returns whether this call named it.
+    """List the leader once more, because the records that were read must still be the leader's history, and no run
+    may have begun to erase them; then give the snapshot its name. Returns whether this call named it.
 
-    Raises: FencedLeaderEpochError, SourceChangedError.
+    Raises: FencedLeaderEpochError, InvalidUpdateVersionError, SourceChangedError.
     """
     leader = work.replicas.leader
     log = look_at_leader(work.replicas)
+    check_not_erased_since(leader, log.listing, work.replicas.view)
     if log.lineage.epoch_at(snapshot_id.end_offset - 1) != snapshot_id.epoch or (
         log.high_watermark < snapshot_id.end_offset
     ):
@@ -240,8 +245,8 @@ def plan_of(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Snaps
     earlier = usable.snapshot
     latest = EMPTY if earlier is None else earlier.snapshot_id
     # The first snapshot, if made by hand, may lack records that retention deleted before the policy was set.
-    first = work.by_hand and not checkpoints_of(log) and leader.topic not in FORMATS
-    needed = _needed_from(work, log)
+    first = work.by_hand and not work.complete and not checkpoints_of(log) and leader.topic not in FORMATS
+    needed = needed_from(work, log)
     first = first and needed == log.local_start
     if latest.end_offset < needed and not first:
         raise LogGapError(
@@ -277,7 +282,7 @@ def plan_of(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Snaps
     return replace(planned, wait=wait, large=large), earlier
 
 
-def _needed_from(work: SnapshotWork, log: ReplicaLog) -> int:
+def needed_from(work: SnapshotWork, log: ReplicaLog) -> int:
     """The offset at which the latest snapshot must end, or later. After an erasure, that is the log start: a log
     that still begins before it has erased records (``stratalog.snapshots.erasure``).
     """

@@ -21,6 +21,7 @@ from stratalog.partitions.agreed_time import agreed_ms
 from stratalog.partitions.errors import (
     CorruptSegmentError,
     FencedLeaderEpochError,
+    InvalidUpdateVersionError,
     StratalogError,
     UnknownLeaderEpochError,
 )
@@ -31,8 +32,8 @@ from stratalog.snapshots.reader import read_snapshot
 from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId
 from stratalog.snapshots.start_offset import FrozenSnapshot, leader_start_offset, to_delete
 
-LEADER_CHANGED = (FencedLeaderEpochError, UnknownLeaderEpochError)
-"""The errors of a fetch if the leader is not the one that the follower assumes."""
+LEADER_CHANGED = (FencedLeaderEpochError, UnknownLeaderEpochError, InvalidUpdateVersionError)
+"""The errors of a fetch if the leader, or the erasure that its snapshots follow, is not the one of the view."""
 
 
 @dataclass(frozen=True, slots=True)
