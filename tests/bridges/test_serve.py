@@ -221,9 +221,9 @@ def test_producers_are_refused_in_words(tmp_path: Path, caplog: pytest.LogCaptur
             exact.init_transactions(TIMEOUT_S)
         assert error.value.args[0].code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     found = [one.getMessage() for one in caplog.records if one.name == "stratalog.serve"]
-    assert [line.split("client ")[1].split(",")[0] for line in found] == [
-        "'rdkafka' produces to t",
-        "'exact' starts to produce",
+    assert [line.partition(". ")[0] for line in found] == [
+        "refused: client 'rdkafka' at 127.0.0.1 produces to t",
+        "refused: client 'exact' at 127.0.0.1 starts to produce",
     ]
 
 

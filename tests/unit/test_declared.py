@@ -75,7 +75,7 @@ def test_ddl_for_people_declares_the_same_type_again(data_type: pa.DataType) -> 
         ("DECIMAL(x)", "'x' is not a number"),
         ("a INT -- really", "'-- really' is not part of a type"),
         ("a INT COMMENT 'a\\'b'", "is not part of a type"),
-        ("a INT COMMENT b", "a comment must be a string"),
+        ("a INT COMMENT b", "a comment must be in single quotes"),
         ("b-c INT", "'-c INT' is not part of a type"),
         ("a INT, A INT", "twice"),
         ("STRUCT<>", "'>' is not the name of a field"),

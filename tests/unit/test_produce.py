@@ -173,7 +173,7 @@ def test_the_caller_may_give_the_partition(live: LiveCluster) -> None:
         ("abc", {}, "a str is not a list of rows"),
         ({"value": "a"}, {}, "a dict is not a list of rows"),
         (["a"], {"partition": 4}, "row 0: partition 4: the topic has partitions 0 to 3"),
-        ([{"value": "a", "p": None}], {"partition": "p"}, "a row's 'p' is null"),
+        ([{"value": "a", "p": None}], {"partition": "p"}, "a row has null in column 'p'"),
         ([{"value": "a", "t": "now"}], {"timestamp": "t"}, "row 0: column 't' is declared timestamp"),
         (pa.table({"v": ["a"]}), {}, "column 'value' is not in the frame, which has"),
         (pa.table({"value": [1]}), {}, "column 'value' is int64, but is declared as binary: cast it"),

@@ -142,7 +142,7 @@ def test_the_sinks_options(given: dict[str, str], message: str) -> None:
 
 
 def test_the_folder_of_a_table_is_no_topic() -> None:
-    with pytest.raises(InvalidCallError, match=r'start\("topic"\); toTable passes a folder'):
+    with pytest.raises(InvalidCallError, match=r'start\("topic"\); toTable passes the folder'):
         sink_options({"cluster": "c", "topic": "t", "path": "file:/warehouse/trips"})
 
 

@@ -201,7 +201,7 @@ def test_a_hostile_file_in_the_log_of_a_table_is_named_and_not_opened(
     )
     with pytest.raises(CorruptionError, match=file.name) as raised:
         table.load()
-    assert "restore the file" in str(raised.value)
+    assert "restore it from a copy" in str(raised.value)
     file.unlink()
 
 
