@@ -38,8 +38,10 @@ The order of steps
        step 3. From then on no snapshot and no record from before the erasure is used.
     6. The local log start of each replica moves to the bound. A file that a late merge has made across the
        bound is rewritten, as in other topics.
-    7. The files before the bound, and all outdated snapshots, are deleted after ``file.delete.delay.ms``.
-    8. The offsets are forgotten when every replica was cleaned. The generation stays.
+    7. The files before the bound, and all outdated snapshots, are deleted after ``file.delete.delay.ms``. A
+       current snapshot with the keys is deleted that long after the first later one without them.
+    8. The offsets are forgotten when every replica was cleaned. The generation stays. Until then, the topic cannot
+       stop having snapshots.
 
 A crash
     Before step 5, the log and its snapshots are unchanged, and still have the keys. The next run needs the keys,

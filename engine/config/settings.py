@@ -153,6 +153,20 @@ def check_iceberg_kept(before: TopicConfig, after: TopicConfig, what: str, *, un
     )
 
 
+def check_snapshots_kept(before: TopicConfig, after: TopicConfig, what: str, *, unfinished: bool) -> None:
+    """Check new configs of a topic whose erasure may be ``unfinished``. A topic with snapshots must keep them,
+    because the rest of its erasure deletes old snapshots.
+
+    Raises: InvalidConfigError.
+    """
+    if unfinished and before.snapshots and not after.snapshots:
+        raise InvalidConfigError(
+            f"{what}: cleanup.policy cannot change from {SNAPSHOT} to {after.cleanup_policy}, because an erasure "
+            "of the topic's records is not finished, and old snapshots may still contain erased values: run "
+            "`stratalog erase` until the erasure is finished"
+        )
+
+
 def configs_in_force(topic: Mapping[str, str], cluster: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
     """Yield each topic key, its value as text, and the source of the value: ``topic``, ``cluster`` or
     ``default``."""

@@ -14,6 +14,7 @@ from stratalog.engine.config.settings import (
     check_iceberg_kept,
     check_partitioner,
     check_removed,
+    check_snapshots_kept,
     cluster_config,
     find_config,
     topic_config,
@@ -378,6 +379,7 @@ class AlterConfigs:
                     check_key(key_schema, before_and_after[1].cleanup_policy, whose)
                 check_removed(*before_and_after, whose, compacted=compacted, erased=erased)
                 check_iceberg_kept(*before_and_after, whose, unfinished=unfinished)
+                check_snapshots_kept(*before_and_after, whose, unfinished=unfinished)
                 if not internal:  # the engine has its own way of partitioning the records of internal topics
                     check_partitioner(*before_and_after, whose)
         else:
@@ -390,7 +392,9 @@ class AlterConfigs:
             topic_id = image.topic(self.topic).topic_id
             compacted, erased = topic_id in image.rules, topic_id in image.erasures
             check_removed(before, config, what, compacted=compacted, erased=erased)
-            check_iceberg_kept(before, config, what, unfinished=_erases(image, topic_id))
+            unfinished = _erases(image, topic_id)
+            check_iceberg_kept(before, config, what, unfinished=unfinished)
+            check_snapshots_kept(before, config, what, unfinished=unfinished)
         records = tuple(
             ConfigRecord(
                 resource=ConfigResource.CLUSTER if self.topic is None else ConfigResource.TOPIC,

@@ -84,11 +84,7 @@ def erase_below_snapshot(replicas: PartitionReplicas, options: ErasingOptions, c
     leader_log(replicas)
     with errors_of(leader), writes_of(leader):
         if start_at_snapshot(replicas, leader) is None:
-            raise LogGapError(
-                f"{leader}: no readable replica has an intact snapshot that follows the last erasure and ends at "
-                f"offset {replicas.view.log_start_offset} or later: bring back a replica that has one",
-                broker_id=leader.broker_id,
-            )
+            raise _no_snapshot(replicas, leader)
         log = with_known_watermark(replicas, leader_log(replicas))
         erased = erase_from(leader, log, transactions_of(log, leader.footer), erasures, options)
     missed = replicate(replicas, copies)
@@ -100,8 +96,17 @@ def erase_below_snapshot(replicas: PartitionReplicas, options: ErasingOptions, c
             with errors_of(replica):
                 if start_at_snapshot(replicas, replica) is None:
                     fetch_latest(replicas, replica)
-                    start_at_snapshot(replicas, replica)
+                    if start_at_snapshot(replicas, replica) is None:
+                        raise _no_snapshot(replicas, replica)
             erase_rest(replicas, member, options)
         except StratalogError as error:
             missed[member] = error
     return ErasedOn(erased, missed)
+
+
+def _no_snapshot(replicas: PartitionReplicas, replica: Replica) -> LogGapError:
+    return LogGapError(
+        f"{replica}: no readable replica has an intact snapshot that follows the last erasure and ends at "
+        f"offset {replicas.view.log_start_offset} or later: bring back a replica that has one",
+        broker_id=replica.broker_id,
+    )

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stratalog.engine.metadata.dump import dump, load
+from stratalog.engine.metadata.erasure_commands import ErasedEverywhere, ForgetErasures
 from stratalog.engine.metadata.partition_commands import AdvanceLogStart, Altered, LogStart, PartitionAnswer
 from stratalog.engine.metadata.protection import check_protected
 from stratalog.engine.metadata.snapshot_erasure_commands import (
@@ -114,6 +115,10 @@ def test_a_topic_keeps_its_snapshots_after_an_erasure_and_gets_none_later() -> N
     metadata = with_snapshots()
     add(metadata, number(metadata))
     metadata.do(AlterConfigs("t", {"retention.ms": "1000"}))
+    with pytest.raises(InvalidConfigError, match="an erasure of the topic's records is not finished"):
+        metadata.do(AlterConfigs("t", {"cleanup.policy": "delete"}))
+    view = metadata.image.view(*KEY)
+    metadata.do(ForgetErasures((ErasedEverywhere(*KEY, view.generation, view.partition_epoch),)))
     metadata.do(AlterConfigs("t", {"cleanup.policy": "delete"}))
     with pytest.raises(InvalidConfigError, match="records were erased from this topic"):
         metadata.do(AlterConfigs("t", {"cleanup.policy": "snapshot"}))

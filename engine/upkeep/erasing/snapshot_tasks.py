@@ -4,7 +4,7 @@ the keys, write the snapshot without them, delete the files that had them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -322,15 +322,18 @@ class _CleaningSnapshots(Cleaning):
         work, view = self._work, self._work.replicas.view
         log = replica.log(fresh=True)
         now_ms = agreed_ms(work.clock, replica.store)
-        since_ms = min((one.modified_ms for _, one in log.listing.checkpoints), default=0)
         found = outdated_files(replica, log, view)
-        for name, stored in log.listing.checkpoints if latest is not None else ():
-            assert latest is not None
-            if name == latest.snapshot_id.name:
-                if self._is_old(replica, latest):
-                    why = "no replica has a later snapshot without the keys: run `stratalog snapshot`, then erase"
-                    self.left.append(NotErased(f"broker {broker}: {stored.name}", f"{why} again"))
-            elif self._has_keys(replica, name, stored):
+        clean: list[tuple[SnapshotId, int]] = []  # current snapshots without the keys, with their times
+        for name, stored in log.listing.checkpoints:
+            if not self._has_keys(replica, name, stored):
+                clean.append((SnapshotId.of(name), stored.modified_ms))
+            elif latest is not None and name == latest.snapshot_id.name:
+                why = (
+                    "it has the keys, but the search did not find them in the leader's snapshot or log: erase "
+                    "again; if the file stays, run `stratalog snapshot`, then erase again"
+                )
+                self.left.append(NotErased(f"broker {broker}: {stored.name}", why))
+            else:
                 found.append(stored)
         found += [
             stored
@@ -340,7 +343,7 @@ class _CleaningSnapshots(Cleaning):
         ]
         doomed: list[StoredObject] = []
         for stored in found:
-            due_ms = max(since_ms, stored.modified_ms) + work.delay_ms
+            due_ms = max(_replaced_ms(stored, clean), stored.modified_ms) + work.delay_ms
             if work.now or work.delay_ms == 0 or (now_ms is not None and due_ms <= now_ms):
                 doomed.append(stored)
                 continue
@@ -354,6 +357,16 @@ class _CleaningSnapshots(Cleaning):
                 replica.store.delete([stored.name for stored in doomed])
         self.deleted += len(doomed)
         self.deleted_bytes += sum(stored.size_bytes for stored in doomed)
+
+
+def _replaced_ms(stored: StoredObject, clean: Sequence[tuple[SnapshotId, int]]) -> int:
+    """The time at which the first snapshot without the keys replaced a snapshot, or a piece of one. Every snapshot
+    in ``clean`` replaces those of another generation. 0: none has replaced it.
+    """
+    name = parse_name(base_name(stored.name))
+    assert isinstance(name, CheckpointName | ChunkName)
+    own = SnapshotId.of(name.checkpoint if isinstance(name, ChunkName) else name)
+    return min((ms for one, ms in clean if one.generation != own.generation or own <= one), default=0)
 
 
 def plan_below(work: EraseWork) -> PlannedErasing:
@@ -382,10 +395,11 @@ def plan_below(work: EraseWork) -> PlannedErasing:
 
 
 def snapshot_left(
-    store: Store, stored: StoredObject, generation: int, keys: RecordFinder | None, looked_to: int
+    store: Store, stored: StoredObject, generation: int, keys: RecordFinder | None, looked_to: int | None
 ) -> str | None:
     """The reason why a snapshot, or a piece of one, may still have a record of the keys; None if it has none.
-    ``generation`` is that of the last erasure, and ``looked_to`` the offset up to which the keys were searched.
+    ``generation`` is that of the last erasure. A current snapshot that ends after ``looked_to``, the offset up to
+    which the keys were searched, may have records of the keys. None: no snapshot may.
 
     Raises: errors of reading the file.
     """
@@ -393,7 +407,9 @@ def snapshot_left(
     assert isinstance(name, CheckpointName | ChunkName)
     if name.generation < generation:
         return "it does not follow the erasure"
-    if keys is None or (name.generation == generation and name.end_offset > looked_to):
+    if keys is None:
+        return None
+    if looked_to is not None and name.generation == generation and name.end_offset > looked_to:
         return None
     if isinstance(name, ChunkName):
         return "it is a piece of a snapshot that is being copied, or was"
