@@ -47,7 +47,7 @@ def bounds_of(truth: dict[str, Any], partition: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 @pytest.mark.filterwarnings("ignore:left out")
-def test_every_record_that_consumers_got_is_read_and_none_beside(folder: str) -> None:
+def test_exactly_the_records_that_consumers_got_are_read(folder: str) -> None:
     data, seen = Tier(folder), 0
     for name in data.topics():
         if "." in name:  # an earlier moment of a topic

@@ -142,7 +142,7 @@ def test_partitions_that_the_source_has_added_are_read_there(live: LiveCluster) 
         (6, None, []),
     ],
 )
-def test_a_range_may_lie_on_either_side_or_across(
+def test_a_range_may_be_on_either_side_or_across(
     live: LiveCluster, start: Bound, end: Bound, found: list[int]
 ) -> None:
     source = MemorySource()

@@ -122,7 +122,7 @@ def test_nobody_else_appends_until_it_is_ended(tmp_path: Path) -> None:
     assert [(f.item, f.code) for f in report.failures] == [("t", "TOPIC_ALREADY_EXISTS")]
 
 
-def test_a_mirror_that_stands_beside_another_one_makes_no_second_copy(tmp_path: Path) -> None:
+def test_a_mirror_next_to_another_one_makes_no_second_copy(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some()
     other = live.driver()
     calls = iter(range(100))
@@ -216,7 +216,7 @@ def test_epochs_that_left_the_source_with_their_records_are_not_asked_for(tmp_pa
     assert mirrored(live, source).rows[0]["log_end"] == 15
 
 
-def test_a_partition_without_a_leader_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_partition_without_a_leader_is_named_and_the_others_continue(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some()
     source.logs[0].has_leader = False
     report = with_ports(mirror, ports_of(live.cluster))(source, ["t"], ALL)

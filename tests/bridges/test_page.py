@@ -110,7 +110,7 @@ def test_a_topic_that_is_not_tiered_is_hot(live: LiveCluster) -> None:
 
 
 @pytest.mark.slow
-def test_replicas_brokers_and_groups_are_told(live: LiveCluster) -> None:
+def test_replicas_brokers_and_groups_are_reported(live: LiveCluster) -> None:
     content = content_of(live.cluster.report())
     row = partition(content, "t")
     replicas = [dict(zip(content["replica_columns"], one, strict=True)) for one in row["replicas"]]

@@ -226,7 +226,9 @@ def test_an_address_that_is_no_question_is_refused(query: str, status: int, code
     assert code is None or code_of(answer) == InvalidCallError.code
 
 
-def test_errors_of_a_look_are_answers_and_those_of_ours_are_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+def test_stratalog_errors_of_a_look_are_answers_and_bugs_are_logged_but_not_shown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     for error, status in ((BusyError("b"), 503), (StoreTimeoutError("s"), 502), (InvalidCallError("i"), 400)):
         assert answers(error=error).answer(PageRequest("/records", headers=HERE)).status == status
     with caplog.at_level(logging.ERROR, "stratalog.page"):

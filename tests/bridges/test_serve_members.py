@@ -251,7 +251,7 @@ _OTHER_ORDER = {
     ],
 )
 @pytest.mark.slow
-def test_who_makes_a_stable_group_rebalance_by_joining_again(
+def test_which_member_makes_a_stable_group_rebalance_by_joining_again(
     leads: bool, fields: dict[str, Any], rebalances: bool, members_of: Callable[[int], list[Joining]]
 ) -> None:
     leader, (other,) = together(*members_of(2))
@@ -274,7 +274,7 @@ def test_who_makes_a_stable_group_rebalance_by_joining_again(
 
 
 @pytest.mark.slow
-def test_members_that_lost_the_answer_of_their_join_are_told_it_again(
+def test_members_that_lost_the_answer_to_their_join_get_it_again(
     members_of: Callable[[int], list[Joining]],
 ) -> None:
     some = members_of(2)

@@ -148,7 +148,7 @@ def test_the_farthest_timestamps_come_here_and_go_back(
 
 
 @pytest.mark.parametrize("new", [False, True], ids=["kept", "new"])
-def test_exports_are_killed_and_one_stands_still_and_each_record_is_there_once(
+def test_exports_are_killed_and_one_stalls_and_each_record_is_there_once(
     new: bool, clients: KafkaClients, cluster: Cluster, prefix: str, tmp_path: Path
 ) -> None:
     """kill -9 at some moment of a run, repeatedly; and a zombie that was paused meanwhile continues."""

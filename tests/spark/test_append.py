@@ -193,7 +193,7 @@ def test_columns_that_are_missing_or_of_another_type_are_named(
             cluster.append("undeclared", good)
 
 
-def test_dataframes_of_before_a_schema_grew_are_appended_beside_newer_ones(
+def test_dataframes_from_before_a_schema_grew_are_appended_next_to_newer_ones(
     cluster: Cluster, spark: SparkSession, folder: Path
 ) -> None:
     """Only added fields may be absent: a missing field that was always declared is an error."""

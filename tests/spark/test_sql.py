@@ -105,7 +105,7 @@ def test_no_column_of_a_system_view_needs_quotes(cluster: Cluster, spark: SparkS
 
 
 @pytest.mark.delta
-def test_topics_have_names_beside_delta_s_catalog(cluster: Cluster, spark: SparkSession) -> None:
+def test_topics_have_names_next_to_delta_s_catalog(cluster: Cluster, spark: SparkSession) -> None:
     """In the session of ``spark_session``, with Parquet's pruning; the views do not advance by themselves."""
     assert spark.conf.get(OWN_CATALOG) == "org.apache.spark.sql.delta.catalog.DeltaCatalog"
     cluster.topics.create("bike-rides", partitions=1, replication_factor=2, value="n INT")

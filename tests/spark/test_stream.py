@@ -36,7 +36,7 @@ def test_a_stream_has_the_columns_and_the_rows_of_a_read(
 
 
 @pytest.mark.connect
-def test_available_now_ends_and_the_next_run_goes_on(
+def test_available_now_ends_and_the_next_run_continues(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
     """In batches of a limited number of rows, with new records only."""
@@ -175,7 +175,7 @@ def test_lost_records_end_the_query_unless_they_may_be_lost(
     ],
     ids=["option", "column", "topic", "cluster"],
 )
-def test_what_is_wrong_with_the_options_is_said_before_the_stream_starts(
+def test_an_error_in_the_options_is_reported_before_the_stream_starts(
     spark: SparkSession, folder: Path, topic: str, options: dict[str, str], message: str
 ) -> None:
     """The error comes when the stream is loaded; with Spark Connect, which asks its server late, when its columns

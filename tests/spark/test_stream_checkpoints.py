@@ -100,7 +100,7 @@ class Copy:
 @pytest.mark.long("starts several queries, one after another")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("way", ["writer", "sink"])
-def test_a_checkpoint_that_was_put_back_loses_nothing_and_says_so(
+def test_a_checkpoint_that_was_restored_loses_nothing_and_says_so(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path, way: str
 ) -> None:
     """By as many batches as are compared, and by more."""

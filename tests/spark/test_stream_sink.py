@@ -72,7 +72,7 @@ def run(records: DataFrame, sink: str, checkpoint: Path, **options: str) -> Stre
     return to_its_end(records.writeStream.format(sink).options(**options), checkpoint)
 
 
-def test_a_task_is_told_its_batch_and_has_all_rows_of_its_partition(
+def test_a_task_gets_its_batch_and_all_rows_of_its_partition(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
     """Spark documents neither the local properties, nor that a task's number is that of its partition: this test

@@ -187,7 +187,7 @@ def outcome(result: Report | Exception, *argv: str) -> int:
         ["--cluster", "other.toml", "list", "--cluster", "mine.toml", "--json"],
     ],
 )
-def test_what_every_job_takes_may_stand_before_a_subcommand_or_after_it(argv: list[str]) -> None:
+def test_the_options_of_every_job_may_come_before_a_subcommand_or_after_it(argv: list[str]) -> None:
     given = topics.parser().parse_args(argv)
     assert (given.cluster, given.json) == ("mine.toml", True)
 
@@ -221,7 +221,7 @@ def test_an_error_is_one_line_with_its_code(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == "ERROR UNKNOWN_SERVER_ERROR: first\\nsecond\n"
 
 
-def test_with_json_failures_are_told_on_standard_error_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_with_json_failures_are_reported_on_standard_error_too(capsys: pytest.CaptureFixture[str]) -> None:
     outcome(HALF, "--json")
     text = capsys.readouterr()
     assert text.err == "FAILED t-0: LOG_GAP: offsets are missing\n"
@@ -275,7 +275,7 @@ def test_the_status_is_the_same_when_nobody_reads_the_report(
         assert outcome(result) == outcome(result, "--json") == status
 
 
-def test_a_job_that_prints_as_it_goes_ends_when_nobody_reads_on(tmp_path: Path) -> None:
+def test_a_job_that_prints_as_it_goes_ends_when_its_reader_stops(tmp_path: Path) -> None:
     def body(job: run.Job) -> Report:
         job.show(DONE)
         raise AssertionError("it goes on")
@@ -388,7 +388,7 @@ def test_without_a_terminal_there_is_no_progress(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == ""
 
 
-def test_on_a_terminal_partitions_and_bytes_are_told(
+def test_on_a_terminal_partitions_and_bytes_are_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("rich")
@@ -406,7 +406,7 @@ def test_on_a_terminal_partitions_and_bytes_are_told(
 
 
 @pytest.mark.parametrize("ended", [KeyboardInterrupt(), StratalogError("disk full"), DONE], ids=repr)
-def test_the_terminal_is_given_back_before_anything_is_said(
+def test_the_terminal_is_restored_before_anything_is_printed(
     ended: BaseException | Report, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("rich")

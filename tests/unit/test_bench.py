@@ -54,7 +54,7 @@ def test_what_is_no_size_is_named(text: str) -> None:
 @pytest.mark.parametrize(
     ("size", "text"), [(0, "0 B"), (999, "999 B"), (64_000, "64 kB"), (47_700_000, "47.7 MB"), (1.53e9, "1.53 GB")]
 )
-def test_sizes_are_told_in_three_digits(size: float, text: str) -> None:
+def test_sizes_are_reported_in_three_digits(size: float, text: str) -> None:
     assert size_text(size) == text
 
 
@@ -124,7 +124,7 @@ def test_speed_is_a_part_of_the_peers() -> None:
     assert line.cells == ("replicate, 1.5 GB", "2.00 s, 750 MB/s", "1.50 s, 1000 MB/s", "0.75", ">= 0.8", "below")
 
 
-def test_of_several_turns_the_median_is_told_with_the_range_and_ratios_are_of_each_turn() -> None:
+def test_the_median_of_several_turns_is_reported_with_the_range_and_ratios_are_of_each_turn() -> None:
     """A slow turn of both sides changes no ratio; a slow one of ours does."""
     ours, peer = Spread([1.0, 4.0, 2.0]), Spread([2.0, 8.0, 2.0])
     assert f"{ours:.1f} s" == "2.0 (1.0 to 4.0) s"
@@ -231,7 +231,7 @@ def test_snapshots_are_measured_at_any_size(tmp_path: Path) -> None:
     assert codec_s > 0
 
 
-def test_a_shape_is_the_time_for_a_partition_beside_that_at_the_size_before() -> None:
+def test_a_shape_compares_the_time_for_a_partition_with_the_size_before() -> None:
     def taken(seconds: float) -> checkpointing.Taken:
         return checkpointing.Taken(seconds, 200_000_000, 1000)
 

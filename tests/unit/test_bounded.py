@@ -139,7 +139,7 @@ LIMIT = 1 << 30
 
 
 @pytest.mark.slow
-def test_files_of_gigabytes_under_names_of_ours_take_no_memory(tmp_path: Path) -> None:
+def test_files_of_gigabytes_under_our_names_take_no_memory(tmp_path: Path) -> None:
     """A sparse file for each kind that is read whole, in a process of one gigabyte."""
     (tmp_path / "a").mkdir()
     for name in ("broker.json", "a/0000000001.epoch", "a/0000000001.claim"):

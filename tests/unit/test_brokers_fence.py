@@ -131,7 +131,7 @@ def test_an_unknown_broker_is_refused_and_nothing_is_changed(shared: LiveCluster
 # ------------------------------------------------------------------------------- the last member
 
 
-def test_who_is_the_last_to_lead_is_fenced_only_by_force(live: LiveCluster) -> None:
+def test_the_last_possible_leader_is_fenced_only_by_force(live: LiveCluster) -> None:
     """The error names the partitions, and a plan shows them."""
     live.topic("alone", copies=1, partitions=3)
     partition = led_by(live, 2, "alone")
@@ -252,7 +252,7 @@ def test_without_trust_a_moved_root_leaves_every_isr(disks: LiveCluster) -> None
 
 
 @pytest.mark.parametrize("formatted", [True, False])
-def test_a_root_that_was_formatted_anew_or_not_at_all_is_no_copy(live: LiveCluster, formatted: bool) -> None:
+def test_a_root_that_was_reformatted_or_never_formatted_is_no_copy(live: LiveCluster, formatted: bool) -> None:
     live.wipe(2)
     if formatted:
         format_root(live.store(2), "c", 2, live.new_id)

@@ -62,7 +62,7 @@ def test_a_copy_of_many_files_lists_nobody_again() -> None:
         assert SYNC.counted(1, files)[LIST] == SYNC.expected(RUN)[LIST] + BROKERS
 
 
-def test_a_driver_that_goes_on_opens_no_file_of_an_idle_partition_again(tmp_path: Path) -> None:
+def test_a_driver_that_continues_opens_no_file_of_an_idle_partition_again(tmp_path: Path) -> None:
     made = CountedCluster(tmp_path)
     IDLE.prepare(made, 1, 1)
     driver = made.driver()

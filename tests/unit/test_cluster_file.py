@@ -60,7 +60,7 @@ def test_a_cluster_file_says_who_is_where(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("false", False)])
-def test_a_server_may_be_said_to_complete_uploads_exclusively(tmp_path: Path, text: str, value: bool) -> None:
+def test_a_server_may_be_declared_to_complete_uploads_exclusively(tmp_path: Path, text: str, value: bool) -> None:
     file = load_cluster_file(write(tmp_path, GOOD + f"exclusive_multipart = {text}\n"))
     assert file.remote_storage.exclusive_multipart is value
 
@@ -171,7 +171,7 @@ def test_a_secret_is_refused_and_not_shown(tmp_path: Path, line: str) -> None:
 
 
 @pytest.mark.parametrize("folder", ["data", "data/inside", "link/inside"])
-def test_whoever_would_import_from_storage_is_told_so_before_anything_is_imported(
+def test_an_import_from_storage_is_refused_before_anything_is_imported(
     tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A root may contain any files of its writers, ``pandas.py`` too; Spark's workers import from the working
@@ -218,7 +218,7 @@ def test_a_remote_tier_inside_a_broker_is_refused(tmp_path: Path) -> None:
     refuse(tmp_path, GOOD.replace("s3://lake/flights/", "one/remote"), "broker 1 and the remote tier share")
 
 
-def test_names_that_only_begin_alike_are_apart(tmp_path: Path) -> None:
+def test_names_with_only_a_common_beginning_are_distinguished(tmp_path: Path) -> None:
     load_cluster_file(write(tmp_path, GOOD.replace("s3://bucket/two", "one-more")))
 
 

@@ -85,7 +85,7 @@ def life(cluster: Cluster, again: Cluster) -> None:
     again.verify(deep=True).raise_for_failures()
 
 
-def test_a_file_in_a_bucket_with_roots_beside_it_and_a_named_provider(
+def test_a_file_in_a_bucket_with_roots_next_to_it_and_a_named_provider(
     nobody: S3Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = put_file(

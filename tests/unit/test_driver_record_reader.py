@@ -55,7 +55,7 @@ def test_a_flipped_byte_of_a_page_is_found(tmp_path: Path) -> None:
         read_row_group(piece.store, damaged, 0)
 
 
-def test_a_file_that_is_gone_is_told_from_a_damaged_one(tmp_path: Path) -> None:
+def test_a_file_that_is_gone_is_distinguished_from_a_damaged_one(tmp_path: Path) -> None:
     one = OnePartition(stores=[LocalStore(str(tmp_path))])
     one.append(["a"])
     piece = piece_of(one)

@@ -55,7 +55,7 @@ def test_a_cluster_of_another_day_holds_what_it_held(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_cluster_of_another_day_goes_on(tmp_path: Path) -> None:
+def test_a_cluster_from_an_earlier_day_continues(tmp_path: Path) -> None:
     """It is verified unchanged, appended to, replicated, merged, tiered, retained; a producer's sequence is
     remembered; a transaction ends."""
     world = moved_here(tmp_path, PLAIN)

@@ -72,7 +72,7 @@ def test_wide_and_json_have_every_replica(live: LiveCluster, capsys: pytest.Capt
 
 
 @pytest.mark.slow
-def test_a_replica_that_does_not_answer_or_lags_is_told_in_words(
+def test_a_replica_that_does_not_answer_or_lags_is_described_in_words(
     live: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     follower = live.followers("t", 0)[0]

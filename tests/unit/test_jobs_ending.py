@@ -98,7 +98,7 @@ def test_it_ends_out_of_its_pause(started: Start, how: signal.Signals) -> None:
 @pytest.mark.parametrize(("how", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.parametrize("every", [(), ("--every", "60s")], ids=["once", "every"])
 @pytest.mark.slow
-def test_it_ends_at_once_when_it_is_told_twice_or_runs_once(
+def test_it_ends_at_once_on_the_second_signal_or_after_one_run(
     started: Start, how: signal.Signals, status: int, every: tuple[str, ...]
 ) -> None:
     process = started(60, *every)

@@ -143,7 +143,7 @@ def test_times_beyond_the_calendar_and_text_that_is_none_are_shown_as_they_are(
     assert [one["headers"][0]["key"] for one in (first, second)] == [{"base64": "/w=="}, "h"]
 
 
-def test_it_goes_on_where_a_group_has_come_to(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_continues_where_a_group_stopped(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
     live.cluster.groups.commit("g", {("t", 0): 11})
     with live.unchanged():
@@ -206,7 +206,7 @@ def test_committed_records_only(live: LiveCluster, capsys: pytest.CaptureFixture
     assert "'serializable' (choose from 'read_uncommitted', 'read_committed')" in capsys.readouterr().err
 
 
-def test_nobody_who_reads_on_is_no_error(shared: LiveCluster, tmp_path: Path) -> None:
+def test_a_reader_that_stops_reading_is_no_error(shared: LiveCluster, tmp_path: Path) -> None:
     with nobody_reads(tmp_path):
         assert run(shared) == run(shared, "--json") == 0
 

@@ -198,7 +198,7 @@ def test_imports_in_functions_and_for_types_are_judged() -> None:
     assert floor("stratalog.engine.admin.topics") < floor(found[0]) < floor(found[1])
 
 
-def test_every_folder_of_the_engine_is_a_floor_and_nothing_lies_loose() -> None:
+def test_every_folder_of_the_engine_is_a_floor_and_no_module_is_outside() -> None:
     inside = [module.relative_to("engine") for module in MODULES if module.parts[0] == "engine"]
     folders = {".".join(module.parent.parts) for module in inside if len(module.parts) > 1}
     assert folders == {*FLOORS, "upkeep"}

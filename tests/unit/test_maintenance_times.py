@@ -105,12 +105,12 @@ MANY = failed(1, *((f"t-{n}", "X") for n in range(101)))
         (MANY, ran(9), None),
     ],
 )
-def test_a_run_says_nothing_of_what_it_was_not_for(known: Trouble, run: Ran, after: Trouble | None) -> None:
+def test_a_run_changes_only_the_trouble_of_its_own_topics(known: Trouble, run: Ran, after: Trouble | None) -> None:
     found = Times(failing={"tier": known} if known.is_there else {}).ran(run).failing
     assert found == ({} if after is None else {"tier": after})
 
 
-def test_more_than_is_told_may_be_of_any_partition() -> None:
+def test_more_than_is_shown_may_be_of_any_partition() -> None:
     assert Times(failing={"tier": MANY}).has_failed("tier", {"u-7"})
     assert not Times(failing={"tier": failed(1, ("t-0", "X"))}).has_failed("tier", {"u-7"})
 
@@ -174,7 +174,7 @@ def test_a_step_that_failed_by_damage_fails_no_more_once_the_damage_is_seen_gone
     assert bool(after.failing) == stays
 
 
-def test_failures_that_are_not_told_are_not_taken_for_mended() -> None:
+def test_failures_that_are_not_reported_are_not_taken_for_repaired() -> None:
     many = failed(1, *[("t-0", MISSING)] * 101)
     assert many.without_damage_of({"t-0"}) == many
 

@@ -128,7 +128,7 @@ def test_a_fenced_last_member_that_is_replaced_is_lost_like_any_other() -> None:
     assert (metadata.t.isr, metadata.t.lost) == ((), ((1, an_id(1), "a", an_id(1)),))
 
 
-def test_who_was_not_the_last_member_does_not_come_back_into_the_isr() -> None:
+def test_a_broker_that_was_not_the_last_member_does_not_rejoin_the_isr() -> None:
     metadata = Metadata()
     metadata.propose([1, 2])
     metadata.register(1, incarnation=1)

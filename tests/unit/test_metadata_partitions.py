@@ -263,7 +263,7 @@ def test_log_starts_only_grow() -> None:
     assert metadata.t.log_start_offset == 10
 
 
-def test_of_two_log_starts_in_a_batch_the_greater_counts() -> None:
+def test_the_greater_of_two_log_starts_in_a_batch_counts() -> None:
     metadata = Metadata()
     answers = metadata.do(AdvanceLogStart((LogStart(an_id(99), 0, 9), LogStart(an_id(99), 0, 3))))
     assert answers == (Altered(an_id(99), 0, 1),) * 2

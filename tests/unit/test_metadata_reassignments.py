@@ -27,7 +27,7 @@ def with_spares() -> Metadata:
 # ----------------------------------------------------------------------- begin and complete
 
 
-def test_newcomers_join_beside_the_original_replicas() -> None:
+def test_newcomers_join_next_to_the_original_replicas() -> None:
     metadata = with_spares()
     offset = metadata.image.next_offset
     assert metadata.reassign(4, 2, 5) == Altered(an_id(99), 0, 1)
@@ -67,7 +67,7 @@ def test_a_leader_that_stays_leads_on_in_its_epoch() -> None:
     assert (metadata.t.leader, metadata.t.leader_epoch) == (1, 1)
 
 
-def test_who_is_being_added_and_stays_is_added_on() -> None:
+def test_a_replica_that_is_being_added_and_stays_is_still_being_added() -> None:
     metadata = with_spares()
     metadata.propose([1, 2])
     metadata.reassign(1, 3, 4)
@@ -177,7 +177,7 @@ def test_force_changes_nothing_where_somebody_is_in_sync() -> None:
     assert (metadata.t.replicas, metadata.t.joining) == ((1, 2, 3, 4), (4,))
 
 
-def test_whoever_was_removed_by_force_does_not_come_back() -> None:
+def test_a_replica_that_was_removed_by_force_does_not_come_back() -> None:
     """Its next folder there is another one, and empty."""
     metadata = with_spares()
     metadata.propose([1])

@@ -63,7 +63,7 @@ def create(store: Any) -> None:
     obstore.put(store, "name", b"data", mode="create", use_multipart=False)
 
 
-def test_a_conflict_is_told_as_a_taken_name(server: ScriptedServer) -> None:
+def test_a_conflict_is_reported_as_a_taken_name(server: ScriptedServer) -> None:
     """409 means that another client may be creating the name, so a retry is right. 412 means that it exists."""
     for make, expected in ((_by_obstore, False), (_by_botocore, True)):
         server.begin_anew()

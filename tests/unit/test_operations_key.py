@@ -67,7 +67,7 @@ def test_a_cluster_with_a_key_lives_as_any_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("with_key")
-def test_who_does_not_have_the_key_appends_and_changes_no_metadata(tmp_path: Path) -> None:
+def test_a_driver_without_the_key_appends_and_changes_no_metadata(tmp_path: Path) -> None:
     """Records are not signed: the key is needed to change the drivers' knowledge of the cluster."""
     live = LiveCluster(tmp_path)
     live.topic()

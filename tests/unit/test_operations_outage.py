@@ -86,7 +86,7 @@ def merges_few_files(monkeypatch: pytest.MonkeyPatch) -> None:
         for name, case in OPERATIONS.items()
     ],
 )
-def test_an_operation_goes_on_and_names_what_waits(
+def test_an_operation_continues_and_names_what_waits(
     live: RemoteFaults, operation: Callable[[RemoteFaults], Report], waiting: set[str]
 ) -> None:
     """Only the tiered topic fails, with the cause; the log of neither topic loses a file."""
@@ -120,7 +120,9 @@ def test_a_topic_is_deleted_once_its_remote_table_can_be_told(live: RemoteFaults
 
 
 @pytest.mark.slow
-def test_what_the_leaders_hold_is_read_and_what_they_do_not_is_told_with_the_way_out(live: RemoteFaults) -> None:
+def test_the_leaders_records_are_read_and_the_missing_ones_are_reported_with_the_way_out(
+    live: RemoteFaults,
+) -> None:
     for start in (2, OffsetSpec.EARLIEST_LOCAL, {0: 3}):
         assert live.read(start=start)[0][-1] == "e"
     assert live.cluster.offsets("t", OffsetSpec.LATEST) == {0: FoundOffset(5, None, 1)}
@@ -137,7 +139,7 @@ def test_what_the_leaders_hold_is_read_and_what_they_do_not_is_told_with_the_way
 
 
 @pytest.mark.slow
-def test_merges_go_on_behind_where_the_remote_log_was_last_seen_to_end(
+def test_merges_continue_after_the_last_known_end_of_the_remote_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Appends do not stop, and only merges keep their files few. Protocol, section 4: merges do not cross the end

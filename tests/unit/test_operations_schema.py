@@ -65,7 +65,7 @@ def live(tmp_path: Path) -> Typed:
     return Typed(tmp_path, brokers=2)
 
 
-def test_producers_of_both_schemas_go_on_side_by_side(live: Typed) -> None:
+def test_producers_of_both_schemas_continue_side_by_side(live: Typed) -> None:
     live.begin().put(OLD, NARROW)
     assert live.grow() == ("value.in.b", "value.y")
     live.put(NEW, WIDE)

@@ -94,7 +94,7 @@ def live(tmp_path: Path) -> Typed:
     return Typed(tmp_path, brokers=2)
 
 
-def test_older_records_and_producers_go_on_after_a_type_became_wider(live: Typed) -> None:
+def test_older_records_and_producers_continue_after_a_type_became_wider(live: Typed) -> None:
     live.begin().put(OLD, NARROW)
     assert live.widen() == ("value.tiny", "value.n", "value.f", "value.in.s", "value.in.new")
     assert live.widen() == ()

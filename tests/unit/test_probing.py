@@ -33,7 +33,7 @@ def server() -> Iterator[threading.Event]:
 
 
 @pytest.mark.parametrize("prober", [SerialProber(), ThreadProber()], ids=["serial", "threads"])
-def test_outcomes_stand_in_the_order_of_the_items(prober: Prober) -> None:
+def test_outcomes_are_in_the_order_of_the_items(prober: Prober) -> None:
     def question(number: int) -> int:
         if number % 2:
             raise BrokerUnreachableError(f"{number} is odd")
@@ -64,7 +64,7 @@ def test_what_ends_a_thread_is_raised_and_nobody_waits_for_the_deadline(prober: 
         prober.probe(question, [1], 20)
 
 
-def test_who_hangs_has_timed_out_and_the_others_have_answered(server: threading.Event) -> None:
+def test_a_hanging_root_has_timed_out_and_the_others_have_answered(server: threading.Event) -> None:
     def question(number: int) -> int:
         if number == 2:
             server.wait()
@@ -77,7 +77,7 @@ def test_who_hangs_has_timed_out_and_the_others_have_answered(server: threading.
     assert str(two.error) == "no answer within 9 s"
 
 
-def test_who_hangs_since_an_earlier_probe_is_not_asked_again_until_it_has_come_back(
+def test_a_root_that_hangs_since_an_earlier_probe_is_not_asked_again_until_it_is_back(
     server: threading.Event,
 ) -> None:
     """A stream that probes before every batch leaves one thread for a dead root, not one per batch."""

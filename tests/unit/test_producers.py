@@ -71,7 +71,7 @@ def test_an_older_producer_epoch_is_fenced_whatever_its_sequence(sequence: int) 
 
 
 @pytest.mark.parametrize("sequence", [0, 7, 8])
-def test_a_newer_producer_epoch_starts_its_sequences_anew(sequence: int) -> None:
+def test_a_newer_producer_epoch_restarts_its_sequences(sequence: int) -> None:
     assert earlier_attempt(STATE, ProducerAppend("p", 4, sequence), "events-0") is None
 
 
@@ -222,11 +222,11 @@ def test_the_last_five_appends_are_known_with_offsets_and_digests() -> None:
         assert earlier_attempt(state, named(sequence), "t-0") == there
 
 
-def test_of_older_ones_it_is_known_that_they_were_appended_and_below_what() -> None:
+def test_older_appends_are_known_to_be_appended_below_an_offset() -> None:
     assert earlier_attempt(appended(range(10)), named(3), "t-0") == EarlierAttempt(50)
 
 
-def test_what_was_never_appended_and_comes_too_late_is_told_from_what_was() -> None:
+def test_a_late_append_that_never_happened_is_distinguished_from_one_that_did() -> None:
     state = appended([3, 5, 6, 20, 21, 22, 23, 24])
     assert {sequence: known(state, sequence) for sequence in (0, 2, 3, 4, 5, 6, 7, 19, 20, 24, 25)} == {
         0: "never, and too late",
@@ -310,7 +310,7 @@ def test_without_a_digest_the_number_of_records_is_compared() -> None:
         check_same_records(EarlierAttempt(110, 100), named(7), 11, digest_of(1), "t-0")
 
 
-def test_a_replay_of_long_ago_that_nobody_can_compare_is_refused() -> None:
+def test_an_old_replay_that_no_driver_can_compare_is_refused() -> None:
     """It is neither known to be the same nor to differ, so it is not called a duplicate."""
     with pytest.raises(DuplicateSequenceNumberError, match="too long ago to compare its records"):
         check_same_records(EarlierAttempt(50), named(3), 10, digest_of(1), "t-0")

@@ -175,7 +175,7 @@ def test_a_cluster_that_was_never_formatted_is_one_clear_error(formatted: bool) 
 
 
 @pytest.mark.parametrize("formatted", [False, True])
-def test_a_lost_voter_is_told_from_a_cluster_that_never_was(formatted: bool) -> None:
+def test_a_lost_voter_is_distinguished_from_a_cluster_that_never_existed(formatted: bool) -> None:
     quorum = Quorum()
     store = new_root(quorum, 1) if formatted else MemoryStore("memory://blank")
     with pytest.raises(InvalidCallError, match="a voter's storage was lost or is not mounted"):

@@ -133,7 +133,7 @@ def test_drivers_that_commit_once_leave_neither_claims_nor_epochs(voters: int) -
 
 
 @pytest.mark.slow
-def test_of_several_drivers_one_takes_the_snapshot() -> None:
+def test_one_of_several_drivers_takes_the_snapshot() -> None:
     quorum = Quorum()
     clients = [quorum.client(seed) for seed in range(4)]
     made: set[int] = set()

@@ -275,7 +275,7 @@ def test_without_a_key_a_file_is_byte_for_byte_what_it_was() -> None:
     )
 
 
-def test_who_does_not_have_the_key_reads_and_writes_nothing() -> None:
+def test_a_driver_without_the_key_reads_but_writes_nothing() -> None:
     quorum = signed()
     without = quorum.log(key=None)
     assert without.read() == quorum.log(1).read()
@@ -289,7 +289,7 @@ def test_who_does_not_have_the_key_reads_and_writes_nothing() -> None:
 
 
 @pytest.mark.parametrize("writes", [next_batch, next_epoch, a_snapshot_further_on], ids=lambda one: one.__name__)
-def test_who_does_not_have_the_key_carries_nothing_of_a_stranger_to_other_voters(
+def test_a_driver_without_the_key_copies_no_foreign_file_to_other_voters(
     writes: Callable[[Quorum, int], None],
 ) -> None:
     """To a driver without the key one voter's file looks valid; it must not complete that commit."""
@@ -307,7 +307,7 @@ def test_who_does_not_have_the_key_carries_nothing_of_a_stranger_to_other_voters
     assert quorum.log(3).read() == before
 
 
-def test_who_may_not_write_reads_past_a_file_of_a_stranger_that_an_unfinished_batch_hides() -> None:
+def test_a_driver_that_may_not_write_reads_past_a_foreign_file_that_an_unfinished_batch_hides() -> None:
     """It is detected when uncommitted batches are removed; that voter is left out. (It might be the one of three
     with which the batch is committed, which no read could show.)
     """

@@ -139,7 +139,7 @@ def after_snapshots(quorum: Quorum, commits: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_lineage_forgets_what_lies_below_the_log_start() -> None:
+def test_a_lineage_forgets_what_is_below_the_log_start() -> None:
     """Kafka truncates the leader epoch cache when the log start moves. Otherwise every batch would have an entry
     for every claim so far."""
     quorum = Quorum(3)

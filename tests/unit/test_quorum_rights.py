@@ -110,7 +110,7 @@ def begun_with_the_snapshot_of_voter_1(quorum: Quorum) -> tuple[MetadataLog, lis
     return log, stores
 
 
-def test_a_reader_that_began_with_the_snapshot_of_one_voter_goes_on_without_that_voter() -> None:
+def test_a_reader_that_began_with_the_snapshot_of_one_voter_continues_without_that_voter() -> None:
     """The other voters have the files that the snapshot replaces."""
     quorum = Quorum(3)
     log, stores = begun_with_the_snapshot_of_voter_1(quorum)
@@ -132,7 +132,7 @@ def test_voters_that_lost_a_file_below_that_snapshot_have_lost_what_was_committe
         log.read()
 
 
-def test_a_batch_that_a_majority_has_is_committed_whatever_lies_on_the_third() -> None:
+def test_a_batch_that_a_majority_has_is_committed_whatever_the_third_voter_has() -> None:
     """The voters in any order."""
     for broker in (1, 2, 3):
         quorum = Quorum(3)
@@ -243,7 +243,7 @@ def test_a_command_of_who_may_not_write_is_refused_at_once() -> None:
     assert [name for name in quorum.names(1) if name.endswith("2.claim")] == []
 
 
-def test_a_voter_that_refuses_is_named_and_a_majority_goes_on() -> None:
+def test_a_voter_that_refuses_is_named_and_a_majority_continues() -> None:
     quorum = Quorum(3)
     client = quorum.client(through=read_only(quorum, 1))
     for value in ("6", "7"):
@@ -254,7 +254,7 @@ def test_a_voter_that_refuses_is_named_and_a_majority_goes_on() -> None:
     assert "voter 1 (memory://1) denies this driver write access: cannot create" in quorum.notes[0]
 
 
-def test_a_driver_that_may_claim_and_not_commit_is_told_so_at_once() -> None:
+def test_a_driver_that_may_claim_but_not_commit_learns_it_at_once() -> None:
     """A policy may allow one name, and not the other."""
     quorum = Quorum(3)
     stores = quorum.hooked()

@@ -183,7 +183,9 @@ def test_the_fetch_quota_holds_for_all_remote_fetches_of_a_driver(live: LiveClus
     assert live.clock.monotonic_s() - began == pytest.approx(waited + sizes[-1] / rate, abs=0.1)
 
 
-def test_what_the_quota_leaves_no_room_for_before_the_time_out_is_told_at_once(live: LiveCluster) -> None:
+def test_a_request_that_the_quota_has_no_room_for_before_the_timeout_is_reported_at_once(
+    live: LiveCluster,
+) -> None:
     """Each row group gets its turn, however small the quota; a fetch returns the records that it has by then."""
     live.cluster.topics.alter_configs(None, {QUOTA: "1"})
     began = live.clock.monotonic_s()

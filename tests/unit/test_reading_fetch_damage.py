@@ -75,7 +75,7 @@ def test_what_is_good_comes_from_where_it_always_does(live: LiveCluster) -> None
     assert found == [("a", 1, 0), ("b", 2, 1), ("c", 1, 0)]
 
 
-def test_a_damaged_copy_in_the_readers_rack_is_told_of(tmp_path: Path, faults: Faults) -> None:
+def test_a_damaged_copy_in_the_readers_rack_is_reported(tmp_path: Path, faults: Faults) -> None:
     near = racked(tmp_path, faults)
     spot(near, 2, 0).flip(PAGES)
     fetched = near.driver().fetch("t", 0, 0, client_rack="b")
@@ -139,7 +139,7 @@ def test_where_no_copy_is_good_the_error_names_each(live: LiveCluster) -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_a_tail_goes_on_and_reports_the_damage_once(live: LiveCluster) -> None:
+def test_a_tail_continues_and_reports_the_damage_once(live: LiveCluster) -> None:
     spot(live, 1, 0).flip(PAGES)
     tail = live.driver().tail("t", start=0, follow=False, max_bytes=1)
     assert texts(tail) == ["a", "b", "c"]

@@ -222,7 +222,7 @@ def test_an_epoch_that_wrote_nothing_ends_with_the_one_before(live: LiveCluster,
     assert live.cluster.offset_for_leader_epoch("t", 0, silent + 1) == EpochEndOffset(silent + 1, 9)
 
 
-def test_of_an_epoch_outside_the_log_no_end_is_known(live: LiveCluster, epochs: dict[int, int]) -> None:
+def test_the_end_of_an_epoch_outside_the_log_is_unknown(live: LiveCluster, epochs: dict[int, int]) -> None:
     """Below the first epoch it is its start, above the latest one it is unknown, as in Kafka."""
     assert live.cluster.offset_for_leader_epoch("t", 0, 0) == EpochEndOffset(0, 0)
     assert isinstance(live.cluster.offset_for_leader_epoch("t", 0, epochs[8] + 1), UnknownOffset)

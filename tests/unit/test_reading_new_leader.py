@@ -117,7 +117,7 @@ def test_a_plan_that_was_made_before_waits_for_it_too(live: LiveCluster) -> None
     assert [(part.start, part.end) for part in again] == [(part.start, part.end) for part in plan]
 
 
-def test_a_stream_that_begins_or_stops_at_the_end_says_so_and_one_that_runs_goes_on(live: LiveCluster) -> None:
+def test_a_stream_that_begins_or_stops_at_the_end_says_so_and_one_that_runs_continues(live: LiveCluster) -> None:
     running = source(live, "t", startingOffsets="earliest")
     begin = running.initial()
     there = running.latest(begin, None, None)

@@ -47,7 +47,7 @@ def values(live: LiveCluster, plan: ReadPlan) -> list[str]:
     return [value for part in plan for _, value in live.records(part)]
 
 
-def test_markers_are_nobodys_and_aborted_records_are_not_for_readers_of_committed_ones(
+def test_markers_are_not_for_readers_and_aborted_records_not_for_readers_of_committed_ones(
     shared: LiveCluster,
 ) -> None:
     assert values(shared, shared.cluster.plan_read("t", isolation=COMMITTED)) == ["a", "b", "d"]

@@ -168,7 +168,7 @@ def test_where_a_stream_begins(given: dict[str, str], start: Start) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said_by_the_name_of_the_option(given: dict[str, str], message: str) -> None:
+def test_an_error_names_the_option(given: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidCallError) as caught:
         options(**given)
     assert message in str(caught.value)

@@ -118,9 +118,7 @@ def test_what_has_been_reported_costs_nothing(live: LiveCluster) -> None:
     assert [store.counts.requests for store in stores] == before
 
 
-def test_what_goes_wrong_is_said_once_and_stops_nobody(
-    live: LiveCluster, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_is_reported_once_and_stops_nothing(live: LiveCluster, caplog: pytest.LogCaptureFixture) -> None:
     found = progress(live)
     with caplog.at_level(logging.WARNING):
         found.report(at(live, 50, 0))  # beyond the log end

@@ -121,7 +121,7 @@ def test_records_that_retention_takes_between_the_plan_and_the_read_are_an_error
         values_of(tasks)
 
 
-def test_retention_below_the_stream_is_an_error_or_is_passed_over(live: LiveCluster) -> None:
+def test_retention_below_the_stream_is_an_error_or_is_skipped(live: LiveCluster) -> None:
     live.topic()
     live.fill("abcdef")
     query = Query(live)

@@ -187,7 +187,7 @@ def test_an_empty_trigger_opens_no_file(live: LiveCluster) -> None:
     assert spent[-1].requests == 0
 
 
-def test_where_the_log_ends_is_told_whatever_the_limit(live: LiveCluster) -> None:
+def test_the_end_of_the_log_is_reported_whatever_the_limit(live: LiveCluster) -> None:
     live.topic()
     live.fill("abcde")
     query = Query(live)

@@ -353,7 +353,7 @@ def test_in_a_transaction_bad_records_count_with_it_or_not_at_all(live: LiveClus
     ],
     ids=["answer", "no topic", "no answer", "itself", "typed", "keyed", "not there", "internal"],
 )
-def test_what_is_wrong_with_the_wish_is_said_before_anything_is_written(
+def test_an_error_in_the_request_is_reported_before_anything_is_written(
     live: LiveCluster, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     live.topic("keyed", cleanup_policy="snapshot")

@@ -82,7 +82,7 @@ def test_an_append_to_partitions_that_were_given_says_nothing(live: LiveCluster)
     assert dealt(live, producer="q", epoch=0, sequence=3) is None
 
 
-def test_whoever_has_begun_the_sequence_before_asks_nobody(live: LiveCluster) -> None:
+def test_a_driver_that_began_the_sequence_before_asks_no_replica(live: LiveCluster) -> None:
     ports, image = ports_of(live.cluster), live.cluster.image
     topic, second = image.topic("t"), replace(FIRST, sequence=8)
     with measured(ports.clock, ports.storage.counts) as measure:

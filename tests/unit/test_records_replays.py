@@ -263,7 +263,7 @@ def test_what_no_caller_has_named_is_not_remembered(live: LiveCluster) -> None:
 # ------------------------------------------------------------------- attempts, and what is known
 
 
-def test_not_appended_is_said_of_this_attempt_alone(live: LiveCluster) -> None:
+def test_not_appended_describes_this_attempt_only(live: LiveCluster) -> None:
     """The first attempt may be in the log: a new sequence would append it twice."""
     append(live, 0, "a").raise_for_failures()
     for broker in (1, 2, 3):

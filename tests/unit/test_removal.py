@@ -32,7 +32,7 @@ def test_without_a_time_for_tombstones_the_next_rule_takes_them() -> None:
     assert next_rule((CommittedRule(Rule(1, 10), 5),), 20, 5, delete_retention_ms=0) == Rule(2, 20, 10)
 
 
-def test_many_rules_within_the_time_of_tombstones_hold_none_of_them_for_ever() -> None:
+def test_many_rules_within_the_time_of_tombstones_hold_none_of_them_forever() -> None:
     """Each kept rule keeps the one that has its time, up to the bound of their number."""
     rules: tuple[CommittedRule, ...] = ()
     before = []

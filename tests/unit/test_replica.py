@@ -183,7 +183,7 @@ def test_a_root_as_it_is_registered_costs_one_look_and_no_byte(store: Store) -> 
     assert (asked.reads, asked.read_bytes, asked.requests - asked.lists) == (1, 0, 1)
 
 
-def test_a_root_put_back_from_a_copy_is_stale_although_its_directory_is_the_same(store: Store) -> None:
+def test_a_root_restored_from_a_copy_is_stale_although_its_directory_is_the_same(store: Store) -> None:
     """It lacks the appends since the copy, and must not count as the original replica."""
     replica = registered(replica_on(store))
     put_back(store)
@@ -208,7 +208,7 @@ def test_a_folder_that_was_renamed_is_the_same_root(tmp_path: Path) -> None:
     assert replace(replica, store=LocalStore(str(tmp_path / "there"))).list().data == ()
 
 
-def test_a_wiped_root_is_told_from_a_copy(store: Store) -> None:
+def test_a_wiped_root_is_distinguished_from_a_copy(store: Store) -> None:
     replica = registered(replica_on(store))
     store.delete([BROKER_FILE])
     with pytest.raises(BrokerUnreachableError, match=r"has no broker\.json"):

@@ -129,7 +129,7 @@ def test_a_replica_that_has_lost_a_file_is_not_chosen(live: LiveCluster, link: i
     assert serves(live, "b") == (1, 6)
 
 
-def test_of_two_replicas_in_the_rack_the_next_best_is_chosen(live: LiveCluster, faults: Faults) -> None:
+def test_the_better_of_two_replicas_in_the_rack_is_chosen(live: LiveCluster, faults: Faults) -> None:
     view = live.replicas().view
     in_b = {3: msgspec.structs.replace(view.brokers[3], rack="b")}
     view = replace(view, brokers={**view.brokers, **in_b})

@@ -198,7 +198,7 @@ def test_a_role_of_all_topics_reads_everything(on_s3: OnS3, user: str) -> None:
 
 
 @pytest.mark.parametrize("user", ["reader", "producer", "operator"])
-def test_records_of_another_topic_are_nobody_elses(on_s3: OnS3, user: str) -> None:
+def test_records_of_another_topic_affect_no_other_topic(on_s3: OnS3, user: str) -> None:
     """In both tiers; they are neither written nor deleted."""
     driver = on_s3.driver(user)
     refused = [
@@ -226,7 +226,7 @@ def texts_of(act: Callable[[], object]) -> str:
     return "\n".join(f"{failure.code}: {failure.message}" for failure in answer.failures)
 
 
-def test_a_reader_that_writes_is_told_what_it_lacks_and_where(on_s3: OnS3) -> None:
+def test_a_reader_that_writes_learns_what_it_lacks_and_where(on_s3: OnS3) -> None:
     driver = on_s3.driver("reader")
     writes: Mapping[str, Callable[[], object]] = {
         "__cluster_metadata/": lambda: driver.topics.create("n"),

@@ -40,7 +40,7 @@ def test_a_segment_that_is_taken_apart_and_put_together_again_is_sound() -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", hostile.EVERY, ids=lambda make: make.__name__)
-def test_a_hostile_segment_is_refused_by_whoever_reads_its_records(make: Callable[[bytes], bytes]) -> None:
+def test_every_reader_of_its_records_refuses_a_hostile_segment(make: Callable[[bytes], bytes]) -> None:
     store, file = in_memory(make(hostile.honest(2_000)))
     with pytest.raises(CorruptSegmentError, match=r"00000000000000000100\.0000000001\.parquet") as raised:
         list(read_batches(store, file, *EVERYTHING))

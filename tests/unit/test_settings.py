@@ -213,7 +213,7 @@ def test_a_value_with_a_unit_is_answered_with_the_number(key: str, value: str, m
         check_config(Scope.TOPIC, key, value, "topic 't'")
 
 
-def test_a_value_that_is_no_text_is_refused_and_told_how_to_be_written() -> None:
+def test_a_value_that_is_no_text_is_refused_with_the_way_to_write_it() -> None:
     number: Any = 1000
     with pytest.raises(
         InvalidConfigError, match=r"topic 't': retention\.ms = 1000 is not a string; write it as '1000'"

@@ -70,7 +70,7 @@ def moving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Moving:
 
 
 @pytest.mark.parametrize("other", ["replicate", "maintain"])
-def test_a_reassignment_and_another_driver_beside_it_copy_together_no_faster(moving: Moving, other: str) -> None:
+def test_a_reassignment_and_another_driver_together_copy_no_faster(moving: Moving, other: str) -> None:
     """The other driver copies everything again between two files of the first one."""
     live = moving.live
     beside = live.driver()
@@ -200,7 +200,7 @@ def test_the_bucket_keeps_few_files(tmp_path: Path) -> None:
     assert {*names} <= live.store(2).names(""), "it is no litter"
 
 
-def test_who_must_not_wait_for_long_copies_what_is_paid_for_and_leaves_the_rest(tmp_path: Path) -> None:
+def test_a_copy_with_a_short_wait_copies_the_paid_part_and_leaves_the_rest(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic()
     follower = live.replica(2)

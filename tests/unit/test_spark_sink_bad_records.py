@@ -144,7 +144,7 @@ def test_an_append_that_fails_leaves_no_bad_record(query: Query) -> None:
     assert query.seen("bad") == []
 
 
-def test_rows_that_nobody_dealt_out_may_have_no_partition(query: Query) -> None:
+def test_undistributed_rows_may_have_no_partition(query: Query) -> None:
     rows = plain((1, "a", "1"), (None, "b", "2"), (7, "c", "3"), (-1, "d", "4"), (0, None, "5"))
     for _ in range(2):
         message = query.write(0, rows, query.sink(PLAIN, **TO_TOPIC))

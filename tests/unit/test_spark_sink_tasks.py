@@ -209,7 +209,7 @@ def test_rows_that_were_dealt_out_otherwise_are_refused(query: Query) -> None:
     assert query.stored() == [0, 0]
 
 
-def test_rows_that_nobody_dealt_out_go_to_the_driver(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undistributed_rows_go_to_the_driver(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     query.schema = StructType([StructField("partition", IntegerType()), StructField("value", BinaryType())])
     messages = [query.write(0, "a", partition=1), query.write(1, "b", partition=1)]
     assert all(isinstance(message, TaskRows) for message in messages)

@@ -38,7 +38,7 @@ def test_the_only_query_of_a_session_is_the_one() -> None:
 
 
 @pytest.mark.parametrize("session", [Session(), Session("a", "b")])
-def test_of_several_queries_none_is_guessed(session: Session) -> None:
+def test_with_several_queries_none_is_guessed(session: Session) -> None:
     with pytest.raises(InvalidCallError, match=r"the session has [02] active queries.*checkpoint="):
         query_of(session)
 

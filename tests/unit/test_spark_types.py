@@ -65,7 +65,7 @@ def test_the_class_that_a_type_names_is_not_imported(
     assert not (tmp_path / "was_here").exists()
 
 
-def test_of_metadata_a_comment_stays_and_nothing_that_spark_or_delta_would_carry_out() -> None:
+def test_a_comment_in_the_metadata_stays_and_nothing_that_spark_or_delta_would_execute() -> None:
     code = "java_method('java.lang.System', 'setProperty', 'pwned', 'yes')"
     orders = {
         "EXISTS_DEFAULT": code,

@@ -153,7 +153,7 @@ def test_the_report_says_who_was_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_health_and_describe_name_it_and_the_remedy_mends_it(live: LiveCluster, kind: str) -> None:
+def test_health_and_describe_name_it_and_the_remedy_repairs_it(live: LiveCluster, kind: str) -> None:
     broker = next(b for b in live.followers() if b != 1)
     staging = block(live, broker, kind)
     assert staging_in_the_way(live.store(broker).uri) is not None

@@ -85,7 +85,7 @@ RECORDS: st.SearchStrategy[OffsetsRecord] = st.one_of(
 
 @pytest.mark.slow
 @given(st.lists(RECORDS, max_size=40), st.lists(st.integers(0, 40), max_size=4))
-def test_a_snapshot_may_stand_anywhere(log: list[OffsetsRecord], cuts: list[int]) -> None:
+def test_a_snapshot_may_be_anywhere(log: list[OffsetsRecord], cuts: list[int]) -> None:
     """KIP-630, "Loading Snapshots"."""
     check_laws(SUBJECT, log, cuts)
 
@@ -109,7 +109,7 @@ def test_the_last_commit_of_a_partition_counts() -> None:
     assert offsets(state, "h") == {("t", 0): 9}
 
 
-def test_a_stale_member_counts_for_nothing_wherever_it_stands() -> None:
+def test_a_stale_member_counts_for_nothing_wherever_it_is() -> None:
     """KIP-848, STALE_MEMBER_EPOCH: the log decides which was first, for all partitions of the group."""
     stale = [commit(9, partition=partition, member_epoch=1) for partition in (0, 1)]
     state = state_after(commit(3, member_epoch=2), *stale)
@@ -118,7 +118,7 @@ def test_a_stale_member_counts_for_nothing_wherever_it_stands() -> None:
     assert state.apply(3, [commit(5, member_epoch=3)]).groups["g"].member_epoch == 3
 
 
-def test_who_is_no_member_is_never_stale() -> None:
+def test_a_commit_without_a_member_is_never_stale() -> None:
     """For example, a tool that resets offsets."""
     assert offsets(state_after(commit(3, member_epoch=2), commit(0))) == {("t", 0): 0}
 
@@ -153,7 +153,7 @@ def test_a_stale_commit_does_not_keep_a_group_alive() -> None:
     assert state.apply(1, [commit(9, expires_ms=200, member_epoch=4), *forget]).groups == {}
 
 
-def test_a_commit_after_the_expiry_begins_the_group_anew() -> None:
+def test_a_commit_after_the_expiry_starts_the_group_over() -> None:
     state = state_after(commit(3, member_epoch=5), commit(4, partition=1, member_epoch=5))
     again = commit(9, expires_ms=200, member_epoch=1)
     after = state.apply(2, [*state.expired(100, ["t"]), again])
@@ -338,6 +338,6 @@ def test_producers_are_forgotten_when_nothing_of_them_is_to_be_expected() -> Non
     assert state.apply(2, [end(2), *gone]).producers.keys() == {"p", "q"}  # it has come further meanwhile
 
 
-def test_what_stands_in_snapshots_only_is_refused_in_the_log_of_producers_too() -> None:
+def test_producers_only_in_snapshots_are_refused_in_the_log_of_producers_too() -> None:
     with pytest.raises(CorruptionError, match="only in snapshots"):
         state_after(ProducerMetadata(producer_id="p", producer_epoch=1, expires_ms=0))

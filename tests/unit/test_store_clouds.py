@@ -184,9 +184,7 @@ class TestCreate:
         with pytest.raises(OutcomeUnknownError):
             store_on(server.url).create("name", b"data")
 
-    def test_a_caller_who_is_not_known_is_told_where_credentials_go(
-        self, server: ScriptedServer, store_on: OpenOn
-    ) -> None:
+    def test_an_unknown_caller_learns_where_credentials_go(self, server: ScriptedServer, store_on: OpenOn) -> None:
         server.script = [unknown_caller]
         with pytest.raises(StorageAuthenticationError, match=r"set (AZURE_STORAGE|GOOGLE_APPLICATION)"):
             store_on(server.url).create("name", b"data")
@@ -243,7 +241,7 @@ def test_a_delete_repeats_what_failed_and_names_what_stays(server: ScriptedServe
 
 
 class TestSecrets:
-    def test_stand_in_no_message_and_no_pickle(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_secrets_are_in_no_message_and_no_pickle(self, monkeypatch: pytest.MonkeyPatch) -> None:
         [nobody_there] = free_ports(1)
         url = f"http://{HOST}:{nobody_there}"
         for secret, shown in ((KEY, f"AccountKey={KEY}"), (SIGNATURE, f"SharedAccessSignature=sv=1&{SIGNATURE}")):

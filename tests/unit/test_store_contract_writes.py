@@ -17,7 +17,7 @@ from tests.unit.store_kinds import PAIRS, SIZES, OpenKind, leftovers, listed, na
 
 
 class TestExclusiveCreate:
-    def test_of_many_at_once_exactly_one_creates(self, store: Store) -> None:
+    def test_exactly_one_of_many_concurrent_creates_succeeds(self, store: Store) -> None:
         barrier = threading.Barrier(16)
 
         def race(number: int) -> bool:

@@ -247,7 +247,7 @@ class TestSettling:
         seen = iter(["a", "b", "a", "c", "c", "d"])
         assert stable_listing(lambda: next(seen), "folder", lambda first, second: None) == "c"
 
-    def test_or_what_two_in_a_row_say_together(self) -> None:
+    def test_or_the_combination_of_two_in_a_row(self) -> None:
         seen = iter(["a", "b", "a", "aa", "c"])
 
         def together(first: str, second: str) -> str | None:
@@ -327,7 +327,9 @@ class TestCopyFile:
             assert copy_file(source.fileno(), target.fileno(), 100) == zlib.crc32(b"short")
         assert Path(tmp_path, "target").read_bytes() == b"short"
 
-    def test_a_full_disk_is_told_and_not_written_on(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_full_disk_is_reported_and_gets_no_more_writes(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Another thread continues the write."""
 
         def full(*_: object) -> int:

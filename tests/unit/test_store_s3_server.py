@@ -40,7 +40,7 @@ class TestRealServer:
     def store(self, s3_endpoint: S3Endpoint, options: StoreOptions, request: pytest.FixtureRequest) -> S3Store:
         return S3Store(f"s3://{s3_endpoint.bucket}/real/{request.node.name}", options)
 
-    def test_of_large_objects_that_race_for_a_name_exactly_one_gets_it(self, store: S3Store) -> None:
+    def test_exactly_one_of_the_large_objects_that_race_for_a_name_gets_it(self, store: S3Store) -> None:
         """SeaweedFS 4.48 completes two uploads of one name, so there is another way to name objects."""
         for name in map(str, range(4)):
             staged = [store.stage_writer(name) for _ in range(4)]

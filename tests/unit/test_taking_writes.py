@@ -51,7 +51,7 @@ class Broken:
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=os.strerror)
-def test_a_leader_that_takes_no_writes_resigns_and_the_append_goes_on_elsewhere(
+def test_a_leader_that_takes_no_writes_resigns_and_the_append_continues_elsewhere(
     tmp_path: Path, number: int
 ) -> None:
     broken = Broken(tmp_path, number)

@@ -153,7 +153,7 @@ def test_a_follower_ahead_of_its_leader_starts_over() -> None:
     assert origin(fetch=9, empty=False) == StartOver(3)
 
 
-def test_a_follower_that_crashed_after_its_register_goes_on() -> None:
+def test_a_follower_that_crashed_after_its_register_continues() -> None:
     """Protocol, section 3, step 3: the register exists before the first copy; a second attempt continues."""
     assert origin(fetch=6) == FromLeader(6)
 

@@ -180,7 +180,7 @@ def test_segments_are_listed_again_as_they_were_with_their_statistics(part: Tier
     assert actions() == before
 
 
-def test_tiering_goes_on_after_a_rewrite(part: TieredPartition) -> None:
+def test_tiering_continues_after_a_rewrite(part: TieredPartition) -> None:
     """In two versions: the rewrite is reverted, then the new segments are added."""
     compacted(part)
     part.append(2, 2)
@@ -191,7 +191,7 @@ def test_tiering_goes_on_after_a_rewrite(part: TieredPartition) -> None:
     assert offsets(part, 4) == list(range(16))
 
 
-def test_expiry_goes_on_after_a_rewrite(part: TieredPartition) -> None:
+def test_expiry_continues_after_a_rewrite(part: TieredPartition) -> None:
     first = part.table.load().of_partition(0)[0]
     compacted(part)
     part.table.commit((), [first])
@@ -199,7 +199,7 @@ def test_expiry_goes_on_after_a_rewrite(part: TieredPartition) -> None:
     assert offsets(part) == list(range(3, 12))
 
 
-def test_who_rewrote_it_is_named(part: TieredPartition) -> None:
+def test_the_user_who_rewrote_it_is_named(part: TieredPartition) -> None:
     log = Path(part.table.uri) / "_delta_log"
     compacted(part)
     entry = log / f"{2:020d}.json"

@@ -69,7 +69,7 @@ def shuffled(*bounds: int) -> list[int]:
     ],
     ids=str,
 )
-def test_records_are_had_from_files_in_whatever_order(options: dict[str, Any]) -> None:
+def test_records_are_read_from_files_in_any_order(options: dict[str, Any]) -> None:
     """The table has other partitions and other offsets, too."""
     store = MemoryStore()
     both = pa.concat_tables([rows(shuffled(60, 150)), rows(range(120, 130), 4)])
@@ -153,7 +153,7 @@ def test_a_column_of_another_type_is_named(name: str) -> None:
         read(store, put(store, [table]))
 
 
-def test_column_chunks_that_lie_behind_the_footer_are_refused() -> None:
+def test_column_chunks_that_are_behind_the_footer_are_refused() -> None:
     """No reader looks for them there."""
     store = MemoryStore()
     put(store, [rows(range(100, 200))])

@@ -23,7 +23,7 @@ def log_of(*segments: RemoteSegment) -> RemoteLog:
     return RemoteLog.of("table", 1, segments)
 
 
-def test_segments_stand_in_offset_order_per_partition() -> None:
+def test_segments_are_in_offset_order_per_partition() -> None:
     log = log_of(segment(10, 20), segment(5, 7, partition=3), segment(0, 10))
     assert [s.base_offset for s in log.of_partition(0)] == [0, 10]
     assert (log.start(0), log.end(0)) == (0, 20)

@@ -110,7 +110,7 @@ def test_a_batch_that_would_break_the_log_changes_nothing(table: DeltaTopicTable
     assert table.load().version == 1
 
 
-def test_old_segments_go_and_the_log_begins_anew_in_one_version(table: DeltaTopicTable) -> None:
+def test_old_segments_go_and_the_log_starts_over_in_one_version(table: DeltaTopicTable) -> None:
     """KIP-1023, "ReplicaFetcher Changes": the remote log ends far below the log start; no version has a gap."""
     table.commit([uploaded(segment(0, 10))], histories=OURS)
     done = table.commit([uploaded(segment(40, 50))], [segment(0, 10)], OURS)

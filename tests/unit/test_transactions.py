@@ -186,7 +186,7 @@ def test_a_marker_is_written_once_and_a_late_one_does_nothing() -> None:
     assert log.seen(COMMITTED) == ["p0"]
 
 
-def test_sequences_begin_anew_with_each_transaction() -> None:
+def test_sequences_start_over_with_each_transaction() -> None:
     log = Log()
     log.add("p", "p0", sequence=5)
     log.end("p", 1, commit=True)

@@ -151,7 +151,7 @@ def test_while_the_remote_does_not_say_where_to_begin_the_follower_waits(
     assert live.read() == {p: [f"v{n}" for n in range(8)]}
 
 
-def test_a_bootstrap_goes_on_by_itself_when_the_remote_is_ready(live: LiveCluster, tmp_path: Path) -> None:
+def test_a_bootstrap_continues_by_itself_when_the_remote_is_ready(live: LiveCluster, tmp_path: Path) -> None:
     """KIP-1023: "should throw an exception so that the partition can be retried after some time". The report
     covers the whole run: the earlier copies, and the times of joining."""
     live.cluster.topics.alter_configs(None, {LAST_TIERED: "true"})

@@ -113,7 +113,7 @@ def test_the_log_start_is_the_leaders_and_the_local_start_the_followers_own(live
 
 
 @pytest.mark.slow
-def test_a_bootstrap_that_stopped_after_its_register_goes_on_from_there(live: LiveCluster) -> None:
+def test_a_bootstrap_that_stopped_after_its_register_continues_from_there(live: LiveCluster) -> None:
     """Protocol, section 3, step 3: the register exists before the first copy. More was tiered meanwhile: the
     follower, still empty, begins there."""
     live.cluster.topics.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})

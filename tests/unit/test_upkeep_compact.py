@@ -189,7 +189,7 @@ def test_no_rule_follows_one_that_a_member_of_the_isr_has_not_carried_out(
 
 
 @pytest.mark.parametrize("left", [0, 2], ids=["no register of it", "an early one"])
-def test_an_elected_leader_that_knows_a_lower_high_watermark_goes_on_with_a_rule(
+def test_an_elected_leader_that_knows_a_lower_high_watermark_continues_with_a_rule(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
 ) -> None:
     live = Compacted(tmp_path)
@@ -349,7 +349,7 @@ def test_with_delete_retention_applies_and_without_it_does_not(tmp_path: Path) -
         ({"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}, "set a lower min"),
     ],
 )
-def test_what_it_cannot_have_beside_it_is_refused(tmp_path: Path, configs: dict[str, str], named: str) -> None:
+def test_configs_that_exclude_compaction_are_refused(tmp_path: Path, configs: dict[str, str], named: str) -> None:
     live = Compacted(tmp_path)
     with pytest.raises(InvalidConfigError, match=named):
         live.cluster.topics.alter_configs("t", configs)

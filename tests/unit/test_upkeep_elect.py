@@ -57,7 +57,7 @@ def test_where_all_preferred_replicas_lead_nothing_is_committed(live: LiveCluste
         assert live.cluster.elect().raise_for_failures().rows == []
 
 
-def test_a_preferred_replica_that_cannot_lead_is_one_failure_and_the_others_go_on(live: LiveCluster) -> None:
+def test_a_preferred_replica_that_cannot_lead_is_one_failure_and_the_others_continue(live: LiveCluster) -> None:
     """Bad input: an election without a candidate is one clear error, and other partitions continue."""
     live.topic(partitions=6)
     fence(live, 2, 3)

@@ -35,7 +35,7 @@ def assert_a_producer_is_known(live: LiveCluster, spot: Spot) -> None:
 
 @pytest.mark.parametrize("who", ["leader", "follower"])
 @pytest.mark.parametrize("fault", ["flipped", "empty"])
-def test_of_an_empty_log_it_comes_from_another_replica(tmp_path: Path, who: str, fault: str) -> None:
+def test_the_local_start_of_an_empty_log_comes_from_another_replica(tmp_path: Path, who: str, fault: str) -> None:
     """A damaged leader resigns before its files change."""
     live = appended(tmp_path, 3)
     broker, other = (live.leader(), live.followers()[0])[:: 1 if who == "leader" else -1]
@@ -120,7 +120,7 @@ def test_the_only_copy_of_an_empty_log_has_to_come_from_a_backup(tmp_path: Path)
     assert_healed(live, "d")
 
 
-def test_an_append_to_an_empty_log_goes_on_under_a_leader_that_knows_its_producers(tmp_path: Path) -> None:
+def test_an_append_to_an_empty_log_continues_under_a_leader_that_knows_its_producers(tmp_path: Path) -> None:
     live = appended(tmp_path, 3)
     leader = live.leader()
     register(live, leader, ".local").flip(9)

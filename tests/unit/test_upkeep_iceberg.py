@@ -112,7 +112,7 @@ def test_one_file_is_a_log_a_delta_table_and_an_iceberg_table(live: LiveCluster)
     assert table().properties["gc.enabled"] == "false"
 
 
-def test_rows_of_aborted_transactions_are_told_by_the_same_column(live: LiveCluster) -> None:
+def test_rows_of_aborted_transactions_have_the_same_column(live: LiveCluster) -> None:
     with live.cluster.transactions.begin("x") as transaction:
         transaction.append_batches("t", {0: [batch("a")]})
         transaction.commit()

@@ -29,7 +29,7 @@ def rounds(live: LiveCluster, step: str, most: int = 20) -> Iterator[Report]:
 
 
 @pytest.mark.slow
-def test_the_uploads_of_a_partition_end_with_the_segment_at_hand_and_go_on_at_once(live: LiveCluster) -> None:
+def test_the_uploads_of_a_partition_end_with_the_current_segment_and_continue_at_once(live: LiveCluster) -> None:
     live.tiered(segment_bytes="1")
     live.fill("abcde")
     ends = []

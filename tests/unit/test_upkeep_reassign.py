@@ -319,7 +319,7 @@ def test_replicas_do_not_go_where_nobody_whole_would_stay(tmp_path: Path) -> Non
     assert (replicas(live), live.read()) == ((1,), {0: list("abc")})
 
 
-def test_one_whole_replica_that_stays_is_enough_and_the_damage_is_told(tmp_path: Path) -> None:
+def test_one_whole_replica_that_stays_is_enough_and_the_damage_is_reported(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic()
     live.fill("abc")

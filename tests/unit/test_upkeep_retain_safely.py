@@ -68,7 +68,7 @@ def test_one_bit_of_an_object_that_looks_as_it_was_keeps_the_brokers_from_lettin
 
 
 @pytest.mark.slow
-def test_an_object_that_goes_bad_while_the_delay_passes_keeps_what_lies_on_the_brokers(live: LiveCluster) -> None:
+def test_an_object_that_goes_bad_while_the_delay_passes_keeps_the_copies_on_the_brokers(live: LiveCluster) -> None:
     filled(live, "abcd", file_delete_delay_ms="3600000")
     live.cluster.retain().raise_for_failures()
     assert local_start(live) == 3

@@ -217,7 +217,7 @@ def _die(*_: object) -> None:
 
 
 @pytest.mark.slow
-def test_of_two_jobs_at_once_the_later_snapshot_stays(live: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_later_snapshot_of_two_concurrent_jobs_stays(live: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
     """One job has written its file, another makes and publishes a later snapshot, then the first one commits."""
     live.put([("a", "1")])
     commit = SnapshotTable.commit
@@ -234,7 +234,7 @@ def test_of_two_jobs_at_once_the_later_snapshot_stays(live: Keyed, monkeypatch: 
 
 
 @pytest.mark.slow
-def test_a_commit_that_loses_its_version_is_decided_anew(live: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_loses_its_version_is_decided_again(live: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Delta's optimistic concurrency: another version is committed between reading the table and the put."""
     live.put([("a", "1")])
     live.take()

@@ -193,7 +193,7 @@ def test_a_fenced_broker_takes_the_only_copy_of_the_list_with_it(live: RemoteFau
     assert live.cluster.tier(due=True).rows == []
 
 
-def test_of_named_topics_the_next_time_is_theirs_however_late_others_are(live: RemoteFaults) -> None:
+def test_the_next_time_is_that_of_the_named_topics_however_late_others_are(live: RemoteFaults) -> None:
     """A driver that needs only these topics waits for them alone."""
     live.tiered("t")
     live.tiered("u")

@@ -341,7 +341,7 @@ def test_the_copy_lag_holds_sealed_segments_back(live: RemoteFaults) -> None:
     assert rows_of(live.cluster.tier(), "remote_end") == [(4,)]
 
 
-def test_the_copy_lag_by_size_goes_by_what_lies_behind(live: RemoteFaults) -> None:
+def test_the_copy_lag_by_size_goes_by_what_is_behind(live: RemoteFaults) -> None:
     """KIP-1241, remote.copy.lag.bytes."""
     live.tiered(remote_copy_lag_ms="-1", remote_copy_lag_bytes="1", local_retention_bytes="-1")
     live.cluster.topics.alter_configs("t", {"local.retention.ms": "-1"})
