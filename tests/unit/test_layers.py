@@ -65,10 +65,14 @@ PURE = (
         f"partitions/{name}.py"
         for name in (
             *("lineage", "listing", "producers", "merge", "retention", "paths", "offsets", "records", "register"),
+            *("compaction", "removal", "transactions"),
         )
     ),
     *("partitions/errors.py", "partitions/identity.py", "tiering/plan.py", "tiering/schedule.py"),
-    *(f"tiering/{name}.py" for name in ("divergence", "remote_log", "remote_change", "remote_objects")),
+    *(
+        f"tiering/{name}.py"
+        for name in ("divergence", "remote_log", "remote_change", "remote_objects", "remote_segment", "statistics")
+    ),
     "engine/metadata/*.py",
     *(f"snapshots/{name}.py" for name in ("snapshot_id", "policy", "start_offset", "erasure")),
     *("snapshots/state_machine.py", "engine/state/*.py"),
