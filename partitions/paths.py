@@ -269,8 +269,8 @@ def parse_topic_folder(folder: str) -> tuple[str, str] | None:
 
 
 def incarnation_folder_of(directory_id: str, root: str) -> str:
-    """The folder of an incarnation below its root. ``root`` is the identity of its ``broker.json`` as an object;
-    empty if unknown.
+    """The folder of an incarnation below its root. ``root`` is the identity of the root's ``broker.json`` as an
+    object (empty if unknown).
     """
     digest = hashlib.blake2b(root.encode(), digest_size=4).hexdigest()
     return f"{directory_id}.{digest}" if root else directory_id

@@ -112,7 +112,7 @@ def read_snapshot(
     """Read a snapshot from a listing of ``folder``, and verify it fully: first ``check``, then every checksum, its
     header and footer, its name and its owner.
 
-    Raises: errors of ``check``; CorruptSegmentError if it is damaged, truncated, or has no header or footer;
+    Raises: errors from ``check``; CorruptSegmentError if it is damaged, truncated, or has no header or footer;
         CorruptionError for a later version or another partition; InconsistentClusterIdError for another owner;
         SourceChangedError if it was deleted or replaced; StorageError.
     """

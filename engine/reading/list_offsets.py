@@ -99,7 +99,7 @@ def offset_for_leader_epoch(
 
     Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError; OffsetNotAvailableError while the recently
         elected leader does not know the high watermark; FencedLeaderEpochError, UnknownLeaderEpochError when
-        ``current_leader_epoch`` is not the current epoch; InvalidCallError; errors of listing the leader.
+        ``current_leader_epoch`` is not the current epoch; InvalidCallError; errors from listing the leader.
     """
     leader_epoch = whole(leader_epoch, "leader epoch", 0)
     image = metadata.image()

@@ -59,7 +59,7 @@ def plan_sync(
     """Plan ``sync_followers``. A follower that cannot be listed has an ``error``. ``new``: brokers whose roots are
     not formatted yet; their replicas are planned as empty.
 
-    Raises: errors of listing the leader (see ``look_at_leader``).
+    Raises: errors from listing the leader (see ``look_at_leader``).
     """
 
     def listed(follower: int) -> Listing:

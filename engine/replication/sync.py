@@ -119,7 +119,7 @@ def sync_followers(
     kinds, whose ``broker_id`` names the damaged storage; RemoteNotReadyError; SourceChangedError when the leader's
     files kept changing; StorageError kinds.
 
-    Raises: errors of listing the leader (see ``leader_log``); see ``check_reaches_remote``.
+    Raises: errors from listing the leader (see ``leader_log``); see ``check_reaches_remote``.
     """
     listed: dict[int, Listing] = {}
     outcomes: list[Outcome[int, Synced]] = []

@@ -177,7 +177,7 @@ def test_where_a_claimant_died_before_it_wrote_only_who_knows_the_log_can_tell()
     quorum.log().claim()
     began_s = quorum.clock.monotonic_s()
     assert knowing.read().configs == BEFORE
-    with pytest.raises(StorageAuthorizationError, match=r"the claimant of epoch 3 has not continued from it"):
+    with pytest.raises(StorageAuthorizationError, match=r"the driver that claimed epoch 3 has not appended to it"):
         reader(quorum).read()
     assert quorum.clock.monotonic_s() - began_s < 15
 
