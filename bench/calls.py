@@ -238,7 +238,7 @@ _CLAIM = (
 )
 _SYNC_LISTS = (
     Call(PARTITION, LIST, BROKERS, "the followers, then the leader, which is therefore behind none of them"),
-    Call(PARTITION, STAT, BROKERS, "a root after each listing: it was the registered one that was listed"),
+    Call(PARTITION, STAT, BROKERS, "a root after each listing: the listed root was the registered one"),
     Call(PARTITION, READ, 1, "the leader's .epoch: its lineage"),
     Call(PARTITION, READ, 1, "the footer of the leader's last file: where the log ends"),
 )

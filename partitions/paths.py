@@ -289,7 +289,7 @@ def is_top_folder(folder: str) -> bool:
 
 
 def probe_name(probe_id: str) -> str:
-    """The name of an object that tests a store and is then deleted: directly below a root, or beside hints. The
+    """The name of an object that tests a store and is then deleted: directly below a root, or next to hints. The
     name differs from all folders of the product, because the object may remain after a crash.
     """
     return probe_id + _PROBE

@@ -68,8 +68,8 @@ class Snapshot:
     _file: DataFile = field(repr=False)
 
     def content(self) -> bytes:
-        """All bytes of the snapshot. Up to ``HELD_BYTES``, or after a check, exactly the verified bytes. Raises:
-        see ``batches``.
+        """All bytes of the snapshot. They are exactly the verified bytes if the snapshot has at most
+        ``HELD_BYTES``, or if it was checked. Raises: see ``batches``.
         """
         with self._source.open(self.stored) as source:
             return source.read()

@@ -35,7 +35,7 @@ class PlannedCopies:
     joins: bool
     """Whether the follower has not joined the leader epoch."""
     starts: bool
-    """Whether the follower's log begins anew, at the leader's local start or at the end of the remote log."""
+    """Whether the follower's log starts over, at the leader's local start or at the end of the remote log."""
     error: StratalogError | None = None
     """The error if the follower could not be listed."""
 

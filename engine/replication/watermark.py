@@ -41,8 +41,8 @@ def advance_high_watermark(replicas: PartitionReplicas, offset: int, copies: Run
 
     Raises: errors from writing to the leader.
     """
-    # The leader first (!): a higher watermark on a follower than on the leader would mean that the leader has lost
-    # files.
+    # The leader comes first, for safety: a higher watermark on a follower than on the leader would mean that the
+    # leader has lost files.
     with writes_of(replicas.leader):
         record_high_watermark(replicas.leader, replicas.epoch, offset)
 
