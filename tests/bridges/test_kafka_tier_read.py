@@ -181,7 +181,7 @@ def test_an_unclean_election_leaves_two_histories_and_one_counts() -> None:
         got(opened(MAIN, epochs={("unclean", 0): [(2, 0), (0, 9)]}), "unclean")
 
 
-def test_a_topic_made_again_under_its_name_is_the_newer_one() -> None:
+def test_a_topic_recreated_under_its_name_is_the_newer_one() -> None:
     tier = opened(MAIN)
     assert len(tier.states.topic_ids("gone")) == 2
     assert tier.topic_id("gone") == Tier(MAIN).truth("gone")["topicId"]

@@ -155,7 +155,7 @@ def test_a_mirror_that_is_late_appends_nothing(tmp_path: Path) -> None:
     assert live.cluster.offsets("t", OffsetSpec.LATEST)[0] == FoundOffset(11, None, 1)
 
 
-def test_a_topic_that_was_made_again_and_a_source_that_was_truncated_are_named(tmp_path: Path) -> None:
+def test_a_topic_that_was_recreated_and_a_source_that_was_truncated_are_named(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some()
     mirrored(live, source)
     source.topic_id = OTHER_ID

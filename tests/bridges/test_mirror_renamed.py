@@ -133,7 +133,7 @@ def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
         assert found.endswith(f"--as {source.name}=NAME")
 
 
-def test_a_topic_that_was_made_again_is_found_out_by_its_name_there(tmp_path: Path) -> None:
+def test_a_topic_that_was_recreated_is_detected_by_its_name_there(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some("a")
     run(live, source, a="x").raise_for_failures()
     source.topic_id = OTHER_ID

@@ -322,7 +322,7 @@ def test_the_last_runs_are_the_latest_first() -> None:
 
 
 @pytest.mark.slow
-def test_a_job_writes_it_in_the_place_of_an_older_one(
+def test_a_job_writes_it_in_place_of_an_older_one(
     live: LiveCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "out" / "report.html"

@@ -78,7 +78,7 @@ def test_a_consumer_gets_what_a_fetch_gets(times: list[int | None], tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_consumer_passes_over_what_a_compaction_has_removed(tmp_path: Path) -> None:
+def test_a_consumer_skips_what_a_compaction_has_removed(tmp_path: Path) -> None:
     live = Compacted(tmp_path)
     fill(live, [(key, str(number)) for number, key in enumerate("aababcadae")])
     live.cluster.compact().raise_for_failures()

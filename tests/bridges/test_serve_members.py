@@ -315,7 +315,7 @@ def until(what: Callable[[], bool]) -> None:
 
 
 @pytest.mark.slow
-def test_a_member_without_a_heartbeat_is_one_no_more(members_of: Callable[[int], list[Joining]]) -> None:
+def test_a_member_without_a_heartbeat_is_no_longer_a_member(members_of: Callable[[int], list[Joining]]) -> None:
     lasting, brief = members_of(2)
     answers = [lasting.join(), brief.join(session_timeout=200)]
     messages = [one.result(TIMEOUT_S) for one in answers]

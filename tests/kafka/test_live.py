@@ -89,7 +89,7 @@ def test_records_that_kafka_deleted_before_they_were_mirrored_are_named(
 
 
 @limits
-def test_a_stream_that_stood_still_for_longer_than_retention_loses_nothing(
+def test_a_stream_that_stalled_for_longer_than_retention_loses_nothing(
     clients: KafkaClients, cluster: Cluster, prefix: str, tmp_path: Path
 ) -> None:
     """It reads the history, Kafka's newest records, then records that Kafka has deleted meanwhile, and Kafka

@@ -249,7 +249,7 @@ def test_groups_continue_here_at_the_same_record(clients: KafkaClients, cluster:
     }
 
 
-def test_a_topic_that_was_made_again_is_left_alone(clients: KafkaClients, cluster: Cluster, prefix: str) -> None:
+def test_a_topic_that_was_recreated_is_left_alone(clients: KafkaClients, cluster: Cluster, prefix: str) -> None:
     topic = Topic(clients, f"{prefix}again", 1)
     topic.append("a")
     mirrored(cluster, topic)

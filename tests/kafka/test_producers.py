@@ -13,7 +13,7 @@ pytestmark = pytest.mark.kafka
 OUT_OF_ORDER = "OUT_OF_ORDER_SEQUENCE_NUMBER"
 
 
-def test_the_last_five_appends_may_be_tried_again(both: Both) -> None:
+def test_the_last_five_appends_may_be_retried(both: Both) -> None:
     """Each has its own offset, and nothing is stored twice."""
 
     def script(log: Log) -> Trace:

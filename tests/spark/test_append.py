@@ -384,7 +384,7 @@ def test_several_drivers_append_at_once_and_lose_nothing(
 @pytest.mark.long("Spark tries a task again")
 @pytest.mark.nightly
 @pytest.mark.classic("it starts a session of its own")
-def test_a_task_whose_worker_dies_is_tried_again_and_appends_once(tmp_path: Path) -> None:
+def test_a_task_whose_worker_dies_is_retried_and_appends_once(tmp_path: Path) -> None:
     """Contract: "safe for task retries". In a separate session, the first Python worker that has named its file
     dies before it can report this. The append names no producer, so no producer state detects the duplicate."""
     done = subprocess.run(

@@ -279,7 +279,7 @@ def files(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 @pytest.mark.classic("its batches run in another process there, which keeps reports and log")
-def test_a_batch_that_comes_again_has_each_bad_record_once(
+def test_a_batch_that_is_repeated_has_each_bad_record_once(
     cluster: Cluster,
     spark: SparkSession,
     topic: str,

@@ -177,7 +177,7 @@ def test_ddl_declares_what_sparks_own_parser_reads_in_it(spark: SparkSession, te
     assert json.loads(declared(text)) == json.loads(DataType.fromDDL(text).json())
 
 
-def test_a_type_that_is_none_is_refused(cluster: Cluster) -> None:
+def test_a_type_that_is_invalid_is_refused(cluster: Cluster) -> None:
     with pytest.raises(InvalidCallError, match="does not declare a type that a topic can have"):
         cluster.topics.create("untyped", value="n NUMBER_OF_NO_KIND")
 

@@ -168,7 +168,7 @@ def test_the_remote_table_is_an_external_table_under_spark_s_and_delta_s_catalog
 
 
 @pytest.mark.classic("a server of Spark Connect needs Delta's plugin for it")
-def test_delta_spark_reads_the_remote_table_and_its_compaction_is_taken_back(
+def test_delta_spark_reads_the_remote_table_and_its_compaction_is_reverted(
     cluster: Cluster, spark: SparkSession
 ) -> None:
     """With Delta's catalog, which delta-spark's commands need; a foreign writer changes no record."""

@@ -203,7 +203,7 @@ def test_a_new_checkpoint_is_a_new_stream_whose_batches_are_not_taken_for_the_ol
     assert cluster.read("again").count() == 30 + 42
 
 
-def test_a_stream_into_a_topic_that_is_not_there_is_refused_at_once(cluster: Cluster) -> None:
+def test_a_stream_into_a_topic_that_is_missing_is_refused_at_once(cluster: Cluster) -> None:
     with pytest.raises(InvalidCallError, match="no-such-topic"):
         cluster.stream_writer("no-such-topic", producer="x")
 

@@ -122,7 +122,7 @@ def test_a_job_that_is_killed_copies_every_record_once(
 
 @pytest.mark.nightly
 @pytest.mark.long("starts a query again and again")
-def test_a_query_that_is_stopped_amid_its_batches_copies_every_record_once(
+def test_a_query_that_is_stopped_in_the_middle_of_its_batches_copies_every_record_once(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
     """``stop`` interrupts the running work of the format's own sink. A stop during the first file of a checkpoint

@@ -35,7 +35,7 @@ def test_a_topic_whose_partitions_nobody_has_committed_is_a_row(live: LiveCluste
     assert ("bare", 0, 0) in rows
 
 
-def test_a_broker_that_is_not_there_is_one_failure_however_many_replicas_it_has(live: LiveCluster) -> None:
+def test_a_broker_that_is_missing_is_one_failure_however_many_replicas_it_has(live: LiveCluster) -> None:
     with live.unreachable(3):
         report = live.cluster.describe("t")
     assert len(report.rows) == 9

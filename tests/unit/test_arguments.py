@@ -125,7 +125,7 @@ def test_what_options_need_and_what_they_bar(argv: str, message: str | None) -> 
         ("verify --discarded --deep", "--discarded and --deep cannot be used together"),
     ],
 )
-def test_no_option_is_ignored_in_silence(argv: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_option_is_ignored_silently(argv: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main([*argv.split(), "--cluster", "none.toml"]) == 2
     assert capsys.readouterr().err == f"ERROR INVALID_REQUEST: {message}\n"
 
@@ -325,9 +325,7 @@ class OnEither(run.Job):
         (("--master", "local[2]", "--runner", "threads"), "threads"),
     ],
 )
-def test_a_job_works_on_executors_where_it_is_given_spark_and_not_told_otherwise(
-    argv: tuple[str, ...], where: str
-) -> None:
+def test_a_job_works_on_executors_if_it_has_spark_and_no_other_runner(argv: tuple[str, ...], where: str) -> None:
     assert OnEither("x", job_parser("x", "").parse_args(argv)).on_workers() == where  # type: ignore[comparison-overlap]
 
 

@@ -41,7 +41,7 @@ def test_sizes_are_powers_of_ten_and_the_largest() -> None:
     assert [*sizes_up_to(20)] == [10, 20]
 
 
-def test_a_line_tells_every_cost_and_is_judged_by_the_worst() -> None:
+def test_a_line_shows_every_cost_and_is_judged_by_the_worst() -> None:
     costs = {10: Cost(0.005, 39, 12_000), 100: Cost(0.005, 39, 12_000), 1000: Cost(0.05, 39, 12_000)}
     line = GrowthLine("append", costs)
     assert line.cells == (

@@ -95,7 +95,7 @@ def test_unfencing_brings_a_broker_back_with_all_it_holds(live: LiveCluster) -> 
         assert rows_of(live.cluster.brokers.unfence(2), "was", "now") == [("unfenced", "as before")]
 
 
-def test_unfencing_tells_what_a_broker_leads_then(live: LiveCluster) -> None:
+def test_unfencing_shows_what_a_broker_leads_then(live: LiveCluster) -> None:
     """It was the last member of every ISR, and the waiting partitions get a leader again."""
     live.cluster.brokers.fence([1, 3, 2], force=True).raise_for_failures()
     assert rows_of(live.cluster.brokers.unfence(2), "broker", "leads") == [(2, 3)]
@@ -300,7 +300,7 @@ def test_a_registration_knows_the_root_it_saw(live: LiveCluster) -> None:
         live.cluster.brokers.register([1, 2, 3]).raise_for_failures()
 
 
-def test_describe_tells_the_state_of_every_broker(disks: LiveCluster) -> None:
+def test_describe_shows_the_state_of_every_broker(disks: LiveCluster) -> None:
     disks.cluster.brokers.fence(2).raise_for_failures()
     shutil.copy2(disks.root(3) / BROKER_FILE, disks.root(3) / "copy")
     (disks.root(3) / BROKER_FILE).unlink()

@@ -396,7 +396,7 @@ class Interrupted(SerialProber):
         return found
 
 
-def test_a_broker_that_is_registered_between_look_and_commit_is_looked_at_again(disks: LiveCluster) -> None:
+def test_a_broker_that_is_registered_between_look_and_commit_is_inspected_again(disks: LiveCluster) -> None:
     """The late prober found nothing; the root has been formatted and registered since."""
     disks.wipe(2)
     other = disks.driver()

@@ -86,7 +86,7 @@ def test_a_tier_run_with_nothing_to_do_reads_each_table_once(
     assert len(opened) == 1
 
 
-def test_a_partition_in_which_something_happened_is_looked_at(tmp_path: Path) -> None:
+def test_a_partition_in_which_something_happened_is_inspected(tmp_path: Path) -> None:
     """The cache that saves the other calls is no independent answer: it is valid for the listed state only."""
     made = CountedCluster(tmp_path)
     IDLE_TIER.prepare(made, 2, 1)

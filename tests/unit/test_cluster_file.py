@@ -151,7 +151,7 @@ def test_a_file_without_brokers_is_refused(tmp_path: Path) -> None:
     refuse(tmp_path, brokers, r"top level: cluster is missing: add a \[cluster\] table")
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidCallError, match=r"none\.toml cannot be read: No such file"):
         load_cluster_file(tmp_path / "none.toml")
 
@@ -231,7 +231,7 @@ class TestStorage:
         assert file.remote_storage == StoreOptions("https://s3.example.org", "us-east-1", timeout_s=5)
         return file.brokers[1].storage
 
-    def test_a_root_has_what_its_own_table_says_and_the_common_rest(self, tmp_path: Path) -> None:
+    def test_a_root_has_the_options_of_its_own_table_and_the_common_rest(self, tmp_path: Path) -> None:
         address = "https://eu.example.org"
         own = f'endpoint_url = "{address}"\nregion = "eu"\nprofile = "eu"\nkms_key_id = "arn:1"\nretries = 2'
         wanted = StoreOptions(address, region="eu", profile="eu", kms_key_id="arn:1", timeout_s=5, retries=2)

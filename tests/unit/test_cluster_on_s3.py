@@ -109,7 +109,7 @@ def test_a_file_in_a_bucket_with_roots_next_to_it_and_a_named_provider(
     assert text.count("\n") == 1
 
 
-def test_a_file_in_a_bucket_that_is_not_there_or_names_code_is_refused(
+def test_a_file_in_a_bucket_that_is_missing_or_names_code_is_refused(
     nobody: S3Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InvalidCallError, match=r"none\.toml cannot be read: no object has this name"):

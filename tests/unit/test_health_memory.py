@@ -147,7 +147,7 @@ def test_a_look_a_day_finds_remote_objects_that_are_not_as_the_table_says(tmp_pa
     assert found(live) == {}
 
 
-def test_a_foreign_optimize_is_taken_back_by_the_next_maintain(live: LiveCluster) -> None:
+def test_a_foreign_optimize_is_reverted_by_the_next_maintain(live: LiveCluster) -> None:
     """Even if nothing is to be uploaded, and by all of maintain or the step alone."""
     for options in ({}, {"due": True, "only": ["tier"]}):
         live.driver().maintain().raise_for_failures()

@@ -114,7 +114,7 @@ def test_every_operation_of_the_door_is_framed_but_those_that_read_or_are_in_the
     assert len(framed) > 30
 
 
-def test_a_change_leaves_an_event_with_who_what_and_what_came_of_it(live: LiveCluster) -> None:
+def test_a_change_leaves_an_event_with_user_operation_and_outcome(live: LiveCluster) -> None:
     live.topic()
     (row,) = live.cluster.history().rows
     assert tuple(row) == EVENT_COLUMNS
@@ -327,7 +327,7 @@ def test_the_log_has_a_line_as_an_operation_begins_and_one_as_it_ends(
     assert lines[-1].startswith("replicate: ends: replicate: done, partitions 1")
 
 
-def test_long_work_tells_the_log_how_far_it_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_long_work_shows_the_log_how_far_it_is(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     heartbeat = Heartbeat(Silent(), clock)
     with caplog.at_level(logging.INFO, "stratalog"):

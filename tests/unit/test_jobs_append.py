@@ -59,7 +59,7 @@ class Query:
         self.stopped = True
 
 
-def test_an_interrupted_stream_does_not_continue_in_a_session_of_somebody_else() -> None:
+def test_an_interrupted_stream_does_not_continue_in_another_users_session() -> None:
     query: Any = Query()
     with pytest.raises(KeyboardInterrupt):
         append_stream(query, "checkpoint", lambda batch, batch_id: Report("append", ()))

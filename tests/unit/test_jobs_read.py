@@ -48,7 +48,7 @@ def test_a_read_can_be_described_in_words(
     assert [row["start"] for row in planned(shared, capsys, *argv)["rows"]] == starts
 
 
-def test_explain_tells_the_plan_and_reads_nothing(shared: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_shows_the_plan_and_reads_nothing(shared: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     with shared.unchanged():
         assert read(["--cluster", str(shared.file), "t", "--last", "2", "--explain", "--json"]) == 0
     out = capsys.readouterr().out

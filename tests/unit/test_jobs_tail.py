@@ -117,7 +117,7 @@ def test_bytes_that_are_no_text_cannot_be_taken_for_text(
     assert found == [r"\xff", r"\\xff", r"\\", r"a\tb\r\n", "\u00e9", '{"base64": "/w=="}']
 
 
-def test_times_beyond_the_calendar_and_text_that_is_none_are_shown_as_they_are(
+def test_times_beyond_the_calendar_and_text_that_is_invalid_are_shown_as_they_are(
     live: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Spark casts any bytes to a string, and any number is a timestamp."""

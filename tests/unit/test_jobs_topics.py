@@ -85,7 +85,7 @@ def test_what_is_no_growth_is_a_bad_call(
     assert message in capsys.readouterr().err
 
 
-def test_a_topic_that_is_not_there_may_be_deleted_again(
+def test_a_topic_that_is_missing_may_be_deleted_again(
     live: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(live, "delete", "gone", "--yes") == 2

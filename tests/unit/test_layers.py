@@ -282,7 +282,7 @@ def test_no_two_classes_have_one_name() -> None:
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
-def test_a_package_names_its_rooms() -> None:
+def test_a_package_names_its_modules() -> None:
     """A reader finds a module by the docstring of its package. (A job has the name of its command.)"""
     docs = {module.parent: ast.get_docstring(tree(module)) for module in MODULES if module.name == "__init__.py"}
     rooms = [module for module in MODULES if module.stem != "__init__" and module.parts[0] != "jobs"]

@@ -88,7 +88,7 @@ def test_what_a_new_leader_holds_keeps_its_epochs(lineage: Lineage, log_end: int
 
 
 @given(lineages, st.integers(0, 50))
-def test_what_is_left_when_the_log_start_moves_tells_of_every_offset_from_there_on(
+def test_what_is_left_when_the_log_start_moves_shows_every_offset_from_there_on(
     lineage: Lineage, log_start: int
 ) -> None:
     """Kafka's epoch cache: entries entirely below the log start are removed."""

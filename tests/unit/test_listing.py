@@ -258,7 +258,7 @@ def test_v11_a_high_watermark_of_an_epoch_that_left_the_lineage_counts() -> None
     assert log.high_watermark == 4
 
 
-def test_a_high_watermark_beyond_the_chain_tells_of_lost_data() -> None:
+def test_a_high_watermark_beyond_the_chain_shows_lost_data() -> None:
     """Section 1: the replica is corrupt, leaves the ISR and is healed; it is not silently shorter."""
     assert not log_of("0-1.1 1-3.1 3.1.hw").lost_committed
     log = log_of("0-1.1 2-3.1 3.1.hw")
@@ -266,7 +266,7 @@ def test_a_high_watermark_beyond_the_chain_tells_of_lost_data() -> None:
     assert log.lost_committed
 
 
-def test_a_high_watermark_that_came_while_the_folder_was_listed_tells_of_no_loss() -> None:
+def test_a_high_watermark_that_came_while_the_folder_was_listed_shows_no_loss() -> None:
     """The records came after the listing; everything listed is committed."""
     listing = listing_of("1.epoch 0.1 1.1 1.1.hw 9.1.hw")
     late = replace(listing, late=frozenset({WatermarkName(9, 1)}))

@@ -142,7 +142,7 @@ def test_every_answer_says_that_what_was_behind_the_known_offset_is_unknown(tmp_
     assert live.read() == {0: ["new"]}
 
 
-def test_an_append_that_comes_late_to_a_lost_folder_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_an_append_that_comes_late_to_a_lost_folder_does_no_harm(tmp_path: Path) -> None:
     """A driver that knows the end of the log writes once more before it looks. It is refused, and its file stays
     in an abandoned folder."""
     live = written(tmp_path)

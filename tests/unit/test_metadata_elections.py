@@ -41,7 +41,7 @@ def test_a_leader_may_be_named() -> None:
     assert (metadata.t.leader, metadata.t.leader_epoch) == (3, 2)
 
 
-def test_an_election_drops_whom_is_being_added() -> None:
+def test_an_election_drops_replicas_that_are_being_added() -> None:
     """Section 4, "Expand": every change of the leader drops *adding*."""
     metadata = Metadata()
     metadata.propose([1, 2])

@@ -61,7 +61,7 @@ def test_the_last_member_stays_in_the_isr_and_nobody_leads() -> None:
     assert (metadata.t.leader, metadata.t.isr, metadata.t.leader_epoch) == (None, (3,), 4)
 
 
-def test_fencing_drops_whom_is_being_added() -> None:
+def test_fencing_drops_replicas_that_are_being_added() -> None:
     """Section 4, "Expand": fencing and every change of the leader drop *adding*."""
     metadata = Metadata()
     metadata.propose([1, 2])
@@ -70,7 +70,7 @@ def test_fencing_drops_whom_is_being_added() -> None:
     assert metadata.t.adding == ()
 
 
-def test_a_change_of_the_leader_drops_whom_is_being_added() -> None:
+def test_a_change_of_the_leader_drops_replicas_that_are_being_added() -> None:
     metadata = Metadata()
     metadata.propose([1, 2])
     metadata.propose([1, 2], adding=[3])

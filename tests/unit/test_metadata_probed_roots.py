@@ -99,7 +99,7 @@ def test_another_incarnation_is_registered_and_unfenced(fenced_first: bool) -> N
     assert "formatted again" in settled.notes[0]
 
 
-def test_a_root_of_somebody_else_is_fenced_and_never_registered() -> None:
+def test_a_foreign_root_is_fenced_and_never_registered() -> None:
     meta = with_voters(1)
     assert settle(meta, b2=NOT_OURS).notes == (
         "broker 2 is fenced: INCONSISTENT_CLUSTER_ID: belongs to cluster 'x'",

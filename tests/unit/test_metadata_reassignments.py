@@ -102,7 +102,7 @@ def test_what_is_so_already_commits_nothing(target: tuple[int, ...]) -> None:
     assert (decision.records, decision.answer) == ((), (Altered(an_id(99), 0, metadata.t.partition_epoch),))
 
 
-def test_a_broker_that_left_and_comes_again_gets_a_new_folder() -> None:
+def test_a_broker_that_left_and_returns_gets_a_new_folder() -> None:
     """Section 1: zombies that knew a removed replica write to abandoned folders."""
     metadata = with_spares()
     before = metadata.t.assignments[2]
@@ -171,7 +171,7 @@ def test_the_last_in_sync_replica_is_removed_by_force_only() -> None:
     assert (metadata.t.leader, metadata.t.isr) == (2, (2,))
 
 
-def test_force_changes_nothing_where_somebody_is_in_sync() -> None:
+def test_force_changes_nothing_if_another_replica_is_in_sync() -> None:
     metadata = with_spares()
     metadata.reassign(1, 4, force=True)
     assert (metadata.t.replicas, metadata.t.joining) == ((1, 2, 3, 4), (4,))

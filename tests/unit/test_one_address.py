@@ -192,7 +192,7 @@ def test_the_order_is_botocores(way: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert (ours or "https://s3.eu-west-1.amazonaws.com") == theirs
 
 
-def test_a_server_of_ones_own_is_none_of_amazons(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_private_server_is_not_amazons(monkeypatch: pytest.MonkeyPatch) -> None:
     """The endpoint decides, however it is named, whether uploads are completed exclusively and whether policies
     may name Amazon's conditions."""
     from stratalog.partitions.store.s3 import S3Store

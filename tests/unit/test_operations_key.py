@@ -94,7 +94,7 @@ def test_a_driver_without_the_key_appends_and_changes_no_metadata(tmp_path: Path
         (f"{TEXT} c2hvcnQ=", "secret 2 .* has 5 bytes"),
     ],
 )
-def test_a_key_that_is_none_is_refused_and_not_shown(
+def test_a_key_that_is_invalid_is_refused_and_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, says: str
 ) -> None:
     live = LiveCluster(tmp_path)

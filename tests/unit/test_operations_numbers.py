@@ -144,7 +144,7 @@ def test_one_broker_is_named_as_several_are(live: LiveCluster) -> None:
 
 
 @pytest.mark.parametrize("partition", [-1, 2])
-def test_a_partition_that_is_none_is_not_quietly_left_out_by_recover(live: LiveCluster, partition: int) -> None:
+def test_a_partition_that_is_invalid_is_not_quietly_left_out_by_recover(live: LiveCluster, partition: int) -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match=f"no partition {partition}"):
         live.cluster.recover("t", str(live.folder / "out"), partitions=[partition])
 

@@ -109,7 +109,7 @@ def test_metadata_changes_need_no_remote(live: RemoteFaults) -> None:
 
 
 @pytest.mark.slow
-def test_a_topic_is_deleted_once_its_remote_table_can_be_told(live: RemoteFaults) -> None:
+def test_a_topic_is_deleted_once_its_remote_table_can_record_it(live: RemoteFaults) -> None:
     """Otherwise its remote folder would be indistinguishable from one that must be kept."""
     with live.unchanged():
         for name in ("t", "plain"):

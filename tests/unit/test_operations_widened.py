@@ -220,7 +220,7 @@ def test_a_snapshot_of_both_types_has_the_wider_one(live: Typed) -> None:
         (PRICED, FINER, {"p": Decimal("-1234567.89")}),
     ],
 )
-def test_an_append_that_is_tried_again_after_the_type_became_wider_is_known(
+def test_an_append_that_is_retried_after_the_type_became_wider_is_known(
     live: Typed, before: pa.DataType, after: pa.DataType, value: dict[str, Any]
 ) -> None:
     """Also by a driver that casts its records to the wider type."""

@@ -74,7 +74,7 @@ def test_an_epoch_that_too_few_voters_take_is_claimed_on_and_leaves_one_file() -
     assert [claims(quorum, broker) for broker in (1, 2, 3)] == [["0000000001.claim", "0000000002.claim"]] * 3
 
 
-def test_an_epoch_that_was_claimed_by_halves_is_given_up_to_a_rival() -> None:
+def test_an_epoch_that_was_claimed_on_too_few_voters_is_given_up_to_a_rival() -> None:
     quorum = Quorum(3)
     stores = quorum.hooked()
     for store in stores[1:]:

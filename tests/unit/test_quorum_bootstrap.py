@@ -182,7 +182,7 @@ def test_a_lost_voter_is_distinguished_from_a_cluster_that_never_existed(formatt
         found(CLUSTER, {1: store}, {2: new_root(quorum, 2)})
 
 
-def test_roots_of_somebody_else_are_named() -> None:
+def test_foreign_roots_are_named() -> None:
     quorum = Quorum()
     with pytest.raises(InconsistentClusterIdError, match=r"broker 1 belongs to cluster 'd', not to 'c'"):
         found(CLUSTER, {1: new_root(quorum, 1, "d")}, {})

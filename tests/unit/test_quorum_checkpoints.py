@@ -146,7 +146,7 @@ def test_parts_go_also_where_the_next_snapshot_is_a_small_one() -> None:
 
 
 @pytest.mark.usefixtures("chunked")
-def test_a_wiped_voter_far_behind_gets_snapshot_and_log_in_the_midst_of_a_commit() -> None:
+def test_a_wiped_voter_far_behind_gets_snapshot_and_log_in_the_middle_of_a_commit() -> None:
     """KIP-630, "Changes to Leader Election": snapshot first, then the log after it."""
     quorum = Quorum(3)
     log = quorum.log()

@@ -200,7 +200,7 @@ def test_a_writer_to_one_voter_of_three_commits_and_stops_nothing(
     assert quorum.log(8).read() == after
 
 
-def test_what_a_stranger_leaves_twice_in_the_midst_of_a_claim_stops_it_neither_time() -> None:
+def test_what_a_stranger_leaves_twice_in_the_middle_of_a_claim_stops_it_neither_time() -> None:
     """The attacker's first file is below the log of the next driver; the next one is above it."""
     quorum = signed()
     through = quorum.hooked()
@@ -343,7 +343,7 @@ def signs(quorum: Quorum, key: ClusterKey = KEY) -> None:
     quorum.look()
 
 
-def test_a_cluster_that_was_not_signed_is_signed_by_who_trusts_what_is_there() -> None:
+def test_a_cluster_that_was_not_signed_is_signed_by_a_caller_who_trusts_what_is_there() -> None:
     quorum = Quorum(3)
     before = committed(quorum.log(), 1, 2, 3)
     with pytest.raises(UnsignedError, match="it is not signed"):
@@ -360,7 +360,7 @@ def test_a_cluster_that_was_not_signed_is_signed_by_who_trusts_what_is_there() -
     assert quorum.log(3).read() == after
 
 
-def test_a_key_takes_the_place_of_another_one() -> None:
+def test_a_key_replaces_another_one() -> None:
     """First all drivers know both keys, then the new one signs, then the old one is removed."""
     quorum = signed()
     both = ClusterKey(CLUSTER, [SECRET, OTHER])
@@ -492,7 +492,7 @@ def test_a_key_costs_no_request() -> None:
     assert asked[0] == asked[1]
 
 
-def test_a_key_says_nothing_of_itself_and_does_not_travel() -> None:
+def test_a_key_is_not_shown_and_does_not_travel() -> None:
     for text in (repr(KEY), str(KEY), repr(Quorum(1, key=KEY).voters[0])):
         assert SECRET.decode() not in text
         assert SECRET.hex() not in text

@@ -289,7 +289,7 @@ def test_a_bit_flipped_anywhere_is_found_or_does_no_harm() -> None:
     assert found > 500
 
 
-def test_a_batch_that_there_is_no_memory_for_is_not_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_without_memory_to_read_it_is_not_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise pa.ArrowMemoryError("malloc of size 65536000 failed")
 

@@ -230,7 +230,7 @@ def test_a_command_where_the_voters_take_no_writes_is_refused_at_once() -> None:
     assert client.image().configs == BEFORE, "reads go on"
 
 
-def test_a_command_of_who_may_not_write_is_refused_at_once() -> None:
+def test_a_command_of_a_caller_who_may_not_write_is_refused_at_once() -> None:
     """It does not give up after twenty races that did not take place."""
     quorum = Quorum(3)
     client, began_s = quorum.client(through=read_only(quorum)), quorum.clock.monotonic_s()

@@ -390,7 +390,7 @@ def test_a_former_claimant_commits_nothing() -> None:
     assert zombie.commit(config(9)) == quorum.log().read()
 
 
-def test_a_claim_under_former_voters_is_made_again_under_the_present_ones() -> None:
+def test_a_claim_under_former_voters_is_repeated_under_the_present_ones() -> None:
     quorum = Quorum(3, others=1)
     sleeper = quorum.log(8)
     add(quorum, 4)

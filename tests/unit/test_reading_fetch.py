@@ -202,7 +202,7 @@ def test_a_request_that_the_quota_has_no_room_for_before_the_timeout_is_reported
 # --------------------------------------------------------------------------------------- faults
 
 
-def test_remote_faults_are_tried_again_with_growing_pauses(live: LiveCluster, faults: Faults) -> None:
+def test_remote_faults_are_retried_with_growing_pauses(live: LiveCluster, faults: Faults) -> None:
     """KIP-405, "Remote Storage Fetcher Thread Pool", 2.3: "retried with Exponential Back-Off, until the original
     consumer fetch request timeout". 2.1: then it is answered."""
     asked: list[float] = []

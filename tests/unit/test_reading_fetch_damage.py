@@ -166,7 +166,7 @@ def test_offsets_of_groups_are_read_from_another_replica(
         live.driver().groups.committed("g")
 
 
-def test_a_stream_says_whose_records_are_damaged(live: LiveCluster) -> None:
+def test_a_stream_shows_whose_records_are_damaged(live: LiveCluster) -> None:
     tasks = first_tasks(live)
     bad = spot(live, 1, 1)
     bad.flip(value_of(bad))

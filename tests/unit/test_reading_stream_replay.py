@@ -89,7 +89,7 @@ def reading(patch: pytest.MonkeyPatch, raising: Exception | None) -> None:
     patch.setattr(stream_read, "read_row_groups", failing)
 
 
-def test_a_file_that_goes_amid_its_records_is_gone_on_with_behind_those_that_were_read(
+def test_a_read_continues_after_the_records_that_it_has_when_their_file_disappears(
     live: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live.topic()

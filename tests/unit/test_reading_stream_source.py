@@ -93,7 +93,7 @@ def test_offsets_by_partition(live: LiveCluster) -> None:
         ('{"0": 3, "1": 0}', OffsetOutOfRangeError, "t-0: startingOffsets is 3, but the log has [0, 2)"),
     ],
 )
-def test_offsets_that_are_not_there_are_refused(
+def test_offsets_that_are_missing_are_refused(
     live: LiveCluster, given: str, error: type[Exception], message: str
 ) -> None:
     live.topic(partitions=2)
@@ -118,7 +118,7 @@ def test_a_time_that_has_not_come_is_refused(live: LiveCluster) -> None:
         source(live, startingTimestamp=later.isoformat()).initial()
 
 
-def test_a_topic_that_is_not_there(live: LiveCluster) -> None:
+def test_a_topic_that_is_missing(live: LiveCluster) -> None:
     with pytest.raises(UnknownTopicOrPartitionError):
         source(live).initial()
 

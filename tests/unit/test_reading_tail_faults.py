@@ -67,7 +67,7 @@ def replace_lost(live: LiveCluster) -> None:
     live.append(["new"]).raise_for_failures()
 
 
-def test_an_unclean_election_is_found_out(live: LiveCluster) -> None:
+def test_an_unclean_election_is_detected(live: LiveCluster) -> None:
     """KIP-320: a consumer that has read lost records gets an error with the offset up to which the histories
     agree."""
     lose(live)
@@ -81,7 +81,7 @@ def test_an_unclean_election_is_found_out(live: LiveCluster) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shorter", [True, False], ids=["shorter", "as long as before"])
-def test_a_log_that_was_cut_is_found_out_by_a_tail_that_ends_here(live: LiveCluster, shorter: bool) -> None:
+def test_a_log_that_was_cut_is_detected_by_a_tail_that_ends_here(live: LiveCluster, shorter: bool) -> None:
     """Even if there is nothing to fetch: the log continues with other records."""
     lose(live)
     first = live.cluster.tail("t", [0], start=0, follow=False)
@@ -201,7 +201,7 @@ def test_it_follows_its_leaders_while_the_metadata_is_away(live: LiveCluster, fa
     assert texts(islice(live.cluster.tail("t"), 2)) == ["a4", "c0"]
 
 
-def test_a_new_partition_that_cannot_be_looked_at_is_found_by_a_later_poll(
+def test_a_new_partition_that_cannot_be_inspected_is_found_by_a_later_poll(
     live: LiveCluster, faults: Faults
 ) -> None:
     """The others are read meanwhile, without waiting for the metadata to expire."""

@@ -92,7 +92,7 @@ def test_an_append_continues_after_what_was_merged_or_deleted_meanwhile(tmp_path
     assert live.read() == {0: ["f"]}
 
 
-def test_nothing_is_gone_on_from_under_another_leader(tmp_path: Path) -> None:
+def test_nothing_is_continued_under_another_leader(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic()
     live.fill("ab")

@@ -311,7 +311,7 @@ def test_other_bad_records_under_the_same_sequence_are_refused(live: LiveCluster
     assert live.read("bad") == {0: ["bad 1"], 1: ["bad 2"]}
 
 
-def test_an_accepted_replay_still_tells_its_bad_records(live: LiveCluster) -> None:
+def test_an_accepted_replay_still_reports_its_bad_records(live: LiveCluster) -> None:
     for _ in range(2):
         report = append(
             live.driver(), **TO_TOPIC, producer="p", sequence=0, on_changed_replay="accept"

@@ -107,7 +107,7 @@ def test_a_commit_beyond_the_log_end_has_no_lag(
     assert values.get(0) == lag
 
 
-def test_lag_tells_all_that_was_committed(live: LiveCluster) -> None:
+def test_lag_shows_all_that_was_committed(live: LiveCluster) -> None:
     """Leader epoch and metadata; and when the group is forgotten, which is the same in every row."""
     live.cluster.groups.commit("g", {("t", 0): OffsetAndMetadata(2, 0, "half-way")})
     live.clock.sleep(60)
@@ -136,7 +136,7 @@ def test_what_is_gone_from_an_uncommitted_partition_is_no_lag(live: LiveCluster)
     assert {row["partition"]: row["lag"] for row in live.cluster.groups.lag("g").rows} == {0: 4, 1: left[1]}
 
 
-def test_a_partition_that_cannot_be_looked_at_is_a_failure_of_its_own(tmp_path: Path) -> None:
+def test_a_partition_that_cannot_be_inspected_is_a_failure_of_its_own(tmp_path: Path) -> None:
     """The others are reported, and for this one the committed offset."""
     live = on_disk(tmp_path)
     live.cluster.groups.commit("g", {("t", 0): 1, ("t", 1): 1})

@@ -68,7 +68,7 @@ def entry(live: LiveCluster, partition: int = 0, producer: str = "p") -> Produce
 
 
 @pytest.mark.slow
-def test_an_older_sequence_that_comes_again_is_a_duplicate_and_no_failure(live: LiveCluster) -> None:
+def test_an_older_sequence_that_is_repeated_is_a_duplicate_and_no_failure(live: LiveCluster) -> None:
     """A scheduler repeats a month, day by day."""
     for sequence in range(20130101, 20130111):
         append(live, sequence, f"{sequence}", f"1:{sequence}").raise_for_failures()

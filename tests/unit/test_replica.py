@@ -98,7 +98,7 @@ def test_two_brokers_on_one_folder_are_refused(store: Store) -> None:
         format_root(store, "cluster", 2, ids())
 
 
-def test_a_root_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_root_that_is_missing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LogDirError):
         format_root(LocalStore(str(tmp_path / "unmounted")), "cluster", 1, ids())
 
@@ -295,7 +295,7 @@ def test_the_lineage_of_the_greatest_epoch_counts(store: Store) -> None:
     assert (log.joined_epoch, log.log_end) == (3, 1)
 
 
-def test_a_register_in_the_place_of_another_one_is_read(store: Store) -> None:
+def test_a_register_in_place_of_another_one_is_read(store: Store) -> None:
     """Registers are written once, except those of attackers and of a heal."""
     replica = replica_on(store)
     join(replica, (1, 0), (2, 1))

@@ -107,7 +107,7 @@ def test_an_append_that_the_remaining_isr_may_not_acknowledge_has_an_unknown_out
     assert live.read() == {0: ["a"]}
 
 
-def test_an_append_to_a_leader_that_refuses_it_says_whether_it_may_come_to_be(live: Disks) -> None:
+def test_an_append_to_a_leader_that_refuses_it_says_whether_it_may_still_happen(live: Disks) -> None:
     live.append(["a"]).raise_for_failures()
     live.full(live.leader())
     report = live.append(["b"], producer="p", sequence=1)

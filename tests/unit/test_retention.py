@@ -309,7 +309,7 @@ def test_a_thousand_elections_leave_a_bounded_number_of_registers() -> None:
     assert epochs_left(names, 1000) == [*range(1001 - KEPT_EPOCHS, 1001)]
 
 
-def test_a_register_above_the_committed_epoch_makes_up_for_none() -> None:
+def test_a_register_above_the_committed_epoch_is_no_substitute_for_another() -> None:
     """Heal deletes it: then the previous one counts again."""
     names = ["0.1", *(f"{epoch}.epoch" for epoch in [*range(1, 31), *range(900, 1000)])]
     assert epochs_left(names, 30) == [*range(31 - KEPT_EPOCHS, 31), *range(900, 1000)]

@@ -241,7 +241,7 @@ def test_a_segment_that_straddles_the_end_of_the_remote_log_is_cut() -> None:
     assert values == [b"4", b"5", b"6", b"7", b"8"]
 
 
-def test_somebody_else_s_segment_of_that_name_is_as_good() -> None:
+def test_another_writer_s_segment_of_that_name_is_as_good() -> None:
     log = three_appends()
     run = log.run(0, 5)
     staged, _ = stage_run(

@@ -309,7 +309,7 @@ def test_the_operator_of_all_topics_does_everything(on_s3: OnS3) -> None:
     assert "made" not in driver.image.topic_ids
 
 
-def test_a_root_is_formatted_by_who_may_not_delete(on_s3: OnS3, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_root_is_formatted_by_a_caller_who_may_not_delete(on_s3: OnS3, caplog: pytest.LogCaptureFixture) -> None:
     options = StoreOptions(on_s3.endpoint.url, on_s3.endpoint.region, profile="nodelete")
     root = open_store(f"s3://{on_s3.endpoint.bucket}/{PREFIX}/new", options)
     root.check()

@@ -168,7 +168,7 @@ def test_a_config_of_kafka_that_means_nothing_here_says_why() -> None:
     assert not ABSENT.keys() & {*TOPIC_CONFIGS, *CLUSTER_CONFIGS}
 
 
-def test_a_key_like_none_points_to_the_reference() -> None:
+def test_an_unknown_key_points_to_the_reference() -> None:
     with pytest.raises(InvalidConfigError, match=r"conf/reference\.toml"):
         check_config(Scope.TOPIC, "zzz", "1", "topic 't'")
 

@@ -198,7 +198,7 @@ def intact() -> bytes:
 
 
 @pytest.mark.slow
-def test_a_flip_of_any_byte_is_found_before_anything_is_given_out() -> None:
+def test_a_flip_of_any_byte_is_found_before_anything_is_returned() -> None:
     """KIP-630, "Snapshot Format": "identify corrupted records in the snapshot"; every byte, one bit each."""
     data = intact()
     for position in range(len(data)):
@@ -389,7 +389,7 @@ def test_no_snapshot_is_used_where_all_are_damaged_or_none_is_there() -> None:
     assert (usable.snapshot, len(usable.damaged)) == (None, 1)
 
 
-def test_another_owner_s_snapshot_is_no_damage_that_an_older_one_makes_up_for() -> None:
+def test_another_owner_s_snapshot_is_no_damage_that_an_older_snapshot_repairs() -> None:
     store = MemoryStore()
     write(store, [b"a"])
     with pytest.raises(InconsistentClusterIdError):

@@ -120,7 +120,7 @@ def test_tasks_leave_bad_records_out_and_the_driver_appends_them_to_their_topic(
     assert "append to t, batch 0: 3 bad records were left out" in caplog.text
 
 
-def test_a_batch_that_comes_again_has_each_bad_record_once(query: Query) -> None:
+def test_a_batch_that_is_repeated_has_each_bad_record_once(query: Query) -> None:
     """Cut short before its end, or after; and with the tasks or the driver appending it then."""
     query.write(0, FIRST)  # and the job is killed
     for _ in range(3):

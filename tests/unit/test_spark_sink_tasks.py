@@ -162,7 +162,7 @@ def test_rows_that_a_task_cannot_append_go_to_the_driver(query: Query) -> None:
     assert query.visible() == {0: ["x", "a"], 1: ["c"]}
 
 
-def test_a_task_with_too_many_rows_for_the_driver_fails_and_is_tried_again(
+def test_a_task_with_too_many_rows_for_the_driver_fails_and_is_retried(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sink_tasks, "MOST_TASK_BYTES", 100)

@@ -43,7 +43,7 @@ def test_with_several_queries_none_is_guessed(session: Session) -> None:
         query_of(session)
 
 
-def test_a_checkpoint_tells_the_query_whatever_others_there_are() -> None:
+def test_a_checkpoint_identifies_the_query_whatever_others_there_are() -> None:
     session = Session("a", "b", **{"s3://b/c/metadata": '{"id":"b"}'})
     assert query_of(session, "s3://b/c") == query_of(session, "s3://b/c/") == "b"
 

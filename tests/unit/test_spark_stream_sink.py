@@ -158,7 +158,7 @@ def test_a_stream_writer_without_a_name_is_refused(live: LiveCluster) -> None:
 
 
 @pytest.mark.slow
-def test_a_batch_that_comes_again_with_other_rows_ends_the_query_and_says_what_to_do(live: LiveCluster) -> None:
+def test_a_batch_that_is_repeated_with_other_rows_ends_the_query_and_says_what_to_do(live: LiveCluster) -> None:
     """Its checkpoint is older than the topic."""
     for batch_id in range(7):
         sink(live).commit([written(live, rows((0, f"{batch_id}"), (1, f"{batch_id}")))], batch_id)

@@ -265,7 +265,7 @@ def test_pending_offsets_of_an_aborted_transaction_are_dropped() -> None:
 
 
 @pytest.mark.parametrize("overtaking", [[commit(5)], [pending(5, producer="q"), end(1, producer="q")]])
-def test_a_pending_offset_takes_the_place_of_earlier_commits_only(overtaking: list[OffsetsRecord]) -> None:
+def test_a_pending_offset_replaces_earlier_commits_only(overtaking: list[OffsetsRecord]) -> None:
     """Of two commits the later one in the log counts, whenever their transactions end; a snapshot in between
     preserves this."""
     log = [pending(7), *overtaking, end(1)]
@@ -324,7 +324,7 @@ def test_an_end_commits_only_the_transaction_before_it() -> None:
     assert offsets(state_after(pending(7), pending(8, epoch=1, partition=1), end(2))) == {("t", 1): 8}
 
 
-def test_an_end_shuts_out_what_never_arrived() -> None:
+def test_an_end_excludes_what_never_arrived() -> None:
     assert state_after(end(1), pending(7)).unstable("g") == {}
 
 

@@ -173,7 +173,7 @@ class TestList:
         if isinstance(store, S3Store):
             assert (store.counts - before).deletes == 2
 
-    def test_a_name_that_is_not_there_is_deleted_without_error(self, store: Store) -> None:
+    def test_a_name_that_is_missing_is_deleted_without_error(self, store: Store) -> None:
         store.delete(["no/such/name"])
         store.delete([])
 

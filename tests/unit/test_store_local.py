@@ -105,7 +105,7 @@ class TestFullDisk:
 
 
 class TestRoot:
-    def test_a_root_that_is_gone_fails_every_call_and_is_not_made_again(self, tmp_path: Path) -> None:
+    def test_a_root_that_is_gone_fails_every_call_and_is_not_recreated(self, tmp_path: Path) -> None:
         root = tmp_path / "root"
         root.mkdir()
         store = LocalStore(str(root))
@@ -134,7 +134,7 @@ class TestRoot:
         with disk_full_after(0), pytest.raises(LogDirError, match="cannot be written"):
             store.check()
 
-    def test_a_folder_that_was_removed_meanwhile_is_made_again(self, store: LocalStore, tmp_path: Path) -> None:
+    def test_a_folder_that_was_removed_meanwhile_is_recreated(self, store: LocalStore, tmp_path: Path) -> None:
         store.create("a/b/1", b"")
         store.delete(["a/b/1"])
         Path(tmp_path, "a/b").rmdir()
@@ -314,7 +314,7 @@ class TestSettling:
 
 class TestCopyFile:
     @pytest.mark.parametrize("size", [0, 1, BUFFER_BYTES, BUFFER_BYTES + 1, 3 * BUFFER_BYTES + 7])
-    def test_tells_the_checksum_of_what_it_has_written(self, tmp_path: Path, size: int) -> None:
+    def test_shows_the_checksum_of_what_it_has_written(self, tmp_path: Path, size: int) -> None:
         data = random.Random(size).randbytes(size)
         Path(tmp_path, "source").write_bytes(data)
         with open(tmp_path / "source", "rb") as source, open(tmp_path / "target", "wb") as target:
@@ -357,7 +357,7 @@ class TestSweep:
             dead.commit()
         assert store.list("") == []
 
-    def test_a_folder_of_somebody_stays_and_keeps_nothing_else_from_going(self, tmp_path: Path) -> None:
+    def test_a_foreign_folder_stays_and_keeps_nothing_else_from_going(self, tmp_path: Path) -> None:
         clock = ManualClock(SystemClock().now_ms() + 120_000)
         store = FolderByClock(str(tmp_path), clock)
         theirs = tmp_path / ".staging" / "theirs"

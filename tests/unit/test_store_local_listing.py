@@ -174,7 +174,7 @@ def test_a_file_that_another_has_replaced_is_asked_about(store: LocalStore) -> N
 
 
 @pytest.mark.usefixtures("stamps")
-def test_a_file_that_was_changed_in_its_place_is_found_out_when_it_is_opened(
+def test_a_file_that_was_changed_in_its_place_is_detected_when_it_is_opened(
     store: LocalStore, tmp_path: Path
 ) -> None:
     """The product never does that. From then on no earlier look counts."""

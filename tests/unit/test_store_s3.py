@@ -402,7 +402,7 @@ class TestCheck:
         with pytest.raises(UnsupportedStoreError, match="without exclusive create"):
             store_on(server.url).check()
 
-    def test_a_server_that_is_not_there(self, server: ScriptedServer) -> None:
+    def test_a_server_that_is_missing(self, server: ScriptedServer) -> None:
         [nobody_there] = free_ports(1)
         with pytest.raises(LogDirError):
             store_on(f"http://{HOST}:{nobody_there}").check()

@@ -82,7 +82,7 @@ def test_files_of_an_older_epoch_do_not_come_at_the_end() -> None:
     assert listed("1.epoch 2.epoch 0.1 2.1 5.2", "1.epoch 2.epoch 0.1 1.1 2.1 5.2") is not None
 
 
-def test_a_name_with_another_file_is_looked_at_again() -> None:
+def test_a_name_with_another_file_is_inspected_again() -> None:
     one, other = objects("1.epoch", "0.1"), objects("1.epoch") + objects("0.1", version="2")
     assert objects_together(one, sorted(other, key=lambda each: each.name)) is None
 

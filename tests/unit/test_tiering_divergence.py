@@ -62,7 +62,7 @@ def commit(table: DeltaTopicTable, adds: Sequence[RemoteSegment], histories: His
         (segment(10, 20, epoch=1), [(1, 0), (5, 7)], 10),
     ],
 )
-def test_a_segment_agrees_with_a_history_up_to_where_its_epoch_ends_there(
+def test_a_segment_agrees_with_a_history_up_to_the_end_of_its_epoch_there(
     of: RemoteSegment, lineage: list[tuple[int, int]], end: int
 ) -> None:
     assert agreed_end(of, Lineage(lineage)) == end

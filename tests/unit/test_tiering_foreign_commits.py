@@ -145,7 +145,7 @@ def test_a_rewrite_without_a_change_of_data_leaves_the_remote_log_what_it_was(
 
 @pytest.mark.parametrize("rewrite", REWRITES, ids=lambda rewrite: rewrite.__name__)
 @pytest.mark.slow
-def test_it_is_taken_back_and_the_table_lists_every_offset_once_all_the_while(
+def test_it_is_reverted_and_the_table_lists_every_offset_once_all_the_while(
     part: TieredPartition, rewrite: Callable[[TieredPartition], None]
 ) -> None:
     segments = ours(part)
@@ -229,7 +229,7 @@ def test_a_table_that_was_restored_to_the_log_is_the_log(part: TieredPartition) 
     assert (log.rewrite, log.version, spans(part)) == (None, 4, [(0, 3), (3, 7), (7, 12)])
 
 
-def test_an_optimize_that_raced_with_tiering_is_taken_back_by_the_next_commit(part: TieredPartition) -> None:
+def test_an_optimize_that_raced_with_tiering_is_reverted_by_the_next_commit(part: TieredPartition) -> None:
     """It rebases over the appends, and is committed after them."""
     late = delta(part)
     part.append(2)

@@ -97,7 +97,7 @@ def test_records_are_read_from_files_in_any_order(options: dict[str, Any]) -> No
     ids=["a hole", "one twice", "no first", "no last", "none"],
 )
 @pytest.mark.parametrize("size", [5, 1000])
-def test_records_that_are_not_there_once_each_are_refused(
+def test_records_that_are_missing_once_each_are_refused(
     files: list[range], size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(foreign_files, "MOST_WAITING_BYTES", 1000)

@@ -71,7 +71,7 @@ def test_covering_is_what_a_scan_finds(lengths: list[int], start: int, end: int)
     assert list(log.covering(0, start, end)) == naive
 
 
-def test_a_path_that_is_no_segment_is_somebody_elses() -> None:
+def test_a_path_that_is_no_segment_belongs_to_another_writer() -> None:
     with pytest.raises(CorruptionError, match="another writer wrote"):
         RemoteSegment.listed("table", "part-00000-c000.snappy.parquet", 1, 1, None, None, 0)
 

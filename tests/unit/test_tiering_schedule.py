@@ -115,7 +115,7 @@ def test_a_driver_that_worked_for_a_deposed_leader_does_not_put_the_new_one_off(
     assert listed.updated({A: Entry(2, NOW)}).entries[A].due_ms == NOW
 
 
-def test_a_clock_that_jumps_back_puts_nothing_off_for_long() -> None:
+def test_a_clock_that_jumps_back_delays_nothing_for_long() -> None:
     """A time that no rule would have set counts as due."""
     assert due(schedule(p0=NOW + 30_000, p1=NOW + 30_001, p2=NOW + 10**9)) == [1, 2]
 

@@ -32,7 +32,7 @@ def test_an_id_that_came_back_continues_with_the_next_sequence(new_id: NewId) ->
     assert second.epoch == first.epoch, "nobody is fenced"
 
 
-def test_an_id_is_of_one_append_at_a_time(new_id: NewId) -> None:
+def test_an_id_belongs_to_one_append_at_a_time(new_id: NewId) -> None:
     """An id that is not returned, because its outcome is unknown, is never used by another append."""
     producers = UnnamedProducers()
     first, second = producers.take(new_id), producers.take(new_id)

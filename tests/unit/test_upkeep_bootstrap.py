@@ -214,7 +214,7 @@ def test_a_broker_that_lost_nothing_is_left_as_it_is(live: LiveCluster) -> None:
         assert live.cluster.bootstrap([2, 3, 4]).raise_for_failures().totals["copied_bytes"] == 0
 
 
-def test_an_unknown_broker_or_a_root_that_is_not_there_is_no_bootstrap(tmp_path: Path) -> None:
+def test_an_unknown_broker_or_a_root_that_is_missing_is_no_bootstrap(tmp_path: Path) -> None:
     """A root is formatted only in an existing folder: the parent of an empty mount point is not one."""
     live = LiveCluster(tmp_path, on_disk=True)
     live.topic()

@@ -125,7 +125,7 @@ def test_the_last_record_of_each_key_stays_and_the_active_tail(tmp_path: Path) -
     assert rows_of(again, "segments") == [(0,)]
 
 
-def test_readers_pass_over_the_gaps(tmp_path: Path) -> None:
+def test_readers_skip_the_gaps(tmp_path: Path) -> None:
     live = Compacted(tmp_path)
     fill(live, [(key, value or "1") for key, value in ROWS])
     live.cluster.compact().raise_for_failures()

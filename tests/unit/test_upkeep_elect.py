@@ -88,7 +88,7 @@ def test_only_the_named_topics_and_partitions_are_elected(live: LiveCluster) -> 
     assert (leaders(live, "u"), leaders(live, "t")) == (preferred(live, "u"), before)
 
 
-def test_a_dry_run_tells_who_would_lead_and_changes_nothing(live: LiveCluster) -> None:
+def test_a_dry_run_shows_who_would_lead_and_changes_nothing(live: LiveCluster) -> None:
     live.topic(partitions=3)
     fence(live, 1)
     unfence(live, 1)
@@ -162,7 +162,7 @@ def test_the_last_member_of_the_isr_is_gone_and_a_clean_election_says_what_can_b
     assert "the partition has no leader: bring back a broker of its ISR, or run elect --unclean" in failure
 
 
-def test_an_unclean_election_takes_the_replica_that_holds_most_and_tells_what_is_lost(live: LiveCluster) -> None:
+def test_an_unclean_election_takes_the_replica_that_holds_most_and_shows_what_is_lost(live: LiveCluster) -> None:
     """Of two replicas outside the ISR one has more of the last epoch: it leads, the other follows."""
     live.topic()
     leader = live.leader()
@@ -219,7 +219,7 @@ def test_lost_records_are_counted_by_the_high_watermark_that_any_replica_knows(l
     assert live.read() == {0: ["a", "e", "g"]}
 
 
-def test_nothing_is_elected_uncleanly_where_somebody_leads(live: LiveCluster) -> None:
+def test_nothing_is_elected_uncleanly_if_another_replica_leads(live: LiveCluster) -> None:
     live.topic(partitions=3)
     with live.unchanged():
         assert live.cluster.elect(unclean=True).raise_for_failures().rows == []

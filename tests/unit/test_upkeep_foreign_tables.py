@@ -253,7 +253,7 @@ def test_tiering_between_the_reading_and_the_commit_of_an_optimize_keeps_every_o
 
 
 @pytest.mark.parametrize("job", ["heal", "tier", "retain"])
-def test_an_optimize_of_what_was_taken_back_meanwhile_is_taken_back_too(live: LiveCluster, job: str) -> None:
+def test_an_optimize_of_what_was_reverted_meanwhile_is_reverted_too(live: LiveCluster, job: str) -> None:
     """delta-rs commits it, although it removes a file that the table no longer lists."""
     theirs = table_of(live)
     live.fill("e")

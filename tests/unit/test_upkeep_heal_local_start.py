@@ -56,7 +56,7 @@ def test_the_local_start_of_an_empty_log_comes_from_another_replica(tmp_path: Pa
     assert_healed(live, "d")
 
 
-def test_where_all_have_lost_it_the_file_tells_that_ends_there(tmp_path: Path) -> None:
+def test_if_all_have_lost_it_the_file_that_ends_there_shows_it(tmp_path: Path) -> None:
     """Here it comes from a segment of the remote tier. The leader, which no replica can replace, is repaired in
     place."""
     live = LiveCluster(tmp_path)
@@ -75,7 +75,7 @@ def test_where_all_have_lost_it_the_file_tells_that_ends_there(tmp_path: Path) -
     assert_healed(live, "abc")
 
 
-def test_a_follower_for_which_nothing_tells_begins_where_its_leader_does(tmp_path: Path) -> None:
+def test_a_follower_without_any_hint_begins_where_its_leader_does(tmp_path: Path) -> None:
     """It had not dropped the files that the leader has."""
     live = appended(tmp_path, 1)
     follower = live.followers()[0]

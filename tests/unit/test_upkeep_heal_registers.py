@@ -72,7 +72,7 @@ def test_the_epoch_register_of_a_last_member_comes_from_a_replica_that_has_joine
     assert_healed(live)
 
 
-def test_all_registers_of_a_last_member_come_from_who_has_joined_its_epochs(live: LiveCluster) -> None:
+def test_all_registers_of_a_last_member_come_from_replicas_that_have_joined_its_epochs(live: LiveCluster) -> None:
     live.cluster.elect("t", leader=live.followers()[0]).raise_for_failures()
     live.append(["f"]).raise_for_failures()
     leader = live.leader()

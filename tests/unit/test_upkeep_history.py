@@ -293,7 +293,7 @@ def test_what_was_truncated_is_exported_with_all_columns(tmp_path: Path, out: Pa
     assert any("append the records again" in note for note in report.notes)
 
 
-def test_exporting_twice_is_harmless_and_a_lost_manifest_is_made_again(tmp_path: Path, out: Path) -> None:
+def test_exporting_twice_is_harmless_and_a_lost_manifest_is_recreated(tmp_path: Path, out: Path) -> None:
     live = diverged(tmp_path)
     live.cluster.recover("t", str(out)).raise_for_failures()
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}

@@ -200,7 +200,7 @@ def test_polars_reads_it(live: LiveCluster, monkeypatch: pytest.MonkeyPatch) -> 
     assert rows.to_series().to_list() == [b"b", b"c"]
 
 
-def test_a_rebuilt_segment_takes_the_place_of_the_lost_one_in_both(live: LiveCluster) -> None:
+def test_a_rebuilt_segment_replaces_the_lost_one_in_both(live: LiveCluster) -> None:
     live.cluster.topics.alter_configs("t", {"local.retention.bytes": "-2"})
     live.fill("abc")
     live.cluster.tier("t").raise_for_failures()
@@ -223,7 +223,7 @@ def test_a_run_that_has_nothing_to_do_makes_no_snapshot(live: LiveCluster) -> No
 
 
 @pytest.mark.parametrize("later", ["tier", "vacuum"])
-def test_a_run_that_died_before_it_is_made_up_for(
+def test_a_run_completes_the_work_of_an_earlier_run_that_died(
     live: LiveCluster, monkeypatch: pytest.MonkeyPatch, later: str
 ) -> None:
     def die(*_: object) -> None:

@@ -63,7 +63,7 @@ def test_a_run_that_is_cut_off_leaves_what_it_has_uploaded_committed(live: LiveC
     assert report.settled == {}
 
 
-def test_the_merges_of_a_partition_end_with_the_segment_at_hand(live: LiveCluster) -> None:
+def test_the_merges_of_a_partition_end_with_the_current_segment(live: LiveCluster) -> None:
     live.topic(segment_bytes="15000")
     rng = random.Random(1)
     values = [[rng.randbytes(16).hex() for _ in range(200)] for _ in range(8)]

@@ -154,7 +154,7 @@ def test_a_broker_that_is_gone_for_good_is_drained_like_any_other(live: LiveClus
     assert live.read() == {p: [f"v{p}"] for p in range(4)}
 
 
-def test_a_wish_is_about_what_a_reassignment_in_progress_leads_to(tmp_path: Path) -> None:
+def test_a_request_refers_to_the_result_of_a_reassignment_in_progress(tmp_path: Path) -> None:
     faults = Faults()
     live = LiveCluster(tmp_path, brokers=5, through=faults.wrap)
     live.topic(copies=2)

@@ -62,7 +62,7 @@ def test_what_cannot_be_finished_is_named_and_the_next_replicate_continues(
     assert stuck.read() == {0: list("abcd")}
 
 
-def test_the_status_tells_who_joins_and_what_is_still_to_be_copied(stuck: LiveCluster, faults: Faults) -> None:
+def test_the_status_shows_who_joins_and_what_is_still_to_be_copied(stuck: LiveCluster, faults: Faults) -> None:
     old, (one, two) = replicas(stuck), two_others(stuck)
     assert rows_of(stuck.cluster.reassignments()) == []
     stuck.cluster.reassign({("t", 0): (one, two)}, check=False)
@@ -78,7 +78,7 @@ def test_the_status_tells_who_joins_and_what_is_still_to_be_copied(stuck: LiveCl
     assert report.totals == {"partitions": 1, "bytes_behind": size}
 
 
-def test_a_newcomer_that_cannot_be_looked_at_is_a_failure_of_the_status(
+def test_a_newcomer_that_cannot_be_inspected_is_a_failure_of_the_status(
     stuck: LiveCluster, faults: Faults
 ) -> None:
     one, two = two_others(stuck)

@@ -268,7 +268,7 @@ def test_two_runs_at_once_do_no_harm(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "every one"])
-def test_a_run_that_stops_anywhere_is_gone_on_from(tmp_path: Path, step: int) -> None:
+def test_a_run_that_stops_anywhere_is_continued(tmp_path: Path, step: int) -> None:
     """I7: the n-th change of a run fails, and so do all later ones; the next run does the rest."""
     for nth in range(1, 40, step):
         faults = Faults()

@@ -84,7 +84,7 @@ def test_polars_reads_it(live: Keyed) -> None:
 
 
 @pytest.mark.slow
-def test_each_snapshot_takes_the_place_of_the_one_before_in_one_version(live: Keyed) -> None:
+def test_each_snapshot_replaces_the_one_before_in_one_version(live: Keyed) -> None:
     live.put([("a", "1"), ("b", "2")])
     live.take()
     before = table(live).version()
@@ -326,7 +326,7 @@ def _other_columns(live: Keyed) -> None:
 
 @pytest.mark.parametrize("damage", [_lose_log, _tear_log, _bomb_log, _lose_file, _cut_file, _other_columns])
 @pytest.mark.slow
-def test_a_damaged_table_is_made_again(live: Keyed, damage: Callable[[Keyed], None]) -> None:
+def test_a_damaged_table_is_recreated(live: Keyed, damage: Callable[[Keyed], None]) -> None:
     live.put([("a", "1"), ("b", "2")])
     live.take()
     damage(live)

@@ -351,7 +351,7 @@ def test_total_retention_by_size_moves_the_log_start(live: LiveCluster, tiered: 
 
 @pytest.mark.parametrize("tiered", [False, True])
 @pytest.mark.slow
-def test_total_retention_by_time_goes_by_the_records_own_timestamps(live: LiveCluster, tiered: bool) -> None:
+def test_total_retention_by_time_uses_the_records_own_timestamps(live: LiveCluster, tiered: bool) -> None:
     (live.tiered if tiered else live.topic)(segment_bytes="1", retention_ms=str(HOUR_MS))
     now = live.clock.now_ms()
     live.fill("ab", at_ms=now - 3 * HOUR_MS)

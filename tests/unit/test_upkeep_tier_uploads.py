@@ -102,7 +102,7 @@ def test_the_others_are_committed_while_one_upload_hangs(
 
 
 @pytest.mark.slow
-def test_a_hung_upload_is_given_up_after_its_deadline_and_not_tried_again_while_it_hangs(
+def test_a_hung_upload_is_given_up_after_its_deadline_and_not_retried_while_it_hangs(
     live: RemoteFaults,
 ) -> None:
     """A failure like any other, with its age: and one hanging thread, not one per run."""
@@ -341,7 +341,7 @@ def test_the_copy_lag_holds_sealed_segments_back(live: RemoteFaults) -> None:
     assert rows_of(live.cluster.tier(), "remote_end") == [(4,)]
 
 
-def test_the_copy_lag_by_size_goes_by_what_is_behind(live: RemoteFaults) -> None:
+def test_the_copy_lag_by_size_uses_what_is_behind(live: RemoteFaults) -> None:
     """KIP-1241, remote.copy.lag.bytes."""
     live.tiered(remote_copy_lag_ms="-1", remote_copy_lag_bytes="1", local_retention_bytes="-1")
     live.cluster.topics.alter_configs("t", {"local.retention.ms": "-1"})

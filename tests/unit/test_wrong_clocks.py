@@ -338,7 +338,7 @@ def test_everything_else_continues(tmp_path: Path) -> None:
     assert live.read("t") == {0: ["c"]}
 
 
-def test_a_clock_some_minutes_off_goes_by_the_earlier_time(tmp_path: Path) -> None:
+def test_a_clock_some_minutes_off_uses_the_earlier_time(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic(retention_ms=str(DAY_MS))
     live.append(["a"], at_ms=live.clock.now_ms()).raise_for_failures()
