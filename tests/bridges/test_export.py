@@ -133,7 +133,7 @@ def test_a_run_that_stalled_writes_nothing_once_its_successor_runs(number: int, 
     assert [value for _, value in there.topics["t"][0].committed()] == [value for _, value in records]
 
 
-def test_where_offsets_are_kept_a_fenced_run_begins_no_further_piece(tmp_path: Path) -> None:
+def test_if_offsets_are_kept_a_fenced_run_begins_no_further_piece(tmp_path: Path) -> None:
     live, records = with_gaps(tmp_path)
     there, seen = MemoryCluster(), list[str]()
 
@@ -279,7 +279,7 @@ def test_records_go_at_their_own_pace_within_a_budget(tmp_path: Path) -> None:
     assert len(there.topics["t"][0].committed()) == 4
 
 
-def test_bytes_a_second_are_bounded(tmp_path: Path) -> None:
+def test_bytes_per_second_are_bounded(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic()
     live.append(["x" * 1000] * 5)

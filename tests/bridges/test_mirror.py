@@ -200,7 +200,7 @@ def test_gaps_of_a_later_leader_behind_the_last_record_are_no_other_history(tmp_
     assert [(f.item, f.code) for f in report.failures] == [("t-0", "LOG_TRUNCATION")]
 
 
-def test_epochs_that_left_the_source_with_their_records_are_not_asked_for(tmp_path: Path) -> None:
+def test_epochs_whose_records_the_source_has_deleted_are_not_checked(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some()
     mirrored(live, source)
     log = source.logs[0]

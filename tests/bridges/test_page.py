@@ -138,7 +138,7 @@ def test_replicas_brokers_and_groups_are_reported(live: LiveCluster) -> None:
 
 
 @pytest.mark.slow
-def test_findings_have_their_commands_and_a_broker_that_is_away_hides_no_log(live: LiveCluster) -> None:
+def test_findings_have_their_commands_and_an_unreachable_broker_hides_no_log(live: LiveCluster) -> None:
     away = live.leader()
     with live.unreachable(away):
         health = live.cluster.health()

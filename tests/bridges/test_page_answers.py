@@ -199,7 +199,7 @@ def test_each_answer_forbids_all_that_it_does_not_need(path: str, token: str | N
     assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
 
 
-def test_content_is_sent_once_for_each_look_and_zipped_for_who_takes_it() -> None:
+def test_content_is_sent_once_per_read_and_compressed_for_clients_that_accept_it() -> None:
     status, headers, body = headers_of(answers(), "/content")
     assert (status, json.loads(body)) == ("200 OK", {"cluster": "c"})
     assert headers_of(answers(), "/content", HTTP_IF_NONE_MATCH=headers["ETag"])[::2] == ("304 Not Modified", b"")

@@ -350,7 +350,9 @@ def test_nobody_waits_longer_than_the_rebalance_for_a_leader_that_assigns_nothin
 
 
 @pytest.mark.slow
-def test_the_assignor_is_one_that_all_know_and_most_like(members_of: Callable[[int], list[Joining]]) -> None:
+def test_the_assignor_is_one_that_all_members_have_and_most_prefer(
+    members_of: Callable[[int], list[Joining]],
+) -> None:
     liked = (["a", "c", "b"], ["b", "c"], ["c", "b", "x"])
     some = members_of(len(liked))
     lists = [[{"protocol_name": name, "protocol_metadata": b"t"} for name in names] for names in liked]

@@ -316,7 +316,7 @@ def test_offsets_of_a_topic_that_was_just_made_are_known(live: LiveCluster) -> N
         assert (found["error_code"], found["offset"]) == (OK, 1)
 
 
-def test_what_a_fetch_costs_that_finds_nothing(live: LiveCluster) -> None:
+def test_the_cost_of_a_fetch_that_finds_nothing(live: LiveCluster) -> None:
     """One look at the leader: a listing, and a read of the root's identity. For an empty log the metadata is read,
     too, at most as often as the ends of partitions are looked up, for any number of partitions."""
     ports = ports_of(live.cluster)

@@ -273,7 +273,7 @@ def test_what_the_remote_tier_has_too_much_or_too_little_in_the_end_is_found() -
         LoneDriver(world).check()
 
 
-def test_where_the_log_of_decisions_was_abandoned_nothing_is_held_against_it() -> None:
+def test_an_abandoned_log_of_decisions_is_no_violation() -> None:
     configuration = small("transact x0 0 commit 100000 0")
     sizes = (("num.partitions", "1"), ("replication.factor", "2"), ("min.isr", "1"))
     configs = tuple((f"transaction.state.log.{name}", size) for name, size in sizes)

@@ -194,7 +194,7 @@ def test_a_topic_that_was_deleted_and_created_again_starts_over(cluster: Cluster
                 cluster.read("reborn")
 
 
-def test_where_segments_overlap_each_record_is_read_once(cluster: Cluster, spark: SparkSession) -> None:
+def test_if_segments_overlap_each_record_is_read_once(cluster: Cluster, spark: SparkSession) -> None:
     """Two drivers merged overlapping runs: the log takes from each file the records that the other lacks
     (protocol, section 1, "read from p on"); the scan leaves out the files' other records."""
     cluster.topics.create("overlapping", replication_factor=1)

@@ -114,7 +114,7 @@ def test_a_stream_of_several_topics_and_into_the_one_that_start_names(
 
 
 @pytest.mark.long("starts several queries, one after another")
-def test_records_that_wander_to_the_remote_tier_are_read_from_there(
+def test_records_that_move_to_the_remote_tier_are_read_from_there(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
     cluster.topics.alter_configs(topic, TIERED)

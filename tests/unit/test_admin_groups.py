@@ -307,7 +307,7 @@ def test_a_group_that_commits_while_it_is_deleted_keeps_all_it_has(
         assert at(cluster) == {("t", 0): 4, ("t", 1): 2}
 
 
-def test_two_that_delete_a_group_at_once_both_find_it_gone(tmp_path: Path) -> None:
+def test_two_drivers_that_delete_a_group_at_once_both_find_it_gone(tmp_path: Path) -> None:
     faults = Faults()
     live = with_group(LiveCluster(tmp_path, through=faults.wrap))
     other = live.driver()

@@ -50,7 +50,7 @@ def test_a_bound_is_an_offset_offsets_by_partition_a_position_or_a_time(text: st
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "yesterday", "0:1,", "1:x", "2013-13-01", "²"])
-def test_what_is_no_bound_is_refused(text: str) -> None:
+def test_an_invalid_bound_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
         bound(text)
 
@@ -105,7 +105,7 @@ def test_the_cluster_file_comes_from_the_call_the_environment_or_the_usual_place
         ("--list --at 0 --any-place", "--list and --at cannot be used together"),
     ],
 )
-def test_what_options_need_and_what_they_bar(argv: str, message: str | None) -> None:
+def test_options_that_need_or_exclude_others(argv: str, message: str | None) -> None:
     """An argument with its default is absent; 0 is present."""
     parser = job_parser("x", "")
     for flag in ("--deep", "--heal", "--list", "--any-place"):
@@ -251,7 +251,7 @@ def test_a_bug_shows_its_traceback() -> None:
         ("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: parket.\nat java", 2),
     ],
 )
-def test_what_spark_gives_up_for_is_one_line(
+def test_the_reason_for_which_spark_gives_up_is_one_line(
     message: str, status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("pyspark")
@@ -284,7 +284,7 @@ def test_a_job_that_prints_as_it_goes_ends_when_its_reader_stops(tmp_path: Path)
         assert JobMain("x", "", lambda parser: None, body)([]) == 0
 
 
-def test_what_is_no_number_in_json_is_a_text_as_sparks_to_json_writes_it() -> None:
+def test_numbers_that_json_lacks_are_texts_as_in_sparks_to_json() -> None:
     row = {"a": float("nan"), "b": float("inf"), "c": float("-inf"), "d": 1.5}
     found = json.loads(Report("x", [row], totals=row).to_json(), parse_constant=pytest.fail)
     assert found["rows"] == [found["totals"]] == [{"a": "NaN", "b": "Infinity", "c": "-Infinity", "d": 1.5}]

@@ -46,7 +46,7 @@ def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "GB", "2 GBs", "-1GB", "2PB", "1,5GB", "1e9", "8388608TiB", "9" * 400])
-def test_what_is_no_size_is_named(text: str) -> None:
+def test_an_invalid_size_is_named(text: str) -> None:
     with pytest.raises(InvalidCallError, match="is not a size"):
         parse_size(text)
 
@@ -97,7 +97,7 @@ def test_the_environment_chooses() -> None:
         ("ONLY", "scan,scam", "ONLY names 'scam': give some of calls, latency"),
     ],
 )
-def test_what_is_wrong_in_the_environment_is_named(name: str, value: str, message: str) -> None:
+def test_an_error_in_the_environment_is_named(name: str, value: str, message: str) -> None:
     with pytest.raises(InvalidCallError, match=message):
         bench_options({name: value}, HERE)
 
@@ -135,7 +135,7 @@ def test_the_median_of_several_turns_is_reported_with_the_range_and_ratios_are_o
     assert pickle.loads(pickle.dumps(ours)).turns == ours.turns
 
 
-def test_works_take_turns_and_each_is_measured_five_times() -> None:
+def test_pieces_of_work_take_turns_and_each_is_measured_five_times() -> None:
     asked: list[str] = []
     first, second = in_turn(lambda: float(asked.append("a") or 1), lambda: float(asked.append("b") or 2))
     assert "".join(asked) == "ab" * 5

@@ -67,7 +67,7 @@ def test_lines_of_two_kinds_are_two_tables() -> None:
 
 
 @pytest.mark.slow
-def test_the_ground_of_the_laws_is_a_log_in_order(tmp_path: Path) -> None:
+def test_the_logs_that_growth_is_measured_on_are_intact(tmp_path: Path) -> None:
     """The written files equal those of appends and merges: intact on all replicas, and readable to the end."""
     bench = _bench(tmp_path)
     for merged, followers, producers in ((True, True, 30), (False, True, 0), (False, False, 0)):

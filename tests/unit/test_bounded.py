@@ -59,7 +59,7 @@ def test_the_greatest_numbers_are_read() -> None:
     assert decode_json(text, Said, "x") == Said(9_999_999_999, 2**63 - 1, -(2**63))
 
 
-def test_no_more_than_the_bound_is_brought_of_an_object_by_one_request() -> None:
+def test_one_request_fetches_no_more_of_an_object_than_the_bound() -> None:
     store = MemoryStore("memory://b")
     store.create("small", b"1234")
     store.create("large", b"12345" * 1000)

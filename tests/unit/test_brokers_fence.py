@@ -230,7 +230,7 @@ def test_the_last_member_moved_and_trusted_leads_again_with_all_it_had(disks: Li
     assert disks.read("alone", partitions=[partition]) == {partition: ["a"]}
 
 
-def test_trust_comes_in_time_also_when_a_probe_was_faster(disks: LiveCluster) -> None:
+def test_trust_takes_effect_even_if_a_probe_was_faster(disks: LiveCluster) -> None:
     """The root was moved without a fence; a run has registered it as another incarnation, and its partition has no
     leader. No other broker has led since, so the copy can still be declared faithful."""
     disks.topic("alone", copies=1, partitions=3)

@@ -40,7 +40,7 @@ def test_the_last_of_several_overlapping_pauses_ends_the_pause() -> None:
     assert gc.isenabled()
 
 
-def test_one_that_was_off_stays_off() -> None:
+def test_a_disabled_collector_stays_disabled() -> None:
     gc.disable()
     with collector_paused():
         pass

@@ -139,7 +139,7 @@ def test_an_even_number_of_voters_is_a_warning(tmp_path: Path) -> None:
         pytest.param("[1]", "[1" + "0" * 4400 + "]", "is not valid TOML: ", id="digits"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_an_error_is_named_with_its_place(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert old in GOOD
     refuse(tmp_path, GOOD.replace(old, new), message)
 
@@ -287,7 +287,7 @@ class TestStorage:
             ("s3://lake/two", 'endpoint_url = "https://b.example.org"', "s3://lake exists on two servers"),
         ],
     )
-    def test_what_is_wrong_is_named_and_no_secret_shown(
+    def test_an_error_is_named_and_no_secret_is_shown(
         self, tmp_path: Path, root: str, line: str, message: str
     ) -> None:
         text = GOOD.replace("s3://bucket/two", root).replace("[s3]", f"[brokers.storage]\n{line}\n[s3]")
@@ -312,7 +312,9 @@ class TestAddresses:
             ("s3://bucket/folder/", "name the file, as in"),
         ],
     )
-    def test_one_that_cannot_be_read_says_what_to_write(self, address: str, message: str) -> None:
+    def test_an_address_that_cannot_be_read_is_refused_with_what_to_write(
+        self, address: str, message: str
+    ) -> None:
         with pytest.raises(InvalidCallError, match=message):
             load_cluster_file(address)
 

@@ -83,7 +83,7 @@ def test_a_part_of_a_file_is_read_as_that_part() -> None:
     assert RecordReader().read("t-0", [], 0, 1) is None
 
 
-def test_what_a_file_is_older_than_is_null_in_it(tmp_path: Path) -> None:
+def test_fields_newer_than_a_file_are_null_in_it(tmp_path: Path) -> None:
     """The schema of a topic grows; a fetch across the change returns one table."""
     store = LocalStore(str(tmp_path))
     old = physical_schema(value=pa.struct([("a", pa.int64())]))

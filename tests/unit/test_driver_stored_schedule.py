@@ -107,7 +107,7 @@ def test_the_newest_copy_counts_when_brokers_leave_and_come_back(tmp_path: Path)
     assert holders(live) == [1, 2, 3]
 
 
-def test_where_the_first_brokers_hold_none_the_others_are_asked(tmp_path: Path) -> None:
+def test_if_the_first_brokers_hold_none_the_others_are_asked(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path, brokers=4, voters=(4,))
     live.cluster.topics.alter_configs(None, {"offsets.topic.replication.factor": "1"})
     fence(live, 1, 2)

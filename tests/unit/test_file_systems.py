@@ -223,7 +223,7 @@ def test_an_fsspec_file_system_that_overwrites_silently_is_refused(s3_endpoint: 
     "kind", [pytest.param("s3fs", marks=S3), *(pytest.param(k, marks=CLOUD) for k in ("adlfs", "gcsfs"))]
 )
 @pytest.mark.slow
-def test_those_that_are_named_keep_every_rule(kind: str, request: pytest.FixtureRequest) -> None:
+def test_the_named_file_systems_keep_every_rule(kind: str, request: pytest.FixtureRequest) -> None:
     pytest.importorskip(kind)
     options = StoreOptions(part_bytes=PART_BYTES, driver="fsspec")
     if kind == "s3fs":
@@ -279,7 +279,7 @@ class TestTables:
             ),
         ],
     )
-    def test_what_cannot_be_is_refused(self, table: dict[str, str], says: str) -> None:
+    def test_impossible_requests_are_refused(self, table: dict[str, str], says: str) -> None:
         with pytest.raises(InvalidCallError, match=says):
             StorageTables({"s3": table}).options("s3://b/x")
 

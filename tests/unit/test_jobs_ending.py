@@ -85,7 +85,7 @@ def test_a_job_that_repeats_itself_ends_after_the_current_run(started: Start, ho
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.slow
-def test_it_ends_out_of_its_pause(started: Start, how: signal.Signals) -> None:
+def test_a_signal_ends_it_during_its_pause(started: Start, how: signal.Signals) -> None:
     process = started(0, "--every", "60s")
     assert LINE.match(output_of(process.stdout))
     process.send_signal(how)

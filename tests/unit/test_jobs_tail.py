@@ -71,7 +71,7 @@ def test_a_line_is_partition_offset_timestamp_key_and_value(
     assert "tail: done, records 1" in err
 
 
-def test_json_is_an_object_a_line_and_the_report_at_the_end(
+def test_json_is_one_object_per_line_and_the_report_at_the_end(
     shared: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(shared, "-n", "1", "--partitions", "1", "--json") == 0

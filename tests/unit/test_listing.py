@@ -109,7 +109,7 @@ def test_files_of_another_history_do_not_bound_the_files_of_this_one() -> None:
     assert chain_of(log) == ["0.1[0,1)", "1.1[1,2)", "2.3[2,4)"]
 
 
-def test_dead_files_come_alive_again_under_a_later_leader_that_has_them() -> None:
+def test_dead_files_are_live_again_under_a_later_leader_that_has_them() -> None:
     """Section 1; V6 rests on this."""
     names = "0.1 1.1"
     assert texts(log_of(names, [(1, 0), (2, 1)]).dead) == ["1.1"]

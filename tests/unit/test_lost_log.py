@@ -215,7 +215,7 @@ def test_a_remote_tier_that_does_not_answer_may_have_the_records(tmp_path: Path)
     assert codes(live.driver().verify()) == {"LOG_LOST": 1}, "nothing was due to be tiered"
 
 
-def test_where_the_remote_log_has_records_it_continues_from_there(tmp_path: Path) -> None:
+def test_if_the_remote_log_has_records_it_continues_from_there(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.tiered(local_retention_bytes="-2")
     live.fill(f"v{number}" for number in range(5))

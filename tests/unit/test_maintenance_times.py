@@ -70,7 +70,7 @@ def failed(since_ms: int, *of: tuple[str, str], deep: bool = False) -> Trouble:
     return trouble_of([Failure(item, code, "m") for item, code in of], since_ms, deep=deep)
 
 
-def test_trouble_goes_back_to_the_first_run_that_had_it_and_ends_with_one_that_has_none() -> None:
+def test_trouble_is_dated_from_the_first_run_that_had_it_and_ends_with_the_first_run_without_it() -> None:
     first = Times(failing={"tier": failed(1, ("t-0", "X"), ("t-1", "X"))}, damaged={A: failed(1, ("t-0", "Y"))})
     again, damage = ran(9, ("t-1", "Z")), Times(damaged={A: failed(9, ("t-0", "Y"))})
     later = decode(encode(first.ran(again).updated(damage, [A])))
@@ -180,7 +180,7 @@ def test_failures_that_are_not_reported_are_not_taken_for_repaired() -> None:
 
 
 @given(times, times)
-def test_two_runs_put_their_times_together(one: Times, other: Times) -> None:
+def test_two_runs_combine_their_times(one: Times, other: Times) -> None:
     """A removed partition is forgotten."""
     both = one.updated(other, [A])
     assert both.steps == {**one.steps, **other.steps}

@@ -128,7 +128,7 @@ def test_the_last_member_never_resigns(leader: int | None) -> None:
     assert (metadata.t.leader, metadata.t.isr) == (1, (1,))
 
 
-def test_two_who_see_the_same_damage_make_one_leader_resign() -> None:
+def test_two_drivers_that_see_the_same_damage_make_one_leader_resign() -> None:
     metadata = Metadata()
     seen = metadata.t.partition_epoch
     assert isinstance(metadata.elect(resign=True, partition_epoch=seen), Altered)

@@ -39,7 +39,7 @@ def test_a_copy_that_a_person_trusts_is_the_same_incarnation() -> None:
     assert metadata.image.brokers[1].root == "b"
 
 
-def test_trust_says_nothing_of_another_directory() -> None:
+def test_trust_does_not_cover_another_directory() -> None:
     metadata = Metadata()
     metadata.register(1, incarnation=1, trusted=True)
     assert metadata.t.isr == (2, 3)

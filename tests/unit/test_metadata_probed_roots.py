@@ -57,7 +57,7 @@ def settle(meta: Metadata, **found: Finding) -> ProbedMetadata:
     return meta.do(findings(meta, **found))
 
 
-def test_when_everything_is_as_registered_nothing_is_committed_and_nothing_said() -> None:
+def test_if_everything_is_as_registered_nothing_is_committed_or_noted() -> None:
     meta = with_voters(1)
     assert findings(meta).decide(meta.image).records == ()
     assert settle(meta) == ProbedMetadata(meta.image, ())
@@ -186,7 +186,7 @@ def test_a_driver_that_reaches_no_majority_of_voters_fences_no_broker(
         assert "nothing was changed: this driver cannot reach" in note
 
 
-def test_metadata_that_was_moved_or_restored_is_a_person_s_business() -> None:
+def test_moved_or_restored_metadata_needs_a_person() -> None:
     meta = with_voters(1)
     moved = Another(RegisterBroker(1, an_id(1), "a", "file:///1", "elsewhere"))
     (note,) = settle(meta, b1=moved, b2=anew(2)).notes

@@ -94,7 +94,7 @@ def test_another_order_is_taken_at_once_and_elects_nobody() -> None:
 
 
 @pytest.mark.parametrize("target", [(1, 2, 3), (1, 4)])
-def test_what_is_so_already_commits_nothing(target: tuple[int, ...]) -> None:
+def test_a_reassignment_to_the_current_target_commits_nothing(target: tuple[int, ...]) -> None:
     metadata = with_spares()
     metadata.reassign(*target)
     command = AlterPartitionReassignments((Reassignment(an_id(99), 0, target),))

@@ -473,7 +473,7 @@ def test_credentials_that_delta_would_mix_are_refused(
     assert SECRET not in str(caught.value)
 
 
-def test_without_credentials_delta_is_not_let_loose(tmp_path: Path) -> None:
+def test_without_credentials_delta_is_not_started(tmp_path: Path) -> None:
     """The client would look for an instance's, or another profile's."""
     with pytest.raises(StorageAuthenticationError, match="find credentials for s3://b: no credentials were found"):
         storage_options("s3://b/t", StoreOptions(PRIVATE, retries=0))

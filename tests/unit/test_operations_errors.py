@@ -254,7 +254,7 @@ def test_a_cluster_that_was_never_formatted_is_no_cluster(tmp_path: Path) -> Non
     assert contents(tmp_path / "x1") == {}
 
 
-def test_without_a_voter_there_is_no_answer_and_nothing_is_made_up(disks: LiveCluster) -> None:
+def test_without_a_voter_there_is_no_answer_and_no_guess(disks: LiveCluster) -> None:
     shutil.rmtree(disks.root(1))
     with pytest.raises((NoMajorityError, InvalidCallError), match=r"voter|metadata"):
         disks.driver()

@@ -87,7 +87,7 @@ WITH_A_NUMBER: dict[str, Callable[[Cluster, Any], Any]] = {
 
 @pytest.mark.parametrize("number", [1.0, np.float64(1), True, "1"], ids=repr)
 @pytest.mark.parametrize("call", WITH_A_NUMBER)
-def test_what_is_no_whole_number_is_refused_by_its_name_and_nothing_is_changed(
+def test_a_value_that_is_no_whole_number_is_refused_by_name_and_nothing_is_changed(
     shared: LiveCluster, call: str, number: Any
 ) -> None:
     found = repr(number).replace("(", r"\(").replace(")", r"\)")

@@ -194,7 +194,9 @@ def test_a_damaged_replica_is_healed_from_others(live: RemoteFaults) -> None:
     live.cluster.verify(deep=True).raise_for_failures()
 
 
-def test_the_outage_is_learnt_once_and_not_by_every_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_outage_is_detected_once_and_not_once_per_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If each request took its full timeout, thousands of topics would take days."""
     live = RemoteFaults(tmp_path, monkeypatch, brokers=1)
     topics = [f"t{number:03}" for number in range(3 * WAVE)]

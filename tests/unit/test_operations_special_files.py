@@ -143,7 +143,7 @@ def test_a_leader_with_a_linked_folder_is_replaced(live: LiveCluster, victim: Pa
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FILES)
 @pytest.mark.parametrize("of", ["data", "epoch", "watermark"])
-def test_what_is_no_file_takes_its_replica_out_and_is_back_when_it_is_taken_away(
+def test_an_object_that_is_no_file_takes_its_replica_out_until_it_is_removed(
     live: LiveCluster, victim: Path, kind: str, of: str
 ) -> None:
     listing = live.replica(2).list()

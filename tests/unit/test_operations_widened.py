@@ -246,7 +246,7 @@ def test_an_append_that_is_retried_after_the_type_became_wider_is_known(
         (pa.struct([("tiny", pa.float64()), *[*NARROW][1:]]), "value.tiny is int8, and cannot become"),
     ],
 )
-def test_what_is_no_wider_type_is_refused(live: Typed, value: pa.DataType, message: str) -> None:
+def test_a_type_that_is_not_wider_is_refused(live: Typed, value: pa.DataType, message: str) -> None:
     live.begin()
     with live.unchanged(), pytest.raises(InvalidCallError, match=message):
         live.widen(value)

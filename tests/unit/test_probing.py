@@ -56,7 +56,7 @@ def test_a_bug_is_raised(prober: Prober) -> None:
 
 
 @pytest.mark.parametrize("prober", [SerialProber(), ThreadProber()], ids=["serial", "threads"])
-def test_what_ends_a_thread_is_raised_and_nobody_waits_for_the_deadline(prober: Prober) -> None:
+def test_an_exception_that_ends_a_thread_is_raised_without_waiting_for_the_deadline(prober: Prober) -> None:
     def question(number: int) -> int:
         raise SystemExit(number)
 
@@ -121,7 +121,7 @@ def test_one_thread_asks_those_that_answer_quickly(monkeypatch: pytest.MonkeyPat
         pytest.fail("each item still has a thread of its own")
 
 
-def test_the_others_do_not_wait_for_one_that_hangs_after_quick_answers(
+def test_the_others_do_not_wait_for_one_item_that_hangs_after_quick_answers(
     server: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prober = ThreadProber()

@@ -331,7 +331,7 @@ def test_a_footer_among_ten_thousand_producers_costs_less_than_five_thousand_byt
     assert most <= 2
 
 
-def test_where_all_is_little_all_is_written() -> None:
+def test_if_all_is_small_all_is_written() -> None:
     """With few producers, or a large file, no other footer is needed."""
     for count, file_bytes in ((32, 0), (10_000, 64 * 1024 * 1024)):
         state = state_of(count)

@@ -82,7 +82,7 @@ def test_the_state_after_an_append_remembers_it_and_leaves_the_others() -> None:
     assert before == {"p": LAST, "q": LAST}, "states are values"
 
 
-def test_the_state_remembers_among_how_many_partitions_the_last_append_was_dealt_out() -> None:
+def test_the_state_remembers_the_partition_count_of_the_last_append() -> None:
     """A retry distributes records as the first try did."""
     first = after_append({}, ProducerAppend("p", 0, 0, partition_count=2), 0, 1, now_ms=0)
     second = after_append(first, ProducerAppend("p", 0, 1), 1, 2, now_ms=0)
@@ -256,7 +256,7 @@ def test_five_years_of_daily_appends_are_remembered_when_their_dates_are_the_seq
 
 @pytest.mark.slow
 @given(st.sets(st.integers(0, 3 * MOST_RUNS), min_size=1))
-def test_no_answer_says_more_than_is_known_of_whatever_gaps_there_are(sequences: set[int]) -> None:
+def test_no_answer_about_a_sequence_claims_more_than_is_known(sequences: set[int]) -> None:
     """I11. For sequences below the remembered runs it answers so; and nothing above is ever forgotten."""
     state = appended(sorted(sequences))
     answers = {sequence: known(state, sequence) for sequence in range(max(sequences) + 1)}

@@ -145,7 +145,7 @@ def test_an_unreachable_minority_does_not_hinder_finding() -> None:
         found(CLUSTER, dict(enumerate(through, start=1)), {})
 
 
-def test_voters_that_all_refuse_who_asks_are_no_lost_majority() -> None:
+def test_voters_that_all_refuse_the_caller_are_no_lost_majority() -> None:
     """The remedy is other credentials; SASL_AUTHENTICATION_FAILED says so, NO_MAJORITY does not."""
 
     def refuse(*_: object) -> None:

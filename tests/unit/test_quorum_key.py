@@ -376,7 +376,7 @@ def test_a_key_replaces_another_one() -> None:
     assert committed(quorum.log(7), 9).configs == {"segment.bytes": "9"}
 
 
-def test_two_with_keys_that_do_not_know_each_other_never_claim_one_epoch() -> None:
+def test_two_drivers_with_different_keys_never_claim_one_epoch() -> None:
     """The names of their claims differ, so both are created; a driver that sees the other's does not count that
     voter."""
     quorum = signed()

@@ -107,7 +107,7 @@ def test_a_read_after_others_costs_their_last_batch() -> None:
     assert (spent.lists, spent.reads, spent.creates) == (1, 1 + 1, 0)
 
 
-def test_a_commit_costs_one_create_and_one_listing_a_voter() -> None:
+def test_a_commit_costs_one_create_and_one_listing_per_voter() -> None:
     quorum = Quorum(3)
     log = quorum.log()
     log.claim()
@@ -326,7 +326,7 @@ def test_a_gap_is_named() -> None:
         quorum.log().read()
 
 
-def test_history_that_was_read_and_is_gone_is_corruption() -> None:
+def test_a_history_that_was_read_and_is_gone_is_corruption() -> None:
     quorum = Quorum()
     log = quorum.log()
     log.claim()

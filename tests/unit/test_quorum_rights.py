@@ -149,7 +149,7 @@ def test_a_batch_that_a_majority_has_is_committed_whatever_the_third_voter_has()
 
 
 @pytest.mark.slow
-def test_with_a_voter_away_nobody_can_tell_and_the_error_says_why_within_its_time() -> None:
+def test_with_an_unreachable_voter_the_answer_is_unknown_and_the_error_says_why_in_time() -> None:
     quorum = Quorum(3)
     quorum.client().submit(AlterConfigs(None, BEFORE))
     commit_on_voter_1(quorum)
@@ -167,7 +167,7 @@ def test_with_a_voter_away_nobody_can_tell_and_the_error_says_why_within_its_tim
         quorum.log(through=stores).read()
 
 
-def test_where_a_claimant_died_before_it_wrote_only_who_knows_the_log_can_tell() -> None:
+def test_if_a_claimant_died_before_it_wrote_only_a_driver_that_knows_the_log_can_answer() -> None:
     """It may have continued from a log without the last batch. A reader that has seen the last batch committed
     knows better, and nothing came after it."""
     quorum = Quorum(3)

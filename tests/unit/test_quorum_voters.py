@@ -401,7 +401,7 @@ def test_a_claim_under_former_voters_is_repeated_under_the_present_ones() -> Non
     assert sleeper.commit(config(1)) == quorum.log().read()
 
 
-def test_what_was_seen_before_voters_changed_is_no_ground_for_a_claim() -> None:
+def test_a_listing_from_before_a_change_of_voters_permits_no_claim() -> None:
     """A look that showed nothing settled may be used by the next claim, but not once the driver knows better: a
     majority of the old voters need not have the current commits."""
     quorum = Quorum(3)

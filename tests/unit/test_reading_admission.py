@@ -88,7 +88,7 @@ def test_both_limits_hold_at_once() -> None:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_a_limit_of_bytes_is_kept_but_for_one_record_a_partition(seed: int) -> None:
+def test_a_limit_of_bytes_is_kept_except_for_one_record_per_partition(seed: int) -> None:
     rng = random.Random(seed)
     logs: dict[int, list[Extent]] = {}
     for partition in range(rng.randrange(1, 6)):

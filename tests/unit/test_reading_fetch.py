@@ -237,7 +237,7 @@ def test_a_remote_that_stays_away_is_an_error_at_the_time_out(live: LiveCluster,
     assert values(live.cluster.fetch("t", 0, 5)) == ["a5", "a6", "a7"]
 
 
-def test_local_records_come_while_the_remote_hangs(live: LiveCluster, faults: Faults) -> None:
+def test_local_records_arrive_while_the_remote_hangs(live: LiveCluster, faults: Faults) -> None:
     """KIP-405, "Thread Pools": operations "that do not rely on remote storage should not be impacted"."""
     let_go = threading.Event()
 

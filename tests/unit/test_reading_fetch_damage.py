@@ -64,7 +64,7 @@ def test_what_is_damaged_on_the_leader_comes_from_a_follower(live: LiveCluster, 
         raise CorruptSegmentError(note)
 
 
-def test_what_is_good_comes_from_where_it_always_does(live: LiveCluster) -> None:
+def test_intact_records_come_from_the_usual_replica(live: LiveCluster) -> None:
     """Up to the damage, and after it again; no other replica is listed."""
     spot(live, 1, 1).flip(PAGES)
     driver = live.driver()
@@ -130,7 +130,7 @@ def test_a_follower_serves_what_is_damaged_in_the_remote_tier(tmp_path: Path, wh
 
 
 @pytest.mark.slow
-def test_where_no_copy_is_good_the_error_names_each(live: LiveCluster) -> None:
+def test_if_no_copy_is_good_the_error_names_each(live: LiveCluster) -> None:
     for broker in (1, 2, 3):
         spot(live, broker, 1).flip(PAGES)
     with pytest.raises(CorruptSegmentError, match=damage_note(1, 1)) as raised:

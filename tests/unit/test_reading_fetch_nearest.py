@@ -121,7 +121,7 @@ def test_what_a_follower_lacks_comes_from_the_leader(live: LiveCluster) -> None:
     assert (values(fetched), fetched.broker) == ("g", 1)
 
 
-def test_where_the_follower_fails_in_the_middle_of_a_fetch_the_leader_serves_it(
+def test_if_the_follower_fails_in_the_middle_of_a_fetch_the_leader_serves_it(
     live: LiveCluster, faults: Faults
 ) -> None:
     def failing(uri: str, what: str, name: str) -> None:
@@ -138,7 +138,7 @@ def test_where_the_follower_fails_in_the_middle_of_a_fetch_the_leader_serves_it(
 
 
 def test_the_next_reader_goes_to_the_follower_again(live: LiveCluster, faults: Faults) -> None:
-    test_where_the_follower_fails_in_the_middle_of_a_fetch_the_leader_serves_it(live, faults)
+    test_if_the_follower_fails_in_the_middle_of_a_fetch_the_leader_serves_it(live, faults)
     faults.none()
     assert live.cluster.fetch("t", 0, 0, client_rack="b").broker == 2
 

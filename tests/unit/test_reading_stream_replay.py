@@ -47,7 +47,7 @@ def test_a_planned_batch_is_replayed_exactly_whatever_became_of_its_files(live: 
 
 
 @pytest.mark.slow
-def test_records_wander_to_the_remote_tier_between_triggers(live: LiveCluster) -> None:
+def test_records_move_to_the_remote_tier_between_triggers(live: LiveCluster) -> None:
     live.tiered()
     query = Query(live)
     seen: list[str] = []

@@ -139,7 +139,7 @@ def test_faults_that_pass_are_not_noticed_and_others_are_raised(live: LiveCluste
     assert texts(tail) == ["b0", "b1", "b2"], "nothing is lost by an error"
 
 
-def test_what_a_new_leader_does_not_know_of_is_waited_for(tmp_path: Path, faults: Faults) -> None:
+def test_records_unknown_to_a_new_leader_are_waited_for(tmp_path: Path, faults: Faults) -> None:
     live = racked(tmp_path, faults)
     unaware(live, 1)
     while_waiting(

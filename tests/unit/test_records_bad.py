@@ -284,7 +284,7 @@ def test_an_append_that_fails_leaves_none_in_the_topic_of_bad_records(live: Live
 
 
 @pytest.mark.parametrize("named", [{}, {"producer": "p", "sequence": 3}], ids=["unnamed", "named"])
-def test_where_the_topic_of_bad_records_fails_the_append_is_repeated_and_completed(
+def test_if_the_topic_of_bad_records_fails_the_append_is_repeated_and_completed(
     live: LiveCluster, faults: Faults, named: dict[str, Any]
 ) -> None:
     def refuse(uri: str, what: str, name: str) -> None:

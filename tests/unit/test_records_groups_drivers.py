@@ -112,7 +112,7 @@ def test_what_was_read_of_another_history_is_read_again(live: LiveCluster) -> No
         assert live.cluster.groups.committed("g") == {("t", 0): OffsetAndMetadata(1)}
 
 
-def test_those_who_append_together_are_each_told_their_own_offset(live: LiveCluster) -> None:
+def test_callers_that_append_together_each_get_their_own_offset(live: LiveCluster) -> None:
     """It shows a committer whether its commit counted."""
     live.cluster.groups.commit("g", {("t", 0): 1, ("t", 1): 1})
     partition = partition_for("g", 4)

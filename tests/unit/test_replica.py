@@ -224,7 +224,7 @@ def test_an_identity_that_is_not_known_compares_directories(store: Store) -> Non
     assert replica.list().data == ()
 
 
-def test_what_one_of_two_machines_cannot_tell_makes_no_difference(store: Store) -> None:
+def test_a_time_of_birth_that_only_one_machine_reports_makes_no_difference(store: Store) -> None:
     """The time of birth, on a file system or a kernel that does not report it."""
     assert same_root("1.2.3@4+5", "1.2.3@4")
     assert same_root("1.2.3@4", "1.2.3@4+5")

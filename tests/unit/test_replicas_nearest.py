@@ -68,7 +68,7 @@ def test_a_reader_reads_from_the_replica_in_its_rack(shared: LiveCluster, rack: 
 
 
 @pytest.mark.parametrize("rack", ["d", "nowhere", "", None])
-def test_where_no_replica_is_in_its_rack_it_reads_from_the_leader(shared: LiveCluster, rack: str | None) -> None:
+def test_if_no_replica_is_in_its_rack_it_reads_from_the_leader(shared: LiveCluster, rack: str | None) -> None:
     """KIP-392, "Broker API": "otherwise return the current leader". Broker 4 is in rack d and has no replica."""
     assert serves(shared, rack) == (1, 6)
 

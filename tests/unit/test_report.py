@@ -160,7 +160,7 @@ def run_all(live: LiveCluster) -> Iterator[Report | StratalogError]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_whatever_is_wrong_no_message_says_a_thing_twice(tmp_path: Path, trouble: str) -> None:
+def test_no_error_message_repeats_itself(tmp_path: Path, trouble: str) -> None:
     live = LiveCluster(tmp_path)
     live.tiered()
     live.fill("abc")

@@ -317,6 +317,6 @@ def test_a_root_is_formatted_by_a_caller_who_may_not_delete(on_s3: OnS3, caplog:
     root.check()
 
 
-def test_to_whom_nothing_is_allowed_the_first_right_is_named(on_s3: OnS3) -> None:
+def test_without_any_right_the_first_missing_right_is_named(on_s3: OnS3) -> None:
     with pytest.raises(StorageAuthorizationError, match=r"broker\.json: 403 AccessDenied.*s3:GetObject"):
         on_s3.driver("nobody")

@@ -81,7 +81,7 @@ def test_a_row_group_of_a_dictionary_takes_what_its_values_come_to() -> None:
 
 
 @pytest.mark.slow
-def test_the_places_in_a_dictionary_are_counted_as_arrow_decodes_them() -> None:
+def test_dictionary_indices_are_counted_as_arrow_decodes_them() -> None:
     """In runs and in packed bits, with nulls and in lists: never less, and no more than the nulls could hold."""
     keys: list[bytes | None] = [b"a" * (row % 300) for row in range(3_000)] + [b"b"] * 4_000 + [None] * 500
     headers = [[{"key": "h" * (row % 5), "value": b"v" * (row % 40)}] * (row % 4) for row in range(len(keys))]

@@ -142,7 +142,7 @@ def test_a_throttle_that_is_altered_is_the_one_in_force(moving: Moving) -> None:
     assert replicas(moving.live) == (2,)
 
 
-def test_what_is_no_reassignment_is_not_throttled(tmp_path: Path) -> None:
+def test_copies_outside_a_reassignment_are_not_throttled(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path, brokers=3)
     live.topic()
     live.cluster.topics.alter_configs(None, {KEY: "1"})
@@ -225,7 +225,7 @@ def test_a_bucket_of_a_stranger_ends(tmp_path: Path, content: bytes) -> None:
     assert spent_s(live, throttle, 1) <= 1.01
 
 
-def test_where_no_bucket_can_be_kept_each_driver_keeps_to_the_rate_by_itself(tmp_path: Path) -> None:
+def test_if_no_bucket_can_be_kept_each_driver_keeps_to_the_rate_by_itself(tmp_path: Path) -> None:
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.topic()

@@ -159,7 +159,7 @@ def test_undistributed_rows_may_have_no_partition(query: Query) -> None:
     assert query.seen("bad") == ["2", "3", "4", "5"]
 
 
-def test_without_a_word_a_bad_record_ends_the_query_and_nothing_is_stored(query: Query) -> None:
+def test_without_an_option_a_bad_record_ends_the_query_and_nothing_is_stored(query: Query) -> None:
     message = query.write(0, plain((1, "a", "1"), (0, None, "2")), query.sink(PLAIN))
     with query.live.unchanged(), pytest.raises(InvalidRecordError, match="the key is null"):
         query.sink(PLAIN).commit([message], 0)

@@ -203,7 +203,7 @@ def test_records_erased_before_the_acknowledgement_do_not_end_the_query(query: Q
     assert query.stored() == [times + 1, 0]
 
 
-def test_rows_that_were_dealt_out_otherwise_are_refused(query: Query) -> None:
+def test_rows_with_another_distribution_are_refused(query: Query) -> None:
     with pytest.raises(OperationFailedError, match="without redistributing them"):
         query.commit(query.write(0, "a", partition=1))
     assert query.stored() == [0, 0]
@@ -217,7 +217,7 @@ def test_undistributed_rows_go_to_the_driver(query: Query, monkeypatch: pytest.M
     assert query.visible() == {0: [], 1: ["a", "b"]}
 
 
-def test_where_spark_does_not_tell_the_batch_rows_go_to_the_driver(
+def test_if_spark_does_not_identify_the_batch_rows_go_to_the_driver(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark does not guarantee the local property."""

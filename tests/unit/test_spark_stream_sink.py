@@ -146,7 +146,7 @@ def test_the_folder_of_a_table_is_no_topic() -> None:
         sink_options({"cluster": "c", "topic": "t", "path": "file:/warehouse/trips"})
 
 
-def test_what_start_is_given_is_the_topic() -> None:
+def test_the_argument_of_start_is_the_topic() -> None:
     assert sink_options({"cluster": "c", "path": "t"}) == sink_options({"cluster": "c", "topic": "t"})
     with pytest.raises(InvalidCallError, match="the options topic and path are the same"):
         sink_options({"cluster": "c", "topic": "t", "path": "u"})

@@ -170,6 +170,6 @@ def test_health_and_describe_name_it_and_the_remedy_repairs_it(live: LiveCluster
     assert live.cluster.health().ok
 
 
-def test_roots_that_are_no_folder_have_nothing_in_the_way(tmp_path: Path) -> None:
+def test_roots_that_are_no_folders_have_no_obstacles(tmp_path: Path) -> None:
     for uri in ("s3://bucket/x", "memory://x", f"file://{tmp_path}", f"file://{tmp_path}/missing"):
         assert staging_in_the_way(uri) is None

@@ -208,7 +208,7 @@ def test_a_large_commit_is_linear() -> None:
     ("key", "value"),
     [(b"[]", None), (None, None), (b'["g"]', None), (b'["g","t",0]', b"{}"), (b'["g","t",0]', b'{"type":"New"}')],
 )
-def test_what_is_no_record_is_refused(key: bytes | None, value: bytes | None) -> None:
+def test_an_invalid_record_is_refused(key: bytes | None, value: bytes | None) -> None:
     with pytest.raises(CorruptionError, match="not a record of committed offsets"):
         consumer_offsets.decode(key, value)
 
@@ -292,9 +292,7 @@ OTHERS = [pending(5, group="h"), pending(6, group="h", producer="q")]
         (OffsetTombstone(group="g", topic_id="t", partition=0), {0}),
     ],
 )
-def test_what_is_forgotten_on_purpose_does_not_come_back_with_a_transaction(
-    record: OffsetsRecord, dropped: set[int]
-) -> None:
+def test_deleted_offsets_do_not_return_with_a_transaction(record: OffsetsRecord, dropped: set[int]) -> None:
     """Of two pending offsets of ``g`` those for the partitions ``dropped`` are gone. An expiry leaves both, and so
     does a deletion that a later commit invalidates."""
     log = [pending(7), pending(8, producer="q", partition=1), commit(1, partition=2), commit(2, partition=2)]

@@ -214,7 +214,7 @@ def test_the_next_transaction_of_a_producer_has_the_raised_epoch() -> None:
 @pytest.mark.parametrize(
     "state", sorted(set(State) - {State.ONGOING, State.COMPLETE_COMMIT, State.PREPARE_COMMIT})
 )
-def test_what_is_not_going_on_cannot_be_committed(state: State) -> None:
+def test_a_transaction_that_is_not_open_cannot_be_committed(state: State) -> None:
     with pytest.raises((InvalidTxnStateError, ProducerFencedError)):
         steps.end(transaction(state), "x", "p", 0, commit=True, now_ms=NOW)
 
@@ -241,7 +241,7 @@ def test_an_overdue_transaction_is_aborted_and_its_producer_fenced() -> None:
 
 
 @pytest.mark.parametrize(("key", "value"), [(b"", None), (b"y", b"{}"), (None, None), (b"\xff", None)])
-def test_what_is_no_record_is_refused(key: bytes | None, value: bytes | None) -> None:
+def test_an_invalid_record_is_refused(key: bytes | None, value: bytes | None) -> None:
     with pytest.raises(CorruptionError, match="not a record of a transaction"):
         transaction_state.decode(key, value)
 

@@ -345,7 +345,7 @@ def test_folders_of_a_hierarchical_namespace_are_no_objects(azure_endpoint: Clou
 
 @pytest.mark.s3
 @pytest.mark.nightly
-def test_blocks_that_went_with_anothers_commit_are_a_name_that_was_taken(azure_endpoint: CloudEndpoint) -> None:
+def test_blocks_that_another_commit_used_mean_that_the_name_was_taken(azure_endpoint: CloudEndpoint) -> None:
     store = open_store(f"{azure_endpoint.root}/two-writers", StoreOptions(part_bytes=100))
     mine, others = store.stage_writer("name"), store.stage_writer("name")
     mine.file.write(b"m" * 250)

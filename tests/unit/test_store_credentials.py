@@ -139,7 +139,7 @@ def test_a_name_travels_and_is_imported_where_it_arrives() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "hunter2", "a:b:c", "a.b", "a-b:c", "hunter2/+=:x", "os:a.b"])
-def test_what_is_no_name_of_a_function_is_refused_and_not_shown(text: str) -> None:
+def test_text_that_names_no_function_is_refused_and_not_shown(text: str) -> None:
     with pytest.raises(InvalidCallError, match="credentials must be the name of a function") as caught:
         NamedProvider(text)
     assert not text or text not in str(caught.value)

@@ -206,7 +206,7 @@ def test_after_a_minute_each_file_is_asked_about_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("stamps")
-def test_what_is_no_file_is_named_again_and_again(store: LocalStore, tmp_path: Path) -> None:
+def test_an_object_that_is_no_file_is_named_each_time(store: LocalStore, tmp_path: Path) -> None:
     fill(store)
     known = listed(store)
     (tmp_path / LOG / f"{7:020}.0000000001.parquet").symlink_to("/etc/passwd")

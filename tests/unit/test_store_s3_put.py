@@ -212,14 +212,14 @@ class Watched(LocalStore):
         return cast(BinaryIO, Reader())
 
 
-def test_however_large_it_is_a_buffer_of_it_is_in_memory(server: ScriptedServer, source: LocalStore) -> None:
+def test_only_a_buffer_of_it_is_in_memory_however_large_it_is(server: ScriptedServer, source: LocalStore) -> None:
     watched = Watched(source.root)
     assert staged(remote(server.url), watched).commit()
     assert 0 < watched.most <= 1024 * 1024
     assert server.objects == {KEY: source.read("source")}
 
 
-def test_what_is_done_is_done(server: ScriptedServer, source: LocalStore) -> None:
+def test_a_finished_put_cannot_be_committed(server: ScriptedServer, source: LocalStore) -> None:
     put = staged(remote(server.url), source)
     put.abort()
     with pytest.raises(InvalidCallError, match="committed or aborted"):

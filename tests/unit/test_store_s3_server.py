@@ -82,7 +82,7 @@ class TestRealServer:
         assert store.counts.read_bytes == 0
         assert target.read("there") == store.read("here")
 
-    def test_what_a_server_copies_and_tells_no_checksum_of_comes_through_here(
+    def test_a_server_copy_without_a_checksum_is_replaced_by_a_copy_through_here(
         self, s3_endpoint: S3Endpoint, store: S3Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Its copied bytes would be unknown."""

@@ -142,7 +142,7 @@ def test_an_end_of_the_remote_outside_the_leaders_log_is_retried() -> None:
     assert isinstance(origin(pending=9), RemoteNotReady)
 
 
-def test_tiering_off_never_looks_at_the_remote() -> None:
+def test_a_topic_without_tiering_never_reads_the_remote() -> None:
     """KIP-405, "Follower fetch" is about topics "enabled with tiered storage"."""
     assert origin(tiered=False) == StartOver(3)
     assert origin(tiered=False, pending=None, log_start=0) == StartOver(3)

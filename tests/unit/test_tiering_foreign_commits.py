@@ -365,7 +365,7 @@ def test_the_log_of_a_rewritten_table_is_not_cut_by_us(part: TieredPartition) ->
 # --------------------------------------------------------------------------- and the rest of it
 
 
-def test_a_table_that_is_handed_over_while_it_is_rewritten_is_put_right_by_its_new_cluster(
+def test_a_table_that_is_handed_over_during_a_rewrite_is_corrected_by_its_new_cluster(
     part: TieredPartition,
 ) -> None:
     compacted(part)

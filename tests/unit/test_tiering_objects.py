@@ -91,7 +91,7 @@ def test_what_only_begins_below_the_log_start_stays_until_other_files_hold_its_o
         assert list(found.litter.values()) == whys
 
 
-def test_beyond_the_remote_end_only_a_lineage_can_tell() -> None:
+def test_beyond_the_remote_end_only_a_lineage_shows_the_history() -> None:
     found = judged(uploaded_at(OLD, DataName(40, 50, 3), DataName(10, 20, 1)))
     assert list(found.litter.values()) == [Why.EXPIRED]
     assert found.undecided == {0}

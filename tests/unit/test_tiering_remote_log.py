@@ -44,7 +44,7 @@ def test_what_a_log_takes_in_memory_is_known() -> None:
     assert taken <= log.memory_bytes <= 3 * taken
 
 
-def test_where_nothing_is_tiered_the_offsets_are_unknown() -> None:
+def test_if_nothing_is_tiered_the_offsets_are_unknown() -> None:
     log = RemoteLog.empty("table")
     assert (log.start(0), log.end(0)) == (None, None)
     assert log.covering(0, 0, 100) == ()

@@ -91,7 +91,7 @@ def test_failures_in_a_row_are_counted_from_the_first_one_on() -> None:
     assert (again.attempts, again.failing_since_ms) == (1, NOW + 9)
 
 
-def test_where_leadership_moves_it_is_due_at_once_and_its_failures_stay_known() -> None:
+def test_if_leadership_moves_it_is_due_at_once_and_its_failures_stay_known() -> None:
     """ "When a new topic-partition is assigned to the broker": the new leader's."""
     listed = Schedule({A: Entry(1, NOW + 9, 4, NOW, "X", 12, "seen", NOW + 9)})
     assert listed.assigned({A: 1}).entries[A] == listed.entries[A]

@@ -371,7 +371,7 @@ def test_what_a_compacted_log_cannot_become_is_refused(tmp_path: Path, configs: 
     live.cluster.topics.alter_configs("t", {"cleanup.policy": "delete"})
 
 
-def test_another_policy_is_no_error_but_where_it_is_named(tmp_path: Path) -> None:
+def test_another_policy_is_an_error_only_if_the_topic_is_named(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic()
     assert live.cluster.compact().rows == []

@@ -50,7 +50,7 @@ def test_leaders_are_spread_again_once_a_broker_is_back(live: LiveCluster) -> No
     assert live.read() == {p: [f"a{p}", f"b{p}", f"c{p}"] for p in range(6)}
 
 
-def test_where_all_preferred_replicas_lead_nothing_is_committed(live: LiveCluster) -> None:
+def test_if_all_preferred_replicas_lead_nothing_is_committed(live: LiveCluster) -> None:
     live.topic(partitions=3)
     live.cluster.replicate()
     with live.unchanged():
@@ -123,7 +123,7 @@ def test_a_replica_outside_the_isr_is_not_elected_cleanly(live: LiveCluster) -> 
     assert "only an unclean election" in failure
 
 
-def test_what_is_wrong_with_the_call_changes_nothing(live: LiveCluster) -> None:
+def test_an_error_in_the_call_changes_nothing(live: LiveCluster) -> None:
     live.topic(copies=2)
     without = ({1, 2, 3} - {*live.replicas().view.replicas}).pop()
     with live.unchanged():

@@ -64,7 +64,7 @@ def test_reads_and_jobs_continue_after_an_optimize_and_say_who_did_it(live: Live
 
 
 @pytest.mark.parametrize("job", ["heal", "tier", "retain"])
-def test_heal_puts_the_table_right_and_so_does_what_relies_on_it(live: LiveCluster, job: str) -> None:
+def test_heal_corrects_the_table_and_so_do_the_operations_that_rely_on_it(live: LiveCluster, job: str) -> None:
     """Before a broker drops files that anyone's VACUUM may delete, and before anything is added."""
     before = listed(live)
     table_of(live).optimize.compact()
@@ -79,7 +79,7 @@ def test_heal_puts_the_table_right_and_so_does_what_relies_on_it(live: LiveClust
     assert_tables_and_folders_agree(live)
 
 
-def test_heal_says_in_a_row_what_it_put_right(live: LiveCluster) -> None:
+def test_heal_reports_in_a_row_what_it_corrected(live: LiveCluster) -> None:
     table_of(live).optimize.compact()
     for outcome, dry_run in (("planned", True), ("repaired", False)):
         (row,) = live.cluster.heal(dry_run=dry_run).raise_for_failures().rows

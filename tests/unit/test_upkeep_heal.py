@@ -268,7 +268,7 @@ def test_a_dry_run_shows_what_would_be_done_and_changes_nothing(live: LiveCluste
     ]
 
 
-def test_where_nothing_is_wrong_nothing_is_changed(live: LiveCluster) -> None:
+def test_if_nothing_is_wrong_nothing_is_changed(live: LiveCluster) -> None:
     with live.unchanged():
         assert live.driver().heal().rows == []
 

@@ -93,7 +93,7 @@ def test_a_follower_without_any_hint_begins_where_its_leader_does(tmp_path: Path
     assert_healed(live, "c")
 
 
-def test_where_nothing_tells_an_only_member_is_left_as_it_is_and_the_way_out_is_named(tmp_path: Path) -> None:
+def test_without_any_evidence_an_only_member_is_left_as_it_is_and_the_way_out_is_named(tmp_path: Path) -> None:
     live = appended(tmp_path, 2, copies=1)
     register(live, live.leader(), ".local").flip(9)
     with live.unchanged():

@@ -135,7 +135,7 @@ def test_records_that_the_replicas_have_as_appends_are_merged_again(tmp_path: Pa
     assert live.read() == {0: list("abcdefgh")}
 
 
-def test_records_that_a_replica_has_in_a_longer_segment_take_the_next_objects_along(tmp_path: Path) -> None:
+def test_records_in_a_longer_segment_of_a_replica_are_rebuilt_with_the_next_objects(tmp_path: Path) -> None:
     """A file has the producer state at its end, so it is not cut before that."""
     live = tiered(tmp_path, copies=1)
     replica = live.replica(live.leader())
@@ -191,7 +191,7 @@ def test_a_damaged_replica_is_no_source(tmp_path: Path) -> None:
     assert_healed(live)
 
 
-def test_where_no_replica_has_the_records_the_object_is_left_to_a_person(tmp_path: Path) -> None:
+def test_if_no_replica_has_the_records_the_object_is_left_to_a_person(tmp_path: Path) -> None:
     live = tiered(tmp_path, file_delete_delay_ms="0")
     expired_locally(live)
     live.cluster.retain().raise_for_failures()
@@ -228,7 +228,7 @@ def test_a_segment_in_which_the_log_starts_is_rebuilt_from_there_on(tmp_path: Pa
     assert live.read() == {0: list("bcdefgh")}
 
 
-def test_what_transactions_were_decided_stays_decided(tmp_path: Path) -> None:
+def test_decided_transactions_stay_decided(tmp_path: Path) -> None:
     """The replicas have the appends and the markers; the remote tier again has their outcome."""
     live = LiveCluster(tmp_path)
     live.tiered(local_retention_bytes="-2", file_delete_delay_ms=KEPT)

@@ -55,7 +55,7 @@ def test_a_last_member_is_repaired_in_place_even_while_another_is_added(tmp_path
     assert_healed(live, "abc")
 
 
-def test_what_no_good_copy_is_left_of_is_forgotten_where_a_whole_member_never_had_it(tmp_path: Path) -> None:
+def test_records_without_a_good_copy_are_dropped_if_an_intact_member_never_had_them(tmp_path: Path) -> None:
     """All members of an ISR hold the committed records: so this one was not committed, and is lost as in any
     election."""
     live = LiveCluster(tmp_path)

@@ -434,7 +434,7 @@ def test_a_name_outside_of_its_folder_is_neither_read_nor_deleted(
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link"])
-def test_what_is_no_regular_file_is_not_opened(live: LiveCluster, tmp_path: Path, kind: str) -> None:
+def test_an_object_that_is_no_regular_file_is_not_opened(live: LiveCluster, tmp_path: Path, kind: str) -> None:
     live.fill("abc")
     live.cluster.tier("t").raise_for_failures()
     snapshot = table().current_snapshot()

@@ -82,7 +82,7 @@ def test_many_partitions_are_one_commit(live: LiveCluster) -> None:
     assert [replicas(live, partition=p) for p in range(4)] == list(plan.values())
 
 
-def test_what_is_as_it_should_be_stays_so(live: LiveCluster) -> None:
+def test_a_plan_that_is_already_true_changes_nothing(live: LiveCluster) -> None:
     live.topic()
     live.cluster.replicate()
     with live.unchanged():

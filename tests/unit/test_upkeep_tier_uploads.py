@@ -273,7 +273,7 @@ def test_a_partition_that_would_break_its_log_does_not_stop_the_commit_of_the_ot
     assert the_failure(report).startswith("t-1: CORRUPT_MESSAGE")
 
 
-def test_behind_a_batch_that_was_not_committed_nothing_of_its_partition_is(
+def test_no_batch_of_a_partition_is_committed_after_an_uncommitted_one(
     live: RemoteFaults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the table of a partition without remote segments would begin after a gap."""

@@ -128,7 +128,7 @@ def test_uploads_of_a_lost_history_go(live: LiveCluster) -> None:
     assert_tables_and_folders_agree(live)
 
 
-def test_while_no_leader_can_tell_they_stay(tmp_path: Path) -> None:
+def test_they_stay_while_no_leader_can_answer(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path, on_disk=True)
     filled(live)
     live.cluster.elect(["t"], leader=2).raise_for_failures()

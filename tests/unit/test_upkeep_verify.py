@@ -148,7 +148,7 @@ def test_one_name_with_two_sizes_is_found_without_reading_the_records(live: Live
     assert other.name in the_failure(live.cluster.verify())
 
 
-def test_where_only_two_copies_differ_nobody_can_tell_which_is_right(tmp_path: Path) -> None:
+def test_if_only_two_copies_differ_it_is_unknown_which_is_right(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path, brokers=2)
     live.topic(copies=2)
     live.fill("abc")
