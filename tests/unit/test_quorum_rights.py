@@ -202,7 +202,7 @@ def test_an_epoch_that_is_not_accounted_for_may_have_left_the_last_batch_out() -
     for voter in quorum.voters:
         assert {ClaimName(3), DataName(1, None, 2)} <= {*map(ClaimName, voter.look().claims), *voter.look().files}
         voter.store.delete([voter.path(ClaimName(3))])
-    with pytest.raises(StorageAuthorizationError, match="the claimant of epoch 4"):
+    with pytest.raises(StorageAuthorizationError, match="the driver that claimed epoch 4"):
         reader(quorum).read()
 
 
