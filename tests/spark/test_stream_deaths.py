@@ -42,7 +42,7 @@ class Dying:
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         self.alive_for -= 1
         how = "not" if self.alive_for >= 0 else self._rng.choice(["before", "amid", "after"])
-        if how == "amid" and batch_id > self._whole:  # a complete batch comes again completely, or not at all
+        if how == "amid" and batch_id > self._whole:  # a complete batch is repeated completely, or not at all
             self._append(batch.where("pmod(hash(key), 2) = 0"), batch_id)
         elif how != "before":
             self._append(batch, batch_id)

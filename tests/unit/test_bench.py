@@ -125,7 +125,7 @@ def test_speed_is_a_part_of_the_peers() -> None:
 
 
 def test_the_median_of_several_turns_is_reported_with_the_range_and_ratios_are_of_each_turn() -> None:
-    """A slow turn of both sides changes no ratio; a slow one of ours does."""
+    """A slow turn of both sides changes no ratio; a slow turn of our side does."""
     ours, peer = Spread([1.0, 4.0, 2.0]), Spread([2.0, 8.0, 2.0])
     assert f"{ours:.1f} s" == "2.0 (1.0 to 4.0) s"
     assert (peer / ours).turns == (2.0, 2.0, 1.0)

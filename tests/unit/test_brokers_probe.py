@@ -305,7 +305,7 @@ def test_a_restored_older_copy_of_the_last_member_is_no_leader(live: LiveCluster
     assert (view.leader, view.isr) == (None, ())
 
 
-# --------------------------------------------------------------------------- somebody else's roots
+# --------------------------------------------------------------------------- foreign roots
 
 
 FOREIGN = {

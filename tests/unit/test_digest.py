@@ -104,7 +104,7 @@ def test_order_batches_and_slices_make_no_difference(rows: list[dict[str, Any]],
     shuffled = rng.sample(rows, len(rows))
     cut = rng.randint(0, len(rows))
     assert digest(batch(shuffled[:cut]), batch(shuffled[cut:])) == whole
-    padded = batch([*rows, *shuffled, *rows])  # as a slice amid other rows, with offsets and garbage around it
+    padded = batch([*rows, *shuffled, *rows])  # as a slice between other rows, with offsets and garbage around it
     assert digest(padded.slice(len(rows), len(rows))) == whole
     assert digest(padded.take(pa.array(range(len(rows)), pa.int64()))) == whole
 

@@ -313,7 +313,7 @@ def test_a_group_that_lags(patient: Patient) -> None:
         (0, [0, 1, 2], "90000000", False),
     ],
     ids=[
-        *("all", "the next", "only what it has processed", "written anew, as merging does", "it has all"),
+        *("all", "the next", "only what it has processed", "rewritten, as by a merge", "it has all"),
         *("never", "a longer limit"),
     ],
 )

@@ -252,7 +252,7 @@ def test_another_target_replaces_the_one_in_progress_and_the_original_stays() ->
     metadata.reassign(5, 4)
     t = metadata.t
     assert (t.replicas, t.original, t.joining, t.target) == ((1, 2, 3, 5, 4), (1, 2, 3), (5, 4), (5, 4))
-    assert t.assignments[4] == kept, "who is joining already goes on with what it has"
+    assert t.assignments[4] == kept, "a replica that is already joining continues with what it has"
     metadata.reassign(5, 2)
     assert (metadata.t.replicas, metadata.t.target) == ((1, 2, 3, 5), (5, 2))
 

@@ -272,7 +272,7 @@ def test_a_schedule_of_a_stranger_keeps_nothing_from_being_tiered(tmp_path: Path
     assert live.driver().tier(due=True).rows == []
     live.clock.advance_ms(60_000)
     assert len(live.driver().tier(due=True).rows) == 1
-    assert live.driver().tier(due=True).rows == [], "it has written the list anew"
+    assert live.driver().tier(due=True).rows == [], "it has rewritten the list"
 
 
 # ----------------------------------------------------------------------------- where it is not

@@ -286,7 +286,7 @@ def touched_alone(levels: Levels | None, touched: Iterable[str], producers: int,
         ("_open_transactions", lambda *_: set()),
         ("next_level", touched_alone),
     ],
-    ids=["open transactions stand in each footer", "touched by all appends since"],
+    ids=["open transactions are in each footer", "touched by all appends since"],
 )
 @pytest.mark.slow
 def test_the_model_misses_each_part_of_the_rule(

@@ -216,7 +216,7 @@ def test_what_a_stranger_leaves_twice_in_the_middle_of_a_claim_stops_it_neither_
                 committed(quorum.log(5), 8)
         looks += what == "list"
         if (claims, looks) == (2, 2):
-            raise StorageError("away for one look: then all voters are looked at anew")
+            raise StorageError("away for one look: then all voters are listed again")
         return call()
 
     through[0].hook = between

@@ -76,7 +76,7 @@ def test_a_snapshot_that_only_a_minority_has_covers_the_log_all_the_same() -> No
 
 def test_a_voter_with_a_snapshot_and_no_log_counts() -> None:
     """KIP-630, "Changes to Leader Election": "It is possible for a follower to have a snapshot and an empty
-    log"; the log goes on at the snapshot's end."""
+    log"; the log continues at the snapshot's end."""
     quorum = Quorum(3)
     image = committed(quorum.log(), 1)
     quorum.clock.sleep(1)

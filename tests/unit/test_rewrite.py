@@ -213,7 +213,7 @@ def test_files_of_a_schema_that_has_grown_become_one_segment_of_the_wider_one(sc
         {"n": base, "new": "new" if schema is WIDE else None} for base, schema in enumerate(schemas)
     ]
     verify_segment(log.store, link.file)
-    assert merged[0] == merged[1], "whoever merges the same files makes the same bytes"
+    assert merged[0] == merged[1], "every merge of the same files makes the same bytes"
 
 
 def test_files_whose_schemas_contradict_each_other_are_left_alone() -> None:

@@ -80,7 +80,7 @@ def test_each_has_its_own_error() -> None:
     ("error", "others"), [(StorageError("no metadata"), StorageError), (KeyboardInterrupt(), OutcomeUnknownError)]
 )
 def test_an_append_that_fails_as_a_whole_fails_for_all(error: BaseException, others: type[StratalogError]) -> None:
-    """An interrupted append may have been made: the others are told so, and do not append again."""
+    """An interrupted append may have been made: the others get this error, and do not append again."""
     make = Appends(error)
     first, *rest = outcomes(make, append("t", 1), append("t", 2))
     assert first == 10

@@ -128,7 +128,7 @@ class TestCopy:
         assert source.create("here", some_bytes(size))
         staged = target.stage_copy(source, listed(source, "here"), "folder/there")
         assert staged.size_bytes == size
-        assert staged.crc32 == zlib.crc32(some_bytes(size)), "the checksum is told before anything has the name"
+        assert staged.crc32 == zlib.crc32(some_bytes(size)), "the checksum is known before anything has the name"
         assert names(target) == []
         assert staged.commit()
         assert target.read("folder/there") == some_bytes(size)

@@ -184,7 +184,7 @@ def test_a_file_that_was_changed_in_its_place_is_detected_when_it_is_opened(
     path.write_bytes(b"cut")
     os.utime(path, ns=(1, 1))
     assert listed(store, known) is known
-    assert store.list(LOG)[1].size_bytes == len(b"cut"), "whatever lists anew sees it"
+    assert store.list(LOG)[1].size_bytes == len(b"cut"), "a new listing shows it"
     with pytest.raises(SourceChangedError):
         store.open(known[1])
     assert [*listed(store, known)] == [*store.list(LOG)]
