@@ -1,0 +1,107 @@
+"""Probes of a reviewer: a job that holds a snapshot in memory, and names a copy of it after a whole certificate."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratalog.engine.replication import snapshots as replicated
+from stratalog.engine.replication.snapshots import fetch_latest
+from stratalog.engine.upkeep.erasing import snapshot_run
+from stratalog.engine.upkeep.erasing.report import ErasureReport
+from stratalog.engine.upkeep.snapshots import partition as snapshots
+from tests.unit.erase_harness import KEY, OTHER, SECRET, traces
+from tests.unit.test_upkeep_erase_of_snapshots import LATER, STATE, Erasable, during
+
+
+class Paused:
+    """A call that waits, in a thread of its own, until it may go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+        self.reached, self.go_on = threading.Event(), threading.Event()
+        call = getattr(owner, name)
+
+        def waiting(*args: Any, **named: Any) -> Any:
+            if threading.current_thread().name == "main-of-job" or getattr(self, "everywhere", True):
+                if not self.reached.is_set():
+                    self.reached.set()
+                    assert self.go_on.wait(60)
+            return call(*args, **named)
+
+        monkeypatch.setattr(owner, name, waiting)
+
+
+def test_a_snapshot_job_reads_the_latest_snapshot_before_it_opens_its_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its view is from between steps 3 and 5."""
+    live = Erasable(tmp_path).start(file_delete_delay_ms="60000")
+    eraser, job = live.driver(), live.driver()
+    paused: list[Paused] = []
+    threads: list[threading.Thread] = []
+    reports: list[Any] = []
+
+    def begin() -> None:
+        live.put([("new", "1")])
+        paused.append(Paused(monkeypatch, snapshots, "open_writer"))
+        threads.append(threading.Thread(target=lambda: reports.append(job.snapshot("t", by_hand=True, check=False))))
+        threads[0].start()
+        assert paused[0].reached.wait(60)
+
+    during(monkeypatch, snapshot_run, "rewrite_snapshot", begin, after=False)
+    certificate = tmp_path / "c.json"
+    report = eraser.erase("t", [KEY], check=False, now=True, certificate=certificate)
+    print(report.whole, report.failures)
+    before = traces(live, KEY, SECRET)
+    paused[0].go_on.set()
+    threads[0].join()
+    after = traces(live, KEY, SECRET)
+    print(before, after, reports[0].rows, reports[0].failures)
+    verified = live.cluster.verify_erased(certificate) if report.whole else None
+    print(verified and verified.rows)
+    assert {**STATE, "new": "1"}.items() <= live.state(live.leader()).items()
+    if report.whole:
+        assert before == []
+        assert after == []
+
+
+@pytest.mark.parametrize("how", ["heal", "replicate", "snapshot", "verify"])
+def test_a_repair_that_holds_the_snapshot_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Its view is from before the erasure."""
+    live = Erasable(tmp_path).start()
+    live.take()
+    live.cluster.retain().raise_for_failures()
+    live.put([("new", "1")])
+    broker = live.followers()[0] if how == "replicate" else live.leader()
+    live.store(broker).delete([stored.name for _, stored in live.log(broker).listing.checkpoints])
+    eraser, job = live.driver(), live.driver()
+    paused = Paused(monkeypatch, replicated, "stage_snapshot")
+    acts: dict[str, Callable[[], Any]] = {
+        "heal": lambda: job.heal(check=False),
+        "replicate": lambda: job.replicate(check=False),
+        "snapshot": lambda: job.snapshot("t", by_hand=True, check=False),
+        "verify": lambda: job.verify(deep=True),
+    }
+    thread = threading.Thread(target=acts[how])
+    thread.start()
+    if not paused.reached.wait(20):
+        paused.go_on.set()
+        thread.join()
+        pytest.skip("this job repairs nothing here")
+    certificate = tmp_path / "c.json"
+    report: ErasureReport = eraser.erase("t", [KEY], check=False, now=True, certificate=certificate)
+    print(report.whole, report.failures)
+    before = traces(live, KEY, SECRET)
+    paused.go_on.set()
+    thread.join()
+    after = traces(live, KEY, SECRET)
+    print(before, after)
+    if report.whole:
+        assert before == []
+        assert after == []
