@@ -105,3 +105,68 @@ def test_a_repair_that_holds_the_snapshot_in_memory(
     if report.whole:
         assert before == []
         assert after == []
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_an_erasure_that_holds_the_snapshot_in_memory_brings_back_the_keys_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crash: bool
+) -> None:
+    """Run A has read the snapshot of step 4, and has not opened its writer. Run B erases another key wholly."""
+    from stratalog.engine.upkeep.erasing import snapshot_tasks
+
+    live = Erasable(tmp_path).start(file_delete_delay_ms="60000")
+    live.put([("other-key", "secret-other")])
+    other = live.driver()
+    certificate = tmp_path / "b.json"
+    reports: list[ErasureReport] = []
+
+    def erase_other() -> None:
+        reports.append(other.erase("t", ["other-key"], check=False, now=True, certificate=certificate))
+        if crash:
+            monkeypatch.setattr(snapshot_tasks, "copy_to_members", stop)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    during(monkeypatch, snapshot_tasks, "_read", erase_other, after=True)
+    try:
+        report = live.erase(KEY, now=not crash)
+        print("A", report.whole, report.failures)
+    except KeyboardInterrupt:
+        print("A died")
+    print("B", reports[0].whole, reports[0].failures)
+    after = traces(live, "other-key", "secret-other")
+    print(after)
+    print(live.cluster.verify_erased(certificate).rows)
+    if reports[0].whole:
+        assert after == []
+
+
+def test_a_fetch_that_holds_a_piece_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from stratalog.snapshots.chunks import PartialSnapshot
+
+    live = Erasable(tmp_path).start(file_delete_delay_ms="60000")
+    broker = live.followers()[0]
+    live.store(broker).delete([stored.name for _, stored in live.log(broker).listing.checkpoints])
+    before = live.replicas()
+    paused = Paused(monkeypatch, PartialSnapshot, "add")
+    errors: list[Exception] = []
+
+    def fetch() -> None:
+        try:
+            fetch_latest(before, before.replica(broker))
+        except Exception as error:  # noqa: BLE001
+            errors.append(error)
+
+    thread = threading.Thread(target=fetch)
+    thread.start()
+    assert paused.reached.wait(20)
+    report = live.driver().erase("t", [KEY], check=False, now=True)
+    print(report.whole, report.failures)
+    paused.go_on.set()
+    thread.join()
+    print(errors)
+    after = traces(live, KEY, SECRET)
+    print(after)
+    if report.whole:
+        assert after == []
