@@ -80,8 +80,29 @@ def vacuum(live: Erasable, other: Any) -> dict[str, str]:
     return {}
 
 
+def append_key(live: Erasable, other: Any) -> dict[str, str]:
+    """Acknowledged while the erasure runs: it stays if its offset is at or above the last bound."""
+    live.put([(KEY, "later"), ("new", "1")], driver=other)
+    return {"new": "1", KEY: "later"}
+
+
+def erase_same(live: Erasable, other: Any) -> dict[str, str]:
+    report = other.erase("t", [KEY], check=False, now=True)
+    if report.whole:
+        assert traces(live, KEY, SECRET) == [], "the other's certificate"
+    return {}
+
+
+def reassign_only(live: Erasable, other: Any) -> dict[str, str]:
+    replicas = [*live.replicas().view.replicas]
+    (free,) = {1, 2, 3, 4} - {*replicas}
+    other.reassign({("t", 0): [*replicas[1:], free]}, check=False)
+    return {}
+
+
 ACTS = {f.__name__: f for f in (snap, retain, append, append_and_snap, elect, elect_and_append, merge, replicate,
-                                erase_other, reassign, vacuum)}
+                                erase_other, reassign, vacuum, append_key, erase_same,
+                                reassign_only)}
 
 
 def run(folder: Path, act: Callable[[Erasable, Any], dict[str, str]], number: int, which: str) -> bool:
@@ -125,6 +146,22 @@ def run(folder: Path, act: Callable[[Erasable, Any], dict[str, str]], number: in
     wanted = {**STATE, **added}
     if not done:
         return False
+    if act is append_key:
+        log_start = live.replicas().view.log_start_offset
+        state = live.state(live.leader())
+        if log_start == 6:  # the append has offsets 6 and 7
+            assert state == wanted, "an acknowledged record above the bound is lost"
+        else:
+            wanted.pop(KEY)
+            assert state == wanted, "a record below the bound is left"
+        assert not report.whole or traces(live, SECRET) == []
+        wanted.pop(KEY, None)
+        final = live.driver().erase("t", [KEY], check=False, now=True)
+        assert final.whole, final.failures
+        for broker in live.replicas().view.replicas:
+            assert live.state(broker) == wanted, broker
+        assert traces(live, KEY, SECRET) == []
+        return True
     seen = live.driver()
     leader = live.leader()
     state = live.state(leader)
