@@ -56,11 +56,18 @@ def test_an_abandoned_snapshot_with_the_key(tmp_path: Path, monkeypatch: pytest.
         assert traces(live, KEY, SECRET) == []
 
 
-def test_an_abandoned_snapshot_with_the_key_when_nothing_is_erased(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abandoned_snapshot_with_the_key_when_nothing_is_erased(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The key was only ever in the abandoned history, so the run makes no erasure."""
     live = Erasable(tmp_path, on_disk=True, voters=[3])
-    live.begin(copies=2, unclean_leader_election_enable="true", min_insync_replicas="1", file_delete_delay_ms="0",
-               segment_bytes="1")
+    live.begin(
+        copies=2,
+        unclean_leader_election_enable="true",
+        min_insync_replicas="1",
+        file_delete_delay_ms="0",
+        segment_bytes="1",
+    )
     live.put([(OTHER, "1")])
     leader, follower = live.leader(), live.followers()[0]
     assert 3 not in (leader, follower)

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.partitions.errors import StratalogError
-from tests.unit.erase_harness import DAY_MS, KEY, OTHER, SECRET, traces
+from tests.unit.erase_harness import DAY_MS, KEY, SECRET, traces
 from tests.unit.faulty_store import Faults
-from tests.unit.test_upkeep_erase_of_snapshots import LATER, STATE, Erasable
+from tests.unit.test_upkeep_erase_of_snapshots import STATE, Erasable
 
 STRIDE = int(os.environ.get("STRIDE", "1"))
 
@@ -66,12 +65,15 @@ def crash(folder: Path, number: int, then: str) -> bool:
         elif step == "wipe-snapshot":
             leader = live.leader()
             live.store(leader).delete([stored.name for _, stored in live.log(leader).listing.checkpoints])
-        state = {k: v for k, v in live.state(live.leader()).items() if k not in (KEY, "other-key")} \
-            if step != "wipe-snapshot" else wanted
+        state = (
+            {k: v for k, v in live.state(live.leader()).items() if k not in (KEY, "other-key")}
+            if step != "wipe-snapshot"
+            else wanted
+        )
         assert state == wanted, (step, state)
     final = driver.erase("t", [KEY], check=False, now=True)
     if not final.whole:
-        live.clock.sleep(2 * DAY_MS / 1000)
+        live.clock.sleep(31 * DAY_MS / 1000)
         driver.replicate(check=False)
         driver.vacuum(check=False)
         final = driver.erase("t", [KEY], check=False, now=True)
@@ -88,8 +90,18 @@ def crash(folder: Path, number: int, then: str) -> bool:
 
 @pytest.mark.parametrize(
     "then",
-    ["none", "other", "elect+none", "elect+other+none", "put+snap", "snap+elect+put+retain", "nobody+other+none",
-     "reassign+none", "elect+wipe-snapshot+none+put", "wipe-snapshot+snap+none"],
+    [
+        "none",
+        "other",
+        "elect+none",
+        "elect+other+none",
+        "put+snap",
+        "snap+elect+put+retain",
+        "nobody+other+none",
+        "reassign+none",
+        "elect+wipe-snapshot+none+put",
+        "wipe-snapshot+snap+none",
+    ],
 )
 def test_a_crash_at_each_write_and_then(tmp_path: Path, then: str) -> None:
     bad = []

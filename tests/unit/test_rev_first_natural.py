@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cluster_harness import fence, unfence
-from tests.unit.erase_harness import KEY, OTHER, SECRET, traces
-from tests.unit.test_upkeep_erase_of_snapshots import LATER, STATE, Erasable
+from tests.unit.erase_harness import KEY
+from tests.unit.test_upkeep_erase_of_snapshots import STATE, Erasable
 
 
 @pytest.mark.parametrize("steps", ["", "replicate", "retain", "replicate+retain", "retain+replicate"])
@@ -28,8 +28,14 @@ def test_a_follower_that_was_fenced_leads(tmp_path: Path, steps: str) -> None:
             live.clock.sleep(3600)
             live.cluster.retain(check=False)
     live.put([("new", "2")])
-    print(steps, live.isr(), live.ids(leader), live.ids(follower), live.log(follower).local_start,
-          live.replicas().view.log_start_offset)
+    print(
+        steps,
+        live.isr(),
+        live.ids(leader),
+        live.ids(follower),
+        live.log(follower).local_start,
+        live.replicas().view.log_start_offset,
+    )
     if follower not in live.isr():
         pytest.skip("not in the ISR")
     with live.unreachable(leader):
@@ -66,8 +72,14 @@ def test_a_follower_that_was_fenced_during_an_erasure_leads(tmp_path: Path, step
             live.clock.sleep(3600)
             live.cluster.retain(check=False)
     live.put([("new", "2")])
-    print(steps, live.isr(), live.ids(leader), live.ids(follower), live.log(follower).local_start,
-          live.replicas().view.log_start_offset)
+    print(
+        steps,
+        live.isr(),
+        live.ids(leader),
+        live.ids(follower),
+        live.log(follower).local_start,
+        live.replicas().view.log_start_offset,
+    )
     if follower not in live.isr():
         pytest.skip("not in the ISR")
     with live.unreachable(leader):

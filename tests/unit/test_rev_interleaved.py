@@ -11,11 +11,22 @@ import pytest
 
 from tests.unit.erase_harness import KEY, OTHER, SECRET, traces
 from tests.unit.faulty_store import Faults
-from tests.unit.test_upkeep_erase_of_snapshots import LATER, STATE, Erasable
+from tests.unit.test_upkeep_erase_of_snapshots import STATE, Erasable
 
 STRIDE = int(os.environ.get("STRIDE", "7"))
 FIRST = int(os.environ.get("FIRST", "0"))
 DELAY = os.environ.get("DELAY", "0")
+
+
+def view_of(other: Any) -> Any:
+    """The partition. The probe acts inside a call of ``live.cluster``, which may hold that cluster's lock."""
+    image = other.image
+    return image.view(image.topic("t").topic_id, 0)
+
+
+def followers_of(other: Any) -> list[int]:
+    view = view_of(other)
+    return [one for one in view.isr if one != view.leader]
 
 
 def snap(live: Erasable, other: Any) -> dict[str, str]:
@@ -41,12 +52,12 @@ def append_and_snap(live: Erasable, other: Any) -> dict[str, str]:
 
 
 def elect(live: Erasable, other: Any) -> dict[str, str]:
-    other.elect("t", leader=live.followers()[0], check=False)
+    other.elect("t", leader=followers_of(other)[0], check=False)
     return {}
 
 
 def elect_and_append(live: Erasable, other: Any) -> dict[str, str]:
-    other.elect("t", leader=live.followers()[0], check=False)
+    other.elect("t", leader=followers_of(other)[0], check=False)
     live.put([("new", "1"), (OTHER, "4")], driver=other)
     return {"new": "1", OTHER: "4"}
 
@@ -68,7 +79,7 @@ def erase_other(live: Erasable, other: Any) -> dict[str, str]:
 
 
 def reassign(live: Erasable, other: Any) -> dict[str, str]:
-    replicas = [*live.replicas().view.replicas]
+    replicas = [*view_of(other).replicas]
     (free,) = {1, 2, 3, 4} - {*replicas}
     other.reassign({("t", 0): [*replicas[1:], free]}, check=False)
     other.replicate(check=False)
@@ -94,15 +105,31 @@ def erase_same(live: Erasable, other: Any) -> dict[str, str]:
 
 
 def reassign_only(live: Erasable, other: Any) -> dict[str, str]:
-    replicas = [*live.replicas().view.replicas]
+    replicas = [*view_of(other).replicas]
     (free,) = {1, 2, 3, 4} - {*replicas}
     other.reassign({("t", 0): [*replicas[1:], free]}, check=False)
     return {}
 
 
-ACTS = {f.__name__: f for f in (snap, retain, append, append_and_snap, elect, elect_and_append, merge, replicate,
-                                erase_other, reassign, vacuum, append_key, erase_same,
-                                reassign_only)}
+ACTS = {
+    f.__name__: f
+    for f in (
+        snap,
+        retain,
+        append,
+        append_and_snap,
+        elect,
+        elect_and_append,
+        merge,
+        replicate,
+        erase_other,
+        reassign,
+        vacuum,
+        append_key,
+        erase_same,
+        reassign_only,
+    )
+}
 
 
 def run(folder: Path, act: Callable[[Erasable, Any], dict[str, str]], number: int, which: str) -> bool:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from stratalog.engine.upkeep.erasing import erase as erasing
-from tests.unit.cluster_harness import fence, unfence
-from tests.unit.erase_harness import DAY_MS, KEY, OTHER, SECRET, traces
-from tests.unit.test_upkeep_erase_of_snapshots import LATER, STATE, Erasable
+from tests.unit.erase_harness import DAY_MS, KEY, SECRET, traces
+from tests.unit.test_upkeep_erase_of_snapshots import STATE, Erasable
 
 
 def one(folder: Path, number: int, who: str, then: str, stage: str, copies: int) -> str | None:

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from stratalog.partitions.errors import StratalogError
-from tests.unit.cluster_harness import fence, unfence
 from tests.unit.erase_harness import DAY_MS, KEY, OTHER, SECRET, traces
 from tests.unit.snapshot_harness import keyed
-from tests.unit.test_upkeep_erase_of_snapshots import LATER, STATE, Erasable
+from tests.unit.test_upkeep_erase_of_snapshots import STATE, Erasable
 
 
 def test_a_producer_is_remembered(tmp_path: Path) -> None:
@@ -169,7 +168,9 @@ def test_a_run_without_keys_forgets_a_snapshot_that_waits(tmp_path: Path, monkey
     live.cluster.vacuum(check=False)
     live.put([(OTHER, "3")])
     live.cluster.topics.alter_configs("t", {"file.delete.delay.ms": str(30 * DAY_MS)})
-    print(live.ids(live.leader()), live.ids(follower), live.replicas().view.log_start_offset, live.log(1).local_start)
+    print(
+        live.ids(live.leader()), live.ids(follower), live.replicas().view.log_start_offset, live.log(1).local_start
+    )
     report = live.erase(KEY)
     print(report.rows, report.whole, report.failures, report.notes)
     assert not report.whole

@@ -14,8 +14,8 @@ from stratalog.engine.replication.snapshots import fetch_latest
 from stratalog.engine.upkeep.erasing import snapshot_run
 from stratalog.engine.upkeep.erasing.report import ErasureReport
 from stratalog.engine.upkeep.snapshots import partition as snapshots
-from tests.unit.erase_harness import KEY, OTHER, SECRET, traces
-from tests.unit.test_upkeep_erase_of_snapshots import LATER, STATE, Erasable, during
+from tests.unit.erase_harness import KEY, SECRET, traces
+from tests.unit.test_upkeep_erase_of_snapshots import STATE, Erasable, during
 
 
 class Paused:
@@ -48,7 +48,9 @@ def test_a_snapshot_job_reads_the_latest_snapshot_before_it_opens_its_writer(
     def begin() -> None:
         live.put([("new", "1")])
         paused.append(Paused(monkeypatch, snapshots, "open_writer"))
-        threads.append(threading.Thread(target=lambda: reports.append(job.snapshot("t", by_hand=True, check=False))))
+        threads.append(
+            threading.Thread(target=lambda: reports.append(job.snapshot("t", by_hand=True, check=False)))
+        )
         threads[0].start()
         assert paused[0].reached.wait(60)
 
@@ -155,7 +157,7 @@ def test_a_fetch_that_holds_a_piece_in_memory(tmp_path: Path, monkeypatch: pytes
     def fetch() -> None:
         try:
             fetch_latest(before, before.replica(broker))
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             errors.append(error)
 
     thread = threading.Thread(target=fetch)
