@@ -155,9 +155,7 @@ def run(folder: Path, act: Callable[[Erasable, Any], dict[str, str]], number: in
         faults.before = before
         report = live.erase(KEY, now=True)
     else:
-        faults.before = before
-        if which == "snap":
-            live.put([(OTHER, "3")])
+        live.put([(OTHER, "3")])
         reports = []
 
         def erase(live: Erasable, other: Any) -> dict[str, str]:
@@ -165,6 +163,7 @@ def run(folder: Path, act: Callable[[Erasable, Any], dict[str, str]], number: in
             return {}
 
         act = erase
+        faults.before = before
         live.cluster.snapshot("t", by_hand=True, check=False)
         if not reports:
             return False
