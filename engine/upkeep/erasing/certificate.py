@@ -69,7 +69,10 @@ class ErasedPartition(msgspec.Struct, frozen=True):
 
     partition: Int64
     looked_to: Natural
-    """The last stable offset. The offsets below it were searched."""
+    """The offsets below it were searched: up to the last stable offset, or the end of a later snapshot."""
+    leader_epoch: Natural
+    """The leader epoch in which they were searched. A snapshot of an earlier epoch that ends after them may be of
+    a history that an unclean election has abandoned, so it is searched, too. 0 for a topic without snapshots."""
     searched: bool
     """Whether the leader's log was searched for the keys up to its end, and has none from ``looked_to`` on. If
     not, the certificate proves nothing of the partition."""

@@ -373,7 +373,8 @@ class _Erasing:
         part = self._parts[key]
         work = work_of(self._storage, self._clock, self._image, part.view, part.keys)
         remote = self._remote.copy_of(part.view)
-        return replace(work, dry_run=self._run.dry_run, now=self._now, start=part.looked_to, remote=remote)
+        work = replace(work, dry_run=self._run.dry_run, now=self._now, remote=remote)
+        return replace(work, start=part.looked_to, epoch=part.leader_epoch)
 
     def fail(self, key: TopicIdPartition, error: StratalogError) -> None:
         part = self._parts[key]

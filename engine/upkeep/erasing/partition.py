@@ -36,6 +36,8 @@ class ErasingPartition:
     """The records to erase; None: only those that an earlier run has found."""
     offsets: list[OffsetRange] = field(default_factory=list)
     looked_to: int = 0
+    leader_epoch: int = 0
+    """See ``ErasedPartition``, like ``looked_to``."""
     above: int = 0
     records: int | None = None
     """The erased records, if they are not the offsets: in a topic with snapshots, whole files go."""
@@ -109,6 +111,7 @@ class ErasingPartition:
         return ErasedPartition(
             partition=self.view.partition,
             looked_to=self.looked_to,
+            leader_epoch=self.leader_epoch,
             searched=self.searched,
             generation=self.view.generation,
             offsets=offsets_of((), self.offsets),

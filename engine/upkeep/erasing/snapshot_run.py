@@ -129,7 +129,7 @@ class SnapshotErasing:
         for key in committed:
             part, one = self.parts[key], rewritten[key]
             part.offsets.append((0, one.bound))
-            part.looked_to = one.bound
+            part.looked_to = max(part.looked_to, one.bound)
             part.files += 1
             part.read_bytes += one.read_bytes
             part.written_bytes += one.written_bytes
@@ -140,7 +140,8 @@ class SnapshotErasing:
 
     @staticmethod
     def _take(part: ErasingPartition, found: FoundKeys) -> None:
-        part.records, part.above, part.looked_to = found.records, found.above, found.looked_to
+        part.records, part.above = found.records, found.above
+        part.looked_to, part.leader_epoch = found.looked_to, found.epoch
         part.searched = not found.above
 
     def _snapshots(

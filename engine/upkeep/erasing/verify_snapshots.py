@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stratalog.engine.upkeep.erasing.certificate import ErasedPartition, ErasedTopic
 from stratalog.engine.upkeep.erasing.copies import FileCopy
-from stratalog.engine.upkeep.erasing.snapshot_tasks import snapshot_file
+from stratalog.engine.upkeep.erasing.snapshot_tasks import may_be_later, snapshot_file
 from stratalog.engine.upkeep.erasing.verify_iceberg import ERASED, NOT_ERASED, UNKNOWN
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.paths import CheckpointName, base_name, parse_name
@@ -30,7 +30,7 @@ def state_of_snapshot(
     try:
         file = snapshot_file(name, copy.object)
         verify_bytes(copy.store, file)
-        if follows and name.end_offset > expected.looked_to:
+        if follows and may_be_later(name, expected.looked_to, expected.leader_epoch):
             return ERASED, None
         footer, digests = read_segment(copy.store, file).footer, frozenset(topic.key_digests)
         for batch in read_batches(copy.store, file, footer.base_offset, footer.next_offset, ["key"]):
