@@ -67,8 +67,8 @@ The published table
 
     A slow job that read its snapshot before the erasure may commit its file later. The commit reads the table,
     and then the metadata, and adds only files of the generation in the metadata. If the metadata that it reads are
-    from before step 5, there are two cases: it takes its version before step 6a does, which then replaces its file;
-    or step 6a has taken that version, and it reads both again. If step 7b has deleted the entry of that version
+    from before step 5, there are two cases. If it takes its version before step 6a does, that step replaces its
+    file. If step 6a has taken that version, it reads both again. If step 7b has deleted the entry of that version
     meanwhile, the job may write the entry again. No reader reads an entry before the checkpoint; the entry names
     an object, and has no value of a key; the next erasure deletes it. Before the job gives its file a name, it
     lists the leader, as before a snapshot gets its name. An upload in progress is reported as not erased. A single

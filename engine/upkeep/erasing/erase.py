@@ -184,7 +184,6 @@ class _Erasing:
                 puts, gets = 3 * planned.remote_files + _TABLE_COMMITS, 2 * planned.remote_files
                 sends.send(self._storage.remote, puts=puts, gets=gets)
             if planned.records and part.view.topic_id in self._published.tables:
-                part.remote_files += 1
                 sends.send(self._storage.remote, puts=1 + _TABLE_COMMITS)
             for broker in part.view.replicas:
                 sends.send(self._storage.stores.get(broker), puts=3 * planned.files, gets=planned.files)
@@ -192,7 +191,7 @@ class _Erasing:
                 self._metadata.check_may_commit()
                 sends.send_commit(self._image)
             if self._now or work.delay_ms == 0:
-                part.deleted += part.remote_files
+                part.deleted += planned.remote_files
         self.look_everywhere()
         self.clean_remotely()
 
@@ -298,6 +297,7 @@ class _Erasing:
         for key, table in tables.items():
             part = self._parts[key]
             part.deleted += table.deleted
+            part.remote_files += table.replaced
             part.left += [left for left in table.left if not (self._run.dry_run and left.waits)]
             if not self._run.dry_run:
                 part.published = table.certified()

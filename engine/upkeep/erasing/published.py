@@ -51,6 +51,8 @@ _DAY_MS = 24 * 3_600_000
 class CleanedTable:
     """One partition in the table of its topic after a run."""
 
+    replaced: int = 0
+    """In a dry run, the listed files that a run would replace."""
     deleted: int = 0
     left: list[NotErased] = field(default_factory=list)
     version: int | None = None
@@ -258,10 +260,20 @@ class _CleaningTable:
             else:
                 self._leave(self.parts, waiting(stored))
         if self.dry_run:
+            self._plan()
             return
         if doomed:
             self.table.remote.delete(doomed)
         self._forget_history()
+
+    def _plan(self) -> None:
+        """Count the files that a run would replace first."""
+        listed = {file.partition: file for file in self.files if file.listed}
+        for partition, part in self.parts.items():
+            file, one = listed.get(partition), self.cleaned[partition]
+            if part.records or (file is not None and _is_outdated(file, part)):
+                one.replaced = 1
+                one.deleted += file is not None and self.delay_ms == 0
 
     def _check_listed(self, file: _File, part: ErasingPartition) -> None:
         self.cleaned[file.partition].file = file.path
