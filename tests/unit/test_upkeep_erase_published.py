@@ -473,6 +473,23 @@ def test_two_erasures_at_once_harm_nothing(live: Published, monkeypatch: pytest.
     assert traces(live, KEY, SECRET, LATER) == []
 
 
+def test_an_object_that_another_run_deletes_meanwhile_is_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = Published(tmp_path).start(file_delete_delay_ms="60000")
+    other = live.driver()
+    live.put([(LATER, "y")])
+    live.take()
+    assert len(data_files(live)) > 1
+    during(
+        monkeypatch, publishing, "has_keys", lambda: other.erase("t", [KEY], now=True, check=False), after=False
+    )
+    live.erase(OTHER, now=True)
+    assert live.erase(KEY, OTHER, now=True).whole
+    assert state(live) == {LATER: "y"}
+    assert live.remote_traces(KEY, SECRET) == []
+
+
 def test_an_election_meanwhile_is_met_under_the_new_leader(
     live: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
 from stratalog.partitions import paths
 from stratalog.partitions.agreed_time import agreed_ms
 from stratalog.partitions.clock import Clock
-from stratalog.partitions.errors import CorruptionError, StratalogError
+from stratalog.partitions.errors import CorruptionError, SourceChangedError, StratalogError
 from stratalog.partitions.growth import fitted
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.paths import CheckpointName
@@ -94,7 +94,8 @@ class _Search:
 
 
 def has_keys(work: _Search) -> bool:
-    """The task: whether an object has a row of the keys. A damaged object may have one.
+    """The task: whether an object has a row of the keys. A damaged object may have one. An object that another run
+    has deleted meanwhile has none.
 
     Raises: errors of the store.
     """
@@ -105,6 +106,8 @@ def has_keys(work: _Search) -> bool:
                 return True
     except CorruptionError:
         return True
+    except SourceChangedError:
+        return work.file.object.name in {stored.name for stored in work.remote.walk(work.folder)}
     return False
 
 
