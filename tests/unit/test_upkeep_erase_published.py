@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from stratalog.engine.upkeep.erasing import erase as erasing
 from stratalog.engine.upkeep.erasing import published as publishing
@@ -20,7 +20,7 @@ from stratalog.engine.upkeep.erasing import snapshot_run
 from stratalog.engine.upkeep.erasing.certificate import read_certificate
 from stratalog.engine.upkeep.snapshots import publish as publish_module
 from stratalog.engine.upkeep.snapshots import snapshot as snapshotting
-from stratalog.partitions.errors import PolicyViolationError, StratalogError
+from stratalog.partitions.errors import PolicyViolationError, StorageError, StratalogError
 from stratalog.partitions.paths import parse_published_path
 from stratalog.tiering import snapshot_table as tables
 from stratalog.tiering.remote_objects import RemovedFiles
@@ -140,14 +140,27 @@ def test_what_other_programs_have_written_is_gone_too(live: Published) -> None:
     live.check_gone()
 
 
+def test_rows_that_another_program_adds_after_the_erasure_leave_with_the_next(live: Published) -> None:
+    live.erase(KEY).raise_for_failures()
+    rows = table(live).to_pyarrow_table()
+    keys = pa.array([KEY.encode()] * rows.num_rows, rows.schema.field("key").type)
+    write_deltalake(
+        str(folder(live)), rows.set_column(rows.schema.get_field_index("key"), "key", keys), mode="append"
+    )
+    assert live.remote_traces(KEY)
+    assert live.erase(KEY).raise_for_failures().whole
+    live.check_gone()
+
+
 def test_an_entry_of_another_program_at_the_end_of_the_log_is_not_left(
     live: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is the newest version when the history goes, and its commit info names the key."""
 
     def commit() -> None:
-        table(live).alter.set_table_description(f"with {KEY}")
-        table(live).alter.set_table_description("without")
+        info = CommitProperties(custom_metadata={"of": KEY})
+        wanted = {"of.others": "1"}
+        table(live).alter.set_table_properties(wanted, raise_if_not_exists=False, commit_properties=info)
 
     during(monkeypatch, SnapshotTable, "delete_history", commit, after=False)
     assert live.erase(KEY).raise_for_failures().whole
@@ -451,6 +464,48 @@ def test_a_slow_job_that_has_read_the_metadata_loses_its_version(
     assert live.remote_traces(KEY, SECRET) == []
 
 
+def test_a_version_that_a_slow_job_takes_first_is_replaced(
+    live: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lands when the erasure has written its file, and has not committed it."""
+    live.put([(LATER, "y")])
+    eraser = live.driver()
+    put, commit = SnapshotTable._put, SnapshotTable.commit
+
+    def slow(self: SnapshotTable, *planned: Any) -> None:
+        def overtaken(other: SnapshotTable, *given: Any) -> frozenset[int]:
+            monkeypatch.setattr(SnapshotTable, "commit", commit)
+            put(self, *planned)
+            assert KEY in state(live)
+            return commit(other, *given)
+
+        monkeypatch.setattr(SnapshotTable, "_put", put)
+        monkeypatch.setattr(SnapshotTable, "commit", overtaken)
+        assert eraser.erase("t", [KEY], check=False).whole
+        put(self, *planned)
+
+    monkeypatch.setattr(SnapshotTable, "_put", slow)
+    live.cluster.snapshot("t", by_hand=True)
+    assert state(live) == {**STATE, LATER: "y"}
+    assert live.remote_traces(KEY, SECRET) == []
+
+
+def test_a_file_that_cannot_be_replaced_is_named(live: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise StorageError("no answer")
+
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+        during(patch, erasing._Erasing, "publish", die, after=False)
+        live.erase(KEY)
+    with monkeypatch.context() as patch:
+        patch.setattr(publish_module, "write_latest", fail)
+        report = live.erase()
+    assert not report.whole
+    assert "the table lists it, and it does not follow the last erasure" in str(report.failures)
+    assert live.erase().whole
+    live.check_gone()
+
+
 def test_a_late_object_of_a_slow_job_is_found_by_its_name(live: Published, tmp_path: Path) -> None:
     """A single PUT in flight creates it after the erasure. Verify finds it, and any run deletes it."""
     [name] = data_files(live)
@@ -484,7 +539,7 @@ def test_an_object_that_another_run_deletes_meanwhile_is_not_left(
     during(
         monkeypatch, publishing, "has_keys", lambda: other.erase("t", [KEY], now=True, check=False), after=False
     )
-    live.erase(OTHER, now=True)
+    assert "cleaning failed" not in str(live.erase(OTHER, now=True).failures)
     assert live.erase(KEY, OTHER, now=True).whole
     assert state(live) == {LATER: "y"}
     assert live.remote_traces(KEY, SECRET) == []
@@ -518,6 +573,8 @@ def test_an_unfinished_upload_is_named(live: Published, monkeypatch: pytest.Monk
         after=True,
     )
     live.cluster.snapshot("t", by_hand=True)
+    found = [parse_published_path(name) for name in data_files(live)]
+    assert {one[1].generation for one in found if one is not None} == {live.generation()}, "it got no name"
     assert not reports[0].whole
     assert "unfinished uploads have no name yet" in str(reports[0].certificate)
     assert live.erase(KEY).whole
