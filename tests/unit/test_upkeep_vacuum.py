@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from stratalog import Cluster
 from stratalog.engine.driver.report import Report
 from stratalog.jobs.vacuum import main as vacuum_job
 from stratalog.partitions.errors import StorageError
@@ -104,6 +105,14 @@ def test_a_machine_with_a_wrong_clock_deletes_nothing(live: LiveCluster, ahead_d
         "so nothing is deleted there" in report.notes
     )
     assert deleted(live.cluster.vacuum()) == {"superseded": 1}
+
+
+def test_a_new_remote_folder_without_any_object_needs_no_note(tmp_path: Path) -> None:
+    """Such a folder reports no time, because it has no staging folder yet."""
+    live = LiveCluster(tmp_path, on_disk=True)
+    assert [*live.remote.iterdir()] == []
+    report = Cluster.open(live.file).vacuum()
+    assert (deleted(report), report.notes) == ({}, [])
 
 
 def test_an_upload_whose_turn_will_come_stays_however_old_it_is(live: LiveCluster) -> None:

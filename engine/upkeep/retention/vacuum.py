@@ -103,16 +103,15 @@ class _Vacuum:
 
     def remote_tier(self, remote: Store, names: Sequence[str] | None) -> None:
         """Steps 1 to 4, and 6 to 8."""
+        folders, beside = self._walk(remote, names)
         now_ms = agreed_ms(self.clock, remote)
         if now_ms is None:
-            # Fails if the remote tier is unreachable.
-            remote.list(paths.descriptions_path(self.storage.file.cluster_id))
-            self.run.notes.append(
-                "remote tier: it reports no time, or its time differs from this machine's clock, so "
-                "nothing is deleted there"
-            )
+            if folders or beside:  # a new folder has no staging folder yet, so it reports no time
+                self.run.notes.append(
+                    "remote tier: it reports no time, or its time differs from this machine's clock, so "
+                    "nothing is deleted there"
+                )
             return
-        folders, beside = self._walk(remote, names)
         image = self.metadata.image()
         for folder, seen in tables_in(folders.pop(paths.SNAPSHOT_TABLES, ())).items():
             try:
