@@ -65,7 +65,7 @@ class CleanedTable:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _TableFile:
     """An object in the folder of a table that has, or had, the snapshot of a partition."""
 
     path: str
@@ -82,7 +82,7 @@ class _Search:
     remote: Store
     folder: str
     """The table's."""
-    file: _File
+    file: _TableFile
     keys: WantedKeys
 
     def stores_used(self) -> Iterable[Store]:
@@ -200,7 +200,7 @@ class _CleaningTable:
     """Whether no step has failed."""
     searched: dict[str, bool] = field(default_factory=dict)
     """Whether an object has the keys, by path."""
-    files: list[_File] = field(default_factory=list)
+    files: list[_TableFile] = field(default_factory=list)
     foreign: dict[str, StoredObject] = field(default_factory=dict)
     log_files: Sequence[StoredObject] = ()
     listed: Listed | None = None
@@ -229,7 +229,7 @@ class _CleaningTable:
             if parsed is None:
                 self.foreign[path] = stored
             else:
-                self.files.append(_File(path, parsed[0], parsed[1], stored, path in held))
+                self.files.append(_TableFile(path, parsed[0], parsed[1], stored, path in held))
 
     def searches(self) -> Iterable[_Search]:
         """The objects whose names do not say whether they may have the keys."""
@@ -278,7 +278,7 @@ class _CleaningTable:
                 one.replaced = 1
                 one.deleted += file is not None and self.delay_ms == 0
 
-    def _check_listed(self, file: _File, part: ErasingPartition) -> None:
+    def _check_listed(self, file: _TableFile, part: ErasingPartition) -> None:
         self.cleaned[file.partition].file = file.path
         if self.dry_run:
             return  # a run publishes before it cleans
@@ -291,18 +291,18 @@ class _CleaningTable:
         remedy = "run `stratalog snapshot --by-hand`, then erase again"
         self._leave([file.partition], NotErased(f"{_WHERE}: {file.object.name}", f"{why}: {remedy}"))
 
-    def _may_hold(self, file: _File, part: ErasingPartition) -> bool:
+    def _may_hold(self, file: _TableFile, part: ErasingPartition) -> bool:
         """Whether an object that the table does not list may have records of the keys. Without keys, each may."""
         return part.keys is None or _is_outdated(file, part) or self.searched.get(file.path, True)
 
-    def _is_due(self, file: _File, part: ErasingPartition, time_ms: int | None) -> bool:
+    def _is_due(self, file: _TableFile, part: ErasingPartition, time_ms: int | None) -> bool:
         """Whether no reader needs the object any more, and no job may be about to list it."""
         if file.path in self.removed.ever:
             return self.delay_ms == 0 or file.path in self.removed.due
         delay_ms = max(self.delay_ms, _DAY_MS) if self._may_be_listed(file, part) else self.delay_ms
         return delay_ms == 0 or (time_ms is not None and file.object.modified_ms + delay_ms <= time_ms)
 
-    def _may_be_listed(self, file: _File, part: ErasingPartition) -> bool:
+    def _may_be_listed(self, file: _TableFile, part: ErasingPartition) -> bool:
         """Whether the table would accept an object that it has never listed."""
         assert self.listed is not None
         if file.snapshot.generation != part.view.generation:
@@ -330,6 +330,6 @@ class _CleaningTable:
             self.cleaned[partition].left.append(left)
 
 
-def _is_outdated(file: _File, part: ErasingPartition) -> bool:
+def _is_outdated(file: _TableFile, part: ErasingPartition) -> bool:
     """Whether an object does not follow the last erasure of its partition, by its name."""
     return file.snapshot.generation != part.view.generation
