@@ -242,6 +242,7 @@ def test_a_table_that_is_switched_meanwhile_stops_the_commit(
 @pytest.mark.parametrize("delay_ms", ["0", "60000"])
 @pytest.mark.parametrize("now", [False, True])
 @pytest.mark.parametrize("before", ["nothing", "stopped", "erased"])
+@pytest.mark.slow  # compares all files of the cluster, and runs up to three times
 def test_a_dry_run_changes_nothing_and_counts_what_a_run_then_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delay_ms: str, now: bool, before: str
 ) -> None:
@@ -367,6 +368,7 @@ STEPS = [
 
 @pytest.mark.parametrize(("owner", "step"), STEPS, ids=[step for _, step in STEPS])
 @pytest.mark.parametrize("end", ["before", "after"])
+@pytest.mark.slow  # up to three runs, and every byte is verified after two
 def test_a_run_that_ends_at_any_step_is_finished_by_the_next(
     live: Published, monkeypatch: pytest.MonkeyPatch, owner: Any, step: str, end: str
 ) -> None:
