@@ -270,8 +270,8 @@ def parse_topic_folder(folder: str) -> tuple[str, str] | None:
 
 
 def incarnation_folder_of(directory_id: str, root: str) -> str:
-    """The folder of an incarnation below its root. ``root`` is the identity of its ``broker.json`` as an object;
-    empty if unknown.
+    """The folder of an incarnation below its root. ``root`` is the identity of the root's ``broker.json`` as an
+    object (empty if unknown).
     """
     digest = hashlib.blake2b(root.encode(), digest_size=4).hexdigest()
     return f"{directory_id}.{digest}" if root else directory_id
@@ -290,7 +290,7 @@ def is_top_folder(folder: str) -> bool:
 
 
 def probe_name(probe_id: str) -> str:
-    """The name of an object that tests a store and is then deleted: directly below a root, or beside hints. The
+    """The name of an object that tests a store and is then deleted: directly below a root, or next to hints. The
     name differs from all folders of the product, because the object may remain after a crash.
     """
     return probe_id + _PROBE

@@ -57,7 +57,7 @@ class Source:
         """At most ``max_bytes`` bytes from ``position``; empty at the end of the snapshot.
 
         Raises: SnapshotNotFoundError if the snapshot was deleted; PositionOutOfRangeError for a position after its
-            end; errors of ``check_leader``; StorageError.
+            end; errors from ``check_leader``; StorageError.
         """
         self.check_leader()
         name = join(self.folder, str(self.snapshot_id.name))
@@ -105,7 +105,7 @@ def fetch_snapshot(
     If the snapshot is deleted meanwhile, the follower discovers one again. It also does so if the parts do not fit
     together, after it deleted them (KIP-630, "Response Handling"). Any other failure is raised immediately.
 
-    Raises: errors of ``discover``; see ``Source.chunk``, ``read_snapshot``. Parts are kept for the next run,
+    Raises: errors from ``discover``; see ``Source.chunk``, ``read_snapshot``. Parts are kept for the next run,
         except parts of a snapshot of another log.
     """
     failed: SnapshotNotFoundError | SourceChangedError | PositionOutOfRangeError | CorruptSegmentError

@@ -191,7 +191,7 @@ class TopicTable:
         raise StorageError(f"{self.uri}: other writers were faster {COMMIT_ATTEMPTS} times; try again")
 
     def delete(self) -> None:
-        """Delete the complete folder of a topic that the cluster has deleted. The log of the table is deleted
+        """Delete the whole folder of a topic that the cluster has deleted. The log of the table is deleted
         last, so that after a crash the remaining objects are still recognized as belonging to this topic. Objects
         without a valid name are kept.
         """

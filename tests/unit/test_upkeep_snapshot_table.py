@@ -84,7 +84,7 @@ def test_polars_reads_it(live: Keyed) -> None:
 
 
 @pytest.mark.slow
-def test_each_snapshot_takes_the_place_of_the_one_before_in_one_version(live: Keyed) -> None:
+def test_each_snapshot_replaces_the_one_before_in_one_version(live: Keyed) -> None:
     live.put([("a", "1"), ("b", "2")])
     live.take()
     before = table(live).version()
@@ -217,7 +217,7 @@ def _die(*_: object) -> None:
 
 
 @pytest.mark.slow
-def test_of_two_jobs_at_once_the_later_snapshot_stays(live: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_later_snapshot_of_two_concurrent_jobs_stays(live: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
     """One job has written its file, another makes and publishes a later snapshot, then the first one commits."""
     live.put([("a", "1")])
     commit = SnapshotTable.commit
@@ -234,7 +234,7 @@ def test_of_two_jobs_at_once_the_later_snapshot_stays(live: Keyed, monkeypatch: 
 
 
 @pytest.mark.slow
-def test_a_commit_that_loses_its_version_is_decided_anew(live: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_loses_its_version_is_decided_again(live: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Delta's optimistic concurrency: another version is committed between reading the table and the put."""
     live.put([("a", "1")])
     live.take()
@@ -328,7 +328,7 @@ def _other_columns(live: Keyed) -> None:
 
 @pytest.mark.parametrize("damage", [_lose_log, _tear_log, _bomb_log, _lose_file, _cut_file, _other_columns])
 @pytest.mark.slow
-def test_a_damaged_table_is_made_again(live: Keyed, damage: Callable[[Keyed], None]) -> None:
+def test_a_damaged_table_is_recreated(live: Keyed, damage: Callable[[Keyed], None]) -> None:
     live.put([("a", "1"), ("b", "2")])
     live.take()
     damage(live)
