@@ -90,7 +90,7 @@ def published_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a file; all columns if ``columns`` is None. The checksum of every page that is read is verified.
 
-    Raises: CorruptionError for a file that cannot be decoded; errors of the store.
+    Raises: CorruptionError for a file that cannot be decoded; errors from the store.
     """
     with store.open(stored) as source:
         try:

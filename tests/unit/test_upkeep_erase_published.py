@@ -19,7 +19,6 @@ from stratalog.engine.upkeep.erasing import published as publishing
 from stratalog.engine.upkeep.erasing import snapshot_run
 from stratalog.engine.upkeep.erasing.certificate import read_certificate
 from stratalog.engine.upkeep.snapshots import publish as publish_module
-from stratalog.engine.upkeep.snapshots import snapshot as snapshotting
 from stratalog.partitions.errors import PolicyViolationError, StorageError, StratalogError
 from stratalog.partitions.paths import parse_published_path
 from stratalog.tiering import snapshot_table as tables
@@ -62,7 +61,7 @@ class Published(Erasable):
         [file] = ours(self).load().files.values()
         return file.snapshot.generation
 
-    def by_earlier_versions(self) -> list[int]:
+    def versions(self) -> list[int]:
         """The versions that the log of the table still has."""
         return sorted({int(path.name[:20]) for path in (folder(self) / "_delta_log").glob("0*")})
 
@@ -107,7 +106,7 @@ def test_a_run_that_finds_nothing_commits_nothing(live: Published) -> None:
     assert table(live).version() == version
 
 
-def test_the_table_goes_on_after_the_erasure(live: Published, tmp_path: Path) -> None:
+def test_later_snapshots_are_published_after_the_erasure(live: Published, tmp_path: Path) -> None:
     live.erase(KEY, certificate=tmp_path / "erased.json").raise_for_failures()
     live.put([(KEY, "again"), ("new", "1")])
     assert rows_of(live.take(), "published") == [(True,)]
@@ -124,11 +123,11 @@ def test_the_history_of_the_table_is_gone(live: Published) -> None:
     live.erase(KEY).raise_for_failures()
     with pytest.raises(Exception, match="No files in log segment"):
         DeltaTable(str(folder(live)), version=version)
-    assert live.by_earlier_versions() == [table(live).version()]
+    assert live.versions() == [table(live).version()]
     assert len(data_files(live)) == 1
 
 
-def test_what_other_programs_have_written_is_gone_too(live: Published) -> None:
+def test_rows_and_entries_of_other_programs_are_gone_too(live: Published) -> None:
     """Their statistics have bounds of keys, and their commits may name keys."""
     rows = table(live).to_pyarrow_table()
     write_deltalake(str(folder(live)), rows, mode="append")
@@ -309,7 +308,7 @@ def test_the_objects_wait_for_their_delay_unless_now(tmp_path: Path, monkeypatch
     assert not report.failures
     assert state(live) == STATE, "no reader of the newest version finds the key"
     assert live.remote_traces(KEY)
-    assert len(live.by_earlier_versions()) > 1, "readers may still use the objects by their versions"
+    assert len(live.versions()) > 1, "readers may still use the objects by their versions"
     assert unfinished(live)
     live.clock.sleep(61)
     assert not live.erase().whole
@@ -635,9 +634,8 @@ def test_the_commit_info_names_the_generation(live: Published) -> None:
     assert parsed[1].generation == generation
 
 
-def test_maintain_leaves_the_table_of_an_erasure_as_it_is(live: Published) -> None:
+def test_the_next_snapshot_job_does_not_publish_again(live: Published) -> None:
     live.erase(KEY).raise_for_failures()
     version = table(live).version()
     assert rows_of(live.cluster.snapshot("t"), "outcome", "published") == [("not now", False)]
     assert table(live).version() == version
-    assert snapshotting.publish is publish_module.publish

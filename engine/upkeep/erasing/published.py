@@ -97,7 +97,7 @@ def has_keys(work: _Search) -> bool:
     """The task: whether an object has a row of the keys. A damaged object may have one. An object that another run
     has deleted meanwhile has none.
 
-    Raises: errors of the store.
+    Raises: errors from the store.
     """
     key = pa.schema([pa.field("key", work.keys.keys.type)])
     try:
@@ -216,7 +216,7 @@ class _CleaningTable:
         self._leave(self.parts, NotErased(f"{_WHERE}: {self.table.folder}", why))
 
     def look(self) -> None:
-        """List the objects, and then the table. Raises: errors of the store and of the table."""
+        """List the objects, and then the table. Raises: errors from the store and the table."""
         objects = RemoteObjects.of(self.table.folder, self.table.remote.walk(self.table.folder))
         listed, self.removed = self.table.load_with_removed(self.delay_ms)
         if listed.foreign and not self.dry_run:
@@ -239,7 +239,7 @@ class _CleaningTable:
                 yield _Search(self.table.remote, self.table.folder, file, part.keys)
 
     def clean(self) -> None:
-        """Delete what may be deleted. Raises: errors of the store and of the table."""
+        """Delete what may be deleted. Raises: errors from the store and the table."""
         time_ms = agreed_ms(self.clock, self.table.remote)
         doomed: list[str] = []
         for file in self.files:
