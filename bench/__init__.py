@@ -33,7 +33,7 @@ include neither preparation nor the start of the session.
     growth          how the cost of each operation grows, without Spark
     growth_table    fits the growth of costs, and describes it in lines
     compaction      compactions by their dirty part, and of many keys: python -m bench.compaction
-    hour            a producer for an hour, with only maintain beside it: python -m bench.hour
+    hour            a producer for an hour, with only maintain running: python -m bench.hour
     shared_tail     a prototype, for docs/shared-tail.md: python -m bench.shared_tail
     serving         clients of Kafka, compared with a fetch: python -m bench.serving
     memory          the peak memory of worker processes, and of this process

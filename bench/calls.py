@@ -225,20 +225,20 @@ _BEGIN = (
     Call(RUN, STAT, BROKERS, "every root is checked: does it exist, and is it the registered one?"),
 )
 _MEMORY = (Call(RUN, LIST, BROKERS, "the memory of upkeep: has this operation failed before? Nothing is written"),)
-_UNCHANGED = _metadata("is the view still current? (!)")
+_UNCHANGED = _metadata("is the view still current?")
 _CLAIM = (
     Call(
         RUN,
         LIST,
         2,
         "a metadata epoch is claimed: the greatest earlier claim (also for a read: is there anything to commit?), "
-        "and the log that it continues (!)",
+        "and the log that it continues",
     ),
     Call(RUN, CREATE, 1, "the claim"),
 )
 _SYNC_LISTS = (
     Call(PARTITION, LIST, BROKERS, "the followers, then the leader, which is therefore behind none of them"),
-    Call(PARTITION, STAT, BROKERS, "a root after each listing: it was the registered one that was listed"),
+    Call(PARTITION, STAT, BROKERS, "a root after each listing: the listed root was the registered one"),
     Call(PARTITION, READ, 1, "the leader's .epoch: its lineage"),
     Call(PARTITION, READ, 1, "the footer of the leader's last file: where the log ends"),
 )
@@ -251,25 +251,25 @@ _FIRST_LOOK = (
 _APPEND = (
     Call(PARTITION, LIST, 1, "the leader: where its log ends"),
     Call(PARTITION, CREATE, 1, "the file on the leader"),
-    Call(PARTITION, LIST, 1, "the leader again: the file is in the leader's log (!)"),
+    Call(PARTITION, LIST, 1, "the leader again: the file is in the leader's log"),
     Call(PARTITION, READ, 1, "its footer: it is this append's, not one of that name by a zombie"),
     Call(PARTITION, LIST, 2, "the followers: what they lack"),
     Call(PARTITION, LIST, 1, "the leader after them", least=0),
     Call(PARTITION, STAT, 5, "a root after each of these listings", least=4),
-    Call(PARTITION, COPY, 2, "the bytes to each follower, of the object that was listed (!)"),
+    Call(PARTITION, COPY, 2, "the bytes to each follower, of the object that was listed"),
     Call(PARTITION, CREATE, 2, "the names on each follower"),
     *_WATERMARK,
 )
 
 _APPEND_AGAIN = (
     Call(PARTITION, CREATE, 1, "the file on the leader, at the end that is known: the name is free"),
-    Call(PARTITION, LIST, 1, "the leader again, after that end: the file is in its log (!)"),
+    Call(PARTITION, LIST, 1, "the leader again, after that end: the file is in its log"),
     Call(PARTITION, STAT, 1, "its root after that"),
     Call(
         PARTITION,
         READ,
         1,
-        "the object that was listed (!): its footer (it is this append's), and the bytes for each follower",
+        "the object that was listed: its footer (it is this append's), and the bytes for each follower",
     ),
     Call(PARTITION, CREATE, 2, "the file on each follower"),
     Call(PARTITION, STAT, 2, "their roots after that"),
@@ -345,7 +345,7 @@ SCENARIOS = (
             *_WATERMARK,
             *_CLAIM,
             Call(RUN, CREATE, 1, "one commit for all partitions: they have twice as many records as were known"),
-            Call(RUN, LIST, 1, "the voter after the commit: the commit is in its log (!)"),
+            Call(RUN, LIST, 1, "the voter after the commit: the commit is in its log"),
             Call(RUN, READ, 3, "the root of the voter after each of these listings"),
             *_MEMORY,
         ),
@@ -360,8 +360,8 @@ SCENARIOS = (
             *_SYNC_LISTS,
             *_MEMORY,
             *_CLAIM,
-            Call(RUN, CREATE, 2, "two commits for all partitions: adding, in the ISR (!)"),
-            Call(RUN, LIST, 2, "the voter after each commit: the commit is in its log (!)"),
+            Call(RUN, CREATE, 2, "two commits for all partitions: adding, in the ISR"),
+            Call(RUN, LIST, 2, "the voter after each commit: the commit is in its log"),
             Call(RUN, LIST, 2, "the metadata after each commit: the view to continue in", least=0),
             Call(RUN, READ, 6, "the root of the voter after each of these listings", least=4),
             Call(

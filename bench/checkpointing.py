@@ -43,8 +43,8 @@ SHAPE = Limit(1.25, at_most=True)
 is 1, but machines vary from run to run.
 """
 SHAPE_NOTE = (
-    "To reach: the time per partition, divided by the time per partition of the previous image, which is a tenth "
-    "as large; 1 is linear."
+    "The goal is for the time per partition, divided by that of the previous image, which is a tenth as large; "
+    "1 is linear."
 )
 
 _EPOCH = 1

@@ -94,7 +94,7 @@ def disk_bytes(keys: int) -> int:
 
 
 def check_disk(keys: int) -> None:
-    """Raises: SystemExit when the folder for temporary files has not enough space."""
+    """Raises: SystemExit when the folder for temporary files does not have enough space."""
     folder = tempfile.gettempdir()
     free, needed = shutil.disk_usage(folder).free, disk_bytes(keys)
     if free < needed:

@@ -62,7 +62,7 @@ def hot(bench: Bench) -> list[Line]:
     return [
         Line(what, rate_text(all_of_them), rate_text(one), one / all_of_them, AT_LEAST),
         Line(
-            f"    as many cp at once; one cp: what {CORES} cores give",
+            f"    the same number of cp at once, compared with one cp: the gain from {CORES} cores",
             rate_text(all_cp),
             rate_text(one_cp),
             one_cp / all_cp,

@@ -1,5 +1,6 @@
-"""A producer for an hour, with only ``maintain`` beside it: measures whether the cluster stays as fast as it was
-at the beginning.
+"""A producer for an hour, with only ``maintain`` running alongside.
+
+Measures whether the cluster stays as fast as it was at the beginning.
 
     python -m bench.hour                              an hour: a line per minute, then the end against the
     beginning python -m bench.hour --seconds 300                shorter

@@ -4,7 +4,7 @@
     python -m bench.in_a_row --appends 2000
     python -m bench.in_a_row --file-delete-delay 10000        ms; other topic configs stay as they are by default
 
-Three replicas and acks=all, on a file system in memory if there is one, by one process, with nothing beside it.
+Three replicas and acks=all, on a file system in memory if there is one, by one process, while nothing else runs.
 The last line compares, in turns, the processor time of an append with that of an append to a new partition. At the
 end a deep ``verify`` checks everything. The benchmark needs no Spark, and is not part of ``make bench``.
 """

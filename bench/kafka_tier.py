@@ -301,7 +301,7 @@ def main() -> None:
                 spent_s, core_s = by_mirror_maker(folder / "target", server, topics[0], given.partitions, held)
                 print(
                     f"MirrorMaker: {spent_s:.1f} s, {held / spent_s:,.0f} records/s, "
-                    f"{held / core_s:,.0f} a second of a core",
+                    f"{held / core_s:,.0f} per second and core",
                     flush=True,
                 )
             rows_read, touched = one_percent(tier, topics[0])
@@ -316,7 +316,7 @@ def main() -> None:
             )
             base, peak, in_task = task_memory(task)
             print(
-                f"a task of {in_task:,} committed records, {task.piece.segment.size_bytes:,} bytes: at most "
+                f"a task with {in_task:,} committed records, {task.piece.segment.size_bytes:,} bytes: at most "
                 f"{peak:,} bytes of memory, {base:,} before it began"
             )
 

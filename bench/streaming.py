@@ -107,7 +107,7 @@ def _full(bench: Bench, made: BenchCluster) -> list[Line]:
             None,
             FULL,
         ),
-        Line("    records a second", f"{records / ours:,.0f}", f"{records / peer:,.0f}"),
+        Line("    records per second", f"{records / ours:,.0f}", f"{records / peer:,.0f}"),
     ]
 
 

@@ -99,7 +99,7 @@ def seconds(function: Callable[[bytes], int], data: bytes) -> tuple[float, int]:
 
 def main() -> None:
     """Measure in turns, and print the best of ``ROUNDS``."""
-    print("records a second and core: ours, aiokafka to columns, aiokafka's objects alone; ratios to both")
+    print("records per second and core: ours, aiokafka to columns, aiokafka's objects alone; our ratio to each")
     for batch_bytes, value_bytes, headers, codec in (
         (16_384, 100, 0, "none"),
         (16_384, 100, 2, "none"),

@@ -1,6 +1,6 @@
 """Typed rows compared with a lake table: one session appends the same rows to a topic and to a Delta table, and
-scans both. A row has a text as its key, a text of 500, a double and a time; there are as many rows as records of 1
-KiB in ``BYTES``.
+scans both. The key of a row is a short text, and its value has a text of 500 characters, a double and a time.
+There are as many rows as records of 1 KiB in ``BYTES``.
 """
 
 from __future__ import annotations

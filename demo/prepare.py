@@ -49,7 +49,7 @@ def value_ddl() -> str:
 
 
 def cluster_toml(server: Server | None) -> str:
-    """The cluster file; its folders are beside it, or in the buckets of ``server``."""
+    """The cluster file; its folders are next to it, or in the buckets of ``server``."""
     roots = {broker: f"broker-{broker}" for broker in BROKERS}
     remote = "remote"
     table = ""

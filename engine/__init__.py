@@ -24,9 +24,6 @@ Purpose
     spark        the only part that imports pyspark
     cluster      ``Cluster``, the API for notebooks, jobs and tests
 
-May not know
-    Command lines, sessions, terminals: those are in ``jobs``.
-
 Where this differs from the design page
     * Operations are in separate layers between ``cluster`` (the API) and ``replication`` (the protocol). Each
       operation is *plan, tasks, commit, report*, and is the same for a job and a notebook.

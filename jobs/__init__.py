@@ -15,9 +15,6 @@ Purpose
 
     spark-submit puts this folder first on ``sys.path``, so no module here may have the name of a standard-library
     module.
-
-May not know
-    The formats and protocols of storage, replication and tiering: they belong to ``engine`` and below.
 """
 
 if __name__ != "stratalog.jobs":

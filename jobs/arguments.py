@@ -399,7 +399,7 @@ def iso_duration(text: str) -> timedelta:
 
 
 def pair(text: str) -> tuple[str, str]:
-    """``key=value``; the value may be empty and hold more equals signs."""
+    """``key=value``; the value may be empty, and may contain equals signs."""
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
         raise argparse.ArgumentTypeError(f"{text!r}: write key=value")

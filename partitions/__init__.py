@@ -55,10 +55,6 @@ Bytes of unknown origin
     pages claim. Spark has to bound this memory: at worst the task fails, or the executor is lost and the query
     fails.
 
-May not know pyspark, Delta, or the cluster metadata. Pure modules (``lineage``, ``listing``, ``producers``,
-    ``merge``, ``retention``, ``compaction``, ``removal``, ``transactions``, ``paths``, ``offsets``, ``records``,
-    ``register``) do no I/O and read no clock.
-
 Differences from the design
     * S3 is accessed through ``botocore``, not through fsspec, whose S3 file system is itself built on botocore.
       Staging needs multipart uploads that are completed later, with ``If-None-Match``, and a synchronous client

@@ -123,7 +123,7 @@ def to_erase(log: ReplicaLog, erasures: Sequence[Erasure]) -> list[tuple[Link, i
     """The links of a log whose files may have records that the erasures name, each with the generation that it
     needs, ascending. ``erasures`` are all of the partition, ascending.
 
-    Check the whole file, not only the part in the log (!). A late merge may have produced a segment that covers a
+    Check the whole file, not only the part in the log. A late merge may have produced a segment that covers a
     rewritten one. Its two ends are in the log, and the erased records may be between them.
     """
     if not erasures:

@@ -48,7 +48,7 @@ class GroupCommit(Generic[W]):
         call by another thread may handle this request. A request that has no outcome because of an interruption
         gets another turn.
 
-        Raises: errors of ``commit``.
+        Raises: errors from ``commit``.
         """
         with self._door:
             self._waiting.append(wanted)

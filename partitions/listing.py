@@ -210,7 +210,7 @@ class ReplicaLog:
         return self.claimed_high_watermark > self.log_end
 
     def holds(self, name: DataName) -> bool:
-        """Whether the file is in the log, as a link of the chain."""
+        """Whether the chain of the log includes the file."""
         return any(link.name == name for link in self.chain)
 
     def names(self) -> frozenset[DataName]:

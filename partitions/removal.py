@@ -47,7 +47,7 @@ The order of steps
     files follow an earlier rule. The next run continues. A newly elected leader can continue, too, because it has
     all committed records, at some generation, and the rule is in the metadata.
 
-    Ascending order is a safety step (!): when a tombstone is removed, every earlier record of its key has already
+    Ascending order is a safety step: when a tombstone is removed, every earlier record of its key has already
     been removed. In descending order, a crash could leave an earlier record without the tombstone, and the next
     run would treat this earlier record as the last record of its key.
 

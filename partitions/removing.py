@@ -179,7 +179,7 @@ def keys_of(
 ) -> Iterator[pa.RecordBatch]:
     """The keys of the records of a link below the bound, in the form that ``Superseded.find`` accepts. Values are
     read only if a tombstone may be removed. Records named by ``erased``, the erasures before the rule, are gaps:
-    the file may still contain them, but an erased record supersedes no other record (!). ``key``: see
+    the file may still contain them, but an erased record supersedes no other record. ``key``: see
     ``key_field``; ``aborted``: the file's transaction was aborted.
 
     Raises: CorruptSegmentError; SourceChangedError.

@@ -177,7 +177,7 @@ def stage_run(
     has the complete state. With a ``removal``, the segment follows the removal's rule. Without a ``removal``, it
     follows the rule of its files, if they have one.
 
-    Raises: CorruptSegmentError, SourceChangedError, LogGapError; errors of ``state``.
+    Raises: CorruptSegmentError, SourceChangedError, LogGapError; errors from ``state``.
     """
     files = _Files(source, run)
     segments = files.segments

@@ -1,4 +1,4 @@
-"""The footer of a data file: the log's own part, and the checksums beside it.
+"""The footer of a data file: the log's own part, and the checksums next to it.
 
 The footer has the data that listings lack: the end of an append, the producer state after the file, the lineage
 under which the file was written, and the largest timestamp. The log's own part is JSON under the key

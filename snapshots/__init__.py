@@ -25,9 +25,6 @@ The invariant
 In and out
     In: stores, listings, numbers gathered by the layers above. Out: snapshots, plans, typed outcomes.
 
-May not know pyspark, the cluster metadata, or the leader of a partition. Pure modules (``snapshot_id``,
-    ``policy``, ``start_offset``, ``erasure``, ``state_machine``) do no I/O and know no clock.
-
 ``docs/kips.md`` lists the sentences of KIP-630 that have no counterpart on passive storage.
 """
 

@@ -57,7 +57,7 @@ class Source:
     def check(self) -> None:
         """Check that the snapshot still exists, and that the leader is still the same.
 
-        Raises: SnapshotNotFoundError if the snapshot was deleted; errors of ``check_leader``; StorageError.
+        Raises: SnapshotNotFoundError if the snapshot was deleted; errors from ``check_leader``; StorageError.
         """
         self.check_leader()
         name = join(self.folder, str(self.snapshot_id.name))
@@ -121,7 +121,7 @@ def fetch_snapshot(
     together, after it deleted them (KIP-630, "Response Handling"). Any other failure is raised immediately. The
     source is checked again before the copy gets its name, because an erasure may have deleted it.
 
-    Raises: errors of ``discover``; see ``Source.chunk``, ``read_snapshot``. Parts are kept for the next run,
+    Raises: errors from ``discover``; see ``Source.chunk``, ``read_snapshot``. Parts are kept for the next run,
         except parts of a snapshot of another log, or from before an erasure.
     """
     failed: SnapshotNotFoundError | SourceChangedError | PositionOutOfRangeError | CorruptSegmentError

@@ -68,8 +68,8 @@ class Snapshot:
     _file: DataFile = field(repr=False)
 
     def content(self) -> bytes:
-        """All bytes of the snapshot. Up to ``HELD_BYTES``, or after a check, exactly the verified bytes. Raises:
-        see ``batches``.
+        """All bytes of the snapshot. They are exactly the verified bytes if the snapshot has at most
+        ``HELD_BYTES``, or if it was checked. Raises: see ``batches``.
         """
         with self._source.open(self.stored) as source:
             return source.read()
@@ -112,7 +112,7 @@ def read_snapshot(
     """Read a snapshot from a listing of ``folder``, and verify it fully: first ``check``, then every checksum, its
     header and footer, its name and its owner.
 
-    Raises: errors of ``check``; CorruptSegmentError if it is damaged, truncated, or has no header or footer;
+    Raises: errors from ``check``; CorruptSegmentError if it is damaged, truncated, or has no header or footer;
         CorruptionError for a later version or another partition; InconsistentClusterIdError for another owner;
         SourceChangedError if it was deleted or replaced; StorageError.
     """

@@ -2,7 +2,7 @@
 
     python -m tests.notebooks
 
-writes ``docs/*.ipynb`` anew; ``make docs`` shows them as pages.
+rewrites ``docs/*.ipynb``; ``make docs`` shows them as pages.
 """
 
 from __future__ import annotations

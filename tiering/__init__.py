@@ -57,9 +57,6 @@ In and out
     In: the listing of a leader (``ReplicaLog``), a remote ``Store``, policies. Out: plans, uploads that
     travel from tasks to the driver, ``RemoteLog`` (the fold of the table at one version), ``FetchOrigin``.
 
-May not know pyspark, the cluster metadata, or the leader of a partition. Pure modules (``remote_segment``,
-    ``remote_log``, ``statistics``, ``plan``, the decision in ``bootstrap``) do no I/O and read no clock.
-
 ``docs/kips.md`` lists the parts of KIP-405 without a counterpart.
 """
 

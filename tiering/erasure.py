@@ -28,7 +28,7 @@ Beside compaction
     have a greater generation than the segment: both have the same records there. A rewrite applies both kinds of
     rule, whichever kind made it necessary. An erasure finds segments that follow the last compaction, and keeps
     the records that the compaction has kept, even in a segment that compaction did not have to rewrite. A
-    compaction treats gaps as gaps. It also treats records that an earlier erasure names as gaps (!): such a record
+    compaction treats gaps as gaps. It also treats records that an earlier erasure names as gaps: such a record
     is removed, and supersedes no other record. This includes records in a file that heal took from a replica that
     was unreachable before. An erasure skips a file to which the preceding compaction has not been applied:
     ``compact`` comes first. A late commit of either kind finds that the segments to replace are gone, or that its
@@ -52,7 +52,7 @@ The order of steps
        offsets were found without a search of the remote log.
     2. Remote segments are rewritten, and one version of the table replaces them, with a change of data.
     3. The table records the generation, in a version of its own, but only if no listed segment of a lesser
-       generation contains a named offset. This version is made even if nothing was rewritten (!).
+       generation contains a named offset. This version is made even if nothing was rewritten.
     4. Only then does the leader rewrite its own files, and followers copy them.
     5. Objects that may contain erased records (replaced segments, and uploads that were never committed) are
        deleted after ``file.delete.delay.ms``, rounded up to hours, as for every object removed from a table. With

@@ -16,7 +16,7 @@ The order of steps, after the Delta table has recorded the erasure
        ``file.delete.delay.ms``, rounded up to hours, has passed since it was written. With ``--now`` it does not
        wait. A file that waits is not deleted.
     4. If the current snapshot is not clean, or no snapshot names some other listed list or manifest, a snapshot
-       without changes is committed after this listing (!). A commit to the main branch names the snapshot that it
+       without changes is committed after this listing. A commit to the main branch names the snapshot that it
        builds on. So a job that has written one of the listed files, and has not committed it yet, loses the race,
        and no snapshot will ever name that file. A job that builds on the current snapshot, which is clean, carries
        over no other manifests. A commit to another branch does not lose this race.

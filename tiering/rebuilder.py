@@ -104,7 +104,7 @@ def rebuild_from_records(
     VACUUM has deleted the segment's object. In that case, the other writers' files have the only copy of the
     records. A rebuild takes much memory, so segments are rebuilt one at a time.
 
-    Raises: see ``rebuild``; errors of ``records``.
+    Raises: see ``rebuild``; errors from ``records``.
     """
     with _FROM_RECORDS:
         rebuilt, there, found = bring(
@@ -128,7 +128,7 @@ def bring(
     """Stage a file under the first free name, give it that name, and read every byte back. ``path`` gives the path
     in the topic's ``folder`` for the number of an object of that name, starting at ``first``. Returns that number.
 
-    Raises: CorruptSegmentError, StorageError, OutcomeUnknownError; errors of ``stage``.
+    Raises: CorruptSegmentError, StorageError, OutcomeUnknownError; errors from ``stage``.
     """
     for rebuilt in range(first, MOST_OF_A_NAME):
         name = paths.join(folder, path(rebuilt))

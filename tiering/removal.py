@@ -34,7 +34,7 @@ The order of steps
     A crash between any two steps leaves the log intact. The next run continues, and again writes the objects that
     were not committed.
 
-    Step 3 before step 4 is a safety step (!). At each offset, the remote log follows the rule of every replica's
+    Step 3 before step 4 is a safety step. At each offset, the remote log follows the rule of every replica's
     file, or a later rule. If a broker drops a local file and readers use the remote segment instead, no removed
     record returns to them, and no earlier record whose tombstone has been removed.
 

@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 class KafkaGroups:
     """Reads and commits groups' offsets through a consumer that is not a member of the group. (An admin client of
-    librdkafka crashes if there is no coordinator yet.) Both methods raise NonEmptyGroupError, and errors of
+    librdkafka crashes if there is no coordinator yet.) Both methods raise NonEmptyGroupError, and errors from
     ``translated``.
     """
 

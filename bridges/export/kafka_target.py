@@ -35,8 +35,8 @@ _MESSAGE_TIMEOUT_MS = 10_000
 _LINGER_MS = 5_000
 """``linger.ms`` of the transactional producer. A flush sends everything; until then a record can be held back."""
 _JOIN_S, _LATE_S = 0.02, 0.5
-"""The time within which a partition joins a transaction: usually, and while brokers still write the markers of an
-earlier commit.
+"""The seconds within which a partition joins a transaction: the usual limit, and the limit while brokers still
+write the markers of an earlier commit.
 """
 _FILLERS = 100_000
 """The maximum number of records of one aborted transaction."""

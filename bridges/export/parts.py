@@ -102,8 +102,9 @@ class ExportedPartition:
         return self.error is not None or self.position >= self.end
 
     def look(self) -> None:
-        """Read more records, if none are waiting. Raises: errors of reading; InvalidCallError if the next record's
-        timestamp cannot be sent.
+        """Read more records, if none are waiting.
+
+        Raises: errors from reading; InvalidCallError if the next record's timestamp cannot be sent.
         """
         if self.waiting or self.read_to >= self.end:
             return

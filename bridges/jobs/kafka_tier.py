@@ -8,8 +8,8 @@
 topics lists the offsets of each partition. segments lists the segments that are read, and the ignored segments
 with the reason. read shows records, counts them, or writes them to a Parquet file. Offsets are unclear if the tier
 has no usable segment for them, or no proof that the segment belongs to the log's current history. read fails on
-unclear offsets unless you leave them out. Needs more packages: pip install 'stratalog[kafka-tier]', and with
---bootstrap also 'stratalog[kafka]'.
+unclear offsets unless you leave them out. The command needs more packages: pip install 'stratalog[kafka-tier]',
+and with --bootstrap also 'stratalog[kafka]'.
 """
 
 from __future__ import annotations

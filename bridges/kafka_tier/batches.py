@@ -46,7 +46,7 @@ _HEADERS = np.dtype(
     ]
 )
 _PLACE = struct.Struct(">qi11xi")
-"""The base offset, the length and the last offset's delta of a header."""
+"""Three fields of a header: the base offset, the length, and the last offset's delta."""
 _CODECS = (None, "gzip", "snappy", "lz4", "zstd")
 _CODEC_BITS = 0x07
 _XERIAL = b"\x82SNAPPY\x00"

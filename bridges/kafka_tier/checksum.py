@@ -1,4 +1,4 @@
-"""CRC-32C, the checksum of Kafka's batches: by google-crc32c, which uses the processor's instruction."""
+"""CRC-32C, the checksum of Kafka's batches: by google-crc32c, which uses the processor's CRC instruction."""
 
 from __future__ import annotations
 

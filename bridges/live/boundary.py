@@ -75,7 +75,7 @@ def look_live(
 
     Raises: InvalidCallError for a topic that is not a mirror, or has typed values if no decoder is given;
     InconsistentTopicIdError, SourceTruncatedError; LeaderNotAvailableError; UnknownTopicOrPartitionError; errors
-    of reading the source's bounds.
+    from reading the source's bounds.
     """
     here = metadata.image().topic(name)
     mirrored = mirrored_topic(name, here.configs)
@@ -135,7 +135,7 @@ def _check_histories(
 ) -> None:
     """Check that the source has the history of the mirrored log, by reading from the end of that log.
 
-    Raises: SourceTruncatedError; errors of reading.
+    Raises: SourceTruncatedError; errors from reading.
     """
     left = {part.key: part for part in parts if not part.done and part.range().leader_epoch is not None}
     while left:

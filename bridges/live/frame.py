@@ -78,7 +78,7 @@ def live_frame(
 def read_piece(work: LiveWork) -> Iterator[pa.Table]:
     """The committed records of a piece, with the columns of a segment. Runs in a task.
 
-    Raises: OffsetOutOfRangeError; RetriableError if the source stops answering; other errors of the source.
+    Raises: OffsetOutOfRangeError; RetriableError if the source stops answering; other errors from the source.
     """
     piece = work.piece
     key = work.topic, piece.partition

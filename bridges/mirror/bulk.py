@@ -190,7 +190,7 @@ def mirror_in_bulk(
     ``LEAST_OFFSETS`` if tasks are faster than threads of this process, otherwise never. ``left_s``: the remaining
     time of the run, if it is limited.
 
-    Raises: errors of reading the metadata.
+    Raises: errors from reading the metadata.
     """
     if least_offsets is None:
         # Only one thread at a time can decode values in Python; other work uses all cores of this machine.

@@ -295,7 +295,7 @@ def last_record(
 ) -> int | None:
     """The offset of the last record here that is not a gap; None if all are gaps.
 
-    Raises: errors of reading.
+    Raises: errors from reading.
     """
     query = ReadQuery(topics=(key[0],), partitions=(key[1],), last=1)
     (plan,) = plan_read(metadata, storage, clock, memory, query, NOWHERE).partitions

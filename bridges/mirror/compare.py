@@ -78,7 +78,7 @@ def compare(
     here are typed.
 
     Raises: InvalidCallError if no topic is given, if typed values are compared without ``values``, or other values
-    with it; UnknownTopicOrPartitionError; errors of the source.
+    with it; UnknownTopicOrPartitionError; errors from the source.
     """
     if not names:
         raise InvalidCallError("name the topics to compare")

@@ -49,7 +49,7 @@ def mirror(
     """Mirror these topics once. The report has one row per partition. A topic or partition that cannot be mirrored
     is a failure, and the others continue. ``lag`` is the number of offsets left at the end of the run.
 
-    Raises: InvalidCallError for no topics, see also ``renamed.names_here``; errors of the source and of the
+    Raises: InvalidCallError for no topics, see also ``renamed.names_here``; errors from the source and the
     metadata.
     """
     if not names:

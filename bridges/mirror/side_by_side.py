@@ -154,7 +154,7 @@ def mirror_side_by_side(
     ``LEAST_OFFSETS``). Returns the number of tasks, and the partitions whose log end must be read again.
     ``left_s``: the remaining time of the run, if it is limited.
 
-    Raises: errors of reading the metadata, and of planning the parts.
+    Raises: errors from reading the metadata, and from planning the parts.
     """
     tasks, troubled = 0, list[MirroredPartition]()
     left = [part for part in parts if not part.done]

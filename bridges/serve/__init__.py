@@ -16,14 +16,14 @@ Purpose
     Clients without Spark and Python can read a topic, including its records in the remote tier. Clients cannot
     change anything except the committed offsets of consumer groups.
 
-May not know
-    Segments, tiers, replicas: records come from ``reading.fetch``, with its caches and its quota.
+Records
+    Records come from ``reading.fetch``, with its caches and its quota.
 
 Members of groups
     Members of groups exist only in the memory of one endpoint. No Python library has a group coordinator, so this
     package implements a coordinator for the classic protocol. Consumers have the assignors (``docs/serve.md``).
 
-Untrusted bytes The decoder checks every length against the received bytes, in a frame of bounded size. Names are
-looked up directly, not by comparing them with all other names. A request that cannot be decoded ends its
-connection.
+Untrusted bytes
+    The decoder checks every length against the received bytes, in a frame of bounded size. Names are looked up
+    directly, not by comparing them with all other names. A request that cannot be decoded ends its connection.
 """

@@ -120,7 +120,7 @@ class KafkaEndpoint(ClusterServer):
         client: ClientMetadata,
         delete_group: Callable[[str], object],
     ) -> None:
-        """Starts listening. Raises: InvalidCallError for an unavailable address; errors of reading the
+        """Starts listening. Raises: InvalidCallError for an unavailable address; errors from reading the
         metadata.
         """
         self._options = options

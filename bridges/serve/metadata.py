@@ -63,7 +63,7 @@ class ServedMetadata:
         self._read_s = 0.0
 
     def image(self, *, max_age_s: float = MAX_AGE_S) -> ClusterImage:
-        """The metadata, at most a few seconds old. Raises: errors of reading it."""
+        """The metadata, at most a few seconds old. Raises: errors from reading it."""
         with self._lock:
             now = self.execution.clock.monotonic_s()
             if max_age_s <= 0 or self._known is None or now - self._read_s > max_age_s:

@@ -346,7 +346,7 @@ def lag_metrics(metadata: MetadataClient, storage: Storage, execution: Execution
     committed for; see ``lag``. A partition that cannot be read is one failure in the report. Each partition is
     read once, for any number of groups.
 
-    Raises: errors of reading the metadata.
+    Raises: errors from reading the metadata.
     """
     with execution.run("metrics") as run:
         image = metadata.image()

@@ -87,7 +87,7 @@ def read_and_probe(metadata: MetadataClient, storage: Storage) -> tuple[ClusterI
     the metadata is read. If the answer is False, the brokers have changed, or something must be committed or
     reported, so the caller must run ``probe_brokers``.
 
-    Raises: errors of reading the metadata.
+    Raises: errors from reading the metadata.
     """
     known = metadata.last_known.image
     images: list[ClusterImage] = []
@@ -141,7 +141,7 @@ def with_leaders(metadata: MetadataClient, storage: Storage, work: Callable[[Clu
     """Call ``work`` with the current metadata. If a leader is unreachable, or no longer leads, probe the brokers,
     which fences unreachable brokers and elects other leaders, and call ``work`` once more.
 
-    Raises: errors of ``work``; see ``probe_brokers``.
+    Raises: errors from ``work``; see ``probe_brokers``.
     """
     with suppress(BrokerUnreachableError, StaleMetadataError):
         return work(metadata.image())

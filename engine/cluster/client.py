@@ -352,7 +352,7 @@ class Client(Producer):
             idle_timeout_s: stop if no new record arrives for TIME, such as 30s
 
         Raises: UnknownTopicOrPartitionError, InvalidCallError, OffsetOutOfRangeError, GroupIdNotFoundError; the
-            errors of ``fetch`` during the iteration.
+            errors from ``fetch`` during the iteration.
         """
         options = TailOptions(
             follow=follow,

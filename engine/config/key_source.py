@@ -50,7 +50,7 @@ def key_file(path: str | Path) -> KeySource:
 def read_key(cluster_id: str, source: KeySource) -> ClusterKey | None:
     """Return the key of a cluster; None if the source returns None. No error reveals a secret.
 
-    Raises: ClusterKeyError if the text is empty, is not base64, or has a secret that is too short; errors of
+    Raises: ClusterKeyError if the text is empty, is not base64, or has a secret that is too short; errors from
         ``source``.
     """
     text = source()

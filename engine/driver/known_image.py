@@ -13,7 +13,7 @@ def known_image(metadata: MetadataClient, run: OperationRun) -> ClusterImage:
     """Return the committed metadata. If too few voters are reachable, return the last metadata that this driver
     read, with a failure that says so. No decision may rest on this result.
 
-    Raises: errors of ``MetadataClient.image``; NoMajorityError if no state is known.
+    Raises: errors from ``MetadataClient.image``; NoMajorityError if no state is known.
     """
     try:
         return metadata.image()

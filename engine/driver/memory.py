@@ -147,9 +147,9 @@ class RemoteEnds:
     """Partitions whose leader holds all records of their remote log, by the leader epoch in which this driver
     checked.
 
-    A driver checks before its first append under a leader epoch: one read of a topic's table answers for all its
-    partitions. The answer stays valid for that epoch, because a leader tiers only records that it holds. Not
-    pickled.
+    A driver makes this check before its first append under a leader epoch. One read of a topic's table is enough
+    for all its partitions. The result stays valid for that epoch, because a leader tiers only records that it
+    holds. Not pickled.
     """
 
     _found: dict[TopicIdPartition, int] = field(default_factory=dict)

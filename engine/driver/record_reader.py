@@ -57,7 +57,7 @@ class RecordReader:
         called for row groups that are not cached.
 
         Raises: CorruptSegmentError naming the damaged offsets, LogGapError when a file ends too early, and errors
-            of ``pay``, unless records before the error can be returned; SourceChangedError, StorageError kinds.
+            from ``pay``, unless records before the error can be returned; SourceChangedError, StorageError kinds.
         """
         found: list[pa.Table] = []
         left = max_bytes

@@ -80,7 +80,7 @@ class OwnAppend:
 
 
 MakeAppends = Callable[[Sequence[OwnAppend]], None]
-"""Makes one append of several requests, all to one topic, and gives each request its outcome."""
+"""Combines several requests, all to one topic, into one append, and gives each request its outcome."""
 
 
 class OwnProducer:

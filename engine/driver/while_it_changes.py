@@ -15,7 +15,7 @@ def while_it_changes(look: Callable[[], T], *changed: type[StratalogError], look
     """Call ``look`` up to ``looks`` times, until it raises none of ``changed`` (default: SourceChangedError). Such
     an error means that another run deleted or moved a listed file between two calls of ``look``.
 
-    Raises: the last of these errors if it persists; other errors of ``look``.
+    Raises: the last of these errors if it persists; other errors from ``look``.
     """
     for _ in range(looks - 1):
         with suppress(*changed or (SourceChangedError,)):

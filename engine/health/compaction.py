@@ -180,7 +180,7 @@ def _dirty_ratio(one: _Compacted) -> float:
 
 
 def _late(storage: Storage, one: _Compacted, then_ms: int) -> _Late | None:
-    """Raises: errors of reading the leader, or a member of the ISR."""
+    """Raises: errors from reading the leader, or a member of the ISR."""
     replicas = storage.replicas(one.seen.view)
     leader, rules = replicas.leader, replicas.view.rules
     log = leader.log()

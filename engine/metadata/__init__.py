@@ -29,8 +29,8 @@ Input and output
     Input: committed records (from ``stratalog.engine.quorum``) and commands. Output: ``ClusterImage`` and, for
     replication, ``PartitionView``; records for the quorum to commit.
 
-May not know
-    Storage, time, randomness, Spark. A command contains all values that depend on these (ids, a topic id as the
+Commands
+    A command contains all values that depend on these (ids, a topic id as the
     seed of its placement), so that the same command on the same image always gives the same records.
 
 Derivation by replay

@@ -27,9 +27,9 @@ Input and output
     Input: records, from commands of ``stratalog.engine.metadata``. Output: images of
     ``stratalog.engine.metadata``.
 
-May not know
-    The meaning of the records (except the first, which names the voters), or Spark. Clock, randomness and ids are
-    passed in, and nothing starts threads, so the simulation can run this code.
+For the simulation
+    The quorum understands only the first record, which names the voters. Clock, randomness and ids are passed in,
+    and nothing starts threads, so the simulation can run this code.
 
 How a batch is recognized
     A batch's name identifies it. An epoch has one claimant, and a claimant writes one batch at an offset: it

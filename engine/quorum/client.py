@@ -159,7 +159,7 @@ class MetadataClient:
         return agreed_by_most(self._clock.now_ms(), [voter.store.now_ms() for voter in self._log.voters])
 
     def with_log(self, work: Callable[[MetadataLog], T]) -> T:
-        """Run ``work`` with exclusive use of the log. Raises: errors of ``work``."""
+        """Run ``work`` with exclusive use of the log. Raises: errors from ``work``."""
         with self._commits.turn:
             return work(self._log)
 

@@ -133,7 +133,7 @@ def _why(last: DataName, looks: Sequence[VoterLook], electorate: Sequence[VoterI
     there = f"cannot tell whether {last} is committed: it is on {_having(last, looks)}"
     if away:
         return f"{there}, and {away} of {len(electorate)} voters cannot be read"
-    return f"{there}, and the claimant of epoch {claimed} has not continued from it yet"
+    return f"{there}, and the driver that claimed epoch {claimed} has not appended to it yet"
 
 
 def _having(name: DataName | CheckpointName, looks: Sequence[VoterLook]) -> str:

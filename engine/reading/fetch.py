@@ -217,7 +217,7 @@ def fetch_many(
     after a failure.
 
     Raises: InvalidCallError, including for an empty request; UnknownTopicOrPartitionError for a key that is not a
-    partition; errors of reading the metadata.
+    partition; errors from reading the metadata.
     """
     positions = check_offsets(offsets, least=None)
     if not positions:

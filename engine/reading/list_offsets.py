@@ -47,8 +47,8 @@ def takes_remote(seen: SeenLeader, spec: Spec) -> bool:
 
 
 def position(state: PartitionState, spec: Spec, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> Answer:
-    """The answer for one partition, with the leader epoch of the offset. For committed readers LATEST is the last
-    stable offset, and a lookup by time ends there (KIP-98, "ListOffsetRequest").
+    """The answer for one partition, with the leader epoch of the offset. For readers of committed records, LATEST
+    is the last stable offset, and a lookup by time ends there (KIP-98, "ListOffsetRequest").
 
     Raises: OffsetNotAvailableError while a recently elected leader does not know the high watermark yet (KIP-207),
         for LATEST and for a time after all known records.
@@ -99,7 +99,7 @@ def offset_for_leader_epoch(
 
     Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError; OffsetNotAvailableError while the recently
         elected leader does not know the high watermark; FencedLeaderEpochError, UnknownLeaderEpochError when
-        ``current_leader_epoch`` is not the current epoch; InvalidCallError; errors of listing the leader.
+        ``current_leader_epoch`` is not the current epoch; InvalidCallError; errors from listing the leader.
     """
     leader_epoch = whole(leader_epoch, "leader epoch", 0)
     image = metadata.image()

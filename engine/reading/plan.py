@@ -164,7 +164,7 @@ def file_ranges(
     have records of these times. ``brokers``: the broker of each store, by address.
 
     Raises: OffsetOutOfRangeError outside ``[log_start, high_watermark]``; LogGapError when a file ends too early;
-        errors of reading a footer.
+        errors from reading a footer.
     """
     what = f"{partition.topic}-{partition.partition}"
     check_range(what, start, end, partition.log_start, partition.high_watermark)

@@ -10,7 +10,7 @@
 If there seems to be a gap, or a file vanishes during the planning, everything is read again before an error is
 raised.
 
-Readers see records below the high watermark; committed readers see records below the last stable offset.
+Readers see records below the high watermark; readers of committed records stop at the last stable offset.
 """
 
 from __future__ import annotations

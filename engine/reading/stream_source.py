@@ -283,7 +283,7 @@ class StreamSource:
     def plan(self, start: StreamOffsets, end: StreamOffsets) -> list[StreamTask]:
         """The tasks that read the records of ``[start, end)``.
 
-        Raises: see ``latest``; errors of planning a read.
+        Raises: see ``latest``; errors from planning a read.
         """
         began = _began(start, end)
         if not _has_records(began, end):

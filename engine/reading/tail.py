@@ -145,7 +145,7 @@ class Tail:
         records before the end of each partition, instead of at ``start``.
 
         Raises: UnknownTopicOrPartitionError, InvalidCallError, OffsetOutOfRangeError; OffsetNotAvailableError if
-            the recently elected leader does not know the needed end yet; errors of listing the partitions.
+            the recently elected leader does not know the needed end yet; errors from listing the partitions.
         """
         self._metadata = metadata
         self._storage = storage
@@ -318,8 +318,8 @@ class Tail:
     def _refresh(self) -> None:
         """Read the metadata, and start on new partitions.
 
-        Raises: UnknownTopicOrPartitionError when the topic is deleted, or created again under its name; errors of
-            reading the metadata, or of listing new partitions.
+        Raises: UnknownTopicOrPartitionError when the topic is deleted, or created again under its name; errors
+            from reading the metadata, or from listing new partitions.
         """
         self._image = self._metadata.image()
         topic = self._image.topic(self._topic)

@@ -283,8 +283,8 @@ def append_with(
     the producer, and reports its id only if the outcome is unknown. ``earlier`` and ``partition_count``
     (``ProducerEntry``) describe the tries before this one.
 
-    Raises: InvalidCallError, UnknownTopicOrPartitionError; errors of ``tasks``; errors of reading the metadata.
-        Any other error is a failure of its partition in the report.
+    Raises: InvalidCallError, UnknownTopicOrPartitionError; errors from ``tasks``, or from reading the
+        metadata. Any other error is a failure of its partition in the report.
     """
     check_acks(acks)
     if lane is not None:
@@ -335,7 +335,7 @@ def append_bad_records(
     """Append the bad records of an append to their own topic, if there is one and all good records are
     acknowledged. Returns the report of the append to ``topic``, with its bad records.
 
-    Raises: UnknownTopicOrPartitionError; errors of reading the metadata.
+    Raises: UnknownTopicOrPartitionError; errors from reading the metadata.
     """
     appended = None
     again = f"producer {who.producer_id!r}, sequence {who.sequence}"
@@ -449,7 +449,7 @@ def end_appends(
     """End appends that tasks made elsewhere, each under its view: acknowledge them (steps 6 and 7), or report them
     as failed. An append whose leader has changed has failed, and the caller appends the records again.
 
-    Raises: UnknownTopicOrPartitionError; errors of reading the metadata.
+    Raises: UnknownTopicOrPartitionError; errors from reading the metadata.
     """
     with measured(clock, storage.counts) as measure:
         notes: list[str] = []

@@ -5,7 +5,7 @@ append, the topic of bad records has no record of this append. The second append
 first. Its producer is named after the first append's producer and topic, so appends to several topics can share a
 topic of bad records. If an append is repeated, the topic has each bad record once, even if the first attempt
 stopped between the two appends. In a transaction, both appends belong to the transaction. (A transaction for every
-append would cost four more appends, and delay committed readers.)
+append would cost four more appends, and delay readers of committed records.)
 
 A task sends its bad records to the driver, because bad records are few. If too many of a producer's records are
 bad, the append is refused (``bad_records.MOST_KEPT_BYTES``).

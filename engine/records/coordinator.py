@@ -67,7 +67,7 @@ class TransactionCoordinator:
         timeout is unchanged; otherwise see ``init_producer``. A producer is given out to one transaction at a
         time, until it returns to ``memory.transactional_producers``.
 
-        Raises: see ``init_producer``; errors of reading the state.
+        Raises: see ``init_producer``; errors from reading the state.
         """
         check_name(transactional_id, "transactional id", MAX_ID_LENGTH, InvalidCallError)
         last: Transaction | None = self._memory.transactional_producers.take(transactional_id)

@@ -50,7 +50,7 @@ def earlier_tries(
     """Find the earlier tries of an append by ``who``. The result is empty if the append names no producer, or is
     in a transaction. Unreachable partitions are skipped, unless the topic has grown.
 
-    Raises: errors of listing a leader if the topic has grown, because the leader's partition may hold the only
+    Raises: errors from listing a leader if the topic has grown, because the leader's partition may hold the only
     record of the earlier partition count.
     """
     if who is None or who.on_changed_replay is None:

@@ -176,8 +176,8 @@ def committed(
     exist. ``require_stable``: raise while an unfinished transaction has offsets of these partitions (KIP-447);
     otherwise pending offsets are ignored.
 
-    Raises: InvalidGroupIdError; UnknownTopicOrPartitionError for ``topics``; UnstableOffsetCommitError; errors of
-        reading the group's partition.
+    Raises: InvalidGroupIdError; UnknownTopicOrPartitionError for ``topics``; UnstableOffsetCommitError; errors
+        from reading the group's partition.
     """
     check_group(group)
     image = metadata.image()
@@ -241,7 +241,7 @@ def lag(metadata: MetadataClient, storage: Storage, execution: Execution, memory
     and a note. ``expires`` is the time at which the group is deleted unless it commits again. A partition that
     cannot be listed is a failure in the report, and its row has the committed offset.
 
-    Raises: InvalidGroupIdError, GroupIdNotFoundError; errors of reading the group's partition.
+    Raises: InvalidGroupIdError, GroupIdNotFoundError; errors from reading the group's partition.
     """
     check_group(group)
     with execution.run("groups lag") as run:

@@ -1,7 +1,7 @@
 """Acknowledges appends that tasks made elsewhere, so that the driver does not have their records.
 
-If a removal rule is committed meanwhile, such an append cannot be repeated. Instead, the driver finds the append
-in the log by its sequence.
+Such an append cannot be repeated if a removal rule is committed during the acknowledgement. Instead, the driver
+finds the append in the log by its sequence.
 """
 
 from __future__ import annotations

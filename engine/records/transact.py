@@ -254,8 +254,8 @@ class BatchTransaction:
 
     def commit(self) -> Report:
         """Commit the transaction. When this returns, the transaction is permanently committed. If a marker could
-        not be written (a failure in the report), committed readers of that partition wait until the next driver
-        writes it.
+        not be written (a failure in the report), readers of committed records in that partition wait until the
+        next driver writes it.
 
         Raises: InvalidTxnStateError when a part of the transaction had failed, so that it was aborted;
         ProducerFencedError when it was aborted because a newer producer took over, or because the timeout had

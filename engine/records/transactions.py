@@ -3,9 +3,9 @@
 
 Abandoned transactions are ended by a job that calls ``finish_transactions``, by every ``replicate``, which calls
 ``finish_due`` at its end, and by the next producer of the id. A transaction *hangs* when it is open in a log but
-not in ``__transaction_state``: an unclean election lost the transaction's marker, and committed readers would wait
-forever. Upkeep ends a hanging transaction with the decided outcome, if the outcome is known; otherwise it aborts
-the transaction.
+not in ``__transaction_state``: an unclean election lost the transaction's marker, and readers of committed records
+would wait forever. Upkeep ends a hanging transaction with the decided outcome, if the outcome is known; otherwise
+it aborts the transaction.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def _check_others(storage: Storage, view: PartitionView, error: LogBehindRemoteE
     Check also that no unfenced replica holds records beyond the remote log.
 
     Raises: CorruptionError, which is valid only while the view is current; RetriableError when an intact member
-    holds more records than the remote log; errors of listing a member of the ISR.
+    holds more records than the remote log; errors from listing a member of the ISR.
     """
     replicas, wrote = storage.replicas(view), error.wrote
     assert wrote is not None

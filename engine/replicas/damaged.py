@@ -146,7 +146,7 @@ def _repair(replicas: PartitionReplicas, broker: int, file: str) -> Repair | Non
     the file. This is so if the file belongs to an abandoned history, or if the leader has merged it and the next
     sync copies the merged segment.
 
-    Raises: CorruptSegmentError when the leader's copy is damaged too; errors of reading either replica.
+    Raises: CorruptSegmentError when the leader's copy is damaged too; errors from reading either replica.
     """
     target, leader = replicas.replica(broker), replicas.leader
     bad = next((one for one in target.list(fresh=True).data if one.object.name == file), None)

@@ -109,8 +109,9 @@ def is_current(image: ClusterImage, view: PartitionView) -> bool:
 
 
 def behind_since_ms(log: ReplicaLog, held: int) -> int | None:
-    """The write time of the oldest file of the leader's ``log`` that a replica with all records below ``held``
-    lacks; None if the replica has all files. (Files have their write time, so no process has to watch a follower
+    """The write time of the oldest file of the leader's ``log`` that a replica lacks; None if it lacks no file.
+
+    The replica has the records below ``held``. (Files have their write time, so no process has to watch a follower
     for ``replica.lag.time.max.ms``.)
     """
     return next((link.file.object.modified_ms for link in log.chain if link.end > held), None)

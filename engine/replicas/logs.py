@@ -1,4 +1,4 @@
-"""The logs of all replicas of a partition, as a task lists them, or the errors of listing them."""
+"""The logs of all replicas of a partition, as a task lists them, or the errors from listing them."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class RecordsWork(PartitionWork):
 def compare_records(work: RecordsWork) -> int | None:
     """The task: returns the first offset at which the two sides differ; None if they match.
 
-    Raises: see ``first_difference``; errors of listing the leader.
+    Raises: see ``first_difference``; errors from listing the leader.
     """
     leader = work.replicas.leader
     for _ in range(_ATTEMPTS):

@@ -29,7 +29,7 @@ _PROBE = bytes(64 * 1024)
 
 
 def takes_no_files(storage: Storage, broker: BrokerImage) -> StratalogError | None:
-    """The reason why the broker's root accepts no files, tested by creating a file beside the hints of jobs. None
+    """The reason why the broker's root accepts no files, tested by creating a file next to the hints of jobs. None
     if the root accepts files, and also if the result is unknown because the root does not answer or this driver
     lacks a permission.
     """

@@ -59,7 +59,7 @@ def _place(of: PartitionReplicas) -> TopicIdPartition:
 def _walk(replicas: Sequence[tuple[TopicIdPartition, Replica]]) -> dict[str, list[StoredObject]]:
     """The objects of one topic on one broker, grouped by the folder of each of these replicas.
 
-    Raises: errors of listing the broker; see ``Replica.check_root``.
+    Raises: errors from listing the broker; see ``Replica.check_root``.
     """
     _, first = replicas[0]
     found: dict[str, list[StoredObject]] = {}

@@ -187,7 +187,7 @@ def replicate(replicas: PartitionReplicas, copies: Runner) -> dict[int, Stratalo
     the next copy is the first to check its bytes. The remote log is not read: the followers that an
     acknowledgement needs already hold the log.
 
-    Raises: errors of listing the leader; CorruptionError kinds when the leader is damaged.
+    Raises: errors from listing the leader; CorruptionError kinds when the leader is damaged.
     """
     _, outcomes = sync_followers(replicas, replicas.acknowledging, SyncOptions(copies=copies))
     missed = {outcome.item: outcome.error for outcome in outcomes if isinstance(outcome, Failed)}

@@ -216,7 +216,7 @@ def check_starts(follower: Replica, mine: ReplicaLog, leader: Replica, log: Repl
 def _foreign_start(replica: Replica, log: ReplicaLog, end: int) -> CorruptionError:
     return CorruptionError(
         f"{replica} has the register {LocalStartName(log.local_start)}, beyond the end ({end}) of an in-sync "
-        "replica's log. stratalog did not write this register: delete it, or reassign the replica away and back",
+        "replica's log. stratalog did not write this register: delete it, or move the replica away and back",
         broker_id=replica.broker_id,
     )
 

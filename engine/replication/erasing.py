@@ -34,7 +34,7 @@ def erase_records(replicas: PartitionReplicas, options: ErasingOptions, copies: 
     file with erased records that the leader does not have. The member rewrites this file itself: the result
     depends only on the erasures and the log.
 
-    Raises: see ``erase_from``; errors of listing the leader; CorruptionError kinds when the leader is damaged.
+    Raises: see ``erase_from``; errors from listing the leader; CorruptionError kinds when the leader is damaged.
     """
     leader, erasures = replicas.leader, replicas.view.erasures
     log = with_known_watermark(replicas, leader_log(replicas))
@@ -53,7 +53,7 @@ def erase_records(replicas: PartitionReplicas, options: ErasingOptions, copies: 
 def erase_rest(replicas: PartitionReplicas, member: int, options: ErasingOptions) -> None:
     """Carry out the erasures of the view in the files of a member that the leader does not have.
 
-    Raises: see ``erase_from``; errors of listing the member.
+    Raises: see ``erase_from``; errors from listing the member.
     """
     replica, erasures = replicas.replica(member), replicas.view.erasures
     log = replica.log()
@@ -66,7 +66,7 @@ def not_erased(replicas: PartitionReplicas) -> list[int]:
     """The members of the ISR, and the replicas being added, whose log still has erased records. While there are
     any such replicas, no removal rule may follow.
 
-    Raises: errors of listing a member.
+    Raises: errors from listing a member.
     """
     erasures = replicas.view.erasures
     if not any(one.offsets for one in erasures):
@@ -79,7 +79,7 @@ def not_compacted(replicas: PartitionReplicas) -> list[int]:
     """The members of the ISR, and the replicas being added, that do not follow the last compaction at each offset
     below its bound. While there are any such replicas, no erasure may follow.
 
-    Raises: errors of listing a member.
+    Raises: errors from listing a member.
     """
     if not replicas.view.rules:
         return []

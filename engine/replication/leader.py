@@ -175,7 +175,7 @@ def check_agreed(replicas: PartitionReplicas, log: ReplicaLog) -> None:
     """Check that the committed logs of all other members of the ISR belong to the history of the leader's ``log``.
     Call this before records are dropped because of the leader's register.
 
-    Raises: see ``check_same_history``; errors of listing a member.
+    Raises: see ``check_same_history``; errors from listing a member.
     """
     for broker_id in sorted({*replicas.view.isr} - {replicas.view.leader}):
         member = replicas.replica(broker_id)

@@ -35,7 +35,7 @@ class PlannedCopies:
     joins: bool
     """Whether the follower has not joined the leader epoch."""
     starts: bool
-    """Whether the follower's log begins anew, at the leader's local start or at the end of the remote log."""
+    """Whether the follower's log starts over, at the leader's local start or at the end of the remote log."""
     error: StratalogError | None = None
     """The error if the follower could not be listed."""
 
@@ -59,7 +59,7 @@ def plan_sync(
     """Plan ``sync_followers``. A follower that cannot be listed has an ``error``. ``new``: brokers whose roots are
     not formatted yet; their replicas are planned as empty.
 
-    Raises: errors of listing the leader (see ``look_at_leader``).
+    Raises: errors from listing the leader (see ``look_at_leader``).
     """
 
     def listed(follower: int) -> Listing:

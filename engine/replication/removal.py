@@ -34,7 +34,7 @@ def remove_records(
 ) -> RemovedFrom:
     """Apply ``rule``, the partition's latest removal rule, on the leader, then sync the ISR.
 
-    Raises: see ``carry_out``; errors of listing the leader; CorruptionError kinds when the leader is damaged.
+    Raises: see ``carry_out``; errors from listing the leader; CorruptionError kinds when the leader is damaged.
     """
     leader = replicas.leader
     log = with_known_watermark(replicas, leader_log(replicas))
@@ -62,7 +62,7 @@ def members_behind(replicas: PartitionReplicas, rule: Rule) -> list[int]:
     """The members of the ISR, and the replicas being added, that have not applied ``rule`` yet. While there are
     any such replicas, no later rule may follow.
 
-    Raises: errors of listing a member.
+    Raises: errors from listing a member.
     """
     members = sorted({*replicas.view.isr, *replicas.view.adding})
     return [member for member in members if not carried_out(replicas.replica(member).log(), rule)]

@@ -31,8 +31,8 @@ _KEPT = 8
 
 
 class SharedThrottle:
-    """Limits copies of all drivers to one broker to ``bytes_per_s``, after a burst of one second. Picklable: each
-    unpickled copy waits as long as this object.
+    """Limits the rate at which all drivers together copy to one broker to ``bytes_per_s``, after a burst of one
+    second. Picklable: each unpickled copy waits as long as this object.
     """
 
     def __init__(self, bytes_per_s: float, clock: Clock, processes: int = 1, most_s: float | None = None) -> None:

@@ -119,7 +119,7 @@ def sync_followers(
     kinds, whose ``broker_id`` names the damaged storage; RemoteNotReadyError; SourceChangedError when the leader's
     files kept changing; StorageError kinds.
 
-    Raises: errors of listing the leader (see ``leader_log``); see ``check_reaches_remote``.
+    Raises: errors from listing the leader (see ``leader_log``); see ``check_reaches_remote``.
     """
     listed: dict[int, Listing] = {}
     outcomes: list[Outcome[int, Synced]] = []
@@ -353,7 +353,7 @@ def _start(
     if mine.local_start > offset or mine.local_start > log.log_end:
         raise OffsetOutOfRangeError(
             f"{follower} has dropped everything below offset {mine.local_start}, but its leader's log ends at "
-            f"{log.log_end}, so it cannot follow; reassign the replica to another broker, or away and back"
+            f"{log.log_end}, so it cannot follow; reassign the replica to another broker, or move it away and back"
         )
     # Create the register before the first copy: the register immediately discards everything below it.
     follower.store.create(follower.path(LocalStartName(offset)), state)

@@ -2,7 +2,7 @@
 
 A copy spends its bytes first, then waits until they are paid for. The bucket holds the bytes of one second, and is
 full at the beginning. A copy (of a group of files) may spend more than the bucket holds, and waits for the rest.
-All threads of a process share a bucket. A pickled bucket starts anew in its process, so tasks in other processes
+All threads of a process share a bucket. A pickled bucket starts full in its process, so tasks in other processes
 each get a share (``shared_by``).
 """
 

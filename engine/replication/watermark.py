@@ -39,10 +39,10 @@ def advance_high_watermark(replicas: PartitionReplicas, offset: int, copies: Run
     """Record the high watermark on the leader, where readers and followers find it, then concurrently on the other
     brokers that the acknowledgement needed. An unreachable broker gets it at its next sync.
 
-    Raises: errors of writing to the leader.
+    Raises: errors from writing to the leader.
     """
-    # The leader first (!): a higher watermark on a follower than on the leader would mean that the leader has lost
-    # files.
+    # The leader comes first, for safety: a higher watermark on a follower than on the leader would mean that the
+    # leader has lost files.
     with writes_of(replicas.leader):
         record_high_watermark(replicas.leader, replicas.epoch, offset)
 

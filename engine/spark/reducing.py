@@ -111,7 +111,7 @@ def make_large_snapshot(
         return planned, None
     source = _source(work, log, earlier, planned.next.end_offset)
     given = aborted_as(RetriableError, f"no snapshot of {work} was made: run the operation again")
-    # The writer is opened before any record is read, so that an erasure meanwhile finds it. If a task writes the
+    # The writer is opened before any record is read, so that a concurrent erasure finds it. If a task writes the
     # file, it opens its own writer, and this one only marks the work.
     with (
         given,

@@ -184,7 +184,7 @@ def plan(
 ) -> PlannedAppends:
     """List the current partitions of the topic. A partition that cannot be listed is treated as empty.
 
-    Raises: UnknownTopicOrPartitionError; see ``topic_of_bad_records``; errors of reading the metadata.
+    Raises: UnknownTopicOrPartitionError; see ``topic_of_bad_records``; errors from reading the metadata.
     """
     image = probe_brokers(metadata, storage).image
     if bad_records is not None:

@@ -27,7 +27,7 @@ def query_of_thread(spark: SparkSession) -> str | None:
 
 
 def query_of_server(spark: SparkSession, checkpoint: str | None) -> str:
-    """Return the query whose batch is processed in this process, which runs beside a Spark Connect server. The
+    """Return the query whose batch is processed in this process, which runs next to a Spark Connect server. The
     query's ``checkpoint`` identifies it; without a checkpoint, it is the only active query of the session.
 
     Raises: InvalidCallError if neither is known.

@@ -236,7 +236,7 @@ class RecordSink:
         self._settle()
 
     def _settle(self) -> None:
-        """Apply the policy for fields that the topic's type lacks, if the rows have fields."""
+        """Apply the policy for fields that the topic's type lacks; does nothing if the rows have no structs."""
         given = self._arrow
         if self._given or not any(has_struct(field.type) for field in given if field.name in ("key", "value")):
             return

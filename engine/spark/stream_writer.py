@@ -61,7 +61,7 @@ class StreamWriter:
 
     def __getstate__(self) -> dict[str, object]:
         """The writer for a session of Spark Connect. Spark Connect runs the writer of each query in a separate
-        process beside the server. That process opens the cluster with the key of its own environment.
+        process next to the server. That process opens the cluster with the key of its own environment.
         """
         return {**self.__dict__, "_opened": None, "_query_id": None}
 

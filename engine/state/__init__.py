@@ -18,8 +18,5 @@ Purpose
 
 Data in and out
     Input: records with their offsets, in order. Output: states, the records of their snapshots, and records to
-    append.
-
-May not know
-    Stores, clusters, Spark, or clocks: times are in the records, or are passed in.
+    append. Times are in the records, or are passed in.
 """

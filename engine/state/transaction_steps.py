@@ -3,8 +3,8 @@
 Kafka's rules (KIP-98, KIP-360). None means that the state is already as requested.
 
 Each transaction has its own producer epoch (KIP-890). The decision to end a transaction (by its producer, a newer
-producer, or the timeout) raises the epoch by one. The markers have the raised epoch, and the producer continues
-with it.
+producer, or the timeout) raises the epoch by one. The markers have the raised epoch, and so do the producer's
+later appends.
 """
 
 from __future__ import annotations

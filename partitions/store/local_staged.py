@@ -1,6 +1,6 @@
 """Files without a name yet: in the staging folder of a root on a file system, until they are linked to a name.
 
-``link`` refuses an existing name, ``rename`` would replace it silently. The name is durable before the call
+``link`` refuses an existing name; ``rename`` would replace it silently. The name is durable before the call
 returns: the call syncs the folder, and each folder above it that this process has not yet synced.
 """
 

@@ -63,7 +63,7 @@ class Watches:
         """The names of a folder, given by its descriptor, that sort after ``after``: exactly the names at some
         moment during this call. ``scan`` returns all names of the folder; it is called once, and again for an
         earlier ``after``. None: the folder is not ``watchable``, or the kernel cannot watch it now. Raises: errors
-        of ``scan``.
+        from ``scan``.
         """
         with self._lock:
             number = self._number(folder, after, watchable)

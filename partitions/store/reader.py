@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def read_range(source: BinaryIO, start: int, end: int, what: str) -> bytes:
     """Exactly the bytes ``[start, end)`` of a listed object, which ``what`` names in errors. Raises:
-    SourceChangedError if the object no longer has all of these bytes; errors of ``source``.
+    SourceChangedError if the object no longer has all of these bytes; errors from ``source``.
     """
     source.seek(start)
     data = source.read(end - start)

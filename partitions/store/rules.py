@@ -57,7 +57,8 @@ CROWDED = (
 def check_name(name: str) -> str:
     """Returns ``name`` if it is a valid name of an object below the root.
 
-    Raises: InvalidCallError for an absolute name, an empty, ``.`` or ``..`` part, the staging folder.
+    Raises: InvalidCallError for an absolute name, a name with an empty, ``.`` or ``..`` part, or a name in the
+    staging folder.
     """
     parts = name.split("/")
     if not _FORBIDDEN_PARTS.isdisjoint(parts) or parts[0] == STAGING_FOLDER or "\0" in name:
@@ -159,7 +160,7 @@ def copy_in_pieces(
     Returns the CRC-32 of all bytes.
 
     Pieces come in any order and from several threads; at most ``TRANSFER_THREADS`` are in memory. Each read checks
-    that the object is still the listed object. Raises: SourceChangedError; errors of ``put``.
+    that the object is still the listed object. Raises: SourceChangedError; errors from ``put``.
     """
 
     passed = PiecewiseCrc32()

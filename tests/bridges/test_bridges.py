@@ -108,7 +108,7 @@ def offered(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_bridge_of_somebody_else_is_a_method_a_job_and_a_format(offered: Path, tmp_path: Path) -> None:
+def test_a_bridge_of_a_third_party_is_a_method_a_job_and_a_format(offered: Path, tmp_path: Path) -> None:
     make_cluster_file("docs/without-spark.md", tmp_path)
     program = """
 from stratalog import Cluster

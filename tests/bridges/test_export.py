@@ -120,7 +120,7 @@ def test_a_run_that_is_killed_at_any_step_and_repeated_writes_each_record_once(
 
 
 @pytest.mark.parametrize("number", range(12))
-def test_a_run_that_stood_still_writes_nothing_beside_its_successor(number: int, tmp_path: Path) -> None:
+def test_a_run_that_stalled_writes_nothing_once_its_successor_runs(number: int, tmp_path: Path) -> None:
     live, records = with_gaps(tmp_path)
     there, steps = MemoryCluster(), iter(range(10_000))
 
@@ -133,7 +133,7 @@ def test_a_run_that_stood_still_writes_nothing_beside_its_successor(number: int,
     assert [value for _, value in there.topics["t"][0].committed()] == [value for _, value in records]
 
 
-def test_where_offsets_are_kept_a_fenced_run_begins_no_further_piece(tmp_path: Path) -> None:
+def test_if_offsets_are_kept_a_fenced_run_begins_no_further_piece(tmp_path: Path) -> None:
     live, records = with_gaps(tmp_path)
     there, seen = MemoryCluster(), list[str]()
 
@@ -250,7 +250,7 @@ def test_a_range_is_exported_once_however_often_it_is_asked_for(tmp_path: Path) 
     assert [one.code for one in exported(live, there, other).failures] == ["INVALID_REQUEST"]
 
 
-def test_a_topic_that_was_made_again_there_is_begun_anew_or_left_alone(tmp_path: Path) -> None:
+def test_a_topic_that_was_created_again_there_starts_over_or_is_left_alone(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic()
     live.append(["a"])
@@ -279,7 +279,7 @@ def test_records_go_at_their_own_pace_within_a_budget(tmp_path: Path) -> None:
     assert len(there.topics["t"][0].committed()) == 4
 
 
-def test_bytes_a_second_are_bounded(tmp_path: Path) -> None:
+def test_bytes_per_second_are_bounded(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic()
     live.append(["x" * 1000] * 5)

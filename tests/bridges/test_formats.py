@@ -206,7 +206,7 @@ def test_credentials_of_a_registry_do_not_follow_a_redirect() -> None:
     assert [one is None for one in seen] == [False, True]
 
 
-def test_a_registry_that_is_none_is_named(tmp_path: Path) -> None:
+def test_a_server_that_is_no_registry_is_named(tmp_path: Path) -> None:
     pytest.importorskip("fastavro")
     file = tmp_path / "trip.avsc"
     file.write_text(WIDE)

@@ -157,7 +157,7 @@ def test_whatever_a_broker_answers_a_mirror_ends_by_itself(live: LiveCluster, se
 @pytest.mark.slow
 @pytest.mark.long("librdkafka waits for its own time-outs")
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x7f\xff\xff\xff" + b"x" * 100])
-def test_what_speaks_no_kafka_is_no_source(answer: bytes, tmp_path: Path) -> None:
+def test_a_server_without_the_kafka_protocol_is_no_source(answer: bytes, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

@@ -147,7 +147,7 @@ def value(rng: random.Random) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(0, SEEDS, 20))
-def test_whatever_a_registry_answers_is_an_answer_or_an_error_of_ours(tmp_path: Path, seed: int) -> None:
+def test_every_response_of_a_registry_is_an_answer_or_a_stratalog_error(tmp_path: Path, seed: int) -> None:
     pytest.importorskip("fastavro")
     file = tmp_path / "reader.avsc"
     file.write_text(json.dumps(READER))
@@ -174,7 +174,7 @@ def test_whatever_a_registry_answers_is_an_answer_or_an_error_of_ours(tmp_path: 
 @pytest.mark.parametrize(
     "first", [b"", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"]
 )
-def test_a_registry_that_goes_on_for_ever_is_given_up(first: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registry_that_continues_forever_is_given_up(first: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """One byte at a time keeps each read of the socket alive."""
     monkeypatch.setattr(registry_module, "_TIMEOUT_S", 0.3)
 

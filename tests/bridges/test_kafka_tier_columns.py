@@ -43,7 +43,7 @@ def test_what_aiokafka_writes_is_read_again(batches: list[list[Any]], codec: int
 
 
 @pytest.mark.parametrize("width", [1, 63, 64, 200], ids="{} batches".format)
-def test_many_batches_and_few_are_decoded_alike(width: int) -> None:
+def test_many_batches_and_few_are_decoded_the_same_way(width: int) -> None:
     draw = random.Random(width)
     data, expected, offset = b"", [], 0
     for _ in range(width):
@@ -226,7 +226,7 @@ def raw(payload: bytes, codec: int, records: int = 1) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["gzip", "snappy", "lz4", "zstd"])
-def test_random_damage_to_records_and_codecs_raises_errors_of_ours(name: str) -> None:
+def test_random_damage_to_records_and_codecs_raises_stratalog_errors(name: str) -> None:
     draw = random.Random(f"damage {name}")
     number = ["", "gzip", "snappy", "lz4", "zstd"].index(name)
     plain = GOOD[61:]

@@ -47,7 +47,7 @@ def bounds_of(truth: dict[str, Any], partition: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 @pytest.mark.filterwarnings("ignore:left out")
-def test_every_record_that_consumers_got_is_read_and_none_beside(folder: str) -> None:
+def test_exactly_the_records_that_consumers_got_are_read(folder: str) -> None:
     data, seen = Tier(folder), 0
     for name in data.topics():
         if "." in name:  # an earlier moment of a topic
@@ -181,7 +181,7 @@ def test_an_unclean_election_leaves_two_histories_and_one_counts() -> None:
         got(opened(MAIN, epochs={("unclean", 0): [(2, 0), (0, 9)]}), "unclean")
 
 
-def test_a_topic_made_again_under_its_name_is_the_newer_one() -> None:
+def test_a_topic_recreated_under_its_name_is_the_newer_one() -> None:
     tier = opened(MAIN)
     assert len(tier.states.topic_ids("gone")) == 2
     assert tier.topic_id("gone") == Tier(MAIN).truth("gone")["topicId"]

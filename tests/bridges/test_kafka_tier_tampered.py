@@ -61,7 +61,7 @@ def test_a_segment_that_vanishes_is_named() -> None:
         (IndexKind.OFFSET, lambda data: data[:7] + bytes([data[7] + 1]) + data[8:16], "at byte"),
     ],
 )
-def test_an_offset_index_that_lies_is_named(kind: IndexKind, change: Any, message: str) -> None:
+def test_a_false_offset_index_is_named(kind: IndexKind, change: Any, message: str) -> None:
     tier = with_changed(kind, 1, change)
     start = segment_of(tier, "txn", 1).start_offset
     with pytest.raises(CorruptionError, match=message):
@@ -96,7 +96,7 @@ def test_an_entry_of_the_offset_index_may_span_the_batches_of_an_append() -> Non
         (lambda data: data[:9] + bytes([data[9] ^ 1]) + data[10:], "transaction index"),
     ],
 )
-def test_a_transaction_index_that_lies_is_named(change: Any, message: str) -> None:
+def test_a_false_transaction_index_is_named(change: Any, message: str) -> None:
     tier = with_changed(IndexKind.TRANSACTION, 1, change)
     with pytest.raises(CorruptionError, match=message):
         got(tier, "txn", end=1000, isolation="read_committed")
@@ -107,7 +107,7 @@ def test_a_transaction_index_that_lies_is_named(change: Any, message: str) -> No
     [lambda data: b"", lambda data: data[34:], lambda data: data[:17] + bytes([data[17] + 6]) + data[18:]],
     ids=["missing", "without its first entry", "with a later first offset"],
 )
-def test_a_transaction_index_that_lies_is_named_from_the_middle_of_a_segment(change: Any) -> None:
+def test_a_false_transaction_index_is_named_from_the_middle_of_a_segment(change: Any) -> None:
     """The open transactions are unknown there, but a record that the reader has seen belongs to one."""
     tier, segment = with_changed(IndexKind.TRANSACTION, 1, change), segment_of(opened(MAIN), "txn", 1)
     with pytest.raises(
@@ -163,7 +163,7 @@ def test_a_transaction_index_of_impossible_entries_makes_offsets_unclear() -> No
             got(tier, "txn", start=0, end=1000, isolation="read_committed")
 
 
-def test_a_snapshot_that_lies_leaves_its_segment_out() -> None:
+def test_a_false_snapshot_leaves_its_segment_out() -> None:
     good = opened(MAIN)
     last = len(good.states.of(good.topic_id("txn"), 1)) - 1
     segment = good.states.of(good.topic_id("txn"), 1)[last]
@@ -188,7 +188,7 @@ def test_a_snapshot_that_lies_leaves_its_segment_out() -> None:
         (lambda data: b"0\n1\n7 0\n", "differ from those of its metadata"),
     ],
 )
-def test_leader_epochs_that_lie_are_named(change: Any, message: str) -> None:
+def test_false_leader_epochs_are_named(change: Any, message: str) -> None:
     names = opened(MAIN)
     segment = names.states.of(names.topic_id("epochs"), 0)[-1]
     name = names.layout.objects(segment)[IndexKind.LEADER_EPOCH]
@@ -249,7 +249,7 @@ def test_a_hostile_segment_is_named(change: Any, kind: type[StratalogError], mes
 @pytest.mark.parametrize("folder", [MAIN, f"{AIVEN}/zstd"])
 @pytest.mark.filterwarnings("ignore:left out")
 @pytest.mark.long("reads a topic with damage again and again")
-def test_damage_anywhere_gives_the_truth_or_an_error_of_ours(folder: str) -> None:
+def test_damage_anywhere_gives_the_truth_or_a_stratalog_error(folder: str) -> None:
     """An index that a read does not need may be damaged. A log may not, because its batches have checksums."""
     draw = random.Random(f"damage {folder}")
     good = opened(folder)

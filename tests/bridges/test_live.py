@@ -142,7 +142,7 @@ def test_partitions_that_the_source_has_added_are_read_there(live: LiveCluster) 
         (6, None, []),
     ],
 )
-def test_a_range_may_lie_on_either_side_or_across(
+def test_a_range_may_be_on_either_side_or_across(
     live: LiveCluster, start: Bound, end: Bound, found: list[int]
 ) -> None:
     source = MemorySource()
@@ -243,7 +243,7 @@ def test_a_gap_of_a_later_epoch_at_the_end_is_no_other_history(live: LiveCluster
     ],
     ids=["beyond", "end", "partition", "name", "group", "mixed"],
 )
-def test_a_bound_that_is_none_is_refused(
+def test_a_bound_that_is_invalid_is_refused(
     live: LiveCluster, start: Bound, end: Bound, error: type[StratalogError], message: str
 ) -> None:
     source = MemorySource()

@@ -122,7 +122,7 @@ def test_nobody_else_appends_until_it_is_ended(tmp_path: Path) -> None:
     assert [(f.item, f.code) for f in report.failures] == [("t", "TOPIC_ALREADY_EXISTS")]
 
 
-def test_a_mirror_that_stands_beside_another_one_makes_no_second_copy(tmp_path: Path) -> None:
+def test_a_mirror_next_to_another_one_makes_no_second_copy(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some()
     other = live.driver()
     calls = iter(range(100))
@@ -155,7 +155,7 @@ def test_a_mirror_that_is_late_appends_nothing(tmp_path: Path) -> None:
     assert live.cluster.offsets("t", OffsetSpec.LATEST)[0] == FoundOffset(11, None, 1)
 
 
-def test_a_topic_that_was_made_again_and_a_source_that_was_truncated_are_named(tmp_path: Path) -> None:
+def test_a_topic_that_was_recreated_and_a_source_that_was_truncated_are_named(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some()
     mirrored(live, source)
     source.topic_id = OTHER_ID
@@ -200,7 +200,7 @@ def test_gaps_of_a_later_leader_behind_the_last_record_are_no_other_history(tmp_
     assert [(f.item, f.code) for f in report.failures] == [("t-0", "LOG_TRUNCATION")]
 
 
-def test_epochs_that_left_the_source_with_their_records_are_not_asked_for(tmp_path: Path) -> None:
+def test_epochs_whose_records_the_source_has_deleted_are_not_checked(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some()
     mirrored(live, source)
     log = source.logs[0]
@@ -216,7 +216,7 @@ def test_epochs_that_left_the_source_with_their_records_are_not_asked_for(tmp_pa
     assert mirrored(live, source).rows[0]["log_end"] == 15
 
 
-def test_a_partition_without_a_leader_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_partition_without_a_leader_is_named_and_the_others_continue(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some()
     source.logs[0].has_leader = False
     report = with_ports(mirror, ports_of(live.cluster))(source, ["t"], ALL)

@@ -165,7 +165,7 @@ LOST: dict[str, tuple[list[Row], list[Row], str | None]] = {
 
 
 @pytest.mark.parametrize("name", LOST)
-def test_only_what_lies_below_the_bound_of_the_last_compaction_explains_what_is_missing_here(
+def test_only_what_is_below_the_bound_of_the_last_compaction_explains_what_is_missing_here(
     tmp_path: Path, name: str
 ) -> None:
     before, after, why = LOST[name]

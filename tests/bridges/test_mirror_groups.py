@@ -79,7 +79,7 @@ CODES = kafka.KafkaError
         ("g", unreadable(CODES.UNSTABLE_OFFSET_COMMIT), RetriableError),
     ],
 )
-def test_a_group_that_cannot_be_read_is_named_beside_the_others(
+def test_an_unreadable_group_is_named_next_to_the_others(
     group: str, given: Any, kind: type[StratalogError]
 ) -> None:
     from stratalog.bridges.mirror.kafka_source import KafkaSource

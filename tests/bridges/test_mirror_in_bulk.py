@@ -82,7 +82,7 @@ def test_tasks_mirror_what_the_driver_would_have_mirrored(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_tasks_beside_another_mirror_make_no_second_copy(tmp_path: Path) -> None:
+def test_tasks_that_run_with_another_mirror_make_no_second_copy(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some()
     other = ports_of(live.driver())
     calls = iter(range(1000))
@@ -133,7 +133,7 @@ def test_what_a_task_cannot_read_is_left_to_the_driver(start: int, tmp_path: Pat
     with_ports(compare, ports_of(live.cluster))(source, ["t"]).raise_for_failures()
 
 
-def test_a_source_that_falls_silent_in_a_task_is_a_failure_that_the_next_run_mends(tmp_path: Path) -> None:
+def test_a_source_that_falls_silent_in_a_task_is_a_failure_that_the_next_run_repairs(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some()
     calls = iter(range(1000))
 

@@ -108,7 +108,7 @@ def test_a_topic_is_never_mirrored_twice_unasked(tmp_path: Path) -> None:
     assert topics(live) == {"s", "same", "again"}
 
 
-def test_of_two_mirrors_that_begin_at_once_with_two_names_one_goes_on() -> None:
+def test_one_of_two_mirrors_that_begin_at_once_with_two_names_continues() -> None:
     metadata = Metadata()
     one = {"mirror.source": f"kafka-1/{TOPIC_ID}", "mirror.source.topic": "kafka-1/a"}
     metadata.do(CreateTopic(name="x", topic_id=an_id(5), configs=one))
@@ -133,7 +133,7 @@ def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
         assert found.endswith(f"--as {source.name}=NAME")
 
 
-def test_a_topic_that_was_made_again_is_found_out_by_its_name_there(tmp_path: Path) -> None:
+def test_a_topic_that_was_recreated_is_detected_by_its_name_there(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some("a")
     run(live, source, a="x").raise_for_failures()
     source.topic_id = OTHER_ID

@@ -258,7 +258,7 @@ def test_a_tier_has_no_more_readers_than_cores(
 
 
 @pytest.mark.parametrize("appended", [False, True])
-def test_the_driver_goes_on_after_a_lost_task_and_names_what_it_does_not_count(
+def test_the_driver_continues_after_a_lost_task_and_names_what_it_does_not_count(
     appended: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tier_tasks, "TASK_BYTES", 16_000)
@@ -321,7 +321,7 @@ def gone(tier: KafkaTier) -> TieredSource:
 
 
 @pytest.mark.parametrize("options", [ONCE, BULK], ids=["threads", "tasks"])
-def test_of_a_cluster_that_is_gone_all_clear_records_are_copied(options: MirrorOptions, tmp_path: Path) -> None:
+def test_all_clear_records_of_a_lost_cluster_are_copied(options: MirrorOptions, tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     ports = ports_of(live.cluster).with_tasks(TwoTasks())
     for _ in range(2):
@@ -343,7 +343,7 @@ def test_of_a_cluster_that_is_gone_all_clear_records_are_copied(options: MirrorO
     assert (config["retention.ms"], config["retention.bytes"]) == ("-1", "-1")
 
 
-def test_an_earlier_mirror_through_the_brokers_goes_on_without_them(tmp_path: Path) -> None:
+def test_an_earlier_mirror_through_the_brokers_continues_without_them(tmp_path: Path) -> None:
     live, brokers = LiveCluster(tmp_path), Brokers("plain")
     for log in brokers.logs:
         log.end, log.records = 700, {offset: one for offset, one in log.records.items() if offset < 700}
@@ -386,7 +386,7 @@ def test_a_mirror_is_compared_with_the_tier_of_a_cluster_that_is_gone(topic: str
     )
 
 
-def test_a_difference_to_the_tier_is_named_and_what_nobody_knows_is_not_compared(tmp_path: Path) -> None:
+def test_a_difference_to_the_tier_is_named_and_unknown_offsets_are_not_compared(tmp_path: Path) -> None:
     live, brokers = LiveCluster(tmp_path), Brokers("plain")
     names = opened(MAIN)
     segment = segment_of(names, "plain", 1)

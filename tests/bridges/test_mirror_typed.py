@@ -134,7 +134,7 @@ def test_a_topic_stays_typed_or_of_bytes(tmp_path: Path) -> None:
         )
 
 
-def test_the_jobs_find_a_schema_that_is_none_before_they_ask_the_source(
+def test_the_jobs_find_a_schema_that_is_invalid_before_they_ask_the_source(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("confluent_kafka")

@@ -110,7 +110,7 @@ def test_a_topic_that_is_not_tiered_is_hot(live: LiveCluster) -> None:
 
 
 @pytest.mark.slow
-def test_replicas_brokers_and_groups_are_told(live: LiveCluster) -> None:
+def test_replicas_brokers_and_groups_are_reported(live: LiveCluster) -> None:
     content = content_of(live.cluster.report())
     row = partition(content, "t")
     replicas = [dict(zip(content["replica_columns"], one, strict=True)) for one in row["replicas"]]
@@ -138,7 +138,7 @@ def test_replicas_brokers_and_groups_are_told(live: LiveCluster) -> None:
 
 
 @pytest.mark.slow
-def test_findings_have_their_commands_and_a_broker_that_is_away_hides_no_log(live: LiveCluster) -> None:
+def test_findings_have_their_commands_and_an_unreachable_broker_hides_no_log(live: LiveCluster) -> None:
     away = live.leader()
     with live.unreachable(away):
         health = live.cluster.health()
@@ -322,7 +322,7 @@ def test_the_last_runs_are_the_latest_first() -> None:
 
 
 @pytest.mark.slow
-def test_a_job_writes_it_in_the_place_of_an_older_one(
+def test_a_job_writes_it_in_place_of_an_older_one(
     live: LiveCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "out" / "report.html"

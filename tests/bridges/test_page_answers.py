@@ -199,7 +199,7 @@ def test_each_answer_forbids_all_that_it_does_not_need(path: str, token: str | N
     assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
 
 
-def test_content_is_sent_once_for_each_look_and_zipped_for_who_takes_it() -> None:
+def test_content_is_sent_once_per_read_and_compressed_for_clients_that_accept_it() -> None:
     status, headers, body = headers_of(answers(), "/content")
     assert (status, json.loads(body)) == ("200 OK", {"cluster": "c"})
     assert headers_of(answers(), "/content", HTTP_IF_NONE_MATCH=headers["ETag"])[::2] == ("304 Not Modified", b"")
@@ -226,7 +226,9 @@ def test_an_address_that_is_no_question_is_refused(query: str, status: int, code
     assert code is None or code_of(answer) == InvalidCallError.code
 
 
-def test_errors_of_a_look_are_answers_and_those_of_ours_are_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+def test_stratalog_errors_of_a_look_are_answers_and_bugs_are_logged_but_not_shown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     for error, status in ((BusyError("b"), 503), (StoreTimeoutError("s"), 502), (InvalidCallError("i"), 400)):
         assert answers(error=error).answer(PageRequest("/records", headers=HERE)).status == status
     with caplog.at_level(logging.ERROR, "stratalog.page"):

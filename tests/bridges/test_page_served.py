@@ -171,7 +171,7 @@ def test_it_serves_the_cluster_and_writes_nothing(live: LiveCluster) -> None:
 
 
 @pytest.mark.slow
-def test_a_look_that_fails_is_said_beside_what_was_known(live: LiveCluster) -> None:
+def test_a_failed_look_is_shown_next_to_the_known_state(live: LiveCluster) -> None:
     with live.cluster.serve_page("127.0.0.1:0", every_s=None) as page:
         assert page.look().ok
         with live.unreachable(1), pytest.raises(StratalogError):
@@ -308,7 +308,7 @@ class Failing:
 
 
 @pytest.mark.parametrize("error", [StoreTimeoutError("broker 1"), ValueError("a bug"), OSError("no thread")])
-def test_a_page_that_fails_is_said_and_ends_no_maintain(
+def test_a_failing_page_is_reported_and_ends_no_maintain(
     live: LiveCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
     rounds: list[Report] = []

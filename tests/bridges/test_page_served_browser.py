@@ -88,7 +88,7 @@ def test_it_reloads_and_keeps_filters_open_rows_focus_and_place(page: Browser, s
     assert page.texts(NAMES) == ["flights-2"]
 
 
-def test_it_asks_for_news_only_while_it_is_looked_at_and_says_when_none_come(page: Browser) -> None:
+def test_it_asks_for_news_only_while_it_is_viewed_and_says_when_none_come(page: Browser) -> None:
     page.run("Object.defineProperty(document, 'visibilityState', {value: 'hidden', configurable: true})")
     page.run(
         "window.asked = 0; window.fetch = () => { window.asked += 1; return Promise.reject(new TypeError()); }"
@@ -138,7 +138,7 @@ def test_internal_topics_are_last_and_a_group_opens_by_partition(page: Browser) 
     assert page.texts(NAMES) == page.texts("#groups .detail tbody td:first-child")[:1]
 
 
-def test_records_are_looked_at_by_keys_alone_and_stay_when_news_come(
+def test_records_are_viewed_by_keyboard_alone_and_stay_when_news_come(
     page: Browser, server: PageServer, cluster: Cluster
 ) -> None:
     leaders = [one.leader for one in cluster.image.topic("evil").partitions]

@@ -197,7 +197,7 @@ def live(tmp_path: Path) -> LiveCluster:
     return live
 
 
-def test_what_cannot_be_is_refused(live: LiveCluster) -> None:
+def test_impossible_requests_are_refused(live: LiveCluster) -> None:
     policy = live.cluster.policy
     for error, message, ask in (
         (

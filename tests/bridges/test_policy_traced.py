@@ -160,7 +160,7 @@ def judged(live: Guarded, may: Callable[[str, Right], bool]):  # type: ignore[no
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(CASES))
-def test_what_a_role_does_is_what_it_may(tmp_path: Path, seed: int) -> None:
+def test_a_role_does_only_what_it_may(tmp_path: Path, seed: int) -> None:
     """A producer's driver tries to delete the files that its merges hide; the refusal is expected."""
     rng = random.Random(seed)
     live = Guarded(tmp_path)
@@ -182,7 +182,7 @@ def test_what_a_role_does_is_what_it_may(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("role", list(Role))
-def test_what_a_role_may_is_what_it_does(tmp_path: Path, role: Role) -> None:
+def test_a_role_may_do_only_what_it_does(tmp_path: Path, role: Role) -> None:
     """The role's work reads and creates in each kind of folder that a statement names. (An operator may delete
     what it may create, and no other role deletes.)"""
     live = Guarded(tmp_path)

@@ -78,7 +78,7 @@ def test_a_consumer_gets_what_a_fetch_gets(times: list[int | None], tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_consumer_passes_over_what_a_compaction_has_removed(tmp_path: Path) -> None:
+def test_a_consumer_skips_what_a_compaction_has_removed(tmp_path: Path) -> None:
     live = Compacted(tmp_path)
     fill(live, [(key, str(number)) for number, key in enumerate("aababcadae")])
     live.cluster.compact().raise_for_failures()
@@ -185,7 +185,7 @@ def test_offsets_below_the_log_start_and_above_its_end_are_out_of_range(tmp_path
             assert made.get_watermark_offsets(TopicPartition("t", 0), timeout=TIMEOUT_S) == (2, 3)
 
 
-def test_groups_go_on_where_they_were_here_and_there(tmp_path: Path) -> None:
+def test_groups_continue_where_they_were_here_and_there(tmp_path: Path) -> None:
     live = Ledger(tmp_path).begin()
     live.append({0: ["a", "b"], 1: ["c"]}).raise_for_failures()
     live.cluster.groups.commit("g", {("t", 1): 1})

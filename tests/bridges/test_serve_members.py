@@ -251,7 +251,7 @@ _OTHER_ORDER = {
     ],
 )
 @pytest.mark.slow
-def test_who_makes_a_stable_group_rebalance_by_joining_again(
+def test_which_member_makes_a_stable_group_rebalance_by_joining_again(
     leads: bool, fields: dict[str, Any], rebalances: bool, members_of: Callable[[int], list[Joining]]
 ) -> None:
     leader, (other,) = together(*members_of(2))
@@ -274,7 +274,7 @@ def test_who_makes_a_stable_group_rebalance_by_joining_again(
 
 
 @pytest.mark.slow
-def test_members_that_lost_the_answer_of_their_join_are_told_it_again(
+def test_members_that_lost_the_answer_to_their_join_get_it_again(
     members_of: Callable[[int], list[Joining]],
 ) -> None:
     some = members_of(2)
@@ -315,7 +315,7 @@ def until(what: Callable[[], bool]) -> None:
 
 
 @pytest.mark.slow
-def test_a_member_without_a_heartbeat_is_one_no_more(members_of: Callable[[int], list[Joining]]) -> None:
+def test_a_member_without_a_heartbeat_is_no_longer_a_member(members_of: Callable[[int], list[Joining]]) -> None:
     lasting, brief = members_of(2)
     answers = [lasting.join(), brief.join(session_timeout=200)]
     messages = [one.result(TIMEOUT_S) for one in answers]
@@ -350,7 +350,9 @@ def test_nobody_waits_longer_than_the_rebalance_for_a_leader_that_assigns_nothin
 
 
 @pytest.mark.slow
-def test_the_assignor_is_one_that_all_know_and_most_like(members_of: Callable[[int], list[Joining]]) -> None:
+def test_the_assignor_is_one_that_all_members_have_and_most_prefer(
+    members_of: Callable[[int], list[Joining]],
+) -> None:
     liked = (["a", "c", "b"], ["b", "c"], ["c", "b", "x"])
     some = members_of(len(liked))
     lists = [[{"protocol_name": name, "protocol_metadata": b"t"} for name in names] for names in liked]

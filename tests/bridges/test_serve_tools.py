@@ -24,7 +24,7 @@ def admin(address: tuple[str, int]) -> AdminClient:
     return AdminClient({"bootstrap.servers": "{}:{}".format(*address)})
 
 
-def test_the_configs_in_force_are_told_with_where_they_come_from(tmp_path: Path) -> None:
+def test_the_configs_in_force_are_shown_with_their_origins(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic(retention_ms="1000")
     live.cluster.topics.alter_configs(None, {"segment.bytes": "2000"})

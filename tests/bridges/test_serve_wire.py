@@ -102,7 +102,7 @@ def test_topics_have_their_ids(live: LiveCluster) -> None:
     assert {name: nobody[name] for name in asked()} == asked(topic_id="f" * 32)
 
 
-def test_a_client_of_tomorrow_is_told_the_versions(shared: LiveCluster) -> None:
+def test_a_client_of_a_future_version_learns_the_versions(shared: LiveCluster) -> None:
     with served(shared.cluster) as address, wire(address) as client:
         client.send(
             (ApiKey.API_VERSIONS).to_bytes(2, "big")
@@ -130,7 +130,7 @@ def test_configs_have_types_and_the_documentation_that_is_asked_for(version: int
             assert all((one["documentation"] is not None) == seen for one in found.values())
 
 
-def test_an_answer_does_not_grow_with_names_that_are_said_again(shared: LiveCluster) -> None:
+def test_an_answer_does_not_grow_with_repeated_names(shared: LiveCluster) -> None:
     """Otherwise a small request could cause a large answer."""
     resource = {"resource_type": 2, "resource_name": "t", "config_names": None}
     with served(shared.cluster) as address, wire(address) as client:
@@ -316,7 +316,7 @@ def test_offsets_of_a_topic_that_was_just_made_are_known(live: LiveCluster) -> N
         assert (found["error_code"], found["offset"]) == (OK, 1)
 
 
-def test_what_a_fetch_costs_that_finds_nothing(live: LiveCluster) -> None:
+def test_the_cost_of_a_fetch_that_finds_nothing(live: LiveCluster) -> None:
     """One look at the leader: a listing, and a read of the root's identity. For an empty log the metadata is read,
     too, at most as often as the ends of partitions are looked up, for any number of partitions."""
     ports = ports_of(live.cluster)

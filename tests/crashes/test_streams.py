@@ -15,6 +15,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 @pytest.mark.long("starts drivers again and again")
 @pytest.mark.parametrize("way", WAYS)
-def test_drivers_that_are_killed_amid_their_batches_copy_every_record_once(tmp_path: Path, way: str) -> None:
+def test_drivers_that_are_killed_in_the_middle_of_their_batches_copy_every_record_once(
+    tmp_path: Path, way: str
+) -> None:
     messages: list[str] = []
     assert StreamCampaign(tmp_path, 3, messages.append).run(way, 2).total() == 2

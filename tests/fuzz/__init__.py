@@ -11,7 +11,7 @@ alone: ``python -m tests.fuzz --only SEED:INDEX`` repeats it.
                             a file; then another driver, for which everything has to go on that has no part in
                             the root that was mutated
     keyed                   the cluster with a key, and what it signs
-    oracle                  what is right, what is an error of ours, and what is a finding
+    oracle                  what is right, what is a stratalog error, and what is a finding
     work, watch             the process that may die of it; who watches its memory and its time, and goes on
     report                  figures, and every finding with what repeats it
     planted                 faults that are put into the engine, and have to be found

@@ -69,7 +69,7 @@ def content(rng: random.Random, now: Path, specimens: Specimens, specimen: Speci
         path = description_name(path, mutated.data)
     put(now / path, mutated.data)
     forges = mutated.forged and specimen.place.kind.startswith("metadata")
-    forged = mutated.forged or specimen.place.kind == "foreign file"  # nothing of ours vouches for its bytes
+    forged = mutated.forged or specimen.place.kind == "foreign file"  # no checksum of stratalog covers its bytes
     return _change(specimen, "content", mutated.what, path, forged=forged, metadata=forges)
 
 

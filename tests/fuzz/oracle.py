@@ -2,7 +2,7 @@
 
 right           it returned, and all that it gave was once appended, or committed
 own error       one of the project's own, which stops no more than it may
-foreign         another exception; also a failure in a report that is none of ours
+foreign         another exception; also a failure in a report that is not a stratalog error
 wrong data      records that were never appended there, or fewer than were committed, without a word
 wrong metadata  topics or configs that are not what was committed
 stopped         something failed that has no part in the root that was mutated
@@ -10,7 +10,7 @@ lost            offsets that no file holds any more
 outside         something changed beside the roots, or bytes of a file in place
 unescaped       a table that prints control characters
 waits           it waited for longer, by its own clock, than it may
-death, hang, memory    found by whoever watches the process
+death, hang, memory    found by the watcher of the process
 """
 
 from __future__ import annotations

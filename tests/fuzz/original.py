@@ -2,8 +2,8 @@
 readers, which are the truth for all comparisons.
 
     plain                two partitions, keys and headers, of named producers
-    on12, on13, on23     one partition each, on these two brokers: what lies in one root stops nothing of the topic
-                         that has no replica there
+    on12, on13, on23     one partition each, on these two brokers: the content of one root does not stop the
+                         partitions without a replica there
     typed                a declared type
     tiered               everything but the tail is in the remote tier only, which has checkpoints
     rewritten            the same, of which others have rewritten the table

@@ -4,7 +4,7 @@ A copy consists of hard links, because the engine writes files once and names th
 bytes, files keep their inodes and times, which identify a root, and a write into a file is detected in the
 original.
 
-    above.txt               what lies above the cluster's folder
+    above.txt               a file above the cluster's folder
     scratch/                what decoders need a file for
     original/               the cluster as it was built
     now/                    the copy that is mutated and worked on, always under this name

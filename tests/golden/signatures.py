@@ -22,7 +22,7 @@ def signature(found: Any) -> str:
 
 
 def parameters(found: Any) -> list[str]:
-    """Each parameter with its annotation and its default; a bare star stands for itself."""
+    """Each parameter with its annotation and its default; a bare star is kept as it is."""
     parts: list[str] = []
     named = False
     for parameter in inspect.signature(found).parameters.values():

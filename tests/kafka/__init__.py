@@ -6,7 +6,7 @@ readers.
                               Kafka's own classes, for requests that no client of Kafka can send)
     three_brokers             a partition of which brokers go away, here and in Kafka
     kafka_cluster             three brokers and a controller, with tiers, to be killed
-    mirrored                  a cluster of ours that mirrors a Kafka's topics
+    mirrored                  a stratalog cluster that mirrors a Kafka's topics
     campaign                  topics filled, brokers and mirrors killed, all records compared; a command, too
     both                      the two side by side: the trace that both have, or each its own
     test_random               random scripts, step by step

@@ -131,7 +131,7 @@ class Log(Protocol):
         of records.)"""
 
     def transaction(self, transactional_id: str, *, anew: bool = False, timeout_ms: int = 60_000) -> Transaction:
-        """Begin a transaction; ``anew``: in another incarnation of the producer, which takes over the id."""
+        """Begin a transaction; ``anew``: as another incarnation of the producer, which takes over the id."""
 
     def commit(
         self,

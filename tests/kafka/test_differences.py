@@ -95,7 +95,7 @@ def test_a_group_has_a_name_of_at_most_255_characters(both: Both) -> None:
     assert both.each(script) == (["INVALID_GROUP_ID"], [None])
 
 
-def test_to_abort_what_somebody_else_has_aborted_is_no_error(both: Both) -> None:
+def test_aborting_a_transaction_that_another_driver_has_aborted_is_no_error(both: Both) -> None:
     """The result is the requested one. Kafka tells the producer that it is fenced, as at any other step."""
 
     def script(log: Log) -> Trace:

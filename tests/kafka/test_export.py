@@ -91,7 +91,7 @@ def test_a_topic_comes_back_with_its_gaps_at_the_same_offsets(
     cluster.compare(topic.name, clients.address).raise_for_failures()
 
 
-def test_ranges_and_the_rest_of_a_group_go_behind_what_is_there(
+def test_ranges_and_the_rest_of_a_group_follow_the_existing_records(
     clients: KafkaClients, cluster: Cluster, prefix: str, tmp_path: Path
 ) -> None:
     name, there = f"{prefix}here", Topic(clients, f"{prefix}there", 1)
@@ -117,7 +117,7 @@ def test_ranges_and_the_rest_of_a_group_go_behind_what_is_there(
     assert [of[row["target_offset"]] for row in rows] == [b"%d" % row["offset"] for row in rows]
 
 
-def test_the_farthest_timestamps_come_here_and_go_back(
+def test_the_most_extreme_timestamps_survive_mirror_and_export(
     clients: KafkaClients, cluster: Cluster, prefix: str
 ) -> None:
     """All timestamps that the log can hold, including none, and times before 1970."""
@@ -148,7 +148,7 @@ def test_the_farthest_timestamps_come_here_and_go_back(
 
 
 @pytest.mark.parametrize("new", [False, True], ids=["kept", "new"])
-def test_exports_are_killed_and_one_stands_still_and_each_record_is_there_once(
+def test_exports_are_killed_and_one_stalls_and_each_record_is_there_once(
     new: bool, clients: KafkaClients, cluster: Cluster, prefix: str, tmp_path: Path
 ) -> None:
     """kill -9 at some moment of a run, repeatedly; and a zombie that was paused meanwhile continues."""

@@ -89,7 +89,7 @@ def test_records_that_kafka_deleted_before_they_were_mirrored_are_named(
 
 
 @limits
-def test_a_stream_that_stood_still_for_longer_than_retention_loses_nothing(
+def test_a_stream_that_stalled_for_longer_than_retention_loses_nothing(
     clients: KafkaClients, cluster: Cluster, prefix: str, tmp_path: Path
 ) -> None:
     """It reads the history, Kafka's newest records, then records that Kafka has deleted meanwhile, and Kafka
@@ -119,7 +119,7 @@ def test_a_stream_that_stood_still_for_longer_than_retention_loses_nothing(
 @pytest.mark.slow
 @pytest.mark.long("starts a query again and again")
 @pytest.mark.classic("it starts sessions of its own")
-def test_a_query_that_is_killed_beside_a_kafka_that_keeps_seconds_has_every_row_once(
+def test_a_killed_query_has_every_row_once_though_kafka_keeps_records_for_seconds(
     clients: KafkaClients, prefix: str, tmp_path: Path
 ) -> None:
     """kill -9 of its driver and JVM at any moment, while a mirror runs and Kafka deletes; the last run is

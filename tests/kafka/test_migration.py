@@ -74,7 +74,7 @@ def records(address: str, start: int = 0) -> list[tuple[int, bytes | None]]:
     return found
 
 
-def test_a_kafka_is_restored_from_here_and_its_groups_go_on(
+def test_a_kafka_is_restored_from_here_and_its_groups_continue(
     kafka_jars: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_cluster_file(PAGE, tmp_path)

@@ -239,7 +239,7 @@ def test_records_that_are_tiered_there_come_through_its_brokers(
     assert [row[name] for name in ("log_start", "log_end", "records")] == [0, 4, 4]
 
 
-def test_groups_go_on_here_at_the_same_record(clients: KafkaClients, cluster: Cluster, prefix: str) -> None:
+def test_groups_continue_here_at_the_same_record(clients: KafkaClients, cluster: Cluster, prefix: str) -> None:
     topic = Topic(clients, f"{prefix}groups", 1)
     topic.append(*map(str, range(10)))
     commit_there(clients, f"{prefix}readers", topic.name, 4)
@@ -249,7 +249,7 @@ def test_groups_go_on_here_at_the_same_record(clients: KafkaClients, cluster: Cl
     }
 
 
-def test_a_topic_that_was_made_again_is_left_alone(clients: KafkaClients, cluster: Cluster, prefix: str) -> None:
+def test_a_topic_that_was_recreated_is_left_alone(clients: KafkaClients, cluster: Cluster, prefix: str) -> None:
     topic = Topic(clients, f"{prefix}again", 1)
     topic.append("a")
     mirrored(cluster, topic)
@@ -309,7 +309,7 @@ def test_a_config_of_the_mirror_itself_is_refused(clients: KafkaClients, cluster
     assert EnvironmentUnusableError.code
 
 
-def test_a_dead_broker_in_the_list_is_passed_over_and_dead_ones_alone_are_an_error(
+def test_a_dead_broker_in_the_list_is_skipped_and_dead_ones_alone_are_an_error(
     clients: KafkaClients, cluster: Cluster, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = Topic(clients, f"{prefix}dead", 1)
@@ -327,7 +327,7 @@ def test_a_dead_broker_in_the_list_is_passed_over_and_dead_ones_alone_are_an_err
 KILLS = 6
 
 
-def test_mirrors_are_killed_and_one_stands_still_and_there_is_one_copy(
+def test_mirrors_are_killed_and_one_stalls_and_there_is_one_copy(
     clients: KafkaClients, cluster: Cluster, prefix: str, tmp_path: Path
 ) -> None:
     """kill -9 at some moment of a run, repeatedly; and a zombie that was paused meanwhile continues."""

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.kafka
 OUT_OF_ORDER = "OUT_OF_ORDER_SEQUENCE_NUMBER"
 
 
-def test_the_last_five_appends_may_be_tried_again(both: Both) -> None:
+def test_the_last_five_appends_may_be_retried(both: Both) -> None:
     """Each has its own offset, and nothing is stored twice."""
 
     def script(log: Log) -> Trace:
@@ -72,7 +72,7 @@ def test_a_later_epoch_begins_at_zero_and_fences_the_one_before(both: Both) -> N
 # ---------------------------------------------------------------------- where they differ on purpose
 
 
-def test_appends_older_than_the_last_five_are_known_for_ever(both: Both) -> None:
+def test_appends_older_than_the_last_five_are_known_forever(both: Both) -> None:
     """A log here finds the offsets of every earlier append, so a repeated backfill appends nothing twice. Kafka
     remembers five batches, and cannot distinguish a retry of an earlier one from a late sequence."""
 

@@ -59,7 +59,7 @@ def test_without_a_limit_nothing_expires(both: Both, retention: str) -> None:
 
 
 @pytest.mark.parametrize(("limit", "start"), [(0, 2), (1, 0)])
-def test_the_active_segment_expires_by_size_where_nothing_is_to_stay(both: Both, limit: int, start: int) -> None:
+def test_the_active_segment_expires_by_size_if_nothing_should_stay(both: Both, limit: int, start: int) -> None:
     """The remaining log is at least as large as the limit."""
 
     def script(log: Log) -> Trace:

@@ -230,7 +230,7 @@ def test_producers_of_java_are_refused_in_words(
         producer.close()
 
 
-def test_a_consumer_of_java_is_told_that_the_new_protocol_is_not_served(ledger: Ledger, jvm: Any) -> None:
+def test_a_java_consumer_learns_that_the_new_protocol_is_not_served(ledger: Ledger, jvm: Any) -> None:
     configs = {"group_id": "java", "group_protocol": "consumer"}
     texts = {"key_deserializer": _TEXT, "value_deserializer": _TEXT}
     with served(ledger.cluster) as address:

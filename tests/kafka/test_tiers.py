@@ -81,7 +81,7 @@ def test_an_active_segment_that_has_expired_leaves_both_tiers(both: Both) -> Non
     assert both.same(script) == [{0: 4}, {0: 4}, {0: 4}]
 
 
-def test_where_only_its_size_asks_for_it_the_last_file_stays_on_the_brokers(both: Both) -> None:
+def test_if_only_its_size_asks_for_it_the_last_file_stays_on_the_brokers(both: Both) -> None:
     """Readers of the log's end need it. With a limit of 0, Kafka seals and uploads the active segment, and then
     drops it, too."""
 

@@ -19,7 +19,7 @@ def prefix() -> str:
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "a/b", "a b", "caf\N{LATIN SMALL LETTER E WITH ACUTE}", "n" * 250]
 )
-def test_a_name_that_is_none_is_refused(both: Both, name: str) -> None:
+def test_a_name_that_is_invalid_is_refused(both: Both, name: str) -> None:
     assert both.same(lambda log: [log.create_topic(name)]) == ["INVALID_TOPIC_EXCEPTION"]
 
 

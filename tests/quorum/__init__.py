@@ -6,7 +6,7 @@ commits; after every call that changed a voter, and every answer of the log, the
 section 6: I6, I7). Scheduler, roots and shrinking are those of ``tests.simulation``, which runs the whole engine;
 this package runs only the quorum, and a run takes some hundredths of a second.
 
-    configuration  what a seed stands for: sizes, operations, faults
+    configuration  the meaning of a seed: sizes, operations, faults
     schedule       who goes on; zombies, slow voters, calls that take effect after their error
     stores         a process's view of a root
     world          the truth, and processes on it: the product's own log and client

@@ -122,7 +122,7 @@ class History:
                 token = record.broker_id
                 if token in self.never:
                     raise Violation(
-                        f"I6: {token} is committed at {offset}; its driver was told that nothing changed"
+                        f"I6: {token} is committed at {offset}; its driver got the answer that nothing changed"
                     )
                 if token in self.tokens:
                     raise Violation(f"I6: {token} is committed at {self.tokens[token]}, and again at {offset}")
@@ -146,7 +146,9 @@ class History:
         """A driver received the answer that its registration changed nothing. Raises: Violation if it is
         committed."""
         if token in self.tokens:
-            raise Violation(f"I6: {token} is committed at {self.tokens[token]}, and its driver was told: {why}")
+            raise Violation(
+                f"I6: {token} is committed at {self.tokens[token]}, and its driver got the answer: {why}"
+            )
         self.never.add(token)
         self.counts["commands failed"] += 1
 

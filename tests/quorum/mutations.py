@@ -178,7 +178,7 @@ MUTATIONS: Sequence[Mutation] = (
     ),
     Mutation(
         "snapshot after the batch",
-        "a batch is after the snapshot that it goes on from",
+        "a batch is after the snapshot that it continues from",
         everywhere(stratalog.engine.quorum.voter.position_of, variants.snapshot_after_batch),
         directed=_SNAPSHOTS,
     ),
@@ -256,7 +256,7 @@ MUTATIONS: Sequence[Mutation] = (
     ),
     Mutation(
         "hints are believed",
-        "a hint is believed where the log goes on from it",
+        "a hint is believed if the log continues from it",
         patched(stratalog.engine.quorum.contents, "_is_in_history", variants.always),
         theme="caches",
         first=423,
@@ -287,7 +287,7 @@ MUTATIONS: Sequence[Mutation] = (
     ),
     Mutation(
         "deleted without a snapshot",
-        "upkeep 4: a voter loses nothing that its own snapshot does not stand for",
+        "upkeep 4: a voter loses nothing that its own snapshot does not cover",
         all_of(
             patched(stratalog.engine.quorum.upkeep, "doomed_on", variants.doomed_wherever),
             patched(stratalog.engine.quorum.upkeep, "log_start_of", variants.latest_of_any),
@@ -342,7 +342,7 @@ MUTATIONS: Sequence[Mutation] = (
     ),
     Mutation(
         "a change on top of a change",
-        "a change of voters goes on from something that is committed",
+        "a change of voters continues from a committed state",
         all_of(
             patched(Claim, "check_change", variants.nothing),
             patched(MetadataClient, "change_voters", variants.change_without_commit),

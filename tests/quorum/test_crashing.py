@@ -19,7 +19,7 @@ from tests.simulation.scheduler import Verdict
     ],
 )
 @pytest.mark.slow
-def test_everything_goes_on_after_a_fault_at_any_call(scenario: Scenario, verdict: Verdict) -> None:
+def test_everything_continues_after_a_fault_at_any_call(scenario: Scenario, verdict: Verdict) -> None:
     """Afterwards the same operation succeeds, one process alone reads, commits and takes a snapshot, and lost
     voters are replaced (see ``running.Run``)."""
     runs = 0
@@ -35,7 +35,7 @@ def test_everything_goes_on_after_a_fault_at_any_call(scenario: Scenario, verdic
 
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", ["commit", "read"])
-def test_one_voter_of_three_that_fails_a_call_is_nobodys_business(operation: str) -> None:
+def test_no_driver_fails_when_one_voter_of_three_fails_a_call(operation: str) -> None:
     """No driver gets an error, whichever call fails."""
     for nth, result in run_each(Scenario("", operation), Verdict.REFUSE):
         (outcome,) = outcomes_of(result, FAULTY)

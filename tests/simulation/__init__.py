@@ -4,7 +4,7 @@ One seed determines a cluster, the operations of its drivers, the faults, and th
 changed a store the invariants of the protocol (section 6) are checked against a naive twin: per partition one list
 in memory. When the faults are over, a lone driver has to repair everything.
 
-    configuration  what a seed stands for: sizes, operations, faults
+    configuration  the meaning of a seed: sizes, operations, faults
     scheduler      drivers are greenlets; who goes on, and what becomes of the call
     strategies     uniform, priorities with change points, bursts; long pauses
     roots, stores  the truth of each broker, and a driver's view of it; requests that are on their way

@@ -163,7 +163,7 @@ class LoneDriver:
         for key, broker, name in damaged:
             if key not in excused:
                 raise Violation(
-                    f"I8: {name} of {self._world.invariants.name(key)} on {broker} is not mended, though there "
+                    f"I8: {name} of {self._world.invariants.name(key)} on {broker} is not repaired, though there "
                     f"are good copies: {with_ports(heal, actor.ports)()}"
                 )
         for key in sorted(excused):
@@ -212,7 +212,7 @@ class LoneDriver:
                     str(CLOSED),
                 }  # a swept folder stays closed
                 if left and (broker, folder) not in owned:
-                    raise Violation(f"I7: {folder} on broker {broker} is nobody's, and is left behind")
+                    raise Violation(f"I7: {folder} on broker {broker} belongs to no replica, and is left behind")
         self._check_remote()
 
     def _check_remote(self) -> None:

@@ -113,7 +113,7 @@ MUTATIONS: Sequence[Mutation] = (
     ),
     Mutation(
         "no directory id in the path",
-        "the directory id stands in the path",
+        "the directory id is in the path",
         variants.patched(paths, "replica_path", variants_of_listings.folder_without_incarnation),
         theme="wipe",
         first=835,
@@ -175,8 +175,8 @@ MUTATIONS: Sequence[Mutation] = (
         script=PASSED_MEANWHILE,
     ),
     Mutation(
-        "a leader that goes on from its own end",
-        "take over: the epoch that an election began for it goes on from the end of the remote log",
+        "a leader that continues from its own end",
+        "take over: the epoch that an election began for it continues from the end of the remote log",
         variants.patched(stratalog.engine.replication.leader, "begin_at_remote_end", variants.begin_at_own_end),
         theme="behind",
     ),
@@ -224,7 +224,7 @@ MUTATIONS: Sequence[Mutation] = (
     ),
     Mutation(
         "a log that is known for good",
-        "a log that is remembered goes on from a listing that was made now",
+        "a remembered log continues from a listing that was made now",
         variants.patched(stratalog.partitions.replica, "known_again", variants_of_listings.known_for_good),
     ),
     Mutation(
@@ -397,7 +397,7 @@ MUTATIONS: Sequence[Mutation] = (
     ),
     Mutation(
         "a sequence with any records",
-        "one producer and sequence stand for one set of records, and another set under them is refused",
+        "one producer and sequence identify one set of records, and another set under them is refused",
         variants.patched(stratalog.engine.replication.append, "check_same_records", variants.true),
         theme="base",
     ),

@@ -80,7 +80,7 @@ _DROPPED_TIERED = replace(
     ),
     horizon=60,
 )
-_DROPPED = "nothing local is dropped before what stands for it was compared where it lies"
+_DROPPED = "nothing local is dropped before its replacement was compared in place"
 
 _HEALED_BESIDE = small("append p0 0 0 1", "heal", "append p2 0 0 1; replicate")
 _TAKEN_AWAY = (
@@ -100,8 +100,8 @@ MUTATIONS_OF_BYTES: Sequence[Mutation] = (
         patched(stratalog.engine.replication.sync, "check_copy", variants.unchecked),
     ),
     Mutation(
-        "a heal takes away what nothing stands for",
-        "no offset of a replica is missing while it is mended: a sync beside it rests on what it has listed",
+        "a heal removes a file that nothing covers",
+        "no offset of a replica is missing while it is repaired: a concurrent sync relies on its listing",
         patched(stratalog.engine.upkeep.healing.plan, "Repair", variants.deleting_what_is_forgotten),
         directed=_HEALED_BESIDE,
         script=_TAKEN_AWAY,
@@ -115,7 +115,7 @@ MUTATIONS_OF_BYTES: Sequence[Mutation] = (
         directed=_DROPPED_TIERED,
     ),
     _unread(
-        "shortened over what the remote tier stands for",
+        "shortened beyond what the remote tier covers",
         _DROPPED,
         patched(stratalog.engine.upkeep.replication.keep_short, "superseded", removable),
         patched(tests.simulation.damage, "released_counts", true),

@@ -43,7 +43,9 @@ def check_sweep(actor: Actor) -> None:
         before = _files(world)
         report = with_ports(run, ports)(only=keys)
         changed = sorted(before ^ _files(world))
-        if step != "replicate":  # whoever opens the log of a new leader first writes the register of its epoch
+        if (
+            step != "replicate"
+        ):  # the first step that opens the log of a new leader writes the register of its epoch
             changed = [one for one in changed if not one[1].endswith(".epoch")]
         if changed:
             raise Violation(

@@ -20,7 +20,7 @@ def run_until(configuration: Configuration, call: str = "") -> World:
     return run.world
 
 
-def test_of_what_was_copied_and_not_acknowledged_a_good_copy_stays() -> None:
+def test_a_good_copy_of_an_unacknowledged_record_stays() -> None:
     """Brokers 3 and 1 have the record; broker 2, an intact member of the ISR without it, may leave the ISR, and
     then the record is committed."""
     world = run_until(small("append p0 0 0 1", brokers=3, copies=3), "create 1.epoch b2")
@@ -50,7 +50,7 @@ COMMITTED, BEYOND = DataName(0, None, 1), DataName(1, None, 1)
 @pytest.mark.slow
 @pytest.mark.parametrize("shrink", ["", "; shrink 1 0"])
 @pytest.mark.parametrize("other", [COMMITTED, EpochName(1)])
-def test_nobodys_loss_leaves_a_partition_as_it_is_when_no_member_is_whole(
+def test_a_partition_stays_as_it_is_when_no_member_is_intact_though_only_unacknowledged_records_are_lost(
     shrink: str, other: DataName | EpochName
 ) -> None:
     """Broker 2 leads with an unacknowledged record, which cannot be read any more. Broker 1 is damaged too, in the
@@ -64,7 +64,7 @@ def test_nobodys_loss_leaves_a_partition_as_it_is_when_no_member_is_whole(
     assert list(world.copies.damaged()) == damaged
 
 
-def test_nobodys_loss_is_let_go_when_a_whole_member_can_lead() -> None:
+def test_records_without_an_acknowledgement_are_given_up_when_an_intact_member_can_lead() -> None:
     world = run_until(small("append p9 0 0 1; append_leader 0 0 1 leader"))
     flip(world, 2, BEYOND)
     bring_in_order(world)

@@ -35,7 +35,7 @@ def test_the_simulation_finds_a_step_left_out(mutation: Mutation) -> None:
 
 
 @pytest.mark.slow
-def test_a_look_does_not_tell_that_a_write_is_not_on_its_way() -> None:
+def test_a_look_does_not_show_that_a_write_is_not_on_its_way() -> None:
     """Lost answers do not show it: only calls that take effect later, after the look, do."""
     (mutation,) = (mutation for mutation in MUTATIONS if mutation.name == "not there is not written")
     lost = replace(mutation, shaped=lambda c: replace(c, late_write_rate=0.0, fault_rate=0.2))

@@ -69,7 +69,7 @@ def test_a_mirror_has_what_its_source_has_whatever_happens(part: int) -> None:
 
 
 @pytest.mark.slow
-def test_replicas_that_were_put_back_go_on_from_the_end_of_the_remote_log() -> None:
+def test_replicas_that_were_restored_continue_from_the_end_of_the_remote_log() -> None:
     """I14: no offset is acknowledged with other records while the remote log holds the first."""
     counts = counts_of_clean_runs(
         configuration_of(seed, "behind") for seed in range(1, 1 + at_depth(test=25, nightly=1000))
@@ -95,7 +95,7 @@ def test_leaders_that_answer_reads_and_refuse_creates_resign() -> None:
 
 
 @pytest.mark.slow
-def test_brokers_that_were_put_back_with_their_metadata_take_no_upload_of_before_for_theirs() -> None:
+def test_brokers_that_were_restored_with_their_metadata_do_not_take_an_earlier_upload_for_theirs() -> None:
     """I14; uncommitted objects do not count as others of the same name."""
     counts = counts_of_clean_runs(
         configuration_of(seed, "earlier") for seed in range(1, 1 + at_depth(test=30, nightly=1000))
@@ -273,7 +273,7 @@ def test_what_the_remote_tier_has_too_much_or_too_little_in_the_end_is_found() -
         LoneDriver(world).check()
 
 
-def test_where_the_log_of_decisions_was_abandoned_nothing_is_held_against_it() -> None:
+def test_an_abandoned_log_of_decisions_is_no_violation() -> None:
     configuration = small("transact x0 0 commit 100000 0")
     sizes = (("num.partitions", "1"), ("replication.factor", "2"), ("min.isr", "1"))
     configs = tuple((f"transaction.state.log.{name}", size) for name, size in sizes)

@@ -99,7 +99,7 @@ class TransactionOracle:
         there = {token for token, _, _ in _records(log, contents, transactions.hidden(Isolation.READ_COMMITTED))}
         for owner, begun in self.begun.items():
             if begun.committed and not self.decided.get(owner):
-                raise Violation(f"T2: {owner} was told that it is committed, and is not")
+                raise Violation(f"T2: {owner} got the answer that it is committed, and it is not")
             lost = [t for t, where in begun.tokens.items() if where == key and t not in there]
             if self.decided.get(owner) and lost and log.local_start == 0:
                 raise Violation(f"T2: {lost} of {owner}, which is committed, are not there {who}")

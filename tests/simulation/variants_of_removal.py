@@ -26,7 +26,7 @@ from stratalog.tiering.removal import Replaced
 
 
 def merged_over_any_generation(mine: ReplicaLog, link: Link) -> bool:
-    """A merged segment of the follower stands for the leader's file, whatever rule it follows."""
+    """A merged segment of the follower replaces the leader's file, whatever rule it follows."""
     return any(own.name.merged and own.start <= link.start and link.end <= own.end for own in mine.chain)
 
 

@@ -193,7 +193,7 @@ def test_columns_that_are_missing_or_of_another_type_are_named(
             cluster.append("undeclared", good)
 
 
-def test_dataframes_of_before_a_schema_grew_are_appended_beside_newer_ones(
+def test_dataframes_from_before_a_schema_grew_are_appended_next_to_newer_ones(
     cluster: Cluster, spark: SparkSession, folder: Path
 ) -> None:
     """Only added fields may be absent: a missing field that was always declared is an error."""
@@ -384,7 +384,7 @@ def test_several_drivers_append_at_once_and_lose_nothing(
 @pytest.mark.long("Spark tries a task again")
 @pytest.mark.nightly
 @pytest.mark.classic("it starts a session of its own")
-def test_a_task_whose_worker_dies_is_tried_again_and_appends_once(tmp_path: Path) -> None:
+def test_a_task_whose_worker_dies_is_retried_and_appends_once(tmp_path: Path) -> None:
     """Contract: "safe for task retries". In a separate session, the first Python worker that has named its file
     dies before it can report this. The append names no producer, so no producer state detects the duplicate."""
     done = subprocess.run(

@@ -155,7 +155,7 @@ def test_a_sequence_is_appended_once_on_either_way(cluster: Cluster, spark: Spar
 
 
 @pytest.mark.classic("it counts jobs of the JVM")
-def test_a_partition_that_is_tried_again_gets_the_rows_that_were_fetched(
+def test_a_partition_that_is_retried_gets_the_rows_that_were_fetched(
     cluster: Cluster, spark: SparkSession, jobs: Callable[[], int]
 ) -> None:
     """After a lost race or a new leader, the first results of ``rand()`` are appended."""

@@ -209,7 +209,7 @@ def test_a_line_that_sparks_reader_could_not_parse_goes_to_the_topic_as_it_was(
     assert {row.line: bytes(row.message).decode() for row in found} == {lines[1]: CORRUPT, lines[2]: CORRUPT}
 
 
-def test_the_place_that_a_record_came_from_is_told(
+def test_the_place_that_a_record_came_from_is_reported(
     cluster: Cluster, spark: SparkSession, topic: str, bad: str
 ) -> None:
     """The records are copied from one topic to another, in a transaction with the offsets."""
@@ -279,7 +279,7 @@ def files(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 @pytest.mark.classic("its batches run in another process there, which keeps reports and log")
-def test_a_batch_that_comes_again_has_each_bad_record_once(
+def test_a_batch_that_is_repeated_has_each_bad_record_once(
     cluster: Cluster,
     spark: SparkSession,
     topic: str,
@@ -350,7 +350,7 @@ def test_the_formats_sink_of_a_stream_leaves_bad_records_out(
 
 
 @pytest.mark.parametrize("answer", ["skip", "topic", "fail"])
-def test_a_save_does_as_it_is_told(
+def test_a_save_follows_its_options(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, bad: str, answer: str
 ) -> None:
     lane: dict[str, Any] = {"on_bad_record": answer, "bad_record_topic": bad if answer == "topic" else None}

@@ -98,7 +98,7 @@ def test_executors_that_may_not_reach_the_storage_are_not_asked_to(place: Site) 
     assert all(report["ok"] for report in others)
 
 
-def test_a_plain_session_reads_and_appends_without_a_jar_of_ours(place: Site, keys: Vault) -> None:
+def test_a_plain_session_reads_and_appends_without_our_jars(place: Site, keys: Vault) -> None:
     """Both tiers, in buckets, on executors, through the format and as a DataFrame; and on the driver alone."""
     make_topic(place, "plain")
     jobs = (append(place, "plain"), append(place, "plain"), ("replicate",), ("tier",), ("retain",), ("retain",))

@@ -194,7 +194,7 @@ def test_the_job_says_that_line(cluster: Cluster, capfd: pytest.CaptureFixture[s
     assert messages[0].startswith(f"ERROR CORRUPT_SEGMENT: zstd-0: offsets [0, {RECORDS}) cannot be read")
 
 
-def test_what_is_not_the_file_s_fault_is_not_called_damage(cluster: Cluster, spark: SparkSession) -> None:
+def test_an_error_with_another_cause_is_not_called_damage(cluster: Cluster, spark: SparkSession) -> None:
     """A file that is intact when it is checked, a deleted file, a foreign file, and other errors."""
     file, frame = first_file(cluster, "uncompressed"), cluster.read("uncompressed")
     good = file.read_bytes()

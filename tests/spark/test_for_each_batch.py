@@ -38,7 +38,7 @@ class Into:
 
 
 @pytest.mark.connect
-def test_the_batches_have_the_rows_of_a_read_and_a_restart_goes_on(
+def test_the_batches_have_the_rows_of_a_read_and_a_restart_continues(
     cluster: Cluster, spark: SparkSession, topic: str, tmp_path: Path
 ) -> None:
     numbers, seen = Numbers(cluster, spark, topic), Seen("partition", "offset", "value.n")

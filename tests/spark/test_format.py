@@ -168,7 +168,7 @@ def test_what_is_written_is_read_and_a_repeated_save_appends_once(
     assert read(topic).count() == 80
 
 
-def test_rows_with_their_partitions_go_by_the_driver(
+def test_rows_with_their_partitions_go_through_the_driver(
     cluster: Cluster, spark: SparkSession, folder: Path, read: Reading
 ) -> None:
     topic = topic_for(cluster, "by-hand")
@@ -250,9 +250,7 @@ def table(own_catalog: None, spark: SparkSession, folder: Path, cluster: Cluster
 
 
 @pytest.mark.delta
-def test_another_catalog_in_the_place_of_spark_s_is_named(
-    cluster: Cluster, spark: SparkSession, folder: Path
-) -> None:
+def test_another_catalog_in_place_of_spark_s_is_named(cluster: Cluster, spark: SparkSession, folder: Path) -> None:
     """Spark would create a table there that it cannot load."""
     options = f"cluster '{folder / 'cluster.toml'}', subscribe '{topic_for(cluster, 'of-delta')}'"
     text = "and with this catalog, Spark cannot load a table of a Python source: use cluster.create_views"

@@ -73,7 +73,7 @@ def stored(cluster: Cluster, topic: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", FRAMES)
-def test_whosever_frame_it_is_the_same_rows_are_the_same_records_in_the_same_partitions(
+def test_the_same_rows_in_any_kind_of_frame_are_the_same_records_in_the_same_partitions(
     cluster: Cluster, kind: str
 ) -> None:
     cluster.topics.create(kind, partitions=3, replication_factor=2, value="n BIGINT, name STRING")
@@ -133,7 +133,7 @@ KEYS = {
 """All types of keys, with nulls, both zeros, texts of every length up to 9 bytes."""
 
 
-def test_produce_deals_keys_out_as_spark_does(spark: SparkSession) -> None:
+def test_produce_partitions_keys_as_spark_does(spark: SparkSession) -> None:
     frame = spark.createDataFrame(pa.table(KEYS))
     wanted = frame.select(*(F.pmod(F.hash(name), F.lit(997)).alias(name) for name in KEYS)).toArrow()
     for name, keys in KEYS.items():
@@ -142,7 +142,7 @@ def test_produce_deals_keys_out_as_spark_does(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("version", [(4, 0), (4, 1)])
 @pytest.mark.parametrize("partitioner", [MURMUR2, CRC32])
-def test_spark_deals_keys_out_by_hashes_of_kafka_as_produce_does(
+def test_spark_partitions_keys_by_hashes_of_kafka_as_produce_does(
     spark: SparkSession, version: tuple[int, int], partitioner: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if spark_version() < version:

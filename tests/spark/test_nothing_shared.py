@@ -227,7 +227,7 @@ def amid_a_batch(place: Site, checkpoint: str, least: int) -> Callable[[], int |
 
 
 @pytest.mark.long("Spark takes its time to see that a worker is gone")
-def test_an_append_whose_worker_is_killed_ends_as_if_nothing_had_been(place: Site) -> None:
+def test_an_append_whose_worker_is_killed_ends_as_if_nothing_had_happened(place: Site) -> None:
     """kill -9 of a worker and its executor when only some of its files exist. (``test_faults`` kills executors of
     every job, before and after each file.)"""
     partitions = 32

@@ -76,7 +76,7 @@ def test_executors_ask_for_credentials_themselves(
 @pytest.mark.long("starts executors that ask a provider")
 @pytest.mark.nightly
 @pytest.mark.connect
-def test_a_read_is_of_tasks_that_ask_where_spark_s_own_reader_could_not(
+def test_a_read_uses_tasks_that_ask_where_spark_s_own_reader_could_not(
     spark: SparkSession, file: Path, tmp_path: Path
 ) -> None:
     """Of both tiers, by offsets and times, in SQL, and at an isolation level. The session itself cannot reach the

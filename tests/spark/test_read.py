@@ -181,7 +181,7 @@ def test_an_empty_topic_is_an_empty_frame_of_its_schema(cluster: Cluster) -> Non
     assert frame.where("value.a = 'x'").select("value.b").count() == 0
 
 
-def test_a_topic_that_was_deleted_and_created_again_begins_anew(cluster: Cluster, spark: SparkSession) -> None:
+def test_a_topic_that_was_deleted_and_created_again_starts_over(cluster: Cluster, spark: SparkSession) -> None:
     """Protocol, section 1: topics have ids, and every path contains the id."""
     for word in ("old", "new"):
         cluster.topics.create("reborn", replication_factor=2, configs=TIERED)
@@ -194,7 +194,7 @@ def test_a_topic_that_was_deleted_and_created_again_begins_anew(cluster: Cluster
                 cluster.read("reborn")
 
 
-def test_where_segments_overlap_each_record_is_read_once(cluster: Cluster, spark: SparkSession) -> None:
+def test_if_segments_overlap_each_record_is_read_once(cluster: Cluster, spark: SparkSession) -> None:
     """Two drivers merged overlapping runs: the log takes from each file the records that the other lacks
     (protocol, section 1, "read from p on"); the scan leaves out the files' other records."""
     cluster.topics.create("overlapping", replication_factor=1)

@@ -146,7 +146,7 @@ def rows(frame: DataFrame) -> Counter[tuple[object, ...]]:
 
 @pytest.mark.delta
 @pytest.mark.connect
-def test_a_log_lives_on_folders_and_buckets_alike(
+def test_a_log_lives_on_folders_and_on_buckets(
     cluster: Cluster, spark: SparkSession, s3_endpoint: S3Endpoint
 ) -> None:
     """Append, replicate, merge, tier, drop the local prefix, read both tiers, verify every byte."""

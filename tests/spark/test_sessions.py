@@ -89,7 +89,7 @@ def works(tmp_path: Path) -> list[Work]:
     return [Work(store, number) for number in range(20)]
 
 
-def test_tasks_give_values_errors_of_ours_and_what_they_asked_of_stores(
+def test_tasks_return_values_stratalog_errors_and_counts_of_store_calls(
     spark: SparkSession, works: list[Work]
 ) -> None:
     runner = SparkRunner(spark)
@@ -148,7 +148,7 @@ def test_a_row_that_is_refused_is_named_and_nothing_is_appended(cluster: Cluster
     assert cluster.read(topic).count() == 0
 
 
-def test_files_that_are_broken_or_gone_are_errors_of_ours(cluster: Cluster, spark: SparkSession) -> None:
+def test_files_that_are_broken_or_gone_raise_stratalog_errors(cluster: Cluster, spark: SparkSession) -> None:
     topic = topic_of_its_own(cluster, "broken")
     Numbers(cluster, spark, topic).append(50)
     frame = cluster.read(topic)
@@ -177,7 +177,7 @@ def test_ddl_declares_what_sparks_own_parser_reads_in_it(spark: SparkSession, te
     assert json.loads(declared(text)) == json.loads(DataType.fromDDL(text).json())
 
 
-def test_a_type_that_is_none_is_refused(cluster: Cluster) -> None:
+def test_a_type_that_is_invalid_is_refused(cluster: Cluster) -> None:
     with pytest.raises(InvalidCallError, match="does not declare a type that a topic can have"):
         cluster.topics.create("untyped", value="n NUMBER_OF_NO_KIND")
 

@@ -105,7 +105,7 @@ def test_no_column_of_a_system_view_needs_quotes(cluster: Cluster, spark: SparkS
 
 
 @pytest.mark.delta
-def test_topics_have_names_beside_delta_s_catalog(cluster: Cluster, spark: SparkSession) -> None:
+def test_topics_have_names_next_to_delta_s_catalog(cluster: Cluster, spark: SparkSession) -> None:
     """In the session of ``spark_session``, with Parquet's pruning; the views do not advance by themselves."""
     assert spark.conf.get(OWN_CATALOG) == "org.apache.spark.sql.delta.catalog.DeltaCatalog"
     cluster.topics.create("bike-rides", partitions=1, replication_factor=2, value="n INT")
@@ -168,7 +168,7 @@ def test_the_remote_table_is_an_external_table_under_spark_s_and_delta_s_catalog
 
 
 @pytest.mark.classic("a server of Spark Connect needs Delta's plugin for it")
-def test_delta_spark_reads_the_remote_table_and_its_compaction_is_taken_back(
+def test_delta_spark_reads_the_remote_table_and_its_compaction_is_reverted(
     cluster: Cluster, spark: SparkSession
 ) -> None:
     """With Delta's catalog, which delta-spark's commands need; a foreign writer changes no record."""

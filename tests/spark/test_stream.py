@@ -36,7 +36,7 @@ def test_a_stream_has_the_columns_and_the_rows_of_a_read(
 
 
 @pytest.mark.connect
-def test_available_now_ends_and_the_next_run_goes_on(
+def test_available_now_ends_and_the_next_run_continues(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
     """In batches of a limited number of rows, with new records only."""
@@ -114,7 +114,7 @@ def test_a_stream_of_several_topics_and_into_the_one_that_start_names(
 
 
 @pytest.mark.long("starts several queries, one after another")
-def test_records_that_wander_to_the_remote_tier_are_read_from_there(
+def test_records_that_move_to_the_remote_tier_are_read_from_there(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
     cluster.topics.alter_configs(topic, TIERED)
@@ -175,7 +175,7 @@ def test_lost_records_end_the_query_unless_they_may_be_lost(
     ],
     ids=["option", "column", "topic", "cluster"],
 )
-def test_what_is_wrong_with_the_options_is_said_before_the_stream_starts(
+def test_an_error_in_the_options_is_reported_before_the_stream_starts(
     spark: SparkSession, folder: Path, topic: str, options: dict[str, str], message: str
 ) -> None:
     """The error comes when the stream is loaded; with Spark Connect, which asks its server late, when its columns
@@ -203,7 +203,7 @@ def test_a_new_checkpoint_is_a_new_stream_whose_batches_are_not_taken_for_the_ol
     assert cluster.read("again").count() == 30 + 42
 
 
-def test_a_stream_into_a_topic_that_is_not_there_is_refused_at_once(cluster: Cluster) -> None:
+def test_a_stream_into_a_topic_that_is_missing_is_refused_at_once(cluster: Cluster) -> None:
     with pytest.raises(InvalidCallError, match="no-such-topic"):
         cluster.stream_writer("no-such-topic", producer="x")
 

@@ -100,7 +100,7 @@ class Copy:
 @pytest.mark.long("starts several queries, one after another")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("way", ["writer", "sink"])
-def test_a_checkpoint_that_was_put_back_loses_nothing_and_says_so(
+def test_a_checkpoint_that_was_restored_loses_nothing_and_says_so(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path, way: str
 ) -> None:
     """By as many batches as are compared, and by more."""
@@ -143,7 +143,7 @@ def test_a_query_whose_checkpoint_is_shared_by_another_one_is_ended(
 
 @pytest.mark.nightly
 @pytest.mark.long("starts several queries, one after another")
-def test_a_lost_checkpoint_is_made_up_for_by_one_that_starts_behind_what_is_in_the_topic(
+def test_a_lost_checkpoint_is_replaced_by_one_that_starts_after_the_records_in_the_topic(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
     """The procedure of the README."""

@@ -42,7 +42,7 @@ class Dying:
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         self.alive_for -= 1
         how = "not" if self.alive_for >= 0 else self._rng.choice(["before", "amid", "after"])
-        if how == "amid" and batch_id > self._whole:  # a complete batch comes again completely, or not at all
+        if how == "amid" and batch_id > self._whole:  # a complete batch is repeated completely, or not at all
             self._append(batch.where("pmod(hash(key), 2) = 0"), batch_id)
         elif how != "before":
             self._append(batch, batch_id)
@@ -122,7 +122,7 @@ def test_a_job_that_is_killed_copies_every_record_once(
 
 @pytest.mark.nightly
 @pytest.mark.long("starts a query again and again")
-def test_a_query_that_is_stopped_amid_its_batches_copies_every_record_once(
+def test_a_query_that_is_stopped_in_the_middle_of_its_batches_copies_every_record_once(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
     """``stop`` interrupts the running work of the format's own sink. A stop during the first file of a checkpoint

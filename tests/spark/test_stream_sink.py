@@ -72,7 +72,7 @@ def run(records: DataFrame, sink: str, checkpoint: Path, **options: str) -> Stre
     return to_its_end(records.writeStream.format(sink).options(**options), checkpoint)
 
 
-def test_a_task_is_told_its_batch_and_has_all_rows_of_its_partition(
+def test_a_task_gets_its_batch_and_all_rows_of_its_partition(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
     """Spark documents neither the local properties, nor that a task's number is that of its partition: this test
@@ -90,7 +90,7 @@ def test_a_task_is_told_its_batch_and_has_all_rows_of_its_partition(
     assert {one[4] for one in messages} == {PARTITIONS}
 
 
-def test_a_batch_that_comes_again_is_appended_once(
+def test_a_batch_that_is_repeated_is_appended_once(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
     """As after the death of a driver that had not recorded its last batch in Spark's checkpoint."""

@@ -106,7 +106,7 @@ def test_a_stream_cut_short_anywhere_processes_each_record_once(
 
 
 @limits
-def test_of_two_streams_with_one_transactional_id_the_older_is_fenced(
+def test_the_older_of_two_streams_with_one_transactional_id_is_fenced(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
     """It ends with one clear error, and writes nothing."""

@@ -127,7 +127,7 @@ def test_spark_itself_reads_no_larger_decimals_of_the_same_scale(
             read("DECIMAL(20, 2)")
 
 
-def test_a_stream_of_batches_goes_on_with_the_new_types(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+def test_a_stream_of_batches_continues_with_the_new_types(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     seen = Seen("offset", "value.n", "value.d")
     to_its_end(cluster.for_each_batch(topic, seen, startingOffsets="earliest"), tmp_path)
     assert [n for _, n, _ in seen.all] == [0, 1, 2, 5_000_000_000, 5_000_000_001]

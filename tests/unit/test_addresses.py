@@ -258,7 +258,9 @@ def test_the_history_tells_no_login() -> None:
     assert redacted("topics a, b: 3 records") == "topics a, b: 3 records"
 
 
-def test_a_server_that_the_profile_names_is_looked_at_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_the_profile_names_is_considered_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = tmp_path / "config"
     config.write_text("[profile lake]\nendpoint_url = https://KEYID7:hunter2@host\nregion = r\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))

@@ -35,14 +35,14 @@ def test_a_topic_whose_partitions_nobody_has_committed_is_a_row(live: LiveCluste
     assert ("bare", 0, 0) in rows
 
 
-def test_a_broker_that_is_not_there_is_one_failure_however_many_replicas_it_has(live: LiveCluster) -> None:
+def test_a_broker_that_is_missing_is_one_failure_however_many_replicas_it_has(live: LiveCluster) -> None:
     with live.unreachable(3):
         report = live.cluster.describe("t")
     assert len(report.rows) == 9
     assert the_failure(report).startswith("broker 3, which has 3 of these replicas")
 
 
-def test_of_a_replica_that_cannot_be_looked_at_only_what_the_metadata_knows_is_shown(live: LiveCluster) -> None:
+def test_an_unreachable_replica_is_shown_only_as_the_metadata_knows_it(live: LiveCluster) -> None:
     """The table does not say "in sync", with zeros for unknown numbers."""
     with live.unreachable(3):
         rows = live.cluster.describe("t").rows
@@ -91,7 +91,7 @@ def test_listing_topics_is_a_job(live: LiveCluster, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.slow
-def test_of_the_engines_own_topics_only_what_holds_something_is_a_row(live: LiveCluster) -> None:
+def test_only_the_partitions_with_records_of_the_engines_own_topics_are_rows(live: LiveCluster) -> None:
     """There are fifty partitions for the offsets of groups, and one of them is in use; all of them appear if the
     topic is named."""
     live.cluster.groups.commit("readers", {("t", 0): 0}).raise_for_failures()

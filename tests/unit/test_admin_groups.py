@@ -187,7 +187,7 @@ def test_what_was_not_committed_yet_is_committed_by_a_reset(live: LiveCluster) -
     assert at(live.cluster)["u", 0] == 1
 
 
-def test_a_reset_is_nobodys_stale_commit(live: LiveCluster) -> None:
+def test_a_reset_is_never_a_stale_commit(live: LiveCluster) -> None:
     """A reset is not a commit by a member: it is neither refused, nor does it affect the members."""
     live.cluster.groups.reset_offsets("g", "t", to=0)
     live.cluster.groups.commit("g", {("t", 0): 1}, member_epoch=7)
@@ -245,7 +245,7 @@ NOT_FOUND = "group 'nobody' does not exist"
         ),
     ],
 )
-def test_what_is_wrong_is_said_and_nothing_changed(
+def test_an_error_is_reported_and_nothing_is_changed(
     shared: LiveCluster, call: Callable[[Cluster], Any], error: type[StratalogError], says: str
 ) -> None:
     with shared.unchanged(), pytest.raises(error, match=says):
@@ -307,7 +307,7 @@ def test_a_group_that_commits_while_it_is_deleted_keeps_all_it_has(
         assert at(cluster) == {("t", 0): 4, ("t", 1): 2}
 
 
-def test_two_that_delete_a_group_at_once_both_find_it_gone(tmp_path: Path) -> None:
+def test_two_drivers_that_delete_a_group_at_once_both_find_it_gone(tmp_path: Path) -> None:
     faults = Faults()
     live = with_group(LiveCluster(tmp_path, through=faults.wrap))
     other = live.driver()

@@ -152,7 +152,7 @@ def test_voters_are_added_and_removed_and_even_numbers_warn(three: LiveCluster) 
     assert three.driver().image == three.cluster.image
 
 
-def test_a_voter_is_not_what_nobody_knows(three: LiveCluster) -> None:
+def test_an_unknown_broker_is_no_voter(three: LiveCluster) -> None:
     before = three.cluster.image
     with pytest.raises(InvalidCallError, match="the cluster file does not name broker 9"):
         three.cluster.quorum.add_voter(9)

@@ -82,7 +82,7 @@ def test_a_tiered_topic_says_where_its_table_is_and_how_far_it_goes(live: LiveCl
     assert (of_u["table_uri"], of_u["table_end"]) == (None, None)
 
 
-def test_a_replica_that_cannot_be_looked_at_has_nulls_and_its_role_says_so(live: LiveCluster) -> None:
+def test_a_replica_that_cannot_be_inspected_has_nulls_and_its_role_says_so(live: LiveCluster) -> None:
     with live.unreachable(3):
         away = [row for row in rows(live, "partitions", "t") if row["broker"] == 3]
     assert len(away) == 2

@@ -50,7 +50,7 @@ def test_a_bound_is_an_offset_offsets_by_partition_a_position_or_a_time(text: st
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "yesterday", "0:1,", "1:x", "2013-13-01", "²"])
-def test_what_is_no_bound_is_refused(text: str) -> None:
+def test_an_invalid_bound_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
         bound(text)
 
@@ -105,7 +105,7 @@ def test_the_cluster_file_comes_from_the_call_the_environment_or_the_usual_place
         ("--list --at 0 --any-place", "--list and --at cannot be used together"),
     ],
 )
-def test_what_options_need_and_what_they_bar(argv: str, message: str | None) -> None:
+def test_options_that_need_or_exclude_others(argv: str, message: str | None) -> None:
     """An argument with its default is absent; 0 is present."""
     parser = job_parser("x", "")
     for flag in ("--deep", "--heal", "--list", "--any-place"):
@@ -125,7 +125,7 @@ def test_what_options_need_and_what_they_bar(argv: str, message: str | None) -> 
         ("verify --discarded --deep", "--discarded and --deep cannot be used together"),
     ],
 )
-def test_no_option_is_ignored_in_silence(argv: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_option_is_ignored_silently(argv: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main([*argv.split(), "--cluster", "none.toml"]) == 2
     assert capsys.readouterr().err == f"ERROR INVALID_REQUEST: {message}\n"
 
@@ -187,7 +187,7 @@ def outcome(result: Report | Exception, *argv: str) -> int:
         ["--cluster", "other.toml", "list", "--cluster", "mine.toml", "--json"],
     ],
 )
-def test_what_every_job_takes_may_stand_before_a_subcommand_or_after_it(argv: list[str]) -> None:
+def test_the_options_of_every_job_may_come_before_a_subcommand_or_after_it(argv: list[str]) -> None:
     given = topics.parser().parse_args(argv)
     assert (given.cluster, given.json) == ("mine.toml", True)
 
@@ -221,7 +221,7 @@ def test_an_error_is_one_line_with_its_code(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == "ERROR UNKNOWN_SERVER_ERROR: first\\nsecond\n"
 
 
-def test_with_json_failures_are_told_on_standard_error_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_with_json_failures_are_reported_on_standard_error_too(capsys: pytest.CaptureFixture[str]) -> None:
     outcome(HALF, "--json")
     text = capsys.readouterr()
     assert text.err == "FAILED t-0: LOG_GAP: offsets are missing\n"
@@ -251,7 +251,7 @@ def test_a_bug_shows_its_traceback() -> None:
         ("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: parket.\nat java", 2),
     ],
 )
-def test_what_spark_gives_up_for_is_one_line(
+def test_the_reason_for_which_spark_gives_up_is_one_line(
     message: str, status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("pyspark")
@@ -275,7 +275,7 @@ def test_the_status_is_the_same_when_nobody_reads_the_report(
         assert outcome(result) == outcome(result, "--json") == status
 
 
-def test_a_job_that_prints_as_it_goes_ends_when_nobody_reads_on(tmp_path: Path) -> None:
+def test_a_job_that_prints_as_it_goes_ends_when_its_reader_stops(tmp_path: Path) -> None:
     def body(job: run.Job) -> Report:
         job.show(DONE)
         raise AssertionError("it goes on")
@@ -284,7 +284,7 @@ def test_a_job_that_prints_as_it_goes_ends_when_nobody_reads_on(tmp_path: Path) 
         assert JobMain("x", "", lambda parser: None, body)([]) == 0
 
 
-def test_what_is_no_number_in_json_is_a_text_as_sparks_to_json_writes_it() -> None:
+def test_numbers_that_json_lacks_are_texts_as_in_sparks_to_json() -> None:
     row = {"a": float("nan"), "b": float("inf"), "c": float("-inf"), "d": 1.5}
     found = json.loads(Report("x", [row], totals=row).to_json(), parse_constant=pytest.fail)
     assert found["rows"] == [found["totals"]] == [{"a": "NaN", "b": "Infinity", "c": "-Infinity", "d": 1.5}]
@@ -325,9 +325,7 @@ class OnEither(run.Job):
         (("--master", "local[2]", "--runner", "threads"), "threads"),
     ],
 )
-def test_a_job_works_on_executors_where_it_is_given_spark_and_not_told_otherwise(
-    argv: tuple[str, ...], where: str
-) -> None:
+def test_a_job_works_on_executors_if_it_has_spark_and_no_other_runner(argv: tuple[str, ...], where: str) -> None:
     assert OnEither("x", job_parser("x", "").parse_args(argv)).on_workers() == where  # type: ignore[comparison-overlap]
 
 
@@ -388,7 +386,7 @@ def test_without_a_terminal_there_is_no_progress(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == ""
 
 
-def test_on_a_terminal_partitions_and_bytes_are_told(
+def test_on_a_terminal_partitions_and_bytes_are_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("rich")
@@ -406,7 +404,7 @@ def test_on_a_terminal_partitions_and_bytes_are_told(
 
 
 @pytest.mark.parametrize("ended", [KeyboardInterrupt(), StratalogError("disk full"), DONE], ids=repr)
-def test_the_terminal_is_given_back_before_anything_is_said(
+def test_the_terminal_is_restored_before_anything_is_printed(
     ended: BaseException | Report, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("rich")

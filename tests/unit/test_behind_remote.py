@@ -94,7 +94,7 @@ LOST: dict[str, Callable[[PutBack], Cluster]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 3])
 @pytest.mark.parametrize("lost", LOST)
-def test_a_partition_behind_its_remote_log_takes_nothing_and_goes_on_from_its_end(
+def test_a_partition_behind_its_remote_log_takes_nothing_and_continues_from_its_end(
     tmp_path: Path, lost: str, replicas: int
 ) -> None:
     live = PutBack(tmp_path, replicas)

@@ -46,7 +46,7 @@ def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "GB", "2 GBs", "-1GB", "2PB", "1,5GB", "1e9", "8388608TiB", "9" * 400])
-def test_what_is_no_size_is_named(text: str) -> None:
+def test_an_invalid_size_is_named(text: str) -> None:
     with pytest.raises(InvalidCallError, match="is not a size"):
         parse_size(text)
 
@@ -54,7 +54,7 @@ def test_what_is_no_size_is_named(text: str) -> None:
 @pytest.mark.parametrize(
     ("size", "text"), [(0, "0 B"), (999, "999 B"), (64_000, "64 kB"), (47_700_000, "47.7 MB"), (1.53e9, "1.53 GB")]
 )
-def test_sizes_are_told_in_three_digits(size: float, text: str) -> None:
+def test_sizes_are_reported_in_three_digits(size: float, text: str) -> None:
     assert size_text(size) == text
 
 
@@ -97,7 +97,7 @@ def test_the_environment_chooses() -> None:
         ("ONLY", "scan,scam", "ONLY names 'scam': give some of calls, latency"),
     ],
 )
-def test_what_is_wrong_in_the_environment_is_named(name: str, value: str, message: str) -> None:
+def test_an_error_in_the_environment_is_named(name: str, value: str, message: str) -> None:
     with pytest.raises(InvalidCallError, match=message):
         bench_options({name: value}, HERE)
 
@@ -124,8 +124,8 @@ def test_speed_is_a_part_of_the_peers() -> None:
     assert line.cells == ("replicate, 1.5 GB", "2.00 s, 750 MB/s", "1.50 s, 1000 MB/s", "0.75", ">= 0.8", "below")
 
 
-def test_of_several_turns_the_median_is_told_with_the_range_and_ratios_are_of_each_turn() -> None:
-    """A slow turn of both sides changes no ratio; a slow one of ours does."""
+def test_the_median_of_several_turns_is_reported_with_the_range_and_ratios_are_of_each_turn() -> None:
+    """A slow turn of both sides changes no ratio; a slow turn of our side does."""
     ours, peer = Spread([1.0, 4.0, 2.0]), Spread([2.0, 8.0, 2.0])
     assert f"{ours:.1f} s" == "2.0 (1.0 to 4.0) s"
     assert (peer / ours).turns == (2.0, 2.0, 1.0)
@@ -135,7 +135,7 @@ def test_of_several_turns_the_median_is_told_with_the_range_and_ratios_are_of_ea
     assert pickle.loads(pickle.dumps(ours)).turns == ours.turns
 
 
-def test_works_take_turns_and_each_is_measured_five_times() -> None:
+def test_pieces_of_work_take_turns_and_each_is_measured_five_times() -> None:
     asked: list[str] = []
     first, second = in_turn(lambda: float(asked.append("a") or 1), lambda: float(asked.append("b") or 2))
     assert "".join(asked) == "ab" * 5
@@ -231,7 +231,7 @@ def test_snapshots_are_measured_at_any_size(tmp_path: Path) -> None:
     assert codec_s > 0
 
 
-def test_a_shape_is_the_time_for_a_partition_beside_that_at_the_size_before() -> None:
+def test_a_shape_compares_the_time_for_a_partition_with_the_size_before() -> None:
     def taken(seconds: float) -> checkpointing.Taken:
         return checkpointing.Taken(seconds, 200_000_000, 1000)
 

@@ -41,7 +41,7 @@ def test_sizes_are_powers_of_ten_and_the_largest() -> None:
     assert [*sizes_up_to(20)] == [10, 20]
 
 
-def test_a_line_tells_every_cost_and_is_judged_by_the_worst() -> None:
+def test_a_line_shows_every_cost_and_is_judged_by_the_worst() -> None:
     costs = {10: Cost(0.005, 39, 12_000), 100: Cost(0.005, 39, 12_000), 1000: Cost(0.05, 39, 12_000)}
     line = GrowthLine("append", costs)
     assert line.cells == (
@@ -67,7 +67,7 @@ def test_lines_of_two_kinds_are_two_tables() -> None:
 
 
 @pytest.mark.slow
-def test_the_ground_of_the_laws_is_a_log_in_order(tmp_path: Path) -> None:
+def test_the_logs_that_growth_is_measured_on_are_intact(tmp_path: Path) -> None:
     """The written files equal those of appends and merges: intact on all replicas, and readable to the end."""
     bench = _bench(tmp_path)
     for merged, followers, producers in ((True, True, 30), (False, True, 0), (False, False, 0)):

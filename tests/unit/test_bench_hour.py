@@ -22,7 +22,7 @@ def test_a_hundredth_of_the_appends_is_at_the_p99_or_above() -> None:
     assert p99([]) == 0.0
 
 
-def test_the_last_minutes_are_told_beside_the_first() -> None:
+def test_the_last_minutes_are_reported_next_to_the_first() -> None:
     minutes = [
         Minute(number, [0.010 * number] * 100, cpu_s=0.5, files=20.0, most_files=25, producer_mb=100.0 + number)
         for number in range(1, 7)

@@ -59,7 +59,7 @@ def test_the_greatest_numbers_are_read() -> None:
     assert decode_json(text, Said, "x") == Said(9_999_999_999, 2**63 - 1, -(2**63))
 
 
-def test_no_more_than_the_bound_is_brought_of_an_object_by_one_request() -> None:
+def test_one_request_fetches_no_more_of_an_object_than_the_bound() -> None:
     store = MemoryStore("memory://b")
     store.create("small", b"1234")
     store.create("large", b"12345" * 1000)
@@ -139,7 +139,7 @@ LIMIT = 1 << 30
 
 
 @pytest.mark.slow
-def test_files_of_gigabytes_under_names_of_ours_take_no_memory(tmp_path: Path) -> None:
+def test_files_of_gigabytes_under_our_names_take_no_memory(tmp_path: Path) -> None:
     """A sparse file for each kind that is read whole, in a process of one gigabyte."""
     (tmp_path / "a").mkdir()
     for name in ("broker.json", "a/0000000001.epoch", "a/0000000001.claim"):

@@ -95,7 +95,7 @@ def test_unfencing_brings_a_broker_back_with_all_it_holds(live: LiveCluster) -> 
         assert rows_of(live.cluster.brokers.unfence(2), "was", "now") == [("unfenced", "as before")]
 
 
-def test_unfencing_tells_what_a_broker_leads_then(live: LiveCluster) -> None:
+def test_unfencing_shows_what_a_broker_leads_then(live: LiveCluster) -> None:
     """It was the last member of every ISR, and the waiting partitions get a leader again."""
     live.cluster.brokers.fence([1, 3, 2], force=True).raise_for_failures()
     assert rows_of(live.cluster.brokers.unfence(2), "broker", "leads") == [(2, 3)]
@@ -131,7 +131,7 @@ def test_an_unknown_broker_is_refused_and_nothing_is_changed(shared: LiveCluster
 # ------------------------------------------------------------------------------- the last member
 
 
-def test_who_is_the_last_to_lead_is_fenced_only_by_force(live: LiveCluster) -> None:
+def test_the_last_possible_leader_is_fenced_only_by_force(live: LiveCluster) -> None:
     """The error names the partitions, and a plan shows them."""
     live.topic("alone", copies=1, partitions=3)
     partition = led_by(live, 2, "alone")
@@ -230,7 +230,7 @@ def test_the_last_member_moved_and_trusted_leads_again_with_all_it_had(disks: Li
     assert disks.read("alone", partitions=[partition]) == {partition: ["a"]}
 
 
-def test_trust_comes_in_time_also_when_a_probe_was_faster(disks: LiveCluster) -> None:
+def test_trust_takes_effect_even_if_a_probe_was_faster(disks: LiveCluster) -> None:
     """The root was moved without a fence; a run has registered it as another incarnation, and its partition has no
     leader. No other broker has led since, so the copy can still be declared faithful."""
     disks.topic("alone", copies=1, partitions=3)
@@ -252,7 +252,7 @@ def test_without_trust_a_moved_root_leaves_every_isr(disks: LiveCluster) -> None
 
 
 @pytest.mark.parametrize("formatted", [True, False])
-def test_a_root_that_was_formatted_anew_or_not_at_all_is_no_copy(live: LiveCluster, formatted: bool) -> None:
+def test_a_root_that_was_reformatted_or_never_formatted_is_no_copy(live: LiveCluster, formatted: bool) -> None:
     live.wipe(2)
     if formatted:
         format_root(live.store(2), "c", 2, live.new_id)
@@ -300,7 +300,7 @@ def test_a_registration_knows_the_root_it_saw(live: LiveCluster) -> None:
         live.cluster.brokers.register([1, 2, 3]).raise_for_failures()
 
 
-def test_describe_tells_the_state_of_every_broker(disks: LiveCluster) -> None:
+def test_describe_shows_the_state_of_every_broker(disks: LiveCluster) -> None:
     disks.cluster.brokers.fence(2).raise_for_failures()
     shutil.copy2(disks.root(3) / BROKER_FILE, disks.root(3) / "copy")
     (disks.root(3) / BROKER_FILE).unlink()

@@ -86,7 +86,7 @@ def test_an_idle_probe_is_a_read_of_the_metadata_and_one_look_at_each_root(live:
         assert (asked[follower].requests, asked[follower].reads, asked[follower].read_bytes) == (1, 1, 0)
 
 
-def test_a_broker_registered_without_an_identity_is_told_by_its_directory(live: LiveCluster) -> None:
+def test_a_broker_registered_without_an_identity_is_recognized_by_its_directory(live: LiveCluster) -> None:
     driver = context(live.cluster)
     broker = driver.metadata.image().brokers[2]
     other = BrokerFile(cluster_id="c", broker_id=2, directory_id="d" * 32)
@@ -99,7 +99,7 @@ def test_a_broker_registered_without_an_identity_is_told_by_its_directory(live: 
     assert probe(live).image.brokers[2].directory_id == "d" * 32
 
 
-def test_a_look_beside_the_read_of_the_metadata_says_whether_all_is_as_registered(live: LiveCluster) -> None:
+def test_a_look_during_the_metadata_read_says_whether_all_is_as_registered(live: LiveCluster) -> None:
     """This look commits nothing; a probe does the remaining work."""
     driver = live.driver()
     look = with_ports(read_and_probe, context(driver))
@@ -224,7 +224,9 @@ class CutOff(SerialProber):
 
 
 @pytest.mark.parametrize("silent", [(1,), (1, 2), (1, 2, 3)])
-def test_who_does_not_reach_the_metadata_voters_commits_nothing(live: LiveCluster, silent: Sequence[int]) -> None:
+def test_a_driver_that_does_not_reach_the_metadata_voters_commits_nothing(
+    live: LiveCluster, silent: Sequence[int]
+) -> None:
     context(live.cluster).storage.prober = CutOff(*silent)
     with live.unchanged():
         (note,) = probe(live).notes
@@ -234,7 +236,7 @@ def test_who_does_not_reach_the_metadata_voters_commits_nothing(live: LiveCluste
 # ----------------------------------------------------------------------------- other incarnations
 
 
-def test_a_root_that_was_formatted_anew_is_registered_and_out_of_every_isr(live: LiveCluster) -> None:
+def test_a_root_that_was_reformatted_is_registered_and_out_of_every_isr(live: LiveCluster) -> None:
     before = live.cluster.image.brokers[2]
     live.wipe(2)
     found = format_root(live.store(2), "c", 2, live.new_id)
@@ -303,7 +305,7 @@ def test_a_restored_older_copy_of_the_last_member_is_no_leader(live: LiveCluster
     assert (view.leader, view.isr) == (None, ())
 
 
-# --------------------------------------------------------------------------- somebody else's roots
+# --------------------------------------------------------------------------- foreign roots
 
 
 FOREIGN = {
@@ -394,7 +396,7 @@ class Interrupted(SerialProber):
         return found
 
 
-def test_a_broker_that_is_registered_between_look_and_commit_is_looked_at_again(disks: LiveCluster) -> None:
+def test_a_broker_that_is_registered_between_look_and_commit_is_inspected_again(disks: LiveCluster) -> None:
     """The late prober found nothing; the root has been formatted and registered since."""
     disks.wipe(2)
     other = disks.driver()
@@ -405,7 +407,7 @@ def test_a_broker_that_is_registered_between_look_and_commit_is_looked_at_again(
     assert not probed.image.brokers[2].fenced
 
 
-def test_a_broker_that_is_always_registered_anew_is_reported(live: LiveCluster) -> None:
+def test_a_broker_that_registers_again_and_again_is_reported(live: LiveCluster) -> None:
     other = live.driver()
 
     class Restless(CutOff):

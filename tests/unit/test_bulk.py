@@ -17,19 +17,19 @@ def enabled() -> Iterator[None]:
     gc.enable()
 
 
-def test_it_pauses_and_goes_on() -> None:
+def test_it_pauses_and_continues() -> None:
     with collector_paused():
         assert not gc.isenabled()
     assert gc.isenabled()
 
 
-def test_it_goes_on_after_an_error() -> None:
+def test_it_continues_after_an_error() -> None:
     with pytest.raises(ZeroDivisionError), collector_paused():
         _ = 1 / 0
     assert gc.isenabled()
 
 
-def test_of_several_that_overlap_the_last_ends_the_pause() -> None:
+def test_the_last_of_several_overlapping_pauses_ends_the_pause() -> None:
     """Two threads do so, and the first to begin is the first to end."""
     first, second = collector_paused(), collector_paused()
     first.__enter__()
@@ -40,7 +40,7 @@ def test_of_several_that_overlap_the_last_ends_the_pause() -> None:
     assert gc.isenabled()
 
 
-def test_one_that_was_off_stays_off() -> None:
+def test_a_disabled_collector_stays_disabled() -> None:
     gc.disable()
     with collector_paused():
         pass

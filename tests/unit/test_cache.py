@@ -18,7 +18,7 @@ def test_what_was_used_longest_ago_is_forgotten_first() -> None:
     assert [cache.get(key) for key in "abcd"] == [0, None, 2, 3]
 
 
-def test_what_is_heavier_than_the_cache_is_not_kept_and_drives_nothing_out() -> None:
+def test_an_item_larger_than_the_cache_is_not_kept_and_evicts_nothing() -> None:
     cache: BoundedCache[str, int] = BoundedCache(3)
     cache.put("a", 1, 3)
     cache.put("b", 2, 4)
@@ -29,7 +29,7 @@ def test_what_is_heavier_than_the_cache_is_not_kept_and_drives_nothing_out() -> 
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 7))))
-def test_the_bound_holds_whatever_is_put(puts: list[tuple[int, int]]) -> None:
+def test_the_bound_holds_whatever_is_cached(puts: list[tuple[int, int]]) -> None:
     cache: BoundedCache[int, int] = BoundedCache(6)
     weights: dict[int, int] = {}
     for key, weight in puts:

@@ -62,7 +62,7 @@ def test_a_copy_of_many_files_lists_nobody_again() -> None:
         assert SYNC.counted(1, files)[LIST] == SYNC.expected(RUN)[LIST] + BROKERS
 
 
-def test_a_driver_that_goes_on_opens_no_file_of_an_idle_partition_again(tmp_path: Path) -> None:
+def test_a_driver_that_continues_opens_no_file_of_an_idle_partition_again(tmp_path: Path) -> None:
     made = CountedCluster(tmp_path)
     IDLE.prepare(made, 1, 1)
     driver = made.driver()
@@ -86,7 +86,7 @@ def test_a_tier_run_with_nothing_to_do_reads_each_table_once(
     assert len(opened) == 1
 
 
-def test_a_partition_in_which_something_happened_is_looked_at(tmp_path: Path) -> None:
+def test_a_partition_in_which_something_happened_is_inspected(tmp_path: Path) -> None:
     """The cache that saves the other calls is no independent answer: it is valid for the listed state only."""
     made = CountedCluster(tmp_path)
     IDLE_TIER.prepare(made, 2, 1)

@@ -76,7 +76,7 @@ def test_what_a_read_and_a_tail_take_has_the_defaults_of_their_options() -> None
 
 
 @pytest.mark.parametrize("method", ["append", "produce", "append_batches", "records", "transaction.append"])
-def test_a_call_with_the_data_before_the_topic_is_told_the_order(tmp_path: Path, method: str) -> None:
+def test_a_call_with_the_data_before_the_topic_fails_and_names_the_order(tmp_path: Path, method: str) -> None:
     cluster = LiveCluster(tmp_path).cluster
     door, _, name = method.rpartition(".")
     with cluster.transactions.begin("x") as transaction, pytest.raises(InvalidCallError) as refused:

@@ -60,7 +60,7 @@ def test_a_cluster_file_says_who_is_where(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("false", False)])
-def test_a_server_may_be_said_to_complete_uploads_exclusively(tmp_path: Path, text: str, value: bool) -> None:
+def test_a_server_may_be_declared_to_complete_uploads_exclusively(tmp_path: Path, text: str, value: bool) -> None:
     file = load_cluster_file(write(tmp_path, GOOD + f"exclusive_multipart = {text}\n"))
     assert file.remote_storage.exclusive_multipart is value
 
@@ -139,7 +139,7 @@ def test_an_even_number_of_voters_is_a_warning(tmp_path: Path) -> None:
         pytest.param("[1]", "[1" + "0" * 4400 + "]", "is not valid TOML: ", id="digits"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_an_error_is_named_with_its_place(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert old in GOOD
     refuse(tmp_path, GOOD.replace(old, new), message)
 
@@ -151,7 +151,7 @@ def test_a_file_without_brokers_is_refused(tmp_path: Path) -> None:
     refuse(tmp_path, brokers, r"top level: cluster is missing: add a \[cluster\] table")
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidCallError, match=r"none\.toml cannot be read: No such file"):
         load_cluster_file(tmp_path / "none.toml")
 
@@ -171,7 +171,7 @@ def test_a_secret_is_refused_and_not_shown(tmp_path: Path, line: str) -> None:
 
 
 @pytest.mark.parametrize("folder", ["data", "data/inside", "link/inside"])
-def test_whoever_would_import_from_storage_is_told_so_before_anything_is_imported(
+def test_an_import_from_storage_is_refused_before_anything_is_imported(
     tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A root may contain any files of its writers, ``pandas.py`` too; Spark's workers import from the working
@@ -218,7 +218,7 @@ def test_a_remote_tier_inside_a_broker_is_refused(tmp_path: Path) -> None:
     refuse(tmp_path, GOOD.replace("s3://lake/flights/", "one/remote"), "broker 1 and the remote tier share")
 
 
-def test_names_that_only_begin_alike_are_apart(tmp_path: Path) -> None:
+def test_names_with_only_a_common_beginning_are_distinguished(tmp_path: Path) -> None:
     load_cluster_file(write(tmp_path, GOOD.replace("s3://bucket/two", "one-more")))
 
 
@@ -231,7 +231,7 @@ class TestStorage:
         assert file.remote_storage == StoreOptions("https://s3.example.org", "us-east-1", timeout_s=5)
         return file.brokers[1].storage
 
-    def test_a_root_has_what_its_own_table_says_and_the_common_rest(self, tmp_path: Path) -> None:
+    def test_a_root_has_the_options_of_its_own_table_and_the_common_rest(self, tmp_path: Path) -> None:
         address = "https://eu.example.org"
         own = f'endpoint_url = "{address}"\nregion = "eu"\nprofile = "eu"\nkms_key_id = "arn:1"\nretries = 2'
         wanted = StoreOptions(address, region="eu", profile="eu", kms_key_id="arn:1", timeout_s=5, retries=2)
@@ -287,7 +287,7 @@ class TestStorage:
             ("s3://lake/two", 'endpoint_url = "https://b.example.org"', "s3://lake exists on two servers"),
         ],
     )
-    def test_what_is_wrong_is_named_and_no_secret_shown(
+    def test_an_error_is_named_and_no_secret_is_shown(
         self, tmp_path: Path, root: str, line: str, message: str
     ) -> None:
         text = GOOD.replace("s3://bucket/two", root).replace("[s3]", f"[brokers.storage]\n{line}\n[s3]")
@@ -312,7 +312,9 @@ class TestAddresses:
             ("s3://bucket/folder/", "name the file, as in"),
         ],
     )
-    def test_one_that_cannot_be_read_says_what_to_write(self, address: str, message: str) -> None:
+    def test_an_address_that_cannot_be_read_is_refused_with_what_to_write(
+        self, address: str, message: str
+    ) -> None:
         with pytest.raises(InvalidCallError, match=message):
             load_cluster_file(address)
 

@@ -85,7 +85,7 @@ def life(cluster: Cluster, again: Cluster) -> None:
     again.verify(deep=True).raise_for_failures()
 
 
-def test_a_file_in_a_bucket_with_roots_beside_it_and_a_named_provider(
+def test_a_file_in_a_bucket_with_roots_next_to_it_and_a_named_provider(
     nobody: S3Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = put_file(
@@ -109,7 +109,7 @@ def test_a_file_in_a_bucket_with_roots_beside_it_and_a_named_provider(
     assert text.count("\n") == 1
 
 
-def test_a_file_in_a_bucket_that_is_not_there_or_names_code_is_refused(
+def test_a_file_in_a_bucket_that_is_missing_or_names_code_is_refused(
     nobody: S3Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InvalidCallError, match=r"none\.toml cannot be read: no object has this name"):
@@ -185,7 +185,7 @@ def store_by(provider: Answers, endpoint: S3Endpoint, folder: str) -> Store:
     return open_store(root, StoreOptions(endpoint.url, endpoint.region, retries=0, credentials=source))
 
 
-def test_keys_that_the_server_knows_no_more_are_asked_for_again(nobody: S3Endpoint, tmp_path: Path) -> None:
+def test_keys_that_the_server_no_longer_accepts_are_requested_again(nobody: S3Endpoint, tmp_path: Path) -> None:
     """After a rotation the first credentials are refused, and the call continues with the next; only a refusal
     asks the provider again."""
     provider = Answers({"access_key": RETIRED, "secret_key": SECRET_KEY}, GOOD)
@@ -220,7 +220,7 @@ WRONG_ONES = {
 
 
 @pytest.mark.parametrize("kind", WRONG_ONES)
-def test_wrong_ones_are_one_sentence_and_nothing_is_half_done(
+def test_wrong_credentials_are_one_sentence_and_nothing_is_half_done(
     kind: str, nobody: S3Endpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "stratalog")

@@ -40,7 +40,7 @@ class Timed(Compacted):
         ).raise_for_failures()
 
 
-def test_what_is_left_is_what_this_file_says(tmp_path: Path) -> None:
+def test_the_remaining_records_are_those_of_this_file(tmp_path: Path) -> None:
     assert [*Timed(tmp_path).everywhere()] == LEFT
 
 

@@ -104,7 +104,7 @@ def test_order_batches_and_slices_make_no_difference(rows: list[dict[str, Any]],
     shuffled = rng.sample(rows, len(rows))
     cut = rng.randint(0, len(rows))
     assert digest(batch(shuffled[:cut]), batch(shuffled[cut:])) == whole
-    padded = batch([*rows, *shuffled, *rows])  # as a slice amid other rows, with offsets and garbage around it
+    padded = batch([*rows, *shuffled, *rows])  # as a slice between other rows, with offsets and garbage around it
     assert digest(padded.slice(len(rows), len(rows))) == whole
     assert digest(padded.take(pa.array(range(len(rows)), pa.int64()))) == whole
 
@@ -140,7 +140,7 @@ def test_one_byte_of_one_value_makes_another_digest(values: list[bytes | None], 
         ([b"a", b"a", b"b"], [b"a", b"b", b"b"]),
     ],
 )
-def test_values_that_look_alike_differ(one: list[bytes | None], other: list[bytes | None]) -> None:
+def test_values_that_look_the_same_differ(one: list[bytes | None], other: list[bytes | None]) -> None:
     assert of_values(one) != of_values(other)
 
 
@@ -153,7 +153,7 @@ def test_keys_that_are_swapped_differ() -> None:
     assert digest(rows("a", "b")) != digest(rows("b", "a"))
 
 
-def test_null_structs_lists_and_maps_hide_what_lies_under_them() -> None:
+def test_null_structs_lists_and_maps_hide_what_is_under_them() -> None:
     """Arrow allows any content there."""
     kind = pa.struct([("a", pa.int64()), ("b", pa.list_(pa.field("element", pa.int64())))])
     lists = pa.array([[1], [2, 3], []], kind.field("b").type)

@@ -87,7 +87,7 @@ def test_a_leader_that_hangs_leaves_half_of_the_threads_to_the_others(fetches: F
 
 
 @pytest.mark.parametrize(("threads", "remote"), [(LOCAL_THREADS // 2, False), (REMOTE_THREADS, True)])
-def test_what_nobody_waits_for_any_more_is_not_begun(fetches: Fetches, threads: int, remote: bool) -> None:
+def test_work_that_no_caller_waits_for_is_not_begun(fetches: Fetches, threads: int, remote: bool) -> None:
     """Even if no caller has read the outcomes."""
     fetches.hang(some("hung", 3 * threads), threads, remote=remote)
     fetches.give_up()

@@ -55,7 +55,7 @@ def test_a_flipped_byte_of_a_page_is_found(tmp_path: Path) -> None:
         read_row_group(piece.store, damaged, 0)
 
 
-def test_a_file_that_is_gone_is_told_from_a_damaged_one(tmp_path: Path) -> None:
+def test_a_file_that_is_gone_is_distinguished_from_a_damaged_one(tmp_path: Path) -> None:
     one = OnePartition(stores=[LocalStore(str(tmp_path))])
     one.append(["a"])
     piece = piece_of(one)
@@ -83,7 +83,7 @@ def test_a_part_of_a_file_is_read_as_that_part() -> None:
     assert RecordReader().read("t-0", [], 0, 1) is None
 
 
-def test_what_a_file_is_older_than_is_null_in_it(tmp_path: Path) -> None:
+def test_fields_newer_than_a_file_are_null_in_it(tmp_path: Path) -> None:
     """The schema of a topic grows; a fetch across the change returns one table."""
     store = LocalStore(str(tmp_path))
     old = physical_schema(value=pa.struct([("a", pa.int64())]))

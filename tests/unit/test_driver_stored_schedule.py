@@ -82,7 +82,7 @@ def holders(live: LiveCluster) -> list[int]:
     return [broker for broker, name in names.items() if name and name == max(names.values())]
 
 
-def test_copies_lie_on_as_many_brokers_as_replicas_of_the_offsets(tmp_path: Path) -> None:
+def test_copies_are_on_as_many_brokers_as_replicas_of_the_offsets(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path, brokers=4)
     saved(live, b"1")
     assert holders(live) == [1, 2, 3]
@@ -107,7 +107,7 @@ def test_the_newest_copy_counts_when_brokers_leave_and_come_back(tmp_path: Path)
     assert holders(live) == [1, 2, 3]
 
 
-def test_where_the_first_brokers_hold_none_the_others_are_asked(tmp_path: Path) -> None:
+def test_if_the_first_brokers_hold_none_the_others_are_asked(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path, brokers=4, voters=(4,))
     live.cluster.topics.alter_configs(None, {"offsets.topic.replication.factor": "1"})
     fence(live, 1, 2)
@@ -116,7 +116,7 @@ def test_where_the_first_brokers_hold_none_the_others_are_asked(tmp_path: Path) 
     assert loaded(live) == b"1"
 
 
-def test_a_copy_that_is_torn_is_passed_over(tmp_path: Path) -> None:
+def test_a_torn_copy_is_skipped(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path, brokers=2)
     saved(live, b"1")
     saved(live, b"2")

@@ -10,7 +10,7 @@ from tests.durations import Processors, report, slower
 BUSY = "import time\nwhile time.process_time() < 0.3: pass\n"
 
 
-def test_processes_that_have_ended_or_go_on_are_counted_and_those_that_they_started() -> None:
+def test_processes_that_ended_or_continue_are_counted_and_so_are_those_that_they_started() -> None:
     processors = Processors()
     before = processors.seconds()
     subprocess.run([sys.executable, "-c", BUSY], check=True)

@@ -42,7 +42,7 @@ def test_offsets_become_ranges(offsets: list[int], ranges: tuple[tuple[int, int]
 
 
 @pytest.mark.parametrize("ranges", [((1, 1),), ((2, 1),), ((0, 2), (2, 3)), ((5, 6), (1, 2)), ((-2, 1),)])
-def test_what_are_no_ranges(ranges: tuple[tuple[int, int], ...]) -> None:
+def test_invalid_ranges(ranges: tuple[tuple[int, int], ...]) -> None:
     assert not are_ranges(ranges)
 
 
@@ -141,7 +141,7 @@ def test_a_gap_at_the_end_survives_elections_and_the_loss_of_the_files_that_it_r
     assert one.left(1) == one.left(2) == one.without(5)
 
 
-def test_a_new_leader_goes_on_byte_for_byte() -> None:
+def test_a_new_leader_continues_byte_for_byte() -> None:
     one, other = some(), some()
     other.erase(0, 2, 5)
     one.name(0, 2, 5)
@@ -255,7 +255,7 @@ def test_an_offset_above_the_last_stable_offset_is_refused() -> None:
         one.carry_out()
 
 
-def test_merges_go_on_around_rewritten_segments() -> None:
+def test_merges_continue_around_rewritten_segments() -> None:
     """A log that is not compacted continues to merge files before an erased record."""
     one = Erasable()
     for number in range(9):

@@ -123,7 +123,7 @@ class TestPartsThatWaitInMemory:
         assert isinstance(store, FileSystemStore)
         return store._in_parts("parts")
 
-    def test_a_part_that_comes_again_replaces_the_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_part_that_is_repeated_replaces_the_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
         staged = self.staged(8, monkeypatch)
         for index, data in ((1, b"5678"), (0, b"once"), (0, b"1234")):
             staged.put_part(index, data, zlib.crc32(data))
@@ -211,7 +211,7 @@ def test_s3fs_as_it_comes_repeats_its_own_request_and_is_refused(s3_endpoint: S3
 
 
 @S3
-def test_a_door_of_fsspec_that_overwrites_without_a_word_is_refused(s3_endpoint: S3Endpoint) -> None:
+def test_an_fsspec_file_system_that_overwrites_silently_is_refused(s3_endpoint: S3Endpoint) -> None:
     pytest.importorskip("obstore")
     with pytest.raises(
         UnsupportedStoreError, match=r"FsspecStore\.pipe_file\(mode=\"create\"\) overwrites an existing name"
@@ -223,7 +223,7 @@ def test_a_door_of_fsspec_that_overwrites_without_a_word_is_refused(s3_endpoint:
     "kind", [pytest.param("s3fs", marks=S3), *(pytest.param(k, marks=CLOUD) for k in ("adlfs", "gcsfs"))]
 )
 @pytest.mark.slow
-def test_those_that_are_named_keep_every_rule(kind: str, request: pytest.FixtureRequest) -> None:
+def test_the_named_file_systems_keep_every_rule(kind: str, request: pytest.FixtureRequest) -> None:
     pytest.importorskip(kind)
     options = StoreOptions(part_bytes=PART_BYTES, driver="fsspec")
     if kind == "s3fs":
@@ -279,7 +279,7 @@ class TestTables:
             ),
         ],
     )
-    def test_what_cannot_be_is_refused(self, table: dict[str, str], says: str) -> None:
+    def test_impossible_requests_are_refused(self, table: dict[str, str], says: str) -> None:
         with pytest.raises(InvalidCallError, match=says):
             StorageTables({"s3": table}).options("s3://b/x")
 
@@ -291,9 +291,7 @@ class TestTables:
             ("s3://b/x", {"driver": "fsspec", "file_system": "ops.lake:open", "kms_key_id": "key"}),
         ],
     )
-    def test_a_key_of_encryption_that_nobody_would_name_is_refused(
-        self, address: str, table: dict[str, str]
-    ) -> None:
+    def test_an_implausible_encryption_key_is_refused(self, address: str, table: dict[str, str]) -> None:
         with pytest.raises(InvalidCallError, match="set the encryption key on the"):
             StorageTables().options(address, table)
         assert StorageTables().options("s3://b/x", {"driver": "fsspec", "kms_key_id": "key"}).kms_key_id == "key"

@@ -249,7 +249,7 @@ WAYS = {
         keyed, of_follower, lambda live, _: live.cluster.snapshot("t", by_hand=True), **SNAPSHOTS
     ),
     "snapshot of a damaged one": Way(snapshotted, of_checkpoint, snapshot, **SNAPSHOTS),
-    "snapshot that stands for the log": Way(snapshotted, of_checkpoint, retain, **SNAPSHOTS),
+    "snapshot that covers the log": Way(snapshotted, of_checkpoint, retain, **SNAPSHOTS),
     "snapshot that a newcomer fetches": Way(
         snapshotted, of_checkpoint, lambda live, _: live.cluster.reassign(reassigned(4)), **SNAPSHOTS
     ),

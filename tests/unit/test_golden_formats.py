@@ -45,7 +45,7 @@ def test_every_file_is_written_as_it_always_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_cluster_of_another_day_holds_what_it_held(tmp_path: Path) -> None:
+def test_a_cluster_from_an_earlier_day_holds_the_same_records(tmp_path: Path) -> None:
     world = moved_here(tmp_path, PLAIN)
     wrong = difference(
         HOLDS.read_text(encoding="utf-8"), holdings(world.open()), "python -m tests.golden --cluster"
@@ -55,7 +55,7 @@ def test_a_cluster_of_another_day_holds_what_it_held(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_cluster_of_another_day_goes_on(tmp_path: Path) -> None:
+def test_a_cluster_from_an_earlier_day_continues(tmp_path: Path) -> None:
     """It is verified unchanged, appended to, replicated, merged, tiered, retained; a producer's sequence is
     remembered; a transaction ends."""
     world = moved_here(tmp_path, PLAIN)
@@ -87,7 +87,7 @@ def test_a_cluster_of_another_day_goes_on(tmp_path: Path) -> None:
     assert cluster.verify(deep=True).failures == []
 
 
-def test_a_signed_cluster_of_another_day_is_still_believed(tmp_path: Path) -> None:
+def test_a_signed_cluster_from_an_earlier_day_is_still_believed(tmp_path: Path) -> None:
     world = moved_here(tmp_path, SIGNED)
     cluster = world.open()
     assert len(list(records(cluster, "t"))) == 2
@@ -96,7 +96,7 @@ def test_a_signed_cluster_of_another_day_is_still_believed(tmp_path: Path) -> No
     assert cluster.verify(deep=True).failures == []
 
 
-def test_a_restore_point_of_another_day_restores(tmp_path: Path) -> None:
+def test_a_restore_point_from_an_earlier_day_restores(tmp_path: Path) -> None:
     """All tiered records, from the remote tier alone."""
     world = unpacked(CLUSTER, tmp_path, PLAIN)
     heir = world.restore(tmp_path / "heir.toml")

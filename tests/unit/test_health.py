@@ -173,7 +173,7 @@ def test_a_file_that_is_damaged(patient: Patient, which: str, how: str) -> None:
 
 
 @pytest.mark.slow
-def test_damage_that_no_copy_can_mend_stays_named_until_it_is_read_well(patient: Patient) -> None:
+def test_damage_that_no_copy_can_repair_stays_named_until_a_read_succeeds(patient: Patient) -> None:
     """No listing shows a flipped bit: only a full read finds it, and the finding is stored."""
     live = patient.live
     kept = {}
@@ -313,7 +313,7 @@ def test_a_group_that_lags(patient: Patient) -> None:
         (0, [0, 1, 2], "90000000", False),
     ],
     ids=[
-        *("all", "the next", "only what it has processed", "written anew, as merging does", "it has all"),
+        *("all", "the next", "only what it has processed", "rewritten, as by a merge", "it has all"),
         *("never", "a longer limit"),
     ],
 )
@@ -421,7 +421,7 @@ def test_a_look_costs_the_same_for_few_partitions_and_for_many(tmp_path: Path) -
     assert costs[0][1] <= 12
 
 
-def test_of_many_partitions_alike_there_is_one_row(tmp_path: Path) -> None:
+def test_many_partitions_with_the_same_finding_have_one_row(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic(partitions=50)
     live.cluster.topics.alter_configs("t", {"min.insync.replicas": "2"})

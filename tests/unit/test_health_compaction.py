@@ -192,7 +192,7 @@ def test_a_compaction_that_the_remote_log_does_not_follow_is_late(tmp_path: Path
     assert [row["what"] for row in found(live)] == ["the last compaction has not ended on all members of the ISR"]
 
 
-def test_without_the_remote_table_nobody_knows_what_is_due(tmp_path: Path) -> None:
+def test_without_the_remote_table_it_is_unknown_which_partitions_are_due(tmp_path: Path) -> None:
     live = Tiered(tmp_path)
     fill(live)
     tiered(live)

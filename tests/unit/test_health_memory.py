@@ -62,7 +62,7 @@ def test_what_verify_has_found_stays_until_it_is_seen_gone(live: LiveCluster) ->
     assert found(live) == {}
 
 
-def test_a_file_that_a_person_puts_back_is_seen_by_the_next_verify(live: LiveCluster) -> None:
+def test_a_file_that_a_person_restores_is_seen_by_the_next_verify(live: LiveCluster) -> None:
     file = files(live, live.followers()[0])[-1]
     content = file.read_bytes()
     flip(file)
@@ -90,7 +90,7 @@ def test_a_dry_run_of_heal_remembers_nothing(live: LiveCluster) -> None:
     assert live.on_brokers() == before
 
 
-def test_a_step_that_failed_by_damage_is_well_as_soon_as_that_is_mended(live: LiveCluster) -> None:
+def test_a_step_that_damage_failed_is_well_as_soon_as_the_damage_is_repaired(live: LiveCluster) -> None:
     object_ = min((live.remote / next(live.remote.glob("t-*"))).rglob("*.parquet"))
     object_.unlink()
     live.driver().maintain(only=["retain"], check=False)
@@ -147,7 +147,7 @@ def test_a_look_a_day_finds_remote_objects_that_are_not_as_the_table_says(tmp_pa
     assert found(live) == {}
 
 
-def test_a_foreign_optimize_is_taken_back_by_the_next_maintain(live: LiveCluster) -> None:
+def test_a_foreign_optimize_is_reverted_by_the_next_maintain(live: LiveCluster) -> None:
     """Even if nothing is to be uploaded, and by all of maintain or the step alone."""
     for options in ({}, {"due": True, "only": ["tier"]}):
         live.driver().maintain().raise_for_failures()

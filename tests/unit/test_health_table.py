@@ -168,7 +168,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_command_of_a_finding_mends_it(
+def test_the_command_of_a_finding_repairs_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     case = CASES[name]
@@ -236,7 +236,7 @@ def test_each_row_with_a_figure_has_an_alert() -> None:
     assert ALERTED.keys() | NO_FIGURE == KINDS
 
 
-def test_each_row_of_the_documentation_is_broken_and_mended() -> None:
+def test_each_row_of_the_documentation_is_broken_and_repaired() -> None:
     page = (ROOT / "docs/operations.md").read_text()
     table = page.partition("| finding | severity |")[2].partition("\n\n")[0]
     documented = {

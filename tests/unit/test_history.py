@@ -114,7 +114,7 @@ def test_every_operation_of_the_door_is_framed_but_those_that_read_or_are_in_the
     assert len(framed) > 30
 
 
-def test_a_change_leaves_an_event_with_who_what_and_what_came_of_it(live: LiveCluster) -> None:
+def test_a_change_leaves_an_event_with_user_operation_and_outcome(live: LiveCluster) -> None:
     live.topic()
     (row,) = live.cluster.history().rows
     assert tuple(row) == EVENT_COLUMNS
@@ -142,7 +142,7 @@ def test_what_reads_or_appends_or_only_plans_leaves_none(live: LiveCluster) -> N
     assert events(live.cluster) == before
 
 
-def test_what_destroys_is_told_before_it_acts(live: LiveCluster) -> None:
+def test_a_destructive_change_is_reported_before_it_happens(live: LiveCluster) -> None:
     live.topic()
     live.append(["a", "b"]).raise_for_failures()
     live.cluster.topics.delete_records("t", {0: 1})
@@ -198,7 +198,7 @@ def test_an_empty_cluster_that_is_maintained_has_no_history(live: LiveCluster) -
     assert live.cluster.image.topics == {}
 
 
-def test_a_round_that_fails_as_the_one_before_did_is_told_once(live: LiveCluster) -> None:
+def test_a_round_that_fails_like_the_one_before_is_reported_once(live: LiveCluster) -> None:
     live.topic(copies=1)
     live.append(["a"]).raise_for_failures()
     live.cluster.reassign({("t", 0): [3]}).raise_for_failures()
@@ -292,7 +292,9 @@ def test_an_event_costs_as_much_as_an_append(live: LiveCluster) -> None:
 
 
 @pytest.mark.slow
-def test_a_restore_is_told_on_the_cluster_that_it_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restore_is_reported_on_the_cluster_that_it_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("STRATALOG_HISTORY", "on")
     heir = Heir(partly_tiered(tmp_path))
     for _ in range(2):  # harmless when repeated
@@ -325,7 +327,7 @@ def test_the_log_has_a_line_as_an_operation_begins_and_one_as_it_ends(
     assert lines[-1].startswith("replicate: ends: replicate: done, partitions 1")
 
 
-def test_long_work_tells_the_log_how_far_it_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_long_work_shows_the_log_how_far_it_is(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     heartbeat = Heartbeat(Silent(), clock)
     with caplog.at_level(logging.INFO, "stratalog"):

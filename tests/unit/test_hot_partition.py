@@ -157,13 +157,13 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.slow
 @pytest.mark.long("starts a process, and appends for four seconds")
-def test_nothing_fails_beside_appends(folder: Path, record_property: Callable[[str, object], None]) -> None:
+def test_nothing_fails_during_appends(folder: Path, record_property: Callable[[str, object], None]) -> None:
     record_property("beside appends", run(folder, 4, 500))
 
 
 @pytest.mark.nightly
 @pytest.mark.long("appends for two minutes")
-def test_nothing_fails_beside_appends_for_two_minutes(
+def test_nothing_fails_during_appends_for_two_minutes(
     folder: Path, record_property: Callable[[str, object], None]
 ) -> None:
     record_property("beside appends for two minutes", run(folder, 120, 20_000))

@@ -38,7 +38,7 @@ def test_a_file_of_conf_is_found_in_a_zip(tmp_path: Path, monkeypatch: pytest.Mo
     assert jars.conf_file("jars.xml").read_text() == "text"
 
 
-def test_a_set_that_is_not_there_is_named_with_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_set_that_is_missing_is_named_with_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert jars.main(["s4"]) == 1
     known = "azure, consumer-tests, gcs, kafka or mirror-maker"
     assert capsys.readouterr().err == f"unknown set of jars 's4': give {known}\n"

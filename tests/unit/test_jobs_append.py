@@ -59,14 +59,14 @@ class Query:
         self.stopped = True
 
 
-def test_an_interrupted_stream_does_not_go_on_in_a_session_of_somebody_else() -> None:
+def test_an_interrupted_stream_does_not_continue_in_another_users_session() -> None:
     query: Any = Query()
     with pytest.raises(KeyboardInterrupt):
         append_stream(query, "checkpoint", lambda batch, batch_id: Report("append", ()))
     assert query.stopped
 
 
-def test_the_bad_records_of_a_streams_batches_are_counted_and_said() -> None:
+def test_the_bad_records_of_a_streams_batches_are_counted_and_reported() -> None:
     bad = {"topic": "t", "partition": 1, "records": 2, "outcome": "bad", "reason": "the key is null"}
     one = Report("append", [bad], totals={"records": 5, "bytes": 9, "bad_records": 2})
     two = Report("append", (), totals={"records": 1, "bytes": 3, "bad_records": 0})

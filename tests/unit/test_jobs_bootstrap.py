@@ -25,9 +25,7 @@ live, shared = live_and_shared(built)
 run = calls(bootstrap)
 
 
-def test_a_broker_is_added_and_takes_the_place_of_another(
-    live: LiveCluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broker_is_added_and_replaces_another(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(live, "4", "--add", "--topics", "t", "--json") == 0
     assert report(capsys)["totals"]["copied_bytes"] == sum(map(len, live.data(2).values()))
     assert live.isr() == {2, 3, 4}

@@ -72,7 +72,7 @@ def test_wide_and_json_have_every_replica(live: LiveCluster, capsys: pytest.Capt
 
 
 @pytest.mark.slow
-def test_a_replica_that_does_not_answer_or_lags_is_told_in_words(
+def test_a_replica_that_does_not_answer_or_lags_is_described_in_words(
     live: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     follower = live.followers("t", 0)[0]
@@ -91,7 +91,7 @@ def test_a_replica_that_does_not_answer_or_lags_is_told_in_words(
     assert table(capsys)[0][-1] == "under-replicated"
 
 
-def test_what_needs_somebody_has_a_colour_and_names_of_others_do_no_harm() -> None:
+def test_what_needs_an_operator_has_a_colour_and_names_of_others_do_no_harm() -> None:
     text = "describe: 1 FAILED, partitions 2\ntopic  state\n-----  -----\nt      unavailable\nFAILED t-0: X: y"
     shown = coloured(text)
     assert "\x1b[31munavailable\x1b[0m" in shown

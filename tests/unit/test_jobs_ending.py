@@ -73,7 +73,7 @@ def output_of(stream: IO[str] | None) -> str:
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.slow
-def test_a_job_that_repeats_itself_ends_after_the_run_at_hand(started: Start, how: signal.Signals) -> None:
+def test_a_job_that_repeats_itself_ends_after_the_current_run(started: Start, how: signal.Signals) -> None:
     process = started(0.5, "--every", "60s")
     process.send_signal(how)
     out, err = process.communicate(timeout=30)
@@ -85,7 +85,7 @@ def test_a_job_that_repeats_itself_ends_after_the_run_at_hand(started: Start, ho
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.slow
-def test_it_ends_out_of_its_pause(started: Start, how: signal.Signals) -> None:
+def test_a_signal_ends_it_during_its_pause(started: Start, how: signal.Signals) -> None:
     process = started(0, "--every", "60s")
     assert LINE.match(output_of(process.stdout))
     process.send_signal(how)
@@ -98,7 +98,7 @@ def test_it_ends_out_of_its_pause(started: Start, how: signal.Signals) -> None:
 @pytest.mark.parametrize(("how", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.parametrize("every", [(), ("--every", "60s")], ids=["once", "every"])
 @pytest.mark.slow
-def test_it_ends_at_once_when_it_is_told_twice_or_runs_once(
+def test_it_ends_at_once_on_the_second_signal_or_after_one_run(
     started: Start, how: signal.Signals, status: int, every: tuple[str, ...]
 ) -> None:
     process = started(60, *every)
@@ -114,7 +114,7 @@ def test_it_ends_at_once_when_it_is_told_twice_or_runs_once(
 # -------------------------------------------------------------------------------- only after a yes
 
 
-def test_without_a_terminal_what_cannot_be_taken_back_takes_yes(
+def test_without_a_terminal_an_irreversible_job_needs_yes(
     live: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     delete = ["delete", "t", "--cluster", str(live.file)]

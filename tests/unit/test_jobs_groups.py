@@ -129,7 +129,7 @@ def test_durations(text: str, span: timedelta) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "7D", "P1W", "P-1D", "P1.5D", "P1DT", "P99999999999D"])
-def test_what_is_no_duration(text: str) -> None:
+def test_an_invalid_duration(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
         iso_duration(text)
 

@@ -174,7 +174,7 @@ def test_leaders_are_elected_by_preference_and_by_hand(
     assert live.leader() == replicas(live)[0][0]
 
 
-def test_what_is_wrong_with_an_election_is_said(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_in_an_election_is_reported(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     with live.unchanged():
         assert elect(at(live, "--partitions", "0")) == 2
         assert elect(at(live, "--topics", "u")) == 2

@@ -74,7 +74,7 @@ def test_lines_are_values_and_the_last_needs_no_end(live: LiveCluster, capsys: p
     assert [one["value"] for one in objects(live, "t", capsys)] == ["a", "", {"base64": "/yBi"}, "last"]
 
 
-def test_keys_stand_before_the_separator(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_come_before_the_separator(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(live, "t", "--input", given(live, "a:1\nb:2:3\na:\n"), "--key-separator", ":", "--batch", "2") == 0
     found = objects(live, "t", capsys)
     assert sorted((one["key"], one["value"]) for one in found) == [("a", ""), ("a", "1"), ("b", "2:3")]
@@ -168,7 +168,7 @@ def test_with_a_producer_and_a_sequence_a_file_is_appended_once(
 
 
 @pytest.mark.slow
-def test_what_is_typed_is_appended_when_no_more_comes_and_the_end_when_it_is_told_to(live: LiveCluster) -> None:
+def test_typed_lines_are_appended_at_a_pause_and_the_end_on_request(live: LiveCluster) -> None:
     called = [sys.executable, "-m", "stratalog.jobs.produce", "t", "--linger", "50ms", "--json"]
     called += ["--cluster", str(live.file)]
     with subprocess.Popen(called, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

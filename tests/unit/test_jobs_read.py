@@ -41,14 +41,14 @@ def planned(live: LiveCluster, capsys: pytest.CaptureFixture[str], *argv: str) -
         (("t", "--start", "0:1", "--end", "2"), [1]),
     ],
 )
-def test_what_is_read_can_be_said_in_words(
+def test_a_read_can_be_described_in_words(
     shared: LiveCluster, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], starts: list[int]
 ) -> None:
     """A group, the last records, several topics, a pattern; ``--dry-run`` lists the files."""
     assert [row["start"] for row in planned(shared, capsys, *argv)["rows"]] == starts
 
 
-def test_explain_tells_the_plan_and_reads_nothing(shared: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_shows_the_plan_and_reads_nothing(shared: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     with shared.unchanged():
         assert read(["--cluster", str(shared.file), "t", "--last", "2", "--explain", "--json"]) == 0
     out = capsys.readouterr().out
@@ -58,12 +58,12 @@ def test_explain_tells_the_plan_and_reads_nothing(shared: LiveCluster, capsys: p
     assert found["storage"]["lists"] > 0, "planning is counted"
 
 
-def test_nobody_who_reads_the_explanation_on_is_no_error(shared: LiveCluster, tmp_path: Path) -> None:
+def test_a_reader_that_stops_reading_the_explanation_is_no_error(shared: LiveCluster, tmp_path: Path) -> None:
     with nobody_reads(tmp_path):
         assert read(["--cluster", str(shared.file), "t", "--explain"]) == 0
 
 
-def test_bytes_that_cross_racks_are_told_where_the_readers_rack_is_known(
+def test_bytes_that_cross_racks_are_reported_if_the_readers_rack_is_known(
     shared: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     totals = planned(shared, capsys, "t", "--client-rack", "far away")["totals"]

@@ -68,7 +68,7 @@ def test_the_report_says_how_long_the_pause_is() -> None:
     assert clock.pauses == [2, 7, 1]
 
 
-def test_a_wrong_call_is_not_tried_again() -> None:
+def test_a_wrong_call_is_not_retried() -> None:
     def once() -> Report:
         raise InvalidCallError("no such topic")
 

@@ -8,7 +8,7 @@ from stratalog.jobs.session import spark_session
 from stratalog.partitions.errors import EnvironmentUnusableError
 
 
-def test_a_master_beside_a_server_of_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_master_together_with_a_server_of_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """PySpark's functions use ``$SPARK_REMOTE`` as soon as it is set, whichever session exists."""
     monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere:15002")
     with pytest.raises(EnvironmentUnusableError, match=r"local\[2\], but.*sc://elsewhere:15002"):

@@ -46,5 +46,5 @@ def test_a_wrong_call_changes_nothing(live: Keyed, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("10m", 600), ("30s", 30), ("600", 600)])
-def test_how_often_is_said_as_a_duration(text: str, seconds: float) -> None:
+def test_a_duration_has_an_optional_unit(text: str, seconds: float) -> None:
     assert snapshot_job.parser().parse_args(["--every", text]).every == seconds

@@ -76,7 +76,7 @@ def test_rows_are_sorted_by_a_column_and_absent_values_are_last(wanted: str | No
     assert [row["topic"] for row in found.rows] == topics
 
 
-def test_a_column_that_is_not_there_is_named() -> None:
+def test_a_column_that_is_missing_is_named() -> None:
     report = Report("groups", [{"topic": "a", "lag": 1}])
     with pytest.raises(InvalidCallError, match="has no column 'lags'; did you mean 'lag'"):
         arranged(report, argparse.Namespace(sort="lags"))

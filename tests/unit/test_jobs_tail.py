@@ -71,7 +71,7 @@ def test_a_line_is_partition_offset_timestamp_key_and_value(
     assert "tail: done, records 1" in err
 
 
-def test_json_is_an_object_a_line_and_the_report_at_the_end(
+def test_json_is_one_object_per_line_and_the_report_at_the_end(
     shared: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(shared, "-n", "1", "--partitions", "1", "--json") == 0
@@ -117,7 +117,7 @@ def test_bytes_that_are_no_text_cannot_be_taken_for_text(
     assert found == [r"\xff", r"\\xff", r"\\", r"a\tb\r\n", "\u00e9", '{"base64": "/w=="}']
 
 
-def test_times_beyond_the_calendar_and_text_that_is_none_are_shown_as_they_are(
+def test_times_beyond_the_calendar_and_text_that_is_invalid_are_shown_as_they_are(
     live: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Spark casts any bytes to a string, and any number is a timestamp."""
@@ -143,7 +143,7 @@ def test_times_beyond_the_calendar_and_text_that_is_none_are_shown_as_they_are(
     assert [one["headers"][0]["key"] for one in (first, second)] == [{"base64": "/w=="}, "h"]
 
 
-def test_it_goes_on_where_a_group_has_come_to(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_continues_where_a_group_stopped(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
     live.cluster.groups.commit("g", {("t", 0): 11})
     with live.unchanged():
@@ -206,7 +206,7 @@ def test_committed_records_only(live: LiveCluster, capsys: pytest.CaptureFixture
     assert "'serializable' (choose from 'read_uncommitted', 'read_committed')" in capsys.readouterr().err
 
 
-def test_nobody_who_reads_on_is_no_error(shared: LiveCluster, tmp_path: Path) -> None:
+def test_a_reader_that_stops_reading_is_no_error(shared: LiveCluster, tmp_path: Path) -> None:
     with nobody_reads(tmp_path):
         assert run(shared) == run(shared, "--json") == 0
 

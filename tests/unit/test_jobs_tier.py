@@ -51,7 +51,7 @@ def test_a_wrong_call_changes_nothing(live: LiveCluster) -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"), [("30s", 30), ("30", 30), ("500ms", 0.5), ("5m", 300), ("1h", 3600), ("1.5s", 1.5)]
 )
-def test_how_often_is_said_as_a_duration(text: str, seconds: float) -> None:
+def test_a_duration_has_an_optional_unit(text: str, seconds: float) -> None:
     assert duration(text) == seconds
 
 

@@ -76,7 +76,7 @@ def test_the_report_says_which_fields_were_added(live: LiveCluster, capsys: pyte
         (("--value", "@nothing.json"), "nothing.json cannot be read"),
     ],
 )
-def test_what_is_no_growth_is_a_bad_call(
+def test_a_type_that_does_not_grow_is_a_bad_call(
     live: LiveCluster, argv: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [each.replace("@", f"@{live.folder}/") for each in argv]
@@ -85,7 +85,7 @@ def test_what_is_no_growth_is_a_bad_call(
     assert message in capsys.readouterr().err
 
 
-def test_a_topic_that_is_not_there_may_be_deleted_again(
+def test_a_topic_that_is_missing_may_be_deleted_again(
     live: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(live, "delete", "gone", "--yes") == 2

@@ -54,7 +54,7 @@ def test_abort(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
         (("describe", "y"), "TRANSACTIONAL_ID_NOT_FOUND"),
     ],
 )
-def test_what_is_wrong_with_a_command_line_is_said(
+def test_an_error_in_a_command_line_is_reported(
     shared: LiveCluster, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], message: str
 ) -> None:
     with shared.unchanged():

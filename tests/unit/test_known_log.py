@@ -101,7 +101,7 @@ def test_a_log_that_is_appended_to_merged_and_cleaned_up(steps: list[tuple[str, 
     looks(folders)
 
 
-def test_where_nothing_has_changed_nothing_is_made_anew() -> None:
+def test_if_nothing_has_changed_nothing_is_recreated() -> None:
     answer = objects({"0.1": "1", "1.1": "1", "1.1.hw": "1"})
     known = known_again(None, answer, FOLDER, str)
     assert known_again(known, answer, FOLDER, str) is known

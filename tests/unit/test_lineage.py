@@ -31,7 +31,7 @@ def test_an_epoch_that_wrote_nothing_owns_no_offset() -> None:
     assert Lineage([(1, 0), (2, 5), (3, 5)]).epoch_at(5) == 3
 
 
-def test_no_epoch_wrote_what_lies_below_the_first_entry() -> None:
+def test_no_epoch_wrote_what_is_below_the_first_entry() -> None:
     assert Lineage([(4, 10)]).epoch_at(9) is None
     assert Lineage().epoch_at(0) is None
 
@@ -52,7 +52,7 @@ def test_an_epoch_that_left_the_lineage_ends_all_the_same() -> None:
 
 @pytest.mark.slow
 @given(lineages, st.integers(0, 50))
-def test_an_offset_lies_between_the_starts_of_its_epoch_and_of_the_next(lineage: Lineage, offset: int) -> None:
+def test_an_offset_is_between_the_starts_of_its_epoch_and_of_the_next(lineage: Lineage, offset: int) -> None:
     epoch = lineage.epoch_at(offset)
     if epoch is None:
         assert all(entry.start_offset > offset for entry in lineage)
@@ -88,7 +88,7 @@ def test_what_a_new_leader_holds_keeps_its_epochs(lineage: Lineage, log_end: int
 
 
 @given(lineages, st.integers(0, 50))
-def test_what_is_left_when_the_log_start_moves_tells_of_every_offset_from_there_on(
+def test_what_is_left_when_the_log_start_moves_shows_every_offset_from_there_on(
     lineage: Lineage, log_start: int
 ) -> None:
     """Kafka's epoch cache: entries entirely below the log start are removed."""

@@ -37,7 +37,7 @@ def test_names_are_sorted_by_kind_and_strangers_are_kept_apart() -> None:
     assert listing.foreign == (stranger, claim)
 
 
-def test_what_lies_in_a_folder_inside_it_is_no_file_of_the_replica() -> None:
+def test_files_in_a_subfolder_are_no_files_of_the_replica() -> None:
     """Protocol, section 1: "Everything in the folder"; a copy of the folder inside it is foreign."""
     names = [name_of(text) for text in ("3.1", "0-2.1", "9.epoch", "9.1.hw", "2.local")]
     nested = [StoredObject(f"{FOLDER}/saved/{name}", 1, 0, "1") for name in (*names, CheckpointName(7, 2))]
@@ -109,14 +109,14 @@ def test_files_of_another_history_do_not_bound_the_files_of_this_one() -> None:
     assert chain_of(log) == ["0.1[0,1)", "1.1[1,2)", "2.3[2,4)"]
 
 
-def test_dead_files_come_alive_again_under_a_later_leader_that_has_them() -> None:
+def test_dead_files_are_live_again_under_a_later_leader_that_has_them() -> None:
     """Section 1; V6 rests on this."""
     names = "0.1 1.1"
     assert texts(log_of(names, [(1, 0), (2, 1)]).dead) == ["1.1"]
     assert log_of(names, [(1, 0), (3, 2)]).log_end == 2
 
 
-def test_the_log_ends_at_the_first_gap_and_what_lies_behind_it_is_stranded() -> None:
+def test_the_log_ends_at_the_first_gap_and_what_is_behind_it_is_stranded() -> None:
     """Section 1: a merged segment has its end in its name, so a gap after it is visible."""
     log = log_of("0-2.1 3.1 4.1", end=5)
     assert chain_of(log) == ["0-2.1[0,2)"]
@@ -183,7 +183,7 @@ def test_v10b_overlapping_merges_are_read_once() -> None:
     assert texts(log.hidden) == ["0.1", "1.1", "2.1"]
 
 
-def test_v10b_a_follower_s_end_may_lie_inside_a_leader_s_segment() -> None:
+def test_v10b_a_follower_s_end_may_be_inside_a_leader_s_segment() -> None:
     """Replicas with different merges meet: the follower keeps its file, and the segment continues from there."""
     log = log_of("0-3.1 2-6.1")
     assert chain_of(log) == ["0-3.1[0,3)", "2-6.1[3,6)"]
@@ -258,7 +258,7 @@ def test_v11_a_high_watermark_of_an_epoch_that_left_the_lineage_counts() -> None
     assert log.high_watermark == 4
 
 
-def test_a_high_watermark_beyond_the_chain_tells_of_lost_data() -> None:
+def test_a_high_watermark_beyond_the_chain_shows_lost_data() -> None:
     """Section 1: the replica is corrupt, leaves the ISR and is healed; it is not silently shorter."""
     assert not log_of("0-1.1 1-3.1 3.1.hw").lost_committed
     log = log_of("0-1.1 2-3.1 3.1.hw")
@@ -266,7 +266,7 @@ def test_a_high_watermark_beyond_the_chain_tells_of_lost_data() -> None:
     assert log.lost_committed
 
 
-def test_a_high_watermark_that_came_while_the_folder_was_listed_tells_of_no_loss() -> None:
+def test_a_high_watermark_that_came_while_the_folder_was_listed_shows_no_loss() -> None:
     """The records came after the listing; everything listed is committed."""
     listing = listing_of("1.epoch 0.1 1.1 1.1.hw 9.1.hw")
     late = replace(listing, late=frozenset({WatermarkName(9, 1)}))

@@ -142,7 +142,7 @@ def test_every_answer_says_that_what_was_behind_the_known_offset_is_unknown(tmp_
     assert live.read() == {0: ["new"]}
 
 
-def test_an_append_that_comes_late_to_a_lost_folder_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_an_append_that_comes_late_to_a_lost_folder_does_no_harm(tmp_path: Path) -> None:
     """A driver that knows the end of the log writes once more before it looks. It is refused, and its file stays
     in an abandoned folder."""
     live = written(tmp_path)
@@ -215,7 +215,7 @@ def test_a_remote_tier_that_does_not_answer_may_have_the_records(tmp_path: Path)
     assert codes(live.driver().verify()) == {"LOG_LOST": 1}, "nothing was due to be tiered"
 
 
-def test_where_the_remote_log_has_records_it_goes_on_from_there(tmp_path: Path) -> None:
+def test_if_the_remote_log_has_records_it_continues_from_there(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.tiered(local_retention_bytes="-2")
     live.fill(f"v{number}" for number in range(5))

@@ -70,7 +70,7 @@ def failed(since_ms: int, *of: tuple[str, str], deep: bool = False) -> Trouble:
     return trouble_of([Failure(item, code, "m") for item, code in of], since_ms, deep=deep)
 
 
-def test_trouble_goes_back_to_the_first_run_that_had_it_and_ends_with_one_that_has_none() -> None:
+def test_trouble_is_dated_from_the_first_run_that_had_it_and_ends_with_the_first_run_without_it() -> None:
     first = Times(failing={"tier": failed(1, ("t-0", "X"), ("t-1", "X"))}, damaged={A: failed(1, ("t-0", "Y"))})
     again, damage = ran(9, ("t-1", "Z")), Times(damaged={A: failed(9, ("t-0", "Y"))})
     later = decode(encode(first.ran(again).updated(damage, [A])))
@@ -105,12 +105,12 @@ MANY = failed(1, *((f"t-{n}", "X") for n in range(101)))
         (MANY, ran(9), None),
     ],
 )
-def test_a_run_says_nothing_of_what_it_was_not_for(known: Trouble, run: Ran, after: Trouble | None) -> None:
+def test_a_run_changes_only_the_trouble_of_its_own_topics(known: Trouble, run: Ran, after: Trouble | None) -> None:
     found = Times(failing={"tier": known} if known.is_there else {}).ran(run).failing
     assert found == ({} if after is None else {"tier": after})
 
 
-def test_more_than_is_told_may_be_of_any_partition() -> None:
+def test_more_than_is_shown_may_be_of_any_partition() -> None:
     assert Times(failing={"tier": MANY}).has_failed("tier", {"u-7"})
     assert not Times(failing={"tier": failed(1, ("t-0", "X"))}).has_failed("tier", {"u-7"})
 
@@ -174,13 +174,13 @@ def test_a_step_that_failed_by_damage_fails_no_more_once_the_damage_is_seen_gone
     assert bool(after.failing) == stays
 
 
-def test_failures_that_are_not_told_are_not_taken_for_mended() -> None:
+def test_failures_that_are_not_reported_are_not_taken_for_repaired() -> None:
     many = failed(1, *[("t-0", MISSING)] * 101)
     assert many.without_damage_of({"t-0"}) == many
 
 
 @given(times, times)
-def test_two_runs_put_their_times_together(one: Times, other: Times) -> None:
+def test_two_runs_combine_their_times(one: Times, other: Times) -> None:
     """A removed partition is forgotten."""
     both = one.updated(other, [A])
     assert both.steps == {**one.steps, **other.steps}

@@ -76,7 +76,7 @@ def test_a_sealed_file_that_dwarfs_what_follows_is_not_rewritten_for_it() -> Non
     assert planned(log, now_ms=60_000) == ["9.1..10.1[9,11)"]
 
 
-def test_only_what_lies_wholly_below_the_high_watermark_is_merged() -> None:
+def test_only_what_is_wholly_below_the_high_watermark_is_merged() -> None:
     """Section 1: merged segments are only ever below the high watermark."""
     log = log_of("0.1 1.1 2.1 5.1 4.1.hw", end=9, sizes={})
     assert spans(plan_merges(log, MergePolicy(10**6, NEVER_MS, 2), 0, 0)) == ["0.1..1.1[0,2)"]

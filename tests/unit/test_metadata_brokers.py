@@ -47,7 +47,7 @@ def test_fencing_twice_and_unfencing_twice_change_nothing() -> None:
     assert back.decide(metadata.image).records == ()
 
 
-def test_a_broker_that_was_registered_anew_is_not_unfenced_by_an_old_epoch() -> None:
+def test_a_broker_that_was_registered_again_is_not_unfenced_by_an_old_epoch() -> None:
     metadata = Metadata()
     old = metadata.image.brokers[1].broker_epoch
     metadata.register(1, incarnation=1)
@@ -205,7 +205,7 @@ def test_another_incarnation_leaves_the_isr_also_as_its_last_member() -> None:
     assert (metadata.t.leader, metadata.t.isr, metadata.t.leader_epoch) == (None, (), 2)
 
 
-def test_an_empty_isr_has_no_leader_whoever_registers() -> None:
+def test_an_empty_isr_has_no_leader_whichever_broker_registers() -> None:
     """Section 4: an empty ISR: no leader until ... an unclean election."""
     metadata = Metadata()
     metadata.fence(2, 3)

@@ -195,6 +195,6 @@ def test_records_that_no_image_dumps_to_are_refused(change: object, complaint: s
         b'{"type":"PartitionsRecord","topic_id":"i","partitions":[[0,[],[],null,1,[],[],0,0]]}',
     ],
 )
-def test_what_is_no_record_of_a_snapshot_is_refused(text: bytes) -> None:
+def test_a_record_that_no_snapshot_has_is_refused(text: bytes) -> None:
     with pytest.raises(CorruptionError):
         decode(text)

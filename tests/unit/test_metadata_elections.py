@@ -29,7 +29,7 @@ def test_the_preferred_leader_is_elected_where_it_does_not_lead() -> None:
 
 
 @pytest.mark.parametrize("leader", [None, 1])
-def test_who_leads_already_is_not_elected_again(leader: int | None) -> None:
+def test_the_present_leader_is_not_elected_again(leader: int | None) -> None:
     metadata = Metadata()
     decision = ElectLeaders((Election(an_id(99), 0, leader),)).decide(metadata.image)
     assert (decision.records, decision.answer) == ((), (Altered(an_id(99), 0, 0),))
@@ -41,7 +41,7 @@ def test_a_leader_may_be_named() -> None:
     assert (metadata.t.leader, metadata.t.leader_epoch) == (3, 2)
 
 
-def test_an_election_drops_whom_is_being_added() -> None:
+def test_an_election_drops_replicas_that_are_being_added() -> None:
     """Section 4, "Expand": every change of the leader drops *adding*."""
     metadata = Metadata()
     metadata.propose([1, 2])
@@ -80,7 +80,7 @@ def test_a_fenced_last_member_cannot_be_elected() -> None:
     assert isinstance(refusal(metadata.elect(3)), EligibleLeadersNotAvailableError)
 
 
-def test_who_is_only_being_added_is_not_elected() -> None:
+def test_a_replica_that_is_only_being_added_is_not_elected() -> None:
     """Section 4, "Expand": an election never picks a replica that is only being added."""
     metadata = Metadata()
     metadata.propose([1, 2])
@@ -128,7 +128,7 @@ def test_the_last_member_never_resigns(leader: int | None) -> None:
     assert (metadata.t.leader, metadata.t.isr) == (1, (1,))
 
 
-def test_two_who_see_the_same_damage_make_one_leader_resign() -> None:
+def test_two_drivers_that_see_the_same_damage_make_one_leader_resign() -> None:
     metadata = Metadata()
     seen = metadata.t.partition_epoch
     assert isinstance(metadata.elect(resign=True, partition_epoch=seen), Altered)

@@ -56,7 +56,7 @@ def erasures(metadata: Metadata) -> tuple[Erasure, ...]:
     return metadata.image.erasures_of(KEY)
 
 
-def test_offsets_are_kept_until_they_are_forgotten_and_the_generation_for_ever() -> None:
+def test_offsets_are_kept_until_they_are_forgotten_and_the_generation_forever() -> None:
     metadata = compacted()
     assert isinstance(erase(metadata), Altered)
     assert isinstance(erase(metadata, after=1), Altered)

@@ -61,7 +61,7 @@ def test_the_last_member_stays_in_the_isr_and_nobody_leads() -> None:
     assert (metadata.t.leader, metadata.t.isr, metadata.t.leader_epoch) == (None, (3,), 4)
 
 
-def test_fencing_drops_whom_is_being_added() -> None:
+def test_fencing_drops_replicas_that_are_being_added() -> None:
     """Section 4, "Expand": fencing and every change of the leader drop *adding*."""
     metadata = Metadata()
     metadata.propose([1, 2])
@@ -70,7 +70,7 @@ def test_fencing_drops_whom_is_being_added() -> None:
     assert metadata.t.adding == ()
 
 
-def test_a_change_of_the_leader_drops_whom_is_being_added() -> None:
+def test_a_change_of_the_leader_drops_replicas_that_are_being_added() -> None:
     metadata = Metadata()
     metadata.propose([1, 2])
     metadata.propose([1, 2], adding=[3])
@@ -138,7 +138,7 @@ def test_one_batch_may_change_a_partition_several_times() -> None:
     assert (metadata.t.partition_epoch, metadata.t.leader, metadata.t.leader_epoch) == (3, 3, 3)
 
 
-def test_whoever_was_in_an_isr_that_became_empty_is_remembered_while_it_has_a_replica() -> None:
+def test_the_last_members_of_an_empty_isr_are_remembered_while_they_have_a_replica() -> None:
     metadata = Metadata()
     metadata.propose([1, 2])
     emptied = PartitionChangeRecord(topic_id=an_id(99), partition=0, replicas=(2, 3), isr=(), leader=None)
@@ -162,7 +162,7 @@ def test_a_topic_of_the_same_name_has_none_of_the_old_ones_configs() -> None:
     assert metadata.image.topics.keys() == {an_id(7)}
 
 
-def test_delete_and_recreate_may_stand_in_one_batch() -> None:
+def test_delete_and_recreate_may_be_in_one_batch() -> None:
     metadata = Metadata()
     metadata.commit(
         PartitionChangeRecord(topic_id=an_id(99), partition=0, log_start_offset=3),

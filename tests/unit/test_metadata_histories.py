@@ -60,7 +60,7 @@ EVENTS = {
 
 
 @pytest.mark.slow
-def test_the_random_histories_reach_what_they_are_for() -> None:
+def test_the_random_histories_reach_the_intended_states() -> None:
     """A proof that cannot fail proves nothing."""
     reached: dict[str, int] = dict.fromkeys(EVENTS, 0)
     for seed in range(150):

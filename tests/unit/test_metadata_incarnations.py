@@ -39,7 +39,7 @@ def test_a_copy_that_a_person_trusts_is_the_same_incarnation() -> None:
     assert metadata.image.brokers[1].root == "b"
 
 
-def test_trust_says_nothing_of_another_directory() -> None:
+def test_trust_does_not_cover_another_directory() -> None:
     metadata = Metadata()
     metadata.register(1, incarnation=1, trusted=True)
     assert metadata.t.isr == (2, 3)
@@ -128,7 +128,7 @@ def test_a_fenced_last_member_that_is_replaced_is_lost_like_any_other() -> None:
     assert (metadata.t.isr, metadata.t.lost) == ((), ((1, an_id(1), "a", an_id(1)),))
 
 
-def test_who_was_not_the_last_member_does_not_come_back_into_the_isr() -> None:
+def test_a_broker_that_was_not_the_last_member_does_not_rejoin_the_isr() -> None:
     metadata = Metadata()
     metadata.propose([1, 2])
     metadata.register(1, incarnation=1)

@@ -85,7 +85,7 @@ def test_a_copy_copies_the_changes_and_not_the_base() -> None:
     assert overlay == {key: int(key < 150) for key in range(3200) if key >= 150 or key % 2}
 
 
-def test_a_key_that_is_not_there_is_an_error_of_a_mapping() -> None:
+def test_a_key_that_is_missing_is_an_error_of_a_mapping() -> None:
     overlay = Overlay({1: 1, 2: 2})
     del overlay[1]
     for missing in (1, 3):

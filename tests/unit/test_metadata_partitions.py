@@ -58,7 +58,7 @@ def test_nobody_joins_the_isr_in_one_commit() -> None:
     assert metadata.t.isr == (1, 2)
 
 
-def test_anybody_may_drop_an_adding_whose_proposer_died() -> None:
+def test_any_driver_may_drop_an_adding_whose_proposer_died() -> None:
     """Section 4, "Shrink": or without an *adding* whose proposer died."""
     metadata = Metadata()
     metadata.propose([1, 2])
@@ -263,7 +263,7 @@ def test_log_starts_only_grow() -> None:
     assert metadata.t.log_start_offset == 10
 
 
-def test_of_two_log_starts_in_a_batch_the_greater_counts() -> None:
+def test_the_greater_of_two_log_starts_in_a_batch_counts() -> None:
     metadata = Metadata()
     answers = metadata.do(AdvanceLogStart((LogStart(an_id(99), 0, 9), LogStart(an_id(99), 0, 3))))
     assert answers == (Altered(an_id(99), 0, 1),) * 2
@@ -347,7 +347,7 @@ def test_a_topic_that_is_not_compacted_any_more_gets_no_rule(policy: str | None)
     assert isinstance(add_rule(metadata, 10, 0), RefusedPartition if policy else Altered)
 
 
-def test_a_partition_gets_one_rule_a_commit() -> None:
+def test_a_partition_gets_one_rule_per_commit() -> None:
     metadata = compacted()
     wanted = wanted_rule(metadata, 10, 0)
     fine, twice = metadata.do(AddRules((wanted, wanted)))

@@ -57,7 +57,7 @@ def settle(meta: Metadata, **found: Finding) -> ProbedMetadata:
     return meta.do(findings(meta, **found))
 
 
-def test_when_everything_is_as_registered_nothing_is_committed_and_nothing_said() -> None:
+def test_if_everything_is_as_registered_nothing_is_committed_or_noted() -> None:
     meta = with_voters(1)
     assert findings(meta).decide(meta.image).records == ()
     assert settle(meta) == ProbedMetadata(meta.image, ())
@@ -70,7 +70,7 @@ def test_the_answer_is_the_metadata_with_what_was_committed() -> None:
     assert meta.t.isr == (1, 4)
 
 
-def test_who_cannot_be_reached_is_fenced_once() -> None:
+def test_an_unreachable_broker_is_fenced_once() -> None:
     meta = with_voters(1)
     assert settle(meta, b2=UNREACHABLE).notes == ("broker 2 is fenced: BROKER_NOT_AVAILABLE: no broker.json",)
     assert meta.log[-1] == FenceBrokerRecord(broker_id=2)
@@ -79,7 +79,7 @@ def test_who_cannot_be_reached_is_fenced_once() -> None:
     assert len(meta.log) == before
 
 
-def test_who_is_back_is_unfenced_under_its_registration() -> None:
+def test_a_broker_that_is_back_is_unfenced_under_its_registration() -> None:
     meta = with_voters(1)
     settle(meta, b2=UNREACHABLE)
     assert settle(meta).notes == ("broker 2 is unfenced: its root is back",)
@@ -99,7 +99,7 @@ def test_another_incarnation_is_registered_and_unfenced(fenced_first: bool) -> N
     assert "formatted again" in settled.notes[0]
 
 
-def test_a_root_of_somebody_else_is_fenced_and_never_registered() -> None:
+def test_a_foreign_root_is_fenced_and_never_registered() -> None:
     meta = with_voters(1)
     assert settle(meta, b2=NOT_OURS).notes == (
         "broker 2 is fenced: INCONSISTENT_CLUSTER_ID: belongs to cluster 'x'",
@@ -108,7 +108,7 @@ def test_a_root_of_somebody_else_is_fenced_and_never_registered() -> None:
 
 
 @pytest.mark.parametrize("finding", [Same(), anew(2), NOT_OURS, UNREACHABLE], ids=lambda f: type(f).__name__)
-def test_who_was_fenced_by_hand_is_left_alone_whatever_its_root_says(finding: Finding) -> None:
+def test_a_broker_that_was_fenced_by_hand_is_left_alone_whatever_its_root_says(finding: Finding) -> None:
     meta = with_voters(1)
     meta.do(FenceBroker(2, by_hand=True))
     before = len(meta.log)
@@ -117,7 +117,7 @@ def test_who_was_fenced_by_hand_is_left_alone_whatever_its_root_says(finding: Fi
     assert len(meta.log) == before
 
 
-def test_who_is_fenced_by_hand_after_the_look_is_left_alone() -> None:
+def test_a_broker_that_is_fenced_by_hand_after_the_look_is_left_alone() -> None:
     """A fence changes no broker epoch: the decision rests on the metadata at the commit, not at the look."""
     meta = with_voters(1)
     settle(meta, b2=UNREACHABLE)
@@ -146,7 +146,7 @@ def test_findings_about_a_broker_that_was_unregistered_are_stale() -> None:
 
 @pytest.mark.parametrize(("gone", "stays"), [(2, 3), (3, 2)])
 @pytest.mark.parametrize("how", ["formatted anew", "somebody else's"])
-def test_who_may_come_back_stays_in_the_isr_when_nobody_of_it_is_left(gone: int, stays: int, how: str) -> None:
+def test_a_member_that_may_come_back_stays_in_an_isr_without_live_members(gone: int, stays: int, how: str) -> None:
     """The last member stays when it is fenced: it must be the one whose data is not known to be lost."""
     meta = with_voters(1)
     meta.propose([1, 2, 3])
@@ -174,7 +174,7 @@ def test_who_may_come_back_stays_in_the_isr_when_nobody_of_it_is_left(gone: int,
         ((2, 3), {}, True),
     ],
 )
-def test_who_does_not_reach_a_majority_of_the_voters_fences_nobody(
+def test_a_driver_that_reaches_no_majority_of_voters_fences_no_broker(
     voters: tuple[int, ...], found: dict[str, Finding], settles: bool
 ) -> None:
     """The driver itself is probably isolated; other drivers may reach the roots."""
@@ -186,7 +186,7 @@ def test_who_does_not_reach_a_majority_of_the_voters_fences_nobody(
         assert "nothing was changed: this driver cannot reach" in note
 
 
-def test_metadata_that_was_moved_or_restored_is_a_person_s_business() -> None:
+def test_moved_or_restored_metadata_needs_a_person() -> None:
     meta = with_voters(1)
     moved = Another(RegisterBroker(1, an_id(1), "a", "file:///1", "elsewhere"))
     (note,) = settle(meta, b1=moved, b2=anew(2)).notes

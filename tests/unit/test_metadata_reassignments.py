@@ -27,7 +27,7 @@ def with_spares() -> Metadata:
 # ----------------------------------------------------------------------- begin and complete
 
 
-def test_newcomers_join_beside_the_original_replicas() -> None:
+def test_newcomers_join_next_to_the_original_replicas() -> None:
     metadata = with_spares()
     offset = metadata.image.next_offset
     assert metadata.reassign(4, 2, 5) == Altered(an_id(99), 0, 1)
@@ -67,7 +67,7 @@ def test_a_leader_that_stays_leads_on_in_its_epoch() -> None:
     assert (metadata.t.leader, metadata.t.leader_epoch) == (1, 1)
 
 
-def test_who_is_being_added_and_stays_is_added_on() -> None:
+def test_a_replica_that_is_being_added_and_stays_is_still_being_added() -> None:
     metadata = with_spares()
     metadata.propose([1, 2])
     metadata.reassign(1, 3, 4)
@@ -94,7 +94,7 @@ def test_another_order_is_taken_at_once_and_elects_nobody() -> None:
 
 
 @pytest.mark.parametrize("target", [(1, 2, 3), (1, 4)])
-def test_what_is_so_already_commits_nothing(target: tuple[int, ...]) -> None:
+def test_a_reassignment_to_the_current_target_commits_nothing(target: tuple[int, ...]) -> None:
     metadata = with_spares()
     metadata.reassign(*target)
     command = AlterPartitionReassignments((Reassignment(an_id(99), 0, target),))
@@ -102,7 +102,7 @@ def test_what_is_so_already_commits_nothing(target: tuple[int, ...]) -> None:
     assert (decision.records, decision.answer) == ((), (Altered(an_id(99), 0, metadata.t.partition_epoch),))
 
 
-def test_a_broker_that_left_and_comes_again_gets_a_new_folder() -> None:
+def test_a_broker_that_left_and_returns_gets_a_new_folder() -> None:
     """Section 1: zombies that knew a removed replica write to abandoned folders."""
     metadata = with_spares()
     before = metadata.t.assignments[2]
@@ -171,13 +171,13 @@ def test_the_last_in_sync_replica_is_removed_by_force_only() -> None:
     assert (metadata.t.leader, metadata.t.isr) == (2, (2,))
 
 
-def test_force_changes_nothing_where_somebody_is_in_sync() -> None:
+def test_force_changes_nothing_if_another_replica_is_in_sync() -> None:
     metadata = with_spares()
     metadata.reassign(1, 4, force=True)
     assert (metadata.t.replicas, metadata.t.joining) == ((1, 2, 3, 4), (4,))
 
 
-def test_whoever_was_removed_by_force_does_not_come_back() -> None:
+def test_a_replica_that_was_removed_by_force_does_not_come_back() -> None:
     """Its next folder there is another one, and empty."""
     metadata = with_spares()
     metadata.propose([1])
@@ -252,7 +252,7 @@ def test_another_target_replaces_the_one_in_progress_and_the_original_stays() ->
     metadata.reassign(5, 4)
     t = metadata.t
     assert (t.replicas, t.original, t.joining, t.target) == ((1, 2, 3, 5, 4), (1, 2, 3), (5, 4), (5, 4))
-    assert t.assignments[4] == kept, "who is joining already goes on with what it has"
+    assert t.assignments[4] == kept, "a replica that is already joining continues with what it has"
     metadata.reassign(5, 2)
     assert (metadata.t.replicas, metadata.t.target) == ((1, 2, 3, 5), (5, 2))
 

@@ -78,7 +78,7 @@ def test_an_absent_field_of_a_partition_change_differs_from_no_leader() -> None:
         b'{"type":"FenceBrokerRecord","broker_id":3,"of_a_later_version":1}',
     ],
 )
-def test_what_is_no_record_of_this_version_is_refused(text: bytes) -> None:
+def test_a_record_of_another_version_is_refused(text: bytes) -> None:
     with pytest.raises(CorruptionError, match="not a metadata record, or a record of a later version"):
         decode(text)
 

@@ -47,7 +47,7 @@ def test_a_description_round_trips() -> None:
     assert digest(encode(one)) == digest(encode(decode(encode(one), "it")))
 
 
-def test_what_is_no_description_of_this_version_is_refused() -> None:
+def test_a_description_of_another_version_is_refused() -> None:
     one = ClusterDescription(cluster_id="c", configs={}, topics=())
     for text in (b"", b"{}", encode(one).replace(b'"configs"', b'"config"')):
         with pytest.raises(CorruptionError, match="it is not a cluster description"):

@@ -236,7 +236,7 @@ def test_a_schema_that_is_there_is_no_change() -> None:
         (AlterTopic("u", value_schema="nonsense"), "topic 'u': not the JSON text of a Spark type"),
     ],
 )
-def test_what_is_no_growth_changes_nothing(command: AlterTopic, message: str) -> None:
+def test_a_type_that_does_not_grow_changes_nothing(command: AlterTopic, message: str) -> None:
     metadata = typed()
     before = metadata.image
     with pytest.raises(InvalidCallError, match=message):

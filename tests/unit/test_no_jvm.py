@@ -76,7 +76,7 @@ def unmarked(tree: ast.Module) -> set[str]:
 
 
 @pytest.mark.slow
-def test_tests_that_reach_into_the_jvm_say_that_spark_connect_cannot_have_them() -> None:
+def test_tests_that_use_the_jvm_are_marked_as_impossible_on_spark_connect() -> None:
     found = {
         path.name: unmarked(ast.parse(path.read_text(encoding="utf-8")))
         for path in sorted((ROOT / "tests/spark").glob("test_*.py"))
@@ -99,5 +99,5 @@ def test_tests_that_reach_into_the_jvm_say_that_spark_connect_cannot_have_them()
         'getattr(frame, "_jdf", None)',
     ],
 )
-def test_each_way_there_is_seen(code: str) -> None:
+def test_each_way_into_the_jvm_is_detected(code: str) -> None:
     assert set(of_the_jvm(ast.parse(code)))

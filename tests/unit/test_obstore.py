@@ -63,7 +63,7 @@ def create(store: Any) -> None:
     obstore.put(store, "name", b"data", mode="create", use_multipart=False)
 
 
-def test_a_conflict_is_told_as_a_taken_name(server: ScriptedServer) -> None:
+def test_a_conflict_is_reported_as_a_taken_name(server: ScriptedServer) -> None:
     """409 means that another client may be creating the name, so a retry is right. 412 means that it exists."""
     for make, expected in ((_by_obstore, False), (_by_botocore, True)):
         server.begin_anew()
@@ -77,7 +77,9 @@ def test_a_conflict_is_told_as_a_taken_name(server: ScriptedServer) -> None:
         store.read("name")
 
 
-def test_by_default_a_creation_is_sent_again_and_takes_itself_for_another(server: ScriptedServer) -> None:
+def test_by_default_a_create_is_sent_again_and_mistakes_its_own_object_for_anothers(
+    server: ScriptedServer,
+) -> None:
     """Without its retries it sends once, but reports a lost answer as text only."""
     server.script = [obey_and_lose_the_answer, obey]
     with pytest.raises(obstore.exceptions.AlreadyExistsError):
@@ -159,7 +161,7 @@ def test_a_pickle_holds_the_secret_and_messages_do_not(server: ScriptedServer) -
     assert SECRET not in str(refused.value)
 
 
-def test_there_is_no_call_for_what_sweeps_and_checks_need() -> None:
+def test_obstore_lacks_the_calls_that_sweeps_and_checks_need() -> None:
     """It has no listing of incomplete uploads; and a creation sends no checksum to the server, and returns none of
     the answer's headers (the server's time, the key of encryption)."""
     assert [name for name in dir(obstore) if "upload" in name or "multipart" in name] == []

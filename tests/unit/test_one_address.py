@@ -192,7 +192,7 @@ def test_the_order_is_botocores(way: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert (ours or "https://s3.eu-west-1.amazonaws.com") == theirs
 
 
-def test_a_server_of_ones_own_is_none_of_amazons(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_private_server_is_not_amazons(monkeypatch: pytest.MonkeyPatch) -> None:
     """The endpoint decides, however it is named, whether uploads are completed exclusively and whether policies
     may name Amazon's conditions."""
     from stratalog.partitions.store.s3 import S3Store
@@ -473,7 +473,7 @@ def test_credentials_that_delta_would_mix_are_refused(
     assert SECRET not in str(caught.value)
 
 
-def test_without_credentials_delta_is_not_let_loose(tmp_path: Path) -> None:
+def test_without_credentials_delta_is_not_started(tmp_path: Path) -> None:
     """The client would look for an instance's, or another profile's."""
     with pytest.raises(StorageAuthenticationError, match="find credentials for s3://b: no credentials were found"):
         storage_options("s3://b/t", StoreOptions(PRIVATE, retries=0))

@@ -216,7 +216,7 @@ def test_the_failures_and_notes_of_a_called_operation_are_taken_over_once() -> N
     assert run.rows == []
 
 
-def test_the_rows_of_a_called_operation_are_taken_over_where_they_are_wanted() -> None:
+def test_the_rows_of_a_called_operation_are_included_on_request() -> None:
     run, _ = a_run()
     aside = run.aside()
     aside.add([row(3, 1)])

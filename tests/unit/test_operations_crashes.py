@@ -200,7 +200,7 @@ def _no_half_state(live: LiveCluster) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name.lower())
-def test_whatever_call_fails_the_next_run_goes_on_and_nothing_is_lost(tmp_path: Path, fault: Fault) -> None:
+def test_whatever_call_fails_the_next_run_continues_and_nothing_is_lost(tmp_path: Path, fault: Fault) -> None:
     live = LiveCluster(tmp_path, brokers=2)
     failed = 0
     for number, (name, step) in enumerate(STEPS.items()):

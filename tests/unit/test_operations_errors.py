@@ -71,7 +71,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     "who",
     [{"producer": ""}, {"producer": "p"}, {"producer": "", "sequence": 7}, {"sequence": 0}, {"producer_epoch": 0}],
 )
-def test_an_append_by_nobody_that_looks_idempotent_is_refused(live: LiveCluster, who: dict[str, Any]) -> None:
+def test_an_append_with_an_incomplete_producer_is_refused(live: LiveCluster, who: dict[str, Any]) -> None:
     """Otherwise each retry would append it again (KIP-98: a sequence belongs to a producer)."""
     with live.unchanged(), pytest.raises(InvalidCallError, match="producer"):
         live.cluster.append_batches("t", {0: [batch(["f"])]}, **who)
@@ -225,7 +225,7 @@ def test_a_folder_that_is_copied_to_another_brokers_is_found(disks: LiveCluster)
     assert disks.read() == {0: ["a", "b"]}
 
 
-def test_a_root_of_another_cluster_is_fenced_and_the_others_go_on(disks: LiveCluster) -> None:
+def test_a_root_of_another_cluster_is_fenced_and_the_others_continue(disks: LiveCluster) -> None:
     stranger = disks.root(3) / "broker.json"
     stranger.write_bytes(stranger.read_bytes().replace(b'"c"', b'"d"'))
     report = disks.driver().replicate().raise_for_failures()
@@ -254,7 +254,7 @@ def test_a_cluster_that_was_never_formatted_is_no_cluster(tmp_path: Path) -> Non
     assert contents(tmp_path / "x1") == {}
 
 
-def test_without_a_voter_there_is_no_answer_and_nothing_is_made_up(disks: LiveCluster) -> None:
+def test_without_a_voter_there_is_no_answer_and_no_guess(disks: LiveCluster) -> None:
     shutil.rmtree(disks.root(1))
     with pytest.raises((NoMajorityError, InvalidCallError), match=r"voter|metadata"):
         disks.driver()

@@ -67,7 +67,7 @@ def test_a_cluster_with_a_key_lives_as_any_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("with_key")
-def test_who_does_not_have_the_key_appends_and_changes_no_metadata(tmp_path: Path) -> None:
+def test_a_driver_without_the_key_appends_and_changes_no_metadata(tmp_path: Path) -> None:
     """Records are not signed: the key is needed to change the drivers' knowledge of the cluster."""
     live = LiveCluster(tmp_path)
     live.topic()
@@ -94,7 +94,7 @@ def test_who_does_not_have_the_key_appends_and_changes_no_metadata(tmp_path: Pat
         (f"{TEXT} c2hvcnQ=", "secret 2 .* has 5 bytes"),
     ],
 )
-def test_a_key_that_is_none_is_refused_and_not_shown(
+def test_a_key_that_is_invalid_is_refused_and_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, says: str
 ) -> None:
     live = LiveCluster(tmp_path)
@@ -272,7 +272,7 @@ def test_a_schedule_of_a_stranger_keeps_nothing_from_being_tiered(tmp_path: Path
     assert live.driver().tier(due=True).rows == []
     live.clock.advance_ms(60_000)
     assert len(live.driver().tier(due=True).rows) == 1
-    assert live.driver().tier(due=True).rows == [], "it has written the list anew"
+    assert live.driver().tier(due=True).rows == [], "it has rewritten the list"
 
 
 # ----------------------------------------------------------------------------- where it is not

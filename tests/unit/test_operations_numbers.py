@@ -87,7 +87,7 @@ WITH_A_NUMBER: dict[str, Callable[[Cluster, Any], Any]] = {
 
 @pytest.mark.parametrize("number", [1.0, np.float64(1), True, "1"], ids=repr)
 @pytest.mark.parametrize("call", WITH_A_NUMBER)
-def test_what_is_no_whole_number_is_refused_by_its_name_and_nothing_is_changed(
+def test_a_value_that_is_no_whole_number_is_refused_by_name_and_nothing_is_changed(
     shared: LiveCluster, call: str, number: Any
 ) -> None:
     found = repr(number).replace("(", r"\(").replace(")", r"\)")
@@ -144,7 +144,7 @@ def test_one_broker_is_named_as_several_are(live: LiveCluster) -> None:
 
 
 @pytest.mark.parametrize("partition", [-1, 2])
-def test_a_partition_that_is_none_is_not_quietly_left_out_by_recover(live: LiveCluster, partition: int) -> None:
+def test_a_partition_that_is_invalid_is_not_quietly_left_out_by_recover(live: LiveCluster, partition: int) -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match=f"no partition {partition}"):
         live.cluster.recover("t", str(live.folder / "out"), partitions=[partition])
 

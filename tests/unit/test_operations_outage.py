@@ -86,7 +86,7 @@ def merges_few_files(monkeypatch: pytest.MonkeyPatch) -> None:
         for name, case in OPERATIONS.items()
     ],
 )
-def test_an_operation_goes_on_and_names_what_waits(
+def test_an_operation_continues_and_names_what_waits(
     live: RemoteFaults, operation: Callable[[RemoteFaults], Report], waiting: set[str]
 ) -> None:
     """Only the tiered topic fails, with the cause; the log of neither topic loses a file."""
@@ -109,7 +109,7 @@ def test_metadata_changes_need_no_remote(live: RemoteFaults) -> None:
 
 
 @pytest.mark.slow
-def test_a_topic_is_deleted_once_its_remote_table_can_be_told(live: RemoteFaults) -> None:
+def test_a_topic_is_deleted_once_its_remote_table_can_record_it(live: RemoteFaults) -> None:
     """Otherwise its remote folder would be indistinguishable from one that must be kept."""
     with live.unchanged():
         for name in ("t", "plain"):
@@ -120,7 +120,9 @@ def test_a_topic_is_deleted_once_its_remote_table_can_be_told(live: RemoteFaults
 
 
 @pytest.mark.slow
-def test_what_the_leaders_hold_is_read_and_what_they_do_not_is_told_with_the_way_out(live: RemoteFaults) -> None:
+def test_the_leaders_records_are_read_and_the_missing_ones_are_reported_with_the_way_out(
+    live: RemoteFaults,
+) -> None:
     for start in (2, OffsetSpec.EARLIEST_LOCAL, {0: 3}):
         assert live.read(start=start)[0][-1] == "e"
     assert live.cluster.offsets("t", OffsetSpec.LATEST) == {0: FoundOffset(5, None, 1)}
@@ -137,7 +139,7 @@ def test_what_the_leaders_hold_is_read_and_what_they_do_not_is_told_with_the_way
 
 
 @pytest.mark.slow
-def test_merges_go_on_behind_where_the_remote_log_was_last_seen_to_end(
+def test_merges_continue_after_the_last_known_end_of_the_remote_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Appends do not stop, and only merges keep their files few. Protocol, section 4: merges do not cross the end
@@ -192,7 +194,9 @@ def test_a_damaged_replica_is_healed_from_others(live: RemoteFaults) -> None:
     live.cluster.verify(deep=True).raise_for_failures()
 
 
-def test_the_outage_is_learnt_once_and_not_by_every_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_outage_is_detected_once_and_not_once_per_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If each request took its full timeout, thousands of topics would take days."""
     live = RemoteFaults(tmp_path, monkeypatch, brokers=1)
     topics = [f"t{number:03}" for number in range(3 * WAVE)]

@@ -65,7 +65,7 @@ def live(tmp_path: Path) -> Typed:
     return Typed(tmp_path, brokers=2)
 
 
-def test_producers_of_both_schemas_go_on_side_by_side(live: Typed) -> None:
+def test_producers_of_both_schemas_continue_side_by_side(live: Typed) -> None:
     live.begin().put(OLD, NARROW)
     assert live.grow() == ("value.in.b", "value.y")
     live.put(NEW, WIDE)
@@ -84,7 +84,7 @@ def test_producers_of_both_schemas_go_on_side_by_side(live: Typed) -> None:
     ],
     ids=["a part of the older one", "without the first field", "with a field that was not declared"],
 )
-def test_a_batch_is_of_a_schema_that_the_declared_one_grew_from(live: Typed, of: pa.DataType) -> None:
+def test_a_batch_may_have_an_earlier_form_of_the_declared_schema(live: Typed, of: pa.DataType) -> None:
     """Arrow batches have schemas: fields that are missing at the end are left out intentionally."""
     live.begin().grow()
     if of.num_fields == 1:

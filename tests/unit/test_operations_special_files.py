@@ -143,7 +143,7 @@ def test_a_leader_with_a_linked_folder_is_replaced(live: LiveCluster, victim: Pa
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FILES)
 @pytest.mark.parametrize("of", ["data", "epoch", "watermark"])
-def test_what_is_no_file_takes_its_replica_out_and_is_back_when_it_is_taken_away(
+def test_an_object_that_is_no_file_takes_its_replica_out_until_it_is_removed(
     live: LiveCluster, victim: Path, kind: str, of: str
 ) -> None:
     listing = live.replica(2).list()
@@ -184,7 +184,7 @@ def test_a_link_that_is_called_like_the_next_file_takes_its_replica_out(live: Li
         assert live.isr() == {1, 2, 3}
 
 
-def test_links_of_others_beside_our_files_harm_nobody_and_are_named(live: LiveCluster, victim: Path) -> None:
+def test_foreign_links_next_to_our_files_do_no_harm_and_are_named(live: LiveCluster, victim: Path) -> None:
     link = replica_folder(live, 2) / "latest"
     put("link", link, victim)
     with untouched(victim):
@@ -222,7 +222,9 @@ def test_a_broker_without_a_file_for_broker_json_is_that_brokers_failure(
     assert live.read() == {0: list("abc")}
 
 
-def test_another_follower_goes_on_while_one_has_its_staging_folder_linked(live: LiveCluster, victim: Path) -> None:
+def test_another_follower_continues_while_one_has_its_staging_folder_linked(
+    live: LiveCluster, victim: Path
+) -> None:
     put("link", live.root(3) / ".staging", victim)
     with untouched(victim):
         live.append("c").raise_for_failures()
@@ -254,7 +256,7 @@ def voter_folder(file: Path, broker: int) -> Path:
 @pytest.mark.parametrize("broker", [1, 2, 3])
 @pytest.mark.parametrize("what", ["root/broker.json", ".staging", "home", "folder", "last file", "all files"])
 @pytest.mark.parametrize("kind", ["link", "FIFO"])
-def test_the_metadata_goes_on_without_one_voter(
+def test_the_metadata_continues_without_one_voter(
     three_voters: Path, victim: Path, broker: int, what: str, kind: str
 ) -> None:
     folder = voter_folder(three_voters, broker)

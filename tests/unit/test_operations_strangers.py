@@ -154,7 +154,7 @@ def test_a_run_without_an_append_truncates_nobody_either(live: LiveCluster) -> N
     assert live.read(partitions=[0]) == {0: ["a"]}
 
 
-def test_nor_where_the_leader_has_missed_the_epoch_that_a_member_joined_last(live: LiveCluster) -> None:
+def test_nor_if_the_leader_has_missed_the_epoch_that_a_member_joined_last(live: LiveCluster) -> None:
     """Then the register of the previous epoch has the common history."""
     leader, (member, other) = live.leader(), live.followers()
     live.cluster.elect("t", [0], leader=other).raise_for_failures()
@@ -257,7 +257,7 @@ def test_a_follower_with_the_register_of_a_stranger_counts_for_nothing(
     assert live.read(partitions=[0]) == {0: ["a", "d"]}
 
 
-def test_replicate_goes_on_where_a_leader_has_such_a_register(live: LiveCluster) -> None:
+def test_replicate_continues_where_a_leader_has_such_a_register(live: LiveCluster) -> None:
     leader = live.leader()
     register(live, leader, EpochName(FAR), b"")
     live.cluster.replicate(check=False)
@@ -267,7 +267,7 @@ def test_replicate_goes_on_where_a_leader_has_such_a_register(live: LiveCluster)
 
 @pytest.mark.parametrize("leads", [True, False])
 @pytest.mark.slow
-def test_nobody_follows_a_local_start_beyond_the_log(live: LiveCluster, leads: bool) -> None:
+def test_no_follower_adopts_a_local_start_beyond_the_log(live: LiveCluster, leads: bool) -> None:
     leader = live.leader()
     broker = leader if leads else live.followers()[0]
     register(live, broker, LocalStartName(8 * 10**18), encode({}))
@@ -292,7 +292,7 @@ def test_a_log_whose_high_watermark_is_gone_from_the_leader_is_not_read_as_an_em
 
 
 @pytest.mark.slow
-def test_a_driver_takes_no_gigabyte_whatever_lies_in_the_roots(live: LiveCluster) -> None:
+def test_a_driver_takes_no_gigabyte_whatever_the_roots_contain(live: LiveCluster) -> None:
     """Gigabytes under every kind of name, at a follower that is one voter of three."""
     for broker in (2, 3):
         live.cluster.quorum.add_voter(broker)

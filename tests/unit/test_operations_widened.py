@@ -94,7 +94,7 @@ def live(tmp_path: Path) -> Typed:
     return Typed(tmp_path, brokers=2)
 
 
-def test_older_records_and_producers_go_on_after_a_type_became_wider(live: Typed) -> None:
+def test_older_records_and_producers_continue_after_a_type_became_wider(live: Typed) -> None:
     live.begin().put(OLD, NARROW)
     assert live.widen() == ("value.tiny", "value.n", "value.f", "value.in.s", "value.in.new")
     assert live.widen() == ()
@@ -220,7 +220,7 @@ def test_a_snapshot_of_both_types_has_the_wider_one(live: Typed) -> None:
         (PRICED, FINER, {"p": Decimal("-1234567.89")}),
     ],
 )
-def test_an_append_that_is_tried_again_after_the_type_became_wider_is_known(
+def test_an_append_that_is_retried_after_the_type_became_wider_is_known(
     live: Typed, before: pa.DataType, after: pa.DataType, value: dict[str, Any]
 ) -> None:
     """Also by a driver that casts its records to the wider type."""
@@ -246,7 +246,7 @@ def test_an_append_that_is_tried_again_after_the_type_became_wider_is_known(
         (pa.struct([("tiny", pa.float64()), *[*NARROW][1:]]), "value.tiny is int8, and cannot become"),
     ],
 )
-def test_what_is_no_wider_type_is_refused(live: Typed, value: pa.DataType, message: str) -> None:
+def test_a_type_that_is_not_wider_is_refused(live: Typed, value: pa.DataType, message: str) -> None:
     live.begin()
     with live.unchanged(), pytest.raises(InvalidCallError, match=message):
         live.widen(value)

@@ -262,7 +262,7 @@ STAYS = {
 @pytest.mark.long("waits for the time-outs of a server that is away")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("spoil", "methods", "address", "expected", "message"), STAYS.values(), ids=STAYS)
-def test_while_it_stays_away_everything_local_goes_on_and_afterwards_nothing_lacks(
+def test_while_it_stays_away_everything_local_continues_and_afterwards_nothing_is_missing(
     behind: Behind, spoil: Spoil, methods: str, address: str, expected: str, message: str
 ) -> None:
     """Appends and local reads continue; no local file is deleted before it is remote; the backlog is visible; each
@@ -296,7 +296,7 @@ def test_while_it_stays_away_everything_local_goes_on_and_afterwards_nothing_lac
 
 
 @pytest.mark.long("waits for the time-outs of a server that is away")
-def test_of_a_remote_that_is_away_the_error_names_the_tier_and_local_reads_go_on(behind: Behind) -> None:
+def test_if_a_remote_is_away_the_error_names_the_tier_and_local_reads_continue(behind: Behind) -> None:
     behind.tiered()
     behind.fill("a", "b", "c")
     behind.cluster.tier().raise_for_failures()

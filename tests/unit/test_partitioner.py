@@ -117,7 +117,7 @@ KEYS = pa.array([row["k"] for row in ROWS[:30]])
 
 
 @pytest.mark.parametrize("configs", [{}, *({"partitioner": name} for name in PARTITIONERS)])
-def test_produce_deals_keys_out_by_the_partitioner_of_the_topic(configs: dict[str, str], tmp_path: Path) -> None:
+def test_produce_partitions_keys_by_the_partitioner_of_the_topic(configs: dict[str, str], tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.cluster.topics.create("u", partitions=5, replication_factor=1, configs=configs)
     live.cluster.produce("u", ROWS, key="k").raise_for_failures()

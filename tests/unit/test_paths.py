@@ -121,7 +121,7 @@ def test_appends_and_merged_segments_sort_together(mixed: list[DataName]) -> Non
         "00000000000000000007-0000000002.checkpoint.00000000000000000000",
     ],
 )
-def test_a_foreign_name_is_none_of_ours(foreign: str) -> None:
+def test_a_foreign_name_is_not_ours(foreign: str) -> None:
     assert parse_name(foreign) is None
 
 
@@ -132,9 +132,9 @@ def test_what_is_read_as_a_name_is_written_the_same(text: str) -> None:
     assert name is None or str(name) == text
 
 
-@given(st.integers(0, 2**31 - 1), offsets, epochs, ids)
-def test_a_published_file_is_read_back(partition: int, end: int, epoch: int, an_id: str) -> None:
-    parts = (partition, CheckpointName(end, epoch), an_id)
+@given(st.integers(0, 2**31 - 1), offsets, epochs, epochs, ids)
+def test_a_published_file_is_read_back(partition: int, end: int, epoch: int, generation: int, an_id: str) -> None:
+    parts = (partition, CheckpointName(end, epoch, generation), an_id)
     assert parse_published_path(published_path(*parts)) == parts
     assert parse_remote_segment_path(published_path(*parts)) is None
 
@@ -189,11 +189,11 @@ def test_a_remote_path_is_read_back(partition: int, name: DataName, rebuilt: int
         "7/00000000000000000007-00000000000000000009.0000000001.0000000000.parquet",
     ],
 )
-def test_what_else_lies_in_a_remote_table_is_no_segment(path: str) -> None:
+def test_other_files_in_a_remote_table_are_no_segments(path: str) -> None:
     assert parse_remote_segment_path(path) is None
 
 
-def test_incarnation_and_assignment_stand_in_the_path() -> None:
+def test_incarnation_and_assignment_are_in_the_path() -> None:
     """Section 1 (!): zombies that knew a wiped root or a removed replica write to abandoned folders."""
     first = replica_path("a" * 32, "events", "b" * 32, 3, 17)
     assert first == f"{'a' * 32}/events-{'b' * 32}/3.17"
@@ -221,7 +221,7 @@ def test_joining_drops_empty_parts_and_stray_slashes() -> None:
     assert base_name("b") == "b"
 
 
-def test_only_what_lies_right_in_a_folder_has_one_of_our_names_there() -> None:
+def test_only_files_directly_in_a_folder_have_one_of_our_names_there() -> None:
     name = DataName(0, None, 1)
     assert parse_name(name_in("a/b", f"a/b/{name}")) == name
     assert parse_name(name_in("", str(name))) == name
@@ -248,7 +248,7 @@ def test_a_partition_of_more_digits_than_any_has_is_none(path: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".0000000001.parquet", ".local", ".0000000001.hw", "-0000000001.checkpoint"])
-def test_an_offset_of_more_than_64_bits_is_none_of_ours(suffix: str) -> None:
+def test_an_offset_of_more_than_64_bits_is_not_ours(suffix: str) -> None:
     assert parse_name(f"{GREATEST_OFFSET}{suffix}".rjust(20 + len(suffix), "0")) is not None
     assert parse_name(f"{2**63:020d}{suffix}") is None
     assert parse_name(f"{'9' * 20}{suffix}") is None

@@ -32,7 +32,7 @@ def spread(counts: Counter[int] | Counter[str | None], over: set[int] | set[str 
 
 
 @given(placements())
-def test_the_replicas_of_a_partition_stand_in_as_many_racks_as_can_be(
+def test_the_replicas_of_a_partition_are_in_as_many_racks_as_possible(
     placed: tuple[dict[int, str | None], list[tuple[int, ...]]],
 ) -> None:
     racks, partitions = placed
@@ -62,7 +62,7 @@ def test_the_load_of_a_lost_leader_spreads() -> None:
     assert len({replicas[1] for replicas in placed if replicas[0] == 0}) == 4
 
 
-def test_the_same_seed_places_alike_and_another_differently() -> None:
+def test_the_same_seed_places_the_same_and_another_differently() -> None:
     racks = {n: f"rack-{n % 3}" for n in range(9)}
     once, again, other = (place_replicas(racks, 6, 3, random.Random(seed)) for seed in (1, 1, 2))
     assert once == again != other

@@ -124,7 +124,7 @@ def git(*argv: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def test_this_version_goes_on_with_what_the_previous_wrote_which_refuses_what_has_grown(
+def test_this_version_continues_with_what_the_previous_wrote_which_refuses_what_has_grown(
     previous: Path, tmp_path: Path
 ) -> None:
     """The previous version begins, and this one continues: it finds the other's data, byte for byte where it

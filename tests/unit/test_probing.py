@@ -33,7 +33,7 @@ def server() -> Iterator[threading.Event]:
 
 
 @pytest.mark.parametrize("prober", [SerialProber(), ThreadProber()], ids=["serial", "threads"])
-def test_outcomes_stand_in_the_order_of_the_items(prober: Prober) -> None:
+def test_outcomes_are_in_the_order_of_the_items(prober: Prober) -> None:
     def question(number: int) -> int:
         if number % 2:
             raise BrokerUnreachableError(f"{number} is odd")
@@ -56,7 +56,7 @@ def test_a_bug_is_raised(prober: Prober) -> None:
 
 
 @pytest.mark.parametrize("prober", [SerialProber(), ThreadProber()], ids=["serial", "threads"])
-def test_what_ends_a_thread_is_raised_and_nobody_waits_for_the_deadline(prober: Prober) -> None:
+def test_an_exception_that_ends_a_thread_is_raised_without_waiting_for_the_deadline(prober: Prober) -> None:
     def question(number: int) -> int:
         raise SystemExit(number)
 
@@ -64,7 +64,7 @@ def test_what_ends_a_thread_is_raised_and_nobody_waits_for_the_deadline(prober: 
         prober.probe(question, [1], 20)
 
 
-def test_who_hangs_has_timed_out_and_the_others_have_answered(server: threading.Event) -> None:
+def test_a_hanging_root_has_timed_out_and_the_others_have_answered(server: threading.Event) -> None:
     def question(number: int) -> int:
         if number == 2:
             server.wait()
@@ -77,7 +77,7 @@ def test_who_hangs_has_timed_out_and_the_others_have_answered(server: threading.
     assert str(two.error) == "no answer within 9 s"
 
 
-def test_who_hangs_since_an_earlier_probe_is_not_asked_again_until_it_has_come_back(
+def test_a_root_that_hangs_since_an_earlier_probe_is_not_asked_again_until_it_is_back(
     server: threading.Event,
 ) -> None:
     """A stream that probes before every batch leaves one thread for a dead root, not one per batch."""
@@ -121,7 +121,7 @@ def test_one_thread_asks_those_that_answer_quickly(monkeypatch: pytest.MonkeyPat
         pytest.fail("each item still has a thread of its own")
 
 
-def test_the_others_do_not_wait_for_one_that_hangs_after_quick_answers(
+def test_the_others_do_not_wait_for_one_item_that_hangs_after_quick_answers(
     server: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prober = ThreadProber()

@@ -83,7 +83,7 @@ KAFKA_ROWS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("frame", ["rows", "arrow", "polars"])
-def test_rows_with_the_columns_of_a_record_are_records_without_a_word(live: LiveCluster, frame: str) -> None:
+def test_rows_with_the_columns_of_a_record_are_records_without_any_option(live: LiveCluster, frame: str) -> None:
     """The shape of Kafka records, of which any part except the value may be absent."""
     live.cluster.produce("t", FRAMES[frame](KAFKA_ROWS))
     found = {row["value"]: row for row in records(live)}
@@ -211,12 +211,12 @@ def test_what_a_type_has_grown_by_may_be_absent(live: LiveCluster) -> None:
     assert {row["value"]["more"] for row in records(live, "typed")} == {None}
 
 
-def test_a_key_that_only_spark_can_deal_out_is_refused(live: LiveCluster) -> None:
+def test_a_key_that_only_spark_can_hash_is_refused(live: LiveCluster) -> None:
     with pytest.raises(InvalidRecordError, match=r"a key of decimal128\(38, 2\) can be partitioned only by Spark"):
         partitions_of(pa.array([Decimal("1.00")], pa.decimal128(38, 2)), 4, "spark_hash")
 
 
-def test_nothing_of_nothing_is_no_append(live: LiveCluster) -> None:
+def test_an_append_of_nothing_is_no_append(live: LiveCluster) -> None:
     with live.unchanged():
         live.cluster.produce("t", []).raise_for_failures()
 

@@ -286,7 +286,7 @@ def touched_alone(levels: Levels | None, touched: Iterable[str], producers: int,
         ("_open_transactions", lambda *_: set()),
         ("next_level", touched_alone),
     ],
-    ids=["open transactions stand in each footer", "touched by all appends since"],
+    ids=["open transactions are in each footer", "touched by all appends since"],
 )
 @pytest.mark.slow
 def test_the_model_misses_each_part_of_the_rule(
@@ -331,7 +331,7 @@ def test_a_footer_among_ten_thousand_producers_costs_less_than_five_thousand_byt
     assert most <= 2
 
 
-def test_where_all_is_little_all_is_written() -> None:
+def test_if_all_is_small_all_is_written() -> None:
     """With few producers, or a large file, no other footer is needed."""
     for count, file_bytes in ((32, 0), (10_000, 64 * 1024 * 1024)):
         state = state_of(count)

@@ -71,7 +71,7 @@ def test_an_older_producer_epoch_is_fenced_whatever_its_sequence(sequence: int) 
 
 
 @pytest.mark.parametrize("sequence", [0, 7, 8])
-def test_a_newer_producer_epoch_starts_its_sequences_anew(sequence: int) -> None:
+def test_a_newer_producer_epoch_restarts_its_sequences(sequence: int) -> None:
     assert earlier_attempt(STATE, ProducerAppend("p", 4, sequence), "events-0") is None
 
 
@@ -82,7 +82,7 @@ def test_the_state_after_an_append_remembers_it_and_leaves_the_others() -> None:
     assert before == {"p": LAST, "q": LAST}, "states are values"
 
 
-def test_the_state_remembers_among_how_many_partitions_the_last_append_was_dealt_out() -> None:
+def test_the_state_remembers_the_partition_count_of_the_last_append() -> None:
     """A retry distributes records as the first try did."""
     first = after_append({}, ProducerAppend("p", 0, 0, partition_count=2), 0, 1, now_ms=0)
     second = after_append(first, ProducerAppend("p", 0, 1), 1, 2, now_ms=0)
@@ -222,11 +222,11 @@ def test_the_last_five_appends_are_known_with_offsets_and_digests() -> None:
         assert earlier_attempt(state, named(sequence), "t-0") == there
 
 
-def test_of_older_ones_it_is_known_that_they_were_appended_and_below_what() -> None:
+def test_older_appends_are_known_to_be_appended_below_an_offset() -> None:
     assert earlier_attempt(appended(range(10)), named(3), "t-0") == EarlierAttempt(50)
 
 
-def test_what_was_never_appended_and_comes_too_late_is_told_from_what_was() -> None:
+def test_a_late_append_that_never_happened_is_distinguished_from_one_that_did() -> None:
     state = appended([3, 5, 6, 20, 21, 22, 23, 24])
     assert {sequence: known(state, sequence) for sequence in (0, 2, 3, 4, 5, 6, 7, 19, 20, 24, 25)} == {
         0: "never, and too late",
@@ -256,7 +256,7 @@ def test_five_years_of_daily_appends_are_remembered_when_their_dates_are_the_seq
 
 @pytest.mark.slow
 @given(st.sets(st.integers(0, 3 * MOST_RUNS), min_size=1))
-def test_no_answer_says_more_than_is_known_of_whatever_gaps_there_are(sequences: set[int]) -> None:
+def test_no_answer_about_a_sequence_claims_more_than_is_known(sequences: set[int]) -> None:
     """I11. For sequences below the remembered runs it answers so; and nothing above is ever forgotten."""
     state = appended(sorted(sequences))
     answers = {sequence: known(state, sequence) for sequence in range(max(sequences) + 1)}
@@ -310,7 +310,7 @@ def test_without_a_digest_the_number_of_records_is_compared() -> None:
         check_same_records(EarlierAttempt(110, 100), named(7), 11, digest_of(1), "t-0")
 
 
-def test_a_replay_of_long_ago_that_nobody_can_compare_is_refused() -> None:
+def test_an_old_replay_that_no_driver_can_compare_is_refused() -> None:
     """It is neither known to be the same nor to differ, so it is not called a duplicate."""
     with pytest.raises(DuplicateSequenceNumberError, match="too long ago to compare its records"):
         check_same_records(EarlierAttempt(50), named(3), 10, digest_of(1), "t-0")

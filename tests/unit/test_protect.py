@@ -90,7 +90,7 @@ def test_afterwards_everything_goes_its_way(live: LiveCluster) -> None:
     live.cluster.topics.delete("t").raise_for_failures()
 
 
-def test_a_log_with_snapshots_keeps_what_they_stand_for(tmp_path: Path) -> None:
+def test_a_log_with_snapshots_keeps_what_they_cover(tmp_path: Path) -> None:
     live = Keyed(tmp_path).begin(file_delete_delay_ms="0")
     live.cluster.topics.protect("t", days=1)
     live.put([("k", "1")])

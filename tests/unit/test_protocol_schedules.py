@@ -137,7 +137,7 @@ def test_v2_a_copy_is_of_the_file_that_was_listed_and_not_of_its_name() -> None:
     assert one.replica(2).log().log_end == 3
 
 
-def test_what_a_zombie_left_under_a_freed_name_is_not_held_against_a_replica() -> None:
+def test_a_zombies_file_under_a_freed_name_is_no_damage_of_a_replica() -> None:
     """K's retention freed 1.1, and A's late create put other bytes there, below K's local start. F, which still
     has the first 1.1, leads; K follows, and stays in sync.
     """
@@ -151,7 +151,7 @@ def test_what_a_zombie_left_under_a_freed_name_is_not_held_against_a_replica() -
     assert one.read(1) == ["c", "d"]
 
 
-def test_what_a_zombie_left_beneath_a_merged_segment_is_not_held_against_a_replica() -> None:
+def test_a_zombies_file_below_a_merged_segment_is_no_damage_of_a_replica() -> None:
     """As above, with a merge and a vacuum on K instead of its retention."""
     one = Staged()
     for value in "abc":

@@ -74,7 +74,7 @@ def test_an_epoch_that_too_few_voters_take_is_claimed_on_and_leaves_one_file() -
     assert [claims(quorum, broker) for broker in (1, 2, 3)] == [["0000000001.claim", "0000000002.claim"]] * 3
 
 
-def test_an_epoch_that_was_claimed_by_halves_is_given_up_to_a_rival() -> None:
+def test_an_epoch_that_was_claimed_on_too_few_voters_is_given_up_to_a_rival() -> None:
     quorum = Quorum(3)
     stores = quorum.hooked()
     for store in stores[1:]:
@@ -142,7 +142,7 @@ def only_voter_1_takes(stores: list[HookedStore]) -> None:
         store.hook = lambda what, name, call: unreachable(what, name, call) if what == "create" else call()
 
 
-def test_a_claim_goes_on_from_the_greatest_epoch_of_the_last_file_not_from_the_longest_log() -> None:
+def test_a_claim_continues_from_the_greatest_epoch_of_the_last_file_not_from_the_longest_log() -> None:
     """ "The log with the greatest (epoch of the last file, LEO) (!)": V8 of the attack."""
     quorum = Quorum(3)
     for value in (1, 2):  # voter 1 alone gets two batches, of epochs 2 and 3
@@ -180,7 +180,7 @@ def test_each_claimant_that_is_about_to_commit_is_left_so_many_attempts() -> Non
     assert claimant_attempts.asks_to_wait([look(4, DataName(5, None, 2))]), "another one"
 
 
-def test_a_claimant_that_has_committed_is_not_waited_for_unless_it_goes_on() -> None:
+def test_a_claimant_that_has_committed_is_waited_for_only_if_it_continues() -> None:
     claimant_attempts = ClaimBackoff(Patience(claimant_attempts=2, busy_claimant_attempts=3))
     assert not claimant_attempts.asks_to_wait([look(3, DataName(5, None, 3))]), "it may have rested for days"
     assert [claimant_attempts.asks_to_wait([look(3, DataName(5 + n, None, 3))]) for n in (1, 2, 3, 4)] == [
@@ -195,7 +195,7 @@ def test_a_claimant_that_has_committed_is_not_waited_for_unless_it_goes_on() -> 
     assert not claimant_attempts.asks_to_wait([look(3, DataName(6, None, 3))]), "it rests"
 
 
-def test_whoever_waits_looks_at_one_voter() -> None:
+def test_a_waiting_driver_looks_at_one_voter() -> None:
     quorum = Quorum(3)
     quorum.log().claim()
     waiting = quorum.log(patience=Patience(attempts=4, claimant_attempts=99))
@@ -261,7 +261,7 @@ def test_a_batch_counts_only_when_a_listing_after_it_shows_no_claim_above() -> N
     assert quorum.log().read().configs == {"segment.bytes": "2"}
 
 
-def test_a_commit_goes_on_with_the_same_batch_until_a_majority_has_it() -> None:
+def test_a_commit_continues_with_the_same_batch_until_a_majority_has_it() -> None:
     """ "else go on with *the same batch* until it is one or the other"."""
     quorum = Quorum(3)
     through = quorum.hooked()

@@ -151,7 +151,7 @@ class Bug:
         raise ZeroDivisionError
 
 
-def test_a_bug_in_one_command_is_nobody_elses() -> None:
+def test_a_bug_in_one_command_affects_no_other() -> None:
     quorum = Quorum()
     client = quorum.client()
     with pytest.raises(ZeroDivisionError):

@@ -145,7 +145,7 @@ def test_an_unreachable_minority_does_not_hinder_finding() -> None:
         found(CLUSTER, dict(enumerate(through, start=1)), {})
 
 
-def test_voters_that_all_refuse_who_asks_are_no_lost_majority() -> None:
+def test_voters_that_all_refuse_the_caller_are_no_lost_majority() -> None:
     """The remedy is other credentials; SASL_AUTHENTICATION_FAILED says so, NO_MAJORITY does not."""
 
     def refuse(*_: object) -> None:
@@ -175,14 +175,14 @@ def test_a_cluster_that_was_never_formatted_is_one_clear_error(formatted: bool) 
 
 
 @pytest.mark.parametrize("formatted", [False, True])
-def test_a_lost_voter_is_told_from_a_cluster_that_never_was(formatted: bool) -> None:
+def test_a_lost_voter_is_distinguished_from_a_cluster_that_never_existed(formatted: bool) -> None:
     quorum = Quorum()
     store = new_root(quorum, 1) if formatted else MemoryStore("memory://blank")
     with pytest.raises(InvalidCallError, match="a voter's storage was lost or is not mounted"):
         found(CLUSTER, {1: store}, {2: new_root(quorum, 2)})
 
 
-def test_roots_of_somebody_else_are_named() -> None:
+def test_foreign_roots_are_named() -> None:
     quorum = Quorum()
     with pytest.raises(InconsistentClusterIdError, match=r"broker 1 belongs to cluster 'd', not to 'c'"):
         found(CLUSTER, {1: new_root(quorum, 1, "d")}, {})

@@ -140,7 +140,7 @@ def test_a_cache_of_another_release_is_ignored_before_anything_of_it_is_used(tmp
 
 
 @pytest.mark.slow
-def test_opening_with_a_cache_costs_one_listing_a_voter_of_a_majority_and_the_tail(tmp_path: Path) -> None:
+def test_opening_with_a_cache_costs_one_listing_per_voter_of_a_majority_and_the_tail(tmp_path: Path) -> None:
     quorum = Quorum(3)
     cached = remembered(tmp_path, filled(quorum, 30))
     before = {broker: store.counts.snapshot() for broker, store in quorum.stores.items()}

@@ -92,7 +92,7 @@ def test_a_small_snapshot_is_created_in_one_piece() -> None:
 @pytest.mark.usefixtures("chunked")
 @pytest.mark.parametrize("after", [1, 2])
 @pytest.mark.slow
-def test_whoever_comes_after_an_interruption_goes_on_where_it_was(after: int) -> None:
+def test_the_next_caller_after_an_interruption_continues_where_it_was(after: int) -> None:
     """Another driver continues, and no byte is copied twice."""
     quorum, _ = quorum_with_snapshot_on_one()
     through = quorum.hooked()
@@ -146,7 +146,7 @@ def test_parts_go_also_where_the_next_snapshot_is_a_small_one() -> None:
 
 
 @pytest.mark.usefixtures("chunked")
-def test_a_wiped_voter_far_behind_gets_snapshot_and_log_in_the_midst_of_a_commit() -> None:
+def test_a_wiped_voter_far_behind_gets_snapshot_and_log_in_the_middle_of_a_commit() -> None:
     """KIP-630, "Changes to Leader Election": snapshot first, then the log after it."""
     quorum = Quorum(3)
     log = quorum.log()
@@ -165,7 +165,7 @@ def test_a_wiped_voter_far_behind_gets_snapshot_and_log_in_the_midst_of_a_commit
 
 @pytest.mark.usefixtures("chunked")
 @pytest.mark.parametrize("effect", ["before", pytest.param("after", marks=pytest.mark.slow)])
-def test_a_crash_at_any_change_of_a_transfer_in_chunks_leaves_what_the_next_run_goes_on_from(effect: str) -> None:
+def test_after_a_crash_at_any_change_of_a_transfer_in_chunks_the_next_run_continues(effect: str) -> None:
     """I7, for the transfer."""
 
     class CrashError(BaseException):
@@ -294,7 +294,7 @@ def test_a_bit_flipped_anywhere_is_found_and_the_log_is_used() -> None:
         pytest.param(lambda: whole("other"), "is a snapshot of 'other', not of 'c'", id="of another cluster"),
     ],
 )
-def test_a_snapshot_that_is_none_of_ours_is_passed_over_and_named(data: Callable[[], bytes], says: str) -> None:
+def test_a_foreign_snapshot_is_skipped_and_named(data: Callable[[], bytes], says: str) -> None:
     """One clear line each; nothing changes, because the log continues without it."""
     quorum, image, before = tampered(CheckpointName(3, 2), data())
     assert quorum.log().read() == image
@@ -303,7 +303,7 @@ def test_a_snapshot_that_is_none_of_ours_is_passed_over_and_named(data: Callable
 
 
 @pytest.mark.parametrize("data", [lambda: whole("other"), lambda: b"{}"])
-def test_a_snapshot_that_is_none_of_ours_and_pretends_to_be_the_latest_is_an_error(
+def test_a_foreign_snapshot_that_pretends_to_be_the_latest_is_an_error(
     data: Callable[[], bytes],
 ) -> None:
     """Everything would continue from that state: one error names it, and nothing changes."""

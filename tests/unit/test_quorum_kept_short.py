@@ -133,7 +133,7 @@ def test_drivers_that_commit_once_leave_neither_claims_nor_epochs(voters: int) -
 
 
 @pytest.mark.slow
-def test_of_several_drivers_one_takes_the_snapshot() -> None:
+def test_one_of_several_drivers_takes_the_snapshot() -> None:
     quorum = Quorum()
     clients = [quorum.client(seed) for seed in range(4)]
     made: set[int] = set()
@@ -159,7 +159,7 @@ def test_a_command_that_is_refused_or_changes_nothing_takes_no_snapshot() -> Non
     assert ends(quorum) == [MOST_BATCHES + 3]
 
 
-def test_a_snapshot_that_fails_is_a_note_and_tried_again_after_as_many_batches() -> None:
+def test_a_snapshot_that_fails_is_a_note_and_retried_after_as_many_batches() -> None:
     quorum = Quorum()
     through = quorum.hooked()
     client = quorum.client(through=through)

@@ -200,7 +200,7 @@ def test_a_writer_to_one_voter_of_three_commits_and_stops_nothing(
     assert quorum.log(8).read() == after
 
 
-def test_what_a_stranger_leaves_twice_in_the_midst_of_a_claim_stops_it_neither_time() -> None:
+def test_what_a_stranger_leaves_twice_in_the_middle_of_a_claim_stops_it_neither_time() -> None:
     """The attacker's first file is below the log of the next driver; the next one is above it."""
     quorum = signed()
     through = quorum.hooked()
@@ -216,7 +216,7 @@ def test_what_a_stranger_leaves_twice_in_the_midst_of_a_claim_stops_it_neither_t
                 committed(quorum.log(5), 8)
         looks += what == "list"
         if (claims, looks) == (2, 2):
-            raise StorageError("away for one look: then all voters are looked at anew")
+            raise StorageError("away for one look: then all voters are listed again")
         return call()
 
     through[0].hook = between
@@ -275,7 +275,7 @@ def test_without_a_key_a_file_is_byte_for_byte_what_it_was() -> None:
     )
 
 
-def test_who_does_not_have_the_key_reads_and_writes_nothing() -> None:
+def test_a_driver_without_the_key_reads_but_writes_nothing() -> None:
     quorum = signed()
     without = quorum.log(key=None)
     assert without.read() == quorum.log(1).read()
@@ -289,7 +289,7 @@ def test_who_does_not_have_the_key_reads_and_writes_nothing() -> None:
 
 
 @pytest.mark.parametrize("writes", [next_batch, next_epoch, a_snapshot_further_on], ids=lambda one: one.__name__)
-def test_who_does_not_have_the_key_carries_nothing_of_a_stranger_to_other_voters(
+def test_a_driver_without_the_key_copies_no_foreign_file_to_other_voters(
     writes: Callable[[Quorum, int], None],
 ) -> None:
     """To a driver without the key one voter's file looks valid; it must not complete that commit."""
@@ -307,7 +307,7 @@ def test_who_does_not_have_the_key_carries_nothing_of_a_stranger_to_other_voters
     assert quorum.log(3).read() == before
 
 
-def test_who_may_not_write_reads_past_a_file_of_a_stranger_that_an_unfinished_batch_hides() -> None:
+def test_a_driver_that_may_not_write_reads_past_a_foreign_file_that_an_unfinished_batch_hides() -> None:
     """It is detected when uncommitted batches are removed; that voter is left out. (It might be the one of three
     with which the batch is committed, which no read could show.)
     """
@@ -343,7 +343,7 @@ def signs(quorum: Quorum, key: ClusterKey = KEY) -> None:
     quorum.look()
 
 
-def test_a_cluster_that_was_not_signed_is_signed_by_who_trusts_what_is_there() -> None:
+def test_a_cluster_that_was_not_signed_is_signed_by_a_caller_who_trusts_what_is_there() -> None:
     quorum = Quorum(3)
     before = committed(quorum.log(), 1, 2, 3)
     with pytest.raises(UnsignedError, match="it is not signed"):
@@ -360,7 +360,7 @@ def test_a_cluster_that_was_not_signed_is_signed_by_who_trusts_what_is_there() -
     assert quorum.log(3).read() == after
 
 
-def test_a_key_takes_the_place_of_another_one() -> None:
+def test_a_key_replaces_another_one() -> None:
     """First all drivers know both keys, then the new one signs, then the old one is removed."""
     quorum = signed()
     both = ClusterKey(CLUSTER, [SECRET, OTHER])
@@ -376,7 +376,7 @@ def test_a_key_takes_the_place_of_another_one() -> None:
     assert committed(quorum.log(7), 9).configs == {"segment.bytes": "9"}
 
 
-def test_two_with_keys_that_do_not_know_each_other_never_claim_one_epoch() -> None:
+def test_two_drivers_with_different_keys_never_claim_one_epoch() -> None:
     """The names of their claims differ, so both are created; a driver that sees the other's does not count that
     voter."""
     quorum = signed()
@@ -492,7 +492,7 @@ def test_a_key_costs_no_request() -> None:
     assert asked[0] == asked[1]
 
 
-def test_a_key_says_nothing_of_itself_and_does_not_travel() -> None:
+def test_a_key_is_not_shown_and_does_not_travel() -> None:
     for text in (repr(KEY), str(KEY), repr(Quorum(1, key=KEY).voters[0])):
         assert SECRET.decode() not in text
         assert SECRET.hex() not in text

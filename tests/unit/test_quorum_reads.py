@@ -107,7 +107,7 @@ def test_a_read_after_others_costs_their_last_batch() -> None:
     assert (spent.lists, spent.reads, spent.creates) == (1, 1 + 1, 0)
 
 
-def test_a_commit_costs_one_create_and_one_listing_a_voter() -> None:
+def test_a_commit_costs_one_create_and_one_listing_per_voter() -> None:
     quorum = Quorum(3)
     log = quorum.log()
     log.claim()
@@ -139,7 +139,7 @@ def after_snapshots(quorum: Quorum, commits: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_lineage_forgets_what_lies_below_the_log_start() -> None:
+def test_a_lineage_forgets_what_is_below_the_log_start() -> None:
     """Kafka truncates the leader epoch cache when the log start moves. Otherwise every batch would have an entry
     for every claim so far."""
     quorum = Quorum(3)
@@ -289,7 +289,7 @@ def test_a_bit_flipped_anywhere_is_found_or_does_no_harm() -> None:
     assert found > 500
 
 
-def test_a_batch_that_there_is_no_memory_for_is_not_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_without_memory_to_read_it_is_not_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise pa.ArrowMemoryError("malloc of size 65536000 failed")
 
@@ -326,7 +326,7 @@ def test_a_gap_is_named() -> None:
         quorum.log().read()
 
 
-def test_history_that_was_read_and_is_gone_is_corruption() -> None:
+def test_a_history_that_was_read_and_is_gone_is_corruption() -> None:
     quorum = Quorum()
     log = quorum.log()
     log.claim()

@@ -110,7 +110,7 @@ def begun_with_the_snapshot_of_voter_1(quorum: Quorum) -> tuple[MetadataLog, lis
     return log, stores
 
 
-def test_a_reader_that_began_with_the_snapshot_of_one_voter_goes_on_without_that_voter() -> None:
+def test_a_reader_that_began_with_the_snapshot_of_one_voter_continues_without_that_voter() -> None:
     """The other voters have the files that the snapshot replaces."""
     quorum = Quorum(3)
     log, stores = begun_with_the_snapshot_of_voter_1(quorum)
@@ -132,7 +132,7 @@ def test_voters_that_lost_a_file_below_that_snapshot_have_lost_what_was_committe
         log.read()
 
 
-def test_a_batch_that_a_majority_has_is_committed_whatever_lies_on_the_third() -> None:
+def test_a_batch_that_a_majority_has_is_committed_whatever_the_third_voter_has() -> None:
     """The voters in any order."""
     for broker in (1, 2, 3):
         quorum = Quorum(3)
@@ -149,7 +149,7 @@ def test_a_batch_that_a_majority_has_is_committed_whatever_lies_on_the_third() -
 
 
 @pytest.mark.slow
-def test_with_a_voter_away_nobody_can_tell_and_the_error_says_why_within_its_time() -> None:
+def test_with_an_unreachable_voter_the_answer_is_unknown_and_the_error_says_why_in_time() -> None:
     quorum = Quorum(3)
     quorum.client().submit(AlterConfigs(None, BEFORE))
     commit_on_voter_1(quorum)
@@ -167,7 +167,7 @@ def test_with_a_voter_away_nobody_can_tell_and_the_error_says_why_within_its_tim
         quorum.log(through=stores).read()
 
 
-def test_where_a_claimant_died_before_it_wrote_only_who_knows_the_log_can_tell() -> None:
+def test_if_a_claimant_died_before_it_wrote_only_a_driver_that_knows_the_log_can_answer() -> None:
     """It may have continued from a log without the last batch. A reader that has seen the last batch committed
     knows better, and nothing came after it."""
     quorum = Quorum(3)
@@ -177,7 +177,7 @@ def test_where_a_claimant_died_before_it_wrote_only_who_knows_the_log_can_tell()
     quorum.log().claim()
     began_s = quorum.clock.monotonic_s()
     assert knowing.read().configs == BEFORE
-    with pytest.raises(StorageAuthorizationError, match=r"the claimant of epoch 3 has not continued from it"):
+    with pytest.raises(StorageAuthorizationError, match=r"the driver that claimed epoch 3 has not appended to it"):
         reader(quorum).read()
     assert quorum.clock.monotonic_s() - began_s < 15
 
@@ -202,7 +202,7 @@ def test_an_epoch_that_is_not_accounted_for_may_have_left_the_last_batch_out() -
     for voter in quorum.voters:
         assert {ClaimName(3), DataName(1, None, 2)} <= {*map(ClaimName, voter.look().claims), *voter.look().files}
         voter.store.delete([voter.path(ClaimName(3))])
-    with pytest.raises(StorageAuthorizationError, match="the claimant of epoch 4"):
+    with pytest.raises(StorageAuthorizationError, match="the driver that claimed epoch 4"):
         reader(quorum).read()
 
 
@@ -230,7 +230,7 @@ def test_a_command_where_the_voters_take_no_writes_is_refused_at_once() -> None:
     assert client.image().configs == BEFORE, "reads go on"
 
 
-def test_a_command_of_who_may_not_write_is_refused_at_once() -> None:
+def test_a_command_of_a_caller_who_may_not_write_is_refused_at_once() -> None:
     """It does not give up after twenty races that did not take place."""
     quorum = Quorum(3)
     client, began_s = quorum.client(through=read_only(quorum)), quorum.clock.monotonic_s()
@@ -243,7 +243,7 @@ def test_a_command_of_who_may_not_write_is_refused_at_once() -> None:
     assert [name for name in quorum.names(1) if name.endswith("2.claim")] == []
 
 
-def test_a_voter_that_refuses_is_named_and_a_majority_goes_on() -> None:
+def test_a_voter_that_refuses_is_named_and_a_majority_continues() -> None:
     quorum = Quorum(3)
     client = quorum.client(through=read_only(quorum, 1))
     for value in ("6", "7"):
@@ -254,7 +254,7 @@ def test_a_voter_that_refuses_is_named_and_a_majority_goes_on() -> None:
     assert "voter 1 (memory://1) denies this driver write access: cannot create" in quorum.notes[0]
 
 
-def test_a_driver_that_may_claim_and_not_commit_is_told_so_at_once() -> None:
+def test_a_driver_that_may_claim_but_not_commit_learns_it_at_once() -> None:
     """A policy may allow one name, and not the other."""
     quorum = Quorum(3)
     stores = quorum.hooked()

@@ -60,7 +60,7 @@ def test_a_voter_that_gives_other_bytes_spoils_no_other_one() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("time", [1, 2, 3])
-def test_of_a_large_snapshot_too_only_what_was_verified_is_believed(
+def test_only_the_verified_part_of_a_large_snapshot_is_believed(
     time: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stratalog.snapshots.reader.HELD_BYTES", 1000)

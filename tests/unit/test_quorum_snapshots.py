@@ -36,7 +36,7 @@ def test_a_snapshot_has_the_end_offset_and_the_epoch_of_the_last_record_it_conta
     assert len(contents) == 1
 
 
-def test_a_snapshot_is_the_replay_of_the_log_that_it_stands_for() -> None:
+def test_a_snapshot_is_the_replay_of_the_log_that_it_covers() -> None:
     quorum = Quorum(3)
     image = committed(quorum.log(), 1, 2, 3)
     snapshot(quorum)
@@ -104,7 +104,7 @@ def test_the_latest_snapshot_is_never_deleted() -> None:
     assert quorum.log().read().configs == {"segment.bytes": "1"}
 
 
-def test_an_old_snapshot_is_the_log_start_whoever_lags() -> None:
+def test_an_old_snapshot_is_the_log_start_whichever_replica_lags() -> None:
     """ "LogStartOffset is metadata.start.offset.lag.time.max.ms milliseconds old"."""
     quorum = Quorum(3)
     committed(quorum.log(), 1)
@@ -219,7 +219,7 @@ def test_a_covered_name_that_a_zombie_creates_again_is_litter() -> None:
 
 
 @pytest.mark.slow
-def test_a_claimant_whose_batch_was_helped_and_covered_is_told_that_it_is_committed() -> None:
+def test_a_claimant_whose_batch_was_helped_and_covered_learns_that_it_is_committed() -> None:
     """Its create comes after the deletion of the file that another driver copied for it."""
     quorum = Quorum(3)
     through = quorum.hooked()

@@ -57,7 +57,7 @@ def test_a_driver_that_is_near_the_end_reads_the_last_batch_and_no_snapshot() ->
     assert (store.counts - before).reads == 1 + 1
 
 
-def test_a_snapshot_that_only_a_minority_has_stands_for_the_log_all_the_same() -> None:
+def test_a_snapshot_that_only_a_minority_has_covers_the_log_all_the_same() -> None:
     """KIP-630, "Changes to Leader Election": "the latest epoch and end offset for a replica is the latest
     snapshot or replicated log". Its freezer died before it was copied."""
     quorum = Quorum(3)
@@ -76,7 +76,7 @@ def test_a_snapshot_that_only_a_minority_has_stands_for_the_log_all_the_same() -
 
 def test_a_voter_with_a_snapshot_and_no_log_counts() -> None:
     """KIP-630, "Changes to Leader Election": "It is possible for a follower to have a snapshot and an empty
-    log"; the log goes on at the snapshot's end."""
+    log"; the log continues at the snapshot's end."""
     quorum = Quorum(3)
     image = committed(quorum.log(), 1)
     quorum.clock.sleep(1)
@@ -148,7 +148,7 @@ def test_a_damaged_copy_is_superseded_and_nothing_is_deleted_for_it() -> None:
     assert ends(quorum, 2) == [4, 5]
 
 
-def test_a_damaged_copy_is_superseded_by_whoever_commits_first() -> None:
+def test_a_damaged_copy_is_superseded_by_the_first_to_commit() -> None:
     quorum = Quorum(3)
     committed(quorum.log(), 1)
     snapshot(quorum)

@@ -168,7 +168,7 @@ def test_the_voter_is_named_where_the_operator_looks(hostile: str) -> None:
     assert found.epoch < 100
 
 
-def test_who_is_far_ahead_is_told_by_one_more_than_a_minority() -> None:
+def test_a_voter_far_ahead_is_reported_by_one_more_than_a_minority() -> None:
     quorum = three()
     ids = [voter.id for voter in quorum.voters]
 

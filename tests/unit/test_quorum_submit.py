@@ -60,7 +60,7 @@ def test_a_driver_that_holds_its_claim_commits_without_a_read() -> None:
         assert (spent.creates, spent.lists, spent.reads) == (1, 1, 1)
 
 
-def test_a_claim_of_old_refuses_nothing_and_leaves_nothing_as_it_is() -> None:
+def test_an_old_claim_refuses_nothing_and_leaves_nothing_as_it_is() -> None:
     """A refusal, and an answer that changes nothing, rest on a linearizable read."""
     quorum = Quorum(3)
     client, other = quorum.client(1), quorum.client(2)

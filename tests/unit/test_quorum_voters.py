@@ -293,7 +293,7 @@ def test_a_driver_that_slept_while_all_voters_were_replaced_finds_the_log(knows:
     assert sleeper.commit(config(9)) == quorum.log().read()
 
 
-def test_damage_on_voters_of_old_keeps_nobody_from_the_log_of_the_present_ones() -> None:
+def test_damage_on_former_voters_keeps_no_driver_from_the_log_of_the_present_ones() -> None:
     """The only voter that the driver knows has been removed, and an attacker writes there."""
     quorum = Quorum(1, others=1)
     sleeper = quorum.log(9)
@@ -352,7 +352,7 @@ def test_a_driver_that_slept_through_changes_follows_them_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("away", [(), (3,), (3, 4, 5)])
-def test_voters_of_old_do_not_show_an_old_log_as_the_present_one(away: tuple[int, ...]) -> None:
+def test_former_voters_do_not_show_an_old_log_as_the_present_one(away: tuple[int, ...]) -> None:
     """A majority of the voters that the driver knows holds an old log, unchallenged: its readers learn that others
     decide now, or that the answer is unknown."""
     quorum = Quorum(3, others=2)
@@ -373,7 +373,7 @@ def test_voters_of_old_do_not_show_an_old_log_as_the_present_one(away: tuple[int
             sleeper.read()
 
 
-def test_a_claimant_of_old_commits_nothing() -> None:
+def test_a_former_claimant_commits_nothing() -> None:
     """A zombie with a claim of the old voters, which a majority of the current ones has never seen."""
     quorum = Quorum(3, others=2)
     zombie = quorum.log(8, patience=IMPATIENT)
@@ -390,7 +390,7 @@ def test_a_claimant_of_old_commits_nothing() -> None:
     assert zombie.commit(config(9)) == quorum.log().read()
 
 
-def test_a_claim_under_voters_of_old_is_made_again_under_the_present_ones() -> None:
+def test_a_claim_under_former_voters_is_repeated_under_the_present_ones() -> None:
     quorum = Quorum(3, others=1)
     sleeper = quorum.log(8)
     add(quorum, 4)
@@ -401,7 +401,7 @@ def test_a_claim_under_voters_of_old_is_made_again_under_the_present_ones() -> N
     assert sleeper.commit(config(1)) == quorum.log().read()
 
 
-def test_what_was_seen_before_voters_changed_is_no_ground_for_a_claim() -> None:
+def test_a_listing_from_before_a_change_of_voters_permits_no_claim() -> None:
     """A look that showed nothing settled may be used by the next claim, but not once the driver knows better: a
     majority of the old voters need not have the current commits."""
     quorum = Quorum(3)

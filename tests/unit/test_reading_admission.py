@@ -60,7 +60,7 @@ def test_without_a_limit_everything_is_read() -> None:
     assert admit(backlogs(3, 0, 8)) == {0: 3, 1: 0, 2: 8}
 
 
-def test_a_limit_of_bytes_goes_by_the_sizes_of_the_files() -> None:
+def test_a_limit_of_bytes_uses_the_sizes_of_the_files() -> None:
     small = Backlog(0, 100, [Extent(0, 100, 1_000)])
     large = Backlog(0, 100, [Extent(0, 50, 50_000), Extent(50, 100, 50_000)])
     assert admit({0: small, 1: large}, max_bytes=11_000) == {0: 100, 1: 10}
@@ -88,7 +88,7 @@ def test_both_limits_hold_at_once() -> None:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_a_limit_of_bytes_is_kept_but_for_one_record_a_partition(seed: int) -> None:
+def test_a_limit_of_bytes_is_kept_except_for_one_record_per_partition(seed: int) -> None:
     rng = random.Random(seed)
     logs: dict[int, list[Extent]] = {}
     for partition in range(rng.randrange(1, 6)):

@@ -189,7 +189,7 @@ def test_a_selector_that_raises(live: LiveCluster, door: Door) -> None:
 
 
 @pytest.mark.slow
-def test_of_two_with_one_transactional_id_the_first_is_told_to_stop(live: LiveCluster) -> None:
+def test_the_first_of_two_streams_with_one_transactional_id_must_stop(live: LiveCluster) -> None:
     """A stream is started twice: the later one continues, the earlier one appends and commits nothing."""
     first = live.cluster.transactions.begin("copy")
     first.append_batches("trips", {0: [batch(["x"])]})

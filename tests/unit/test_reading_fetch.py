@@ -183,7 +183,9 @@ def test_the_fetch_quota_holds_for_all_remote_fetches_of_a_driver(live: LiveClus
     assert live.clock.monotonic_s() - began == pytest.approx(waited + sizes[-1] / rate, abs=0.1)
 
 
-def test_what_the_quota_leaves_no_room_for_before_the_time_out_is_told_at_once(live: LiveCluster) -> None:
+def test_a_request_that_the_quota_has_no_room_for_before_the_timeout_is_reported_at_once(
+    live: LiveCluster,
+) -> None:
     """Each row group gets its turn, however small the quota; a fetch returns the records that it has by then."""
     live.cluster.topics.alter_configs(None, {QUOTA: "1"})
     began = live.clock.monotonic_s()
@@ -200,7 +202,7 @@ def test_what_the_quota_leaves_no_room_for_before_the_time_out_is_told_at_once(l
 # --------------------------------------------------------------------------------------- faults
 
 
-def test_remote_faults_are_tried_again_with_growing_pauses(live: LiveCluster, faults: Faults) -> None:
+def test_remote_faults_are_retried_with_growing_pauses(live: LiveCluster, faults: Faults) -> None:
     """KIP-405, "Remote Storage Fetcher Thread Pool", 2.3: "retried with Exponential Back-Off, until the original
     consumer fetch request timeout". 2.1: then it is answered."""
     asked: list[float] = []
@@ -235,7 +237,7 @@ def test_a_remote_that_stays_away_is_an_error_at_the_time_out(live: LiveCluster,
     assert values(live.cluster.fetch("t", 0, 5)) == ["a5", "a6", "a7"]
 
 
-def test_local_records_come_while_the_remote_hangs(live: LiveCluster, faults: Faults) -> None:
+def test_local_records_arrive_while_the_remote_hangs(live: LiveCluster, faults: Faults) -> None:
     """KIP-405, "Thread Pools": operations "that do not rely on remote storage should not be impacted"."""
     let_go = threading.Event()
 

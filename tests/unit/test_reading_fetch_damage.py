@@ -64,7 +64,7 @@ def test_what_is_damaged_on_the_leader_comes_from_a_follower(live: LiveCluster, 
         raise CorruptSegmentError(note)
 
 
-def test_what_is_good_comes_from_where_it_always_does(live: LiveCluster) -> None:
+def test_intact_records_come_from_the_usual_replica(live: LiveCluster) -> None:
     """Up to the damage, and after it again; no other replica is listed."""
     spot(live, 1, 1).flip(PAGES)
     driver = live.driver()
@@ -75,7 +75,7 @@ def test_what_is_good_comes_from_where_it_always_does(live: LiveCluster) -> None
     assert found == [("a", 1, 0), ("b", 2, 1), ("c", 1, 0)]
 
 
-def test_a_damaged_copy_in_the_readers_rack_is_told_of(tmp_path: Path, faults: Faults) -> None:
+def test_a_damaged_copy_in_the_readers_rack_is_reported(tmp_path: Path, faults: Faults) -> None:
     near = racked(tmp_path, faults)
     spot(near, 2, 0).flip(PAGES)
     fetched = near.driver().fetch("t", 0, 0, client_rack="b")
@@ -130,7 +130,7 @@ def test_a_follower_serves_what_is_damaged_in_the_remote_tier(tmp_path: Path, wh
 
 
 @pytest.mark.slow
-def test_where_no_copy_is_good_the_error_names_each(live: LiveCluster) -> None:
+def test_if_no_copy_is_good_the_error_names_each(live: LiveCluster) -> None:
     for broker in (1, 2, 3):
         spot(live, broker, 1).flip(PAGES)
     with pytest.raises(CorruptSegmentError, match=damage_note(1, 1)) as raised:
@@ -139,7 +139,7 @@ def test_where_no_copy_is_good_the_error_names_each(live: LiveCluster) -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_a_tail_goes_on_and_reports_the_damage_once(live: LiveCluster) -> None:
+def test_a_tail_continues_and_reports_the_damage_once(live: LiveCluster) -> None:
     spot(live, 1, 0).flip(PAGES)
     tail = live.driver().tail("t", start=0, follow=False, max_bytes=1)
     assert texts(tail) == ["a", "b", "c"]
@@ -166,7 +166,7 @@ def test_offsets_of_groups_are_read_from_another_replica(
         live.driver().groups.committed("g")
 
 
-def test_a_stream_says_whose_records_are_damaged(live: LiveCluster) -> None:
+def test_a_stream_shows_whose_records_are_damaged(live: LiveCluster) -> None:
     tasks = first_tasks(live)
     bad = spot(live, 1, 1)
     bad.flip(value_of(bad))

@@ -121,7 +121,7 @@ def test_what_a_follower_lacks_comes_from_the_leader(live: LiveCluster) -> None:
     assert (values(fetched), fetched.broker) == ("g", 1)
 
 
-def test_where_the_follower_fails_in_the_middle_of_a_fetch_the_leader_serves_it(
+def test_if_the_follower_fails_in_the_middle_of_a_fetch_the_leader_serves_it(
     live: LiveCluster, faults: Faults
 ) -> None:
     def failing(uri: str, what: str, name: str) -> None:
@@ -138,7 +138,7 @@ def test_where_the_follower_fails_in_the_middle_of_a_fetch_the_leader_serves_it(
 
 
 def test_the_next_reader_goes_to_the_follower_again(live: LiveCluster, faults: Faults) -> None:
-    test_where_the_follower_fails_in_the_middle_of_a_fetch_the_leader_serves_it(live, faults)
+    test_if_the_follower_fails_in_the_middle_of_a_fetch_the_leader_serves_it(live, faults)
     faults.none()
     assert live.cluster.fetch("t", 0, 0, client_rack="b").broker == 2
 
@@ -162,7 +162,7 @@ def test_a_leader_that_has_lost_committed_records_is_an_error_for_every_reader(l
             live.cluster.fetch("t", 0, 0, client_rack=rack)
 
 
-def test_a_stale_view_of_the_leader_is_looked_at_again(live: LiveCluster) -> None:
+def test_a_stale_view_of_the_leader_is_inspected_again(live: LiveCluster) -> None:
     """The former leader has joined the next leader's epoch, as its listing shows."""
     known = live.cluster.image
     live.driver().elect("t", leader=3).raise_for_failures()
@@ -222,7 +222,7 @@ def test_an_epoch_that_wrote_nothing_ends_with_the_one_before(live: LiveCluster,
     assert live.cluster.offset_for_leader_epoch("t", 0, silent + 1) == EpochEndOffset(silent + 1, 9)
 
 
-def test_of_an_epoch_outside_the_log_no_end_is_known(live: LiveCluster, epochs: dict[int, int]) -> None:
+def test_the_end_of_an_epoch_outside_the_log_is_unknown(live: LiveCluster, epochs: dict[int, int]) -> None:
     """Below the first epoch it is its start, above the latest one it is unknown, as in Kafka."""
     assert live.cluster.offset_for_leader_epoch("t", 0, 0) == EpochEndOffset(0, 0)
     assert isinstance(live.cluster.offset_for_leader_epoch("t", 0, epochs[8] + 1), UnknownOffset)
@@ -280,7 +280,7 @@ def test_what_the_caller_takes_for_the_leader_epoch_is_checked(live: LiveCluster
 
 
 @pytest.mark.parametrize("epoch", [-1, True, 1.5, None])
-def test_an_epoch_that_is_none(live: LiveCluster, epoch: object) -> None:
+def test_an_epoch_that_is_invalid(live: LiveCluster, epoch: object) -> None:
     with pytest.raises(InvalidCallError, match=r"leader epoch .*: give a whole number from 0 on"):
         live.cluster.offset_for_leader_epoch("t", 0, epoch)  # type: ignore[arg-type]
     with pytest.raises(UnknownTopicOrPartitionError, match="no partition 5"):
@@ -307,7 +307,7 @@ def truncated(live: LiveCluster) -> tuple[LiveCluster, Fetched]:
 
 
 @pytest.mark.slow
-def test_a_consumer_that_comes_back_learns_up_to_where_the_histories_agree(
+def test_a_returning_consumer_learns_the_offset_up_to_which_the_histories_agree(
     truncated: tuple[LiveCluster, Fetched],
 ) -> None:
     """KIP-320: the leader epoch of the last record is checked; KIP-392: so that a consumer distinguishes

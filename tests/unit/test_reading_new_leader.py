@@ -64,7 +64,7 @@ Door = Callable[[Cluster], object]
         lambda c: c.groups.reset_offsets("g", "t", to=4),
     ],
 )
-def test_the_end_is_not_available_until_somebody_has_found_it_out(live: LiveCluster, door: Door) -> None:
+def test_the_end_is_not_available_until_another_writer_has_found_it_out(live: LiveCluster, door: Door) -> None:
     """LATEST and everything that depends on it raise a retriable error."""
     before = live.cluster.offsets("t", "latest")[0]
     elect_unaware(live)
@@ -117,7 +117,7 @@ def test_a_plan_that_was_made_before_waits_for_it_too(live: LiveCluster) -> None
     assert [(part.start, part.end) for part in again] == [(part.start, part.end) for part in plan]
 
 
-def test_a_stream_that_begins_or_stops_at_the_end_says_so_and_one_that_runs_goes_on(live: LiveCluster) -> None:
+def test_a_stream_that_begins_or_stops_at_the_end_says_so_and_one_that_runs_continues(live: LiveCluster) -> None:
     running = source(live, "t", startingOffsets="earliest")
     begin = running.initial()
     there = running.latest(begin, None, None)
@@ -139,7 +139,7 @@ def test_a_stream_that_begins_above_what_the_leader_knows_waits_for_it(live: Liv
     assert source(live, "t", startingOffsets='{"0": 4}').initial().partitions["t", 0].offset == 4
 
 
-def test_a_lag_that_cannot_be_told_is_a_failure_of_its_partition(live: LiveCluster) -> None:
+def test_an_unknown_lag_is_a_failure_of_its_partition(live: LiveCluster) -> None:
     elect_unaware(live)
     report = live.cluster.groups.lag("g")
     assert (codes(report), [row["lag"] for row in report.rows]) == ({"OFFSET_NOT_AVAILABLE": 1}, [None])

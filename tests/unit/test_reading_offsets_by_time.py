@@ -71,7 +71,7 @@ def to_time(driver: Cluster) -> object:
     ],
     ids=["offsets", "between", "read", "read of times", "tail", "reset", "local", "largest"],
 )
-def test_of_the_remote_segments_only_those_that_may_match_are_opened(
+def test_only_the_remote_segments_that_may_match_are_opened(
     live: LiveCluster, faults: Faults, ask: Callable[[Cluster], object], answer: object, opened: set[int]
 ) -> None:
     """The table has a bound for each of them, so none is opened for it, however many there are. (A read looks up

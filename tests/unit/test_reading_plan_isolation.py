@@ -47,7 +47,7 @@ def values(live: LiveCluster, plan: ReadPlan) -> list[str]:
     return [value for part in plan for _, value in live.records(part)]
 
 
-def test_markers_are_nobodys_and_aborted_records_are_not_for_readers_of_committed_ones(
+def test_markers_are_not_for_readers_and_aborted_records_not_for_readers_of_committed_ones(
     shared: LiveCluster,
 ) -> None:
     assert values(shared, shared.cluster.plan_read("t", isolation=COMMITTED)) == ["a", "b", "d"]
@@ -133,7 +133,7 @@ def test_an_unknown_isolation_is_named(shared: LiveCluster) -> None:
         shared.cluster.plan_read("t", isolation="x")
 
 
-def test_the_plan_tells_its_isolation(shared: LiveCluster) -> None:
+def test_the_plan_shows_its_isolation(shared: LiveCluster) -> None:
     text = shared.cluster.plan_read("t", isolation=COMMITTED).explain()
     assert "read_committed: up to the last stable offset, without aborted transactions" in text
     assert "committed" not in shared.cluster.plan_read("t").explain()

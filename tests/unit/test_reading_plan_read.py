@@ -215,7 +215,7 @@ def test_a_plan_of_records_that_an_unclean_election_has_replaced_is_refused(tmp_
 
 
 @pytest.mark.slow
-def test_a_group_whose_records_an_unclean_election_has_replaced_is_told(tmp_path: Path) -> None:
+def test_a_group_whose_records_an_unclean_election_has_replaced_is_reported(tmp_path: Path) -> None:
     """KIP-320: the leader epoch of the commit is checked, and the answer names the offset up to which histories
     agree. A commit without one, as by a reset, is only an offset."""
     live = LiveCluster(tmp_path, on_disk=True)

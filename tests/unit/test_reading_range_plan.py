@@ -67,7 +67,7 @@ def test_ranges_that_retention_has_cut_are_an_error_or_are_shorter(live: LiveClu
     assert planned(live, ranges, failOnDataLoss="false") == {0: (3, 5)}
 
 
-def test_ranges_of_a_topic_that_was_made_again_are_refused(live: LiveCluster) -> None:
+def test_ranges_of_a_topic_that_was_recreated_are_refused(live: LiveCluster) -> None:
     live.topic()
     live.fill("abcde")
     ranges = batch(live)

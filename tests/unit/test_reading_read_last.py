@@ -49,7 +49,7 @@ def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.mark.slow
 @pytest.mark.parametrize("isolation", [COMMITTED, UNCOMMITTED])
-def test_so_many_records_are_found_as_were_asked_for(live: LiveCluster, isolation: str) -> None:
+def test_the_requested_number_of_records_is_found(live: LiveCluster, isolation: str) -> None:
     seen = SEEN[isolation]
     for last in range(len(seen) + 2):
         tail = live.cluster.tail("t", last=last, follow=False, isolation=isolation)

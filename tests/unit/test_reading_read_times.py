@@ -164,7 +164,7 @@ def test_the_look_up_of_kafka_has_its_own_name(tmp_path: Path) -> None:
     assert any(hour < 240 for hour in times[first:])
 
 
-def test_a_record_that_came_without_a_timestamp_is_of_the_time_of_its_append(tmp_path: Path) -> None:
+def test_a_record_that_came_without_a_timestamp_has_the_time_of_its_append(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.tiered()
     rows = batch(["undated"], 0)
@@ -177,7 +177,7 @@ def test_a_record_that_came_without_a_timestamp_is_of_the_time_of_its_append(tmp
     assert [part.start for part in live.cluster.plan_read("t", None, "1970-01-02")] == [1]
 
 
-def test_the_plan_tells_its_times(tmp_path: Path) -> None:
+def test_the_plan_shows_its_times(tmp_path: Path) -> None:
     live, _ = fleet(tmp_path, random.Random(5), "both")
     text = live.cluster.plan_read("t", "1970-01-03T12:00+02:00", "1970-01-05").explain()
     assert "read t: at most " in text

@@ -102,7 +102,7 @@ def test_lost_records_end_the_stream_or_are_left_out(position: Position, log: Lo
     assert resume(position, log, fail_on_data_loss=False) == going_on
 
 
-def test_a_truncation_tells_where_the_histories_part() -> None:
+def test_a_truncation_shows_where_the_histories_part() -> None:
     """KIP-320, "Consumer Handling": the consumer gets the offset up to which it has read the log's records."""
     with pytest.raises(LogTruncationError, match="truncated to offset 30") as caught:
         resume(TRUNCATED[0], TRUNCATED[1], fail_on_data_loss=True)
@@ -118,7 +118,7 @@ def test_a_truncation_tells_where_the_histories_part() -> None:
         (Position(45, 1), bounds(0, 40, 45)),  # a new leader does not know yet how much is committed
     ],
 )
-def test_a_stream_goes_on_where_it_stands_while_nothing_is_lost(position: Position, log: LogBounds) -> None:
+def test_a_stream_continues_at_its_place_while_nothing_is_lost(position: Position, log: LogBounds) -> None:
     assert resume(position, log, fail_on_data_loss=True) == position.offset
 
 

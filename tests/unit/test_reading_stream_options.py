@@ -61,7 +61,7 @@ def test_names_are_compared_without_case_and_what_spark_adds_is_left_alone() -> 
     )
 
 
-def test_what_load_is_given_is_the_topic() -> None:
+def test_the_argument_of_load_is_the_topic() -> None:
     assert source_options({"cluster": "c", "path": "trips"}).topics == Subscription(("trips",))
     with pytest.raises(InvalidCallError, match="the options topic and path are the same"):
         options(path="trips")
@@ -105,7 +105,7 @@ def test_kafkas_three_ways_to_say_what_is_read(given: dict[str, str], reads: Sub
         ({"subscribe": "a", "includeHeaders": "1"}, "includeHeaders is '1': give true or false"),
     ],
 )
-def test_what_is_wrong_with_a_subscription(given: dict[str, str], message: str) -> None:
+def test_errors_in_a_subscription(given: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidCallError) as caught:
         source_options({"cluster": "c", **given})
     assert message in str(caught.value)
@@ -168,7 +168,7 @@ def test_where_a_stream_begins(given: dict[str, str], start: Start) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said_by_the_name_of_the_option(given: dict[str, str], message: str) -> None:
+def test_an_error_names_the_option(given: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidCallError) as caught:
         options(**given)
     assert message in str(caught.value)

@@ -73,7 +73,7 @@ def test_the_metric_of_many_groups_lists_each_partition_once(live: LiveCluster) 
     [("t", 1, {("a", 0, 4), ("b", 0, 3)}), (OFFSETS_TOPIC, partition_for("b", 4), {("a", 0, 4), ("a", 1, 3)})],
     ids=["of a topic", "of groups"],
 )
-def test_a_partition_that_cannot_be_looked_at_is_one_failure_of_the_metric(
+def test_a_partition_that_cannot_be_inspected_is_one_failure_of_the_metric(
     tmp_path: Path, topic: str, partition: int, left: set[tuple[str, int, int]]
 ) -> None:
     """The lag of all others is reported nevertheless."""
@@ -118,9 +118,7 @@ def test_what_has_been_reported_costs_nothing(live: LiveCluster) -> None:
     assert [store.counts.requests for store in stores] == before
 
 
-def test_what_goes_wrong_is_said_once_and_stops_nobody(
-    live: LiveCluster, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_is_reported_once_and_stops_nothing(live: LiveCluster, caplog: pytest.LogCaptureFixture) -> None:
     found = progress(live)
     with caplog.at_level(logging.WARNING):
         found.report(at(live, 50, 0))  # beyond the log end
@@ -133,6 +131,6 @@ def test_what_goes_wrong_is_said_once_and_stops_nobody(
     assert live.cluster.groups.committed("g")["t", 0].offset == 3
 
 
-def test_a_group_that_no_group_can_be_called_is_an_error_at_once(live: LiveCluster) -> None:
+def test_an_impossible_group_name_is_an_error_at_once(live: LiveCluster) -> None:
     with pytest.raises(InvalidGroupIdError):
         with_ports(StreamProgress, ports_of(live.driver()))("")

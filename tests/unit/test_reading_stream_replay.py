@@ -47,7 +47,7 @@ def test_a_planned_batch_is_replayed_exactly_whatever_became_of_its_files(live: 
 
 
 @pytest.mark.slow
-def test_records_wander_to_the_remote_tier_between_triggers(live: LiveCluster) -> None:
+def test_records_move_to_the_remote_tier_between_triggers(live: LiveCluster) -> None:
     live.tiered()
     query = Query(live)
     seen: list[str] = []
@@ -89,7 +89,7 @@ def reading(patch: pytest.MonkeyPatch, raising: Exception | None) -> None:
     patch.setattr(stream_read, "read_row_groups", failing)
 
 
-def test_a_file_that_goes_amid_its_records_is_gone_on_with_behind_those_that_were_read(
+def test_a_read_continues_after_the_records_that_it_has_when_their_file_disappears(
     live: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live.topic()
@@ -121,7 +121,7 @@ def test_records_that_retention_takes_between_the_plan_and_the_read_are_an_error
         values_of(tasks)
 
 
-def test_retention_below_the_stream_is_an_error_or_is_passed_over(live: LiveCluster) -> None:
+def test_retention_below_the_stream_is_an_error_or_is_skipped(live: LiveCluster) -> None:
     live.topic()
     live.fill("abcdef")
     query = Query(live)

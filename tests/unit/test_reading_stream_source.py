@@ -93,7 +93,7 @@ def test_offsets_by_partition(live: LiveCluster) -> None:
         ('{"0": 3, "1": 0}', OffsetOutOfRangeError, "t-0: startingOffsets is 3, but the log has [0, 2)"),
     ],
 )
-def test_offsets_that_are_not_there_are_refused(
+def test_offsets_that_are_missing_are_refused(
     live: LiveCluster, given: str, error: type[Exception], message: str
 ) -> None:
     live.topic(partitions=2)
@@ -118,7 +118,7 @@ def test_a_time_that_has_not_come_is_refused(live: LiveCluster) -> None:
         source(live, startingTimestamp=later.isoformat()).initial()
 
 
-def test_a_topic_that_is_not_there(live: LiveCluster) -> None:
+def test_a_topic_that_is_missing(live: LiveCluster) -> None:
     with pytest.raises(UnknownTopicOrPartitionError):
         source(live).initial()
 
@@ -187,7 +187,7 @@ def test_an_empty_trigger_opens_no_file(live: LiveCluster) -> None:
     assert spent[-1].requests == 0
 
 
-def test_where_the_log_ends_is_told_whatever_the_limit(live: LiveCluster) -> None:
+def test_the_end_of_the_log_is_reported_whatever_the_limit(live: LiveCluster) -> None:
     live.topic()
     live.fill("abcde")
     query = Query(live)

@@ -112,7 +112,7 @@ def test_where_each_partition_begins(live: LiveCluster) -> None:
     ],
     ids=str,
 )
-def test_what_is_not_there_is_refused_by_name(live: LiveCluster, given: dict[str, str], message: str) -> None:
+def test_missing_things_are_refused_by_name(live: LiveCluster, given: dict[str, str], message: str) -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match=message):
         source(live, **given).initial()
 
@@ -153,7 +153,7 @@ def test_a_topic_that_is_not_read_any_more_takes_another_checkpoint(live: LiveCl
         query.plan()
 
 
-def test_one_that_is_read_from_now_on_is_read_from_its_beginning(live: LiveCluster) -> None:
+def test_a_topic_that_is_read_from_now_on_is_read_from_its_beginning(live: LiveCluster) -> None:
     query = Query(live, subscribe="rides")
     query.batch()
     query.options = {"subscribe": "trips-a,rides"}
@@ -161,7 +161,7 @@ def test_one_that_is_read_from_now_on_is_read_from_its_beginning(live: LiveClust
     assert query.batch() == ["trips-a0", "trips-a1"]
 
 
-def test_a_group_is_told_of_all_topics(live: LiveCluster) -> None:
+def test_a_group_reports_all_topics(live: LiveCluster) -> None:
     query = Query(live, subscribe="trips-a,rides")
     query.batch()
     assert query.done is not None
@@ -173,7 +173,7 @@ def test_a_group_is_told_of_all_topics(live: LiveCluster) -> None:
     ]
 
 
-def test_records_of_a_transaction_are_told_apart_by_topic(live: LiveCluster) -> None:
+def test_records_of_a_transaction_are_distinguished_by_topic(live: LiveCluster) -> None:
     live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     with live.cluster.transactions.begin("copy") as transaction:
         transaction.append_batches("rides", {0: [batch(["in"])]})

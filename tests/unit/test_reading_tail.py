@@ -71,7 +71,7 @@ def test_without_following_it_ends_at_the_high_watermark_of_the_beginning(live: 
     assert texts(live.cluster.tail("t", follow=False)) == []
 
 
-def test_to_iterate_again_is_to_go_on(live: LiveCluster) -> None:
+def test_iterating_again_continues(live: LiveCluster) -> None:
     tail = live.cluster.tail("t", start=OffsetSpec.EARLIEST, partitions=[0], max_bytes=1, follow=False)
     assert [texts(islice(tail, 1)) for _ in range(5)] == [["a0"], ["a1"], ["a2"], ["a3"], []]
 
@@ -133,7 +133,7 @@ def transactional(live: LiveCluster) -> LiveCluster:
 @pytest.mark.parametrize(
     ("isolation", "found"), [("read_uncommitted", ["a", "b", "c"]), ("read_committed", ["a", "b"])]
 )
-def test_markers_and_what_the_isolation_level_leaves_out_is_passed_over(
+def test_markers_and_records_outside_the_isolation_level_are_skipped(
     transactional: LiveCluster, isolation: str, found: list[str]
 ) -> None:
     """KIP-98; also if a log ends with it, the tail does not wait for more."""

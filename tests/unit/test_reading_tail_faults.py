@@ -43,7 +43,7 @@ def test_retention_that_overtakes_it_is_an_error(live: LiveCluster) -> None:
 
 
 @pytest.mark.parametrize(("reset", "found"), [("earliest", ["a3", "a4"]), ("latest", ["a4"])])
-def test_with_a_reset_policy_it_goes_on(live: LiveCluster, reset: str, found: list[str]) -> None:
+def test_with_a_reset_policy_it_continues(live: LiveCluster, reset: str, found: list[str]) -> None:
     """auto.offset.reset, with Kafka's words."""
     tail = live.cluster.tail("t", [0], start=0, max_bytes=1, auto_offset_reset=reset)
     assert texts(islice(tail, 1)) == ["a0"]
@@ -67,7 +67,7 @@ def replace_lost(live: LiveCluster) -> None:
     live.append(["new"]).raise_for_failures()
 
 
-def test_an_unclean_election_is_found_out(live: LiveCluster) -> None:
+def test_an_unclean_election_is_detected(live: LiveCluster) -> None:
     """KIP-320: a consumer that has read lost records gets an error with the offset up to which the histories
     agree."""
     lose(live)
@@ -81,7 +81,7 @@ def test_an_unclean_election_is_found_out(live: LiveCluster) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shorter", [True, False], ids=["shorter", "as long as before"])
-def test_a_log_that_was_cut_is_found_out_by_a_tail_that_ends_here(live: LiveCluster, shorter: bool) -> None:
+def test_a_log_that_was_cut_is_detected_by_a_tail_that_ends_here(live: LiveCluster, shorter: bool) -> None:
     """Even if there is nothing to fetch: the log continues with other records."""
     lose(live)
     first = live.cluster.tail("t", [0], start=0, follow=False)
@@ -101,7 +101,7 @@ def test_a_log_that_was_cut_is_found_out_by_a_tail_that_ends_here(live: LiveClus
     assert texts(again) == ([] if shorter else ["new"])
 
 
-def test_with_a_reset_policy_it_goes_on_where_the_histories_part(live: LiveCluster) -> None:
+def test_with_a_reset_policy_it_continues_where_the_histories_part(live: LiveCluster) -> None:
     """KIP-320: a consumer with a policy gets the records that replaced the lost ones."""
     lose(live)
     tail = live.cluster.tail("t", [0], start=0, auto_offset_reset="latest")
@@ -110,7 +110,7 @@ def test_with_a_reset_policy_it_goes_on_where_the_histories_part(live: LiveClust
     assert texts(islice(tail, 1)) == ["new"]
 
 
-def test_a_topic_that_was_deleted_and_created_anew_is_another_log(live: LiveCluster) -> None:
+def test_a_topic_that_was_deleted_and_created_again_is_another_log(live: LiveCluster) -> None:
     def again() -> None:
         live.driver().topics.delete("t").raise_for_failures()
         live.driver().topics.create("t", partitions=2, replication_factor=1)
@@ -139,7 +139,7 @@ def test_faults_that_pass_are_not_noticed_and_others_are_raised(live: LiveCluste
     assert texts(tail) == ["b0", "b1", "b2"], "nothing is lost by an error"
 
 
-def test_what_a_new_leader_does_not_know_of_is_waited_for(tmp_path: Path, faults: Faults) -> None:
+def test_records_unknown_to_a_new_leader_are_waited_for(tmp_path: Path, faults: Faults) -> None:
     live = racked(tmp_path, faults)
     unaware(live, 1)
     while_waiting(
@@ -165,7 +165,7 @@ def test_an_error_of_a_former_leader_is_not_believed(tmp_path: Path, faults: Fau
     assert texts(islice(live.cluster.tail("t", start=6), 1)) == ["g"]
 
 
-def test_without_following_nobody_waits_for_a_new_leader_for_ever(tmp_path: Path, faults: Faults) -> None:
+def test_without_following_no_call_waits_for_a_new_leader_forever(tmp_path: Path, faults: Faults) -> None:
     live = racked(tmp_path, faults)
     live.append(["g"]).raise_for_failures()
     tail = live.cluster.tail("t", start=6, follow=False)
@@ -201,7 +201,7 @@ def test_it_follows_its_leaders_while_the_metadata_is_away(live: LiveCluster, fa
     assert texts(islice(live.cluster.tail("t"), 2)) == ["a4", "c0"]
 
 
-def test_a_new_partition_that_cannot_be_looked_at_is_found_by_a_later_poll(
+def test_a_new_partition_that_cannot_be_inspected_is_found_by_a_later_poll(
     live: LiveCluster, faults: Faults
 ) -> None:
     """The others are read meanwhile, without waiting for the metadata to expire."""

@@ -49,7 +49,7 @@ def all_of(live: LiveCluster, start: Start, **settings: object) -> list[str]:
     ],
     ids=str,
 )
-def test_it_begins_where_it_is_told_to(live: LiveCluster, start: Start, found: list[str]) -> None:
+def test_it_begins_where_requested(live: LiveCluster, start: Start, found: list[str]) -> None:
     assert all_of(live, start) == found
 
 
@@ -67,7 +67,7 @@ def test_it_begins_at_a_time(live: LiveCluster) -> None:
         live.cluster.tail("t", start=at + timedelta(days=1))
 
 
-def test_a_group_goes_on_where_it_has_come_to(live: LiveCluster) -> None:
+def test_a_group_continues_where_it_stopped(live: LiveCluster) -> None:
     """The returned records are those committed, with the leader epoch (KIP-320)."""
     live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
     tail = live.cluster.tail("t", [0], start=OffsetSpec.EARLIEST, max_bytes=1)

@@ -75,7 +75,7 @@ def test_drivers_that_take_turns_see_what_the_others_have_appended(tmp_path: Pat
     assert live.read() == {0: [str(number) for number in range(6)]}
 
 
-def test_an_append_goes_on_behind_what_was_merged_or_deleted_meanwhile(tmp_path: Path) -> None:
+def test_an_append_continues_after_what_was_merged_or_deleted_meanwhile(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic(segment_merge_min_files="2", file_delete_delay_ms="0")
     live.fill("abcd")
@@ -92,7 +92,7 @@ def test_an_append_goes_on_behind_what_was_merged_or_deleted_meanwhile(tmp_path:
     assert live.read() == {0: ["f"]}
 
 
-def test_nothing_is_gone_on_from_under_another_leader(tmp_path: Path) -> None:
+def test_nothing_is_continued_under_another_leader(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic()
     live.fill("ab")

@@ -284,7 +284,7 @@ def test_an_append_that_fails_leaves_none_in_the_topic_of_bad_records(live: Live
 
 
 @pytest.mark.parametrize("named", [{}, {"producer": "p", "sequence": 3}], ids=["unnamed", "named"])
-def test_where_the_topic_of_bad_records_fails_the_append_is_repeated_and_completed(
+def test_if_the_topic_of_bad_records_fails_the_append_is_repeated_and_completed(
     live: LiveCluster, faults: Faults, named: dict[str, Any]
 ) -> None:
     def refuse(uri: str, what: str, name: str) -> None:
@@ -311,7 +311,7 @@ def test_other_bad_records_under_the_same_sequence_are_refused(live: LiveCluster
     assert live.read("bad") == {0: ["bad 1"], 1: ["bad 2"]}
 
 
-def test_an_accepted_replay_still_tells_its_bad_records(live: LiveCluster) -> None:
+def test_an_accepted_replay_still_reports_its_bad_records(live: LiveCluster) -> None:
     for _ in range(2):
         report = append(
             live.driver(), **TO_TOPIC, producer="p", sequence=0, on_changed_replay="accept"
@@ -353,7 +353,7 @@ def test_in_a_transaction_bad_records_count_with_it_or_not_at_all(live: LiveClus
     ],
     ids=["answer", "no topic", "no answer", "itself", "typed", "keyed", "not there", "internal"],
 )
-def test_what_is_wrong_with_the_wish_is_said_before_anything_is_written(
+def test_an_error_in_the_request_is_reported_before_anything_is_written(
     live: LiveCluster, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     live.topic("keyed", cleanup_policy="snapshot")

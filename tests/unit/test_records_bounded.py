@@ -57,7 +57,7 @@ def test_a_commit_of_a_group_is_flat(live: Ledger, commits: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_log_that_merges_make_anew_has_its_snapshot_in_time(live: Ledger) -> None:
+def test_a_log_that_merges_rewrite_has_its_snapshot_in_time(live: Ledger) -> None:
     """Its files are never as old as its records."""
     driver = live.driver(keeps_short=True)
     for _ in range(4):

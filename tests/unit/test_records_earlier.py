@@ -54,14 +54,14 @@ def dealt(live: LiveCluster, producer: str = "p", epoch: int = 1, sequence: int 
     return earlier_tries(ports.metadata, ports.storage, ports.memory, image, image.topic("t"), who).partition_count
 
 
-def test_what_was_tried_before_the_topic_grew_is_dealt_as_before(live: LiveCluster) -> None:
+def test_an_attempt_from_before_the_topic_grew_is_distributed_as_before(live: LiveCluster) -> None:
     live.cluster.topics.create_partitions("t", 4)
     assert dealt(live) == 2
     live.cluster.topics.create_partitions("t", 5)
     assert dealt(live) == 2
 
 
-def test_so_is_what_was_tried_without_a_producer(live: LiveCluster) -> None:
+def test_a_retry_of_an_append_without_a_producer_goes_where_it_went_before(live: LiveCluster) -> None:
     """A retry names the producer and sequence of the unknown outcome."""
     ports = ports_of(live.cluster)
     _append_a_part(live, None).raise_for_failures()
@@ -71,7 +71,7 @@ def test_so_is_what_was_tried_without_a_producer(live: LiveCluster) -> None:
     assert dealt(live, before.producer_id, before.epoch, before.sequence) is None
 
 
-def test_whatever_else_is_dealt_among_all_partitions(live: LiveCluster) -> None:
+def test_all_other_rows_are_distributed_among_all_partitions(live: LiveCluster) -> None:
     live.cluster.topics.create_partitions("t", 4)
     assert [dealt(live, sequence=8), dealt(live, epoch=2), dealt(live, producer="q")] == [None] * 3
 
@@ -82,7 +82,7 @@ def test_an_append_to_partitions_that_were_given_says_nothing(live: LiveCluster)
     assert dealt(live, producer="q", epoch=0, sequence=3) is None
 
 
-def test_whoever_has_begun_the_sequence_before_asks_nobody(live: LiveCluster) -> None:
+def test_a_driver_that_began_the_sequence_before_asks_no_replica(live: LiveCluster) -> None:
     ports, image = ports_of(live.cluster), live.cluster.image
     topic, second = image.topic("t"), replace(FIRST, sequence=8)
     with measured(ports.clock, ports.storage.counts) as measure:
@@ -105,7 +105,7 @@ def test_an_append_in_a_transaction_or_without_a_producer_asks_nobody(live: Live
     assert measure.counts == StoreCounts()
 
 
-def test_to_ask_takes_two_requests_a_partition(live: LiveCluster) -> None:
+def test_asking_takes_two_requests_per_partition(live: LiveCluster) -> None:
     """The cost is a listing, and a footer."""
     ports, image = ports_of(live.driver()), live.cluster.image
     with measured(ports.clock, ports.storage.counts) as measure:
@@ -133,7 +133,7 @@ def test_a_partition_that_cannot_be_asked_is_left_out(live: LiveCluster) -> None
     )
 
 
-def test_while_the_leader_that_knows_cannot_be_asked_nothing_is_dealt(live: LiveCluster) -> None:
+def test_nothing_is_distributed_while_the_leader_that_knows_is_unreachable(live: LiveCluster) -> None:
     """Protocol, I3: otherwise its records would be appended to another partition too."""
     live.cluster.topics.create_partitions("t", 4)
     for broker in sorted(live.isr(partition=1)):

@@ -82,7 +82,7 @@ def test_on_too_few_brokers_the_topic_is_not_created(tmp_path: Path) -> None:
     assert live.cluster.groups.committed("g") == {("t", 0): OffsetAndMetadata(1)}
 
 
-def test_lag_is_what_lies_between_the_commit_and_the_high_watermark(live: LiveCluster) -> None:
+def test_lag_is_the_distance_between_the_commit_and_the_high_watermark(live: LiveCluster) -> None:
     """One row per partition of the group's topics; without a commit, all of it."""
     live.cluster.groups.commit("g", {("t", 0): 1})
     live.append({1: ["e"]}, acks="leader")
@@ -107,7 +107,7 @@ def test_a_commit_beyond_the_log_end_has_no_lag(
     assert values.get(0) == lag
 
 
-def test_lag_tells_all_that_was_committed(live: LiveCluster) -> None:
+def test_lag_shows_all_that_was_committed(live: LiveCluster) -> None:
     """Leader epoch and metadata; and when the group is forgotten, which is the same in every row."""
     live.cluster.groups.commit("g", {("t", 0): OffsetAndMetadata(2, 0, "half-way")})
     live.clock.sleep(60)
@@ -136,7 +136,7 @@ def test_what_is_gone_from_an_uncommitted_partition_is_no_lag(live: LiveCluster)
     assert {row["partition"]: row["lag"] for row in live.cluster.groups.lag("g").rows} == {0: 4, 1: left[1]}
 
 
-def test_a_partition_that_cannot_be_looked_at_is_a_failure_of_its_own(tmp_path: Path) -> None:
+def test_a_partition_that_cannot_be_inspected_is_a_failure_of_its_own(tmp_path: Path) -> None:
     """The others are reported, and for this one the committed offset."""
     live = on_disk(tmp_path)
     live.cluster.groups.commit("g", {("t", 0): 1, ("t", 1): 1})
@@ -149,7 +149,7 @@ def test_a_partition_that_cannot_be_looked_at_is_a_failure_of_its_own(tmp_path: 
     assert rows == {away: (1, None), 1 - away: (1, 1)}
 
 
-def test_lag_of_nobody_is_a_mistake(live: LiveCluster) -> None:
+def test_the_lag_of_an_unknown_group_is_an_error(live: LiveCluster) -> None:
     for call in (
         live.cluster.groups.lag,
         lambda name: live.cluster.groups.commit("g", {("t", 0): 1}) and live.cluster.groups.lag(name),
@@ -193,7 +193,7 @@ def test_nothing_to_commit_changes_nothing(live: LiveCluster) -> None:
     ],
     ids=lambda value: str(value)[:30] if not isinstance(value, type) else value.__name__,
 )
-def test_what_is_wrong_with_a_commit_is_said_and_nothing_changed(
+def test_an_error_in_a_commit_is_reported_and_nothing_is_changed(
     shared: LiveCluster, group: Any, offsets: Any, error: type[StratalogError], says: str
 ) -> None:
     """All or nothing: one bad partition prevents the commits of the others."""

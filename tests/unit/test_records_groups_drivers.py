@@ -112,7 +112,7 @@ def test_what_was_read_of_another_history_is_read_again(live: LiveCluster) -> No
         assert live.cluster.groups.committed("g") == {("t", 0): OffsetAndMetadata(1)}
 
 
-def test_those_who_append_together_are_each_told_their_own_offset(live: LiveCluster) -> None:
+def test_callers_that_append_together_each_get_their_own_offset(live: LiveCluster) -> None:
     """It shows a committer whether its commit counted."""
     live.cluster.groups.commit("g", {("t", 0): 1, ("t", 1): 1})
     partition = partition_for("g", 4)
@@ -134,7 +134,7 @@ def test_those_who_append_together_are_each_told_their_own_offset(live: LiveClus
 
 @pytest.mark.parametrize("member_epoch", [None, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("of", ["t", OFFSETS_TOPIC])
-def test_a_commit_goes_on_under_the_next_leader(tmp_path: Path, of: str, member_epoch: int | None) -> None:
+def test_a_commit_continues_under_the_next_leader(tmp_path: Path, of: str, member_epoch: int | None) -> None:
     """If the leader of either topic is away, the commit itself has it fenced, and another elected."""
     live = on_disk(tmp_path)
     live.cluster.groups.commit("g", {("t", 0): 1}, member_epoch=member_epoch)

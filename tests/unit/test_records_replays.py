@@ -68,7 +68,7 @@ def entry(live: LiveCluster, partition: int = 0, producer: str = "p") -> Produce
 
 
 @pytest.mark.slow
-def test_an_older_sequence_that_comes_again_is_a_duplicate_and_no_failure(live: LiveCluster) -> None:
+def test_an_older_sequence_that_is_repeated_is_a_duplicate_and_no_failure(live: LiveCluster) -> None:
     """A scheduler repeats a month, day by day."""
     for sequence in range(20130101, 20130111):
         append(live, sequence, f"{sequence}", f"1:{sequence}").raise_for_failures()
@@ -263,7 +263,7 @@ def test_what_no_caller_has_named_is_not_remembered(live: LiveCluster) -> None:
 # ------------------------------------------------------------------- attempts, and what is known
 
 
-def test_not_appended_is_said_of_this_attempt_alone(live: LiveCluster) -> None:
+def test_not_appended_describes_this_attempt_only(live: LiveCluster) -> None:
     """The first attempt may be in the log: a new sequence would append it twice."""
     append(live, 0, "a").raise_for_failures()
     for broker in (1, 2, 3):

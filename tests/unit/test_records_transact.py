@@ -52,7 +52,7 @@ def test_a_transaction_is_seen_when_it_is_committed_and_not_before(live: Ledger)
     assert live.state() == State.COMPLETE_COMMIT
 
 
-def test_an_exception_aborts_and_goes_on(live: Ledger) -> None:
+def test_an_exception_aborts_and_continues(live: Ledger) -> None:
     t = live.cluster.transactions.begin("x")
     with pytest.raises(ZeroDivisionError), t:
         _fail(put(t, VALUES))
@@ -70,7 +70,7 @@ def test_transactions_of_one_id_follow_each_other(live: Ledger) -> None:
     assert live.seen() == {"t-0": ["a", "A", "b", "B", "c", "C"], "t-1": [], "u-0": ["a", "b", "c"]}
 
 
-def test_other_appends_go_on_and_wait_for_nobody(live: Ledger) -> None:
+def test_other_appends_continue_and_do_not_wait(live: Ledger) -> None:
     """Records after an open transaction are visible once it is decided (KIP-98, last stable offset)."""
     with live.cluster.transactions.begin("x") as t:
         put(t, {"t-0": "a"})
@@ -239,7 +239,7 @@ def test_an_abort_by_another_driver_fences_the_partitions_that_were_not_written_
     assert live.seen() == NOTHING
 
 
-def test_of_a_large_topic_a_partition_becomes_the_transactions_when_it_is_written_to(live: Ledger) -> None:
+def test_a_partition_of_a_large_topic_joins_the_transaction_when_it_is_written_to(live: Ledger) -> None:
     live.topic("large", partitions=MOST_AT_ONCE + 1)
     with live.cluster.transactions.begin("x") as t:
         for partition in (3, 5):
@@ -259,7 +259,7 @@ def epochs_of(*drivers: Cluster) -> list[int]:
 
 
 @pytest.mark.slow
-def test_a_driver_goes_on_with_the_epoch_that_its_last_transaction_has_left(live: Ledger) -> None:
+def test_a_driver_continues_with_the_epoch_that_its_last_transaction_left(live: Ledger) -> None:
     """KIP-890; a take-over of the id raises the epoch once more, and so does its return."""
     one, other = live.driver(), live.driver()
     assert epochs_of(one, one, other, other, one) == [0, 1, 3, 4, 6]
@@ -316,7 +316,7 @@ def test_a_second_producer_of_the_id_fences_the_first(live: Ledger) -> None:
     assert live.seen(UNCOMMITTED)["t-0"] == ["old", "new"]
 
 
-def test_a_transaction_that_runs_into_its_timeout_is_aborted_by_whoever_looks(live: Ledger) -> None:
+def test_a_transaction_that_reaches_its_timeout_is_aborted_by_any_driver_that_looks(live: Ledger) -> None:
     t = live.cluster.transactions.begin("x", timeout_ms=5000)
     put(t, VALUES)
     live.clock.sleep(4.999)

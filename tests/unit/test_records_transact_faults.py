@@ -52,7 +52,7 @@ def test_an_append_that_failed_cannot_be_committed(tmp_path: Path) -> None:
     assert (live.seen(), live.state()) == (NOTHING, State.COMPLETE_ABORT)
 
 
-def test_a_call_that_was_wrong_changes_nothing_and_it_goes_on(live: Ledger) -> None:
+def test_a_wrong_call_changes_nothing_and_the_session_continues(live: Ledger) -> None:
     with live.cluster.transactions.begin("x") as t:
         put(t, {"t-0": "a"})
         with pytest.raises(UnknownTopicOrPartitionError):
@@ -64,7 +64,7 @@ def test_a_call_that_was_wrong_changes_nothing_and_it_goes_on(live: Ledger) -> N
     assert live.seen()["t-0"] == ["a"]
 
 
-def test_what_is_over_is_over(live: Ledger) -> None:
+def test_a_transaction_that_is_over_refuses_every_call(live: Ledger) -> None:
     t = live.cluster.transactions.begin("x")
     put(t, VALUES)
     t.commit()
@@ -74,7 +74,7 @@ def test_what_is_over_is_over(live: Ledger) -> None:
     assert live.seen() == EVERYTHING
 
 
-def test_a_marker_that_cannot_be_written_is_written_by_whoever_comes_next(tmp_path: Path) -> None:
+def test_a_marker_that_cannot_be_written_is_written_by_the_next_caller(tmp_path: Path) -> None:
     """It is decided nevertheless: the commit does not fail."""
     faults = Faults()
     live = Ledger(tmp_path, through=faults.wrap).begin()
@@ -160,7 +160,7 @@ def test_nothing_hangs_in_a_restored_log(tmp_path: Path) -> None:
     assert seen(live.replica(live.leader())) == ["last"]
 
 
-def test_a_topic_that_is_created_anew_meanwhile_is_not_the_transactions(tmp_path: Path) -> None:
+def test_a_topic_that_is_created_again_meanwhile_is_not_part_of_the_transaction(tmp_path: Path) -> None:
     """Otherwise its records would wait for a marker that no driver writes."""
     faults = Faults()
     live = Ledger(tmp_path, through=faults.wrap).begin()
@@ -182,7 +182,7 @@ def test_a_topic_that_is_created_anew_meanwhile_is_not_the_transactions(tmp_path
 
 
 @pytest.mark.slow
-def test_what_another_driver_changed_meanwhile_is_decided_anew(live: Ledger) -> None:
+def test_what_another_driver_changed_meanwhile_is_decided_again(live: Ledger) -> None:
     """Drivers decide on the last state that they saw: a refusal, or a record based on an old state, is no answer
     yet."""
     one, other = live.driver(), live.driver()

@@ -90,7 +90,7 @@ def test_a_newer_producer_fences_an_older_one(live: Producers) -> None:
         older.add_partitions(zombie, [live.partition])
 
 
-def test_of_two_that_take_an_id_over_at_once_both_get_an_epoch_of_their_own(tmp_path: Path) -> None:
+def test_two_drivers_that_take_an_id_over_at_once_get_different_epochs(tmp_path: Path) -> None:
     """Another driver was faster between the look and the append: the log decides, the slower one decides again."""
     faults = Faults()
     live = Producers(tmp_path, through=faults.wrap).begin()
@@ -108,7 +108,7 @@ def test_of_two_that_take_an_id_over_at_once_both_get_an_epoch_of_their_own(tmp_
     assert epochs == [1, 2]
 
 
-def test_what_is_wrong_is_said_and_nothing_changed(live: Producers) -> None:
+def test_an_error_is_reported_and_nothing_is_changed(live: Producers) -> None:
     coordinator = live.coordinator()
     producer = coordinator.init_producer("x")
     with live.unchanged():
@@ -123,7 +123,7 @@ def test_what_is_wrong_is_said_and_nothing_changed(live: Producers) -> None:
             coordinator.end(producer, commit=True)
 
 
-def test_a_snapshot_stands_for_the_log(live: Producers) -> None:
+def test_a_snapshot_covers_the_log(live: Producers) -> None:
     """KIP-630: the state after a restart is the snapshot's, and decisions continue from it."""
     coordinator = live.coordinator()
     producer = coordinator.init_producer("x")

@@ -32,7 +32,7 @@ def test_without_a_time_for_tombstones_the_next_rule_takes_them() -> None:
     assert next_rule((CommittedRule(Rule(1, 10), 5),), 20, 5, delete_retention_ms=0) == Rule(2, 20, 10)
 
 
-def test_many_rules_within_the_time_of_tombstones_hold_none_of_them_for_ever() -> None:
+def test_many_rules_within_the_time_of_tombstones_hold_none_of_them_forever() -> None:
     """Each kept rule keeps the one that has its time, up to the bound of their number."""
     rules: tuple[CommittedRule, ...] = ()
     before = []
@@ -62,7 +62,7 @@ def test_a_rule_never_takes_back_what_an_earlier_one_has_removed() -> None:
         ("0-4.1.3 4.1", ""),
     ],
 )
-def test_what_a_rule_has_still_to_rewrite(names: str, left: str) -> None:
+def test_the_links_that_a_rule_has_yet_to_rewrite(names: str, left: str) -> None:
     log, rule = log_of(names), Rule(2, 4)
     assert " ".join(text_of(link.name) for link in to_rewrite(log, rule)) == left
     assert carried_out(log, rule) == (not left)

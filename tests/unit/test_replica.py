@@ -98,7 +98,7 @@ def test_two_brokers_on_one_folder_are_refused(store: Store) -> None:
         format_root(store, "cluster", 2, ids())
 
 
-def test_a_root_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_root_that_is_missing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LogDirError):
         format_root(LocalStore(str(tmp_path / "unmounted")), "cluster", 1, ids())
 
@@ -183,7 +183,7 @@ def test_a_root_as_it_is_registered_costs_one_look_and_no_byte(store: Store) -> 
     assert (asked.reads, asked.read_bytes, asked.requests - asked.lists) == (1, 0, 1)
 
 
-def test_a_root_put_back_from_a_copy_is_stale_although_its_directory_is_the_same(store: Store) -> None:
+def test_a_root_restored_from_a_copy_is_stale_although_its_directory_is_the_same(store: Store) -> None:
     """It lacks the appends since the copy, and must not count as the original replica."""
     replica = registered(replica_on(store))
     put_back(store)
@@ -208,7 +208,7 @@ def test_a_folder_that_was_renamed_is_the_same_root(tmp_path: Path) -> None:
     assert replace(replica, store=LocalStore(str(tmp_path / "there"))).list().data == ()
 
 
-def test_a_wiped_root_is_told_from_a_copy(store: Store) -> None:
+def test_a_wiped_root_is_distinguished_from_a_copy(store: Store) -> None:
     replica = registered(replica_on(store))
     store.delete([BROKER_FILE])
     with pytest.raises(BrokerUnreachableError, match=r"has no broker\.json"):
@@ -224,7 +224,7 @@ def test_an_identity_that_is_not_known_compares_directories(store: Store) -> Non
     assert replica.list().data == ()
 
 
-def test_what_one_of_two_machines_cannot_tell_makes_no_difference(store: Store) -> None:
+def test_a_time_of_birth_that_only_one_machine_reports_makes_no_difference(store: Store) -> None:
     """The time of birth, on a file system or a kernel that does not report it."""
     assert same_root("1.2.3@4+5", "1.2.3@4")
     assert same_root("1.2.3@4", "1.2.3@4+5")
@@ -295,7 +295,7 @@ def test_the_lineage_of_the_greatest_epoch_counts(store: Store) -> None:
     assert (log.joined_epoch, log.log_end) == (3, 1)
 
 
-def test_a_register_in_the_place_of_another_one_is_read(store: Store) -> None:
+def test_a_register_in_place_of_another_one_is_read(store: Store) -> None:
     """Registers are written once, except those of attackers and of a heal."""
     replica = replica_on(store)
     join(replica, (1, 0), (2, 1))

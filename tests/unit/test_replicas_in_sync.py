@@ -63,7 +63,7 @@ def _all_in_sync(live: LiveCluster) -> None:
 # ---------------------------------------------------------------------------------- appending
 
 
-def test_an_append_waits_for_a_member_and_then_goes_on_without_it(live: Disks) -> None:
+def test_an_append_waits_for_a_member_and_then_continues_without_it(live: Disks) -> None:
     """Section 4, Shrink; ``replica.lag.time.max.ms``: acknowledged by the remaining ISR."""
     live.append(["a"]).raise_for_failures()
     live.full(3)
@@ -80,7 +80,7 @@ def test_an_append_waits_for_a_member_and_then_goes_on_without_it(live: Disks) -
     _all_in_sync(live)
 
 
-def test_an_append_waits_for_a_member_as_long_as_it_is_told_to(live: Disks) -> None:
+def test_an_append_waits_for_a_member_as_long_as_requested(live: Disks) -> None:
     """``replica.lag.time.max.ms`` may be half an hour."""
     live.cluster.topics.alter_configs(None, {"replica.lag.time.max.ms": "1800000"})
     live.full(3)
@@ -107,7 +107,7 @@ def test_an_append_that_the_remaining_isr_may_not_acknowledge_has_an_unknown_out
     assert live.read() == {0: ["a"]}
 
 
-def test_an_append_to_a_leader_that_refuses_it_says_whether_it_may_come_to_be(live: Disks) -> None:
+def test_an_append_to_a_leader_that_refuses_it_says_whether_it_may_still_happen(live: Disks) -> None:
     live.append(["a"]).raise_for_failures()
     live.full(live.leader())
     report = live.append(["b"], producer="p", sequence=1)
@@ -231,7 +231,7 @@ def _interrupt(live: Disks, at: Callable[[str, str, str], bool], act: Callable[[
     live.faults.before = before
 
 
-def test_of_two_runs_at_once_the_later_one_goes_on_from_what_the_other_committed(live: Disks) -> None:
+def test_the_later_of_two_runs_at_once_continues_from_what_the_other_committed(live: Disks) -> None:
     """INVALID_UPDATE_VERSION: "the proposer goes back to the committed ISR"."""
     live.append(["a"]).raise_for_failures()
     live.full(3)

@@ -68,7 +68,7 @@ def test_a_reader_reads_from_the_replica_in_its_rack(shared: LiveCluster, rack: 
 
 
 @pytest.mark.parametrize("rack", ["d", "nowhere", "", None])
-def test_where_no_replica_is_in_its_rack_it_reads_from_the_leader(shared: LiveCluster, rack: str | None) -> None:
+def test_if_no_replica_is_in_its_rack_it_reads_from_the_leader(shared: LiveCluster, rack: str | None) -> None:
     """KIP-392, "Broker API": "otherwise return the current leader". Broker 4 is in rack d and has no replica."""
     assert serves(shared, rack) == (1, 6)
 
@@ -129,7 +129,7 @@ def test_a_replica_that_has_lost_a_file_is_not_chosen(live: LiveCluster, link: i
     assert serves(live, "b") == (1, 6)
 
 
-def test_of_two_replicas_in_the_rack_the_next_best_is_chosen(live: LiveCluster, faults: Faults) -> None:
+def test_the_better_of_two_replicas_in_the_rack_is_chosen(live: LiveCluster, faults: Faults) -> None:
     view = live.replicas().view
     in_b = {3: msgspec.structs.replace(view.brokers[3], rack="b")}
     view = replace(view, brokers={**view.brokers, **in_b})

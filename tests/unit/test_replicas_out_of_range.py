@@ -48,7 +48,7 @@ F = FetchAnswer
         ("an empty follower", 10, Bounds(0, 0, 0), LEADER, F.FROM_LEADER),
     ],
 )
-def test_what_a_fetch_comes_to(
+def test_a_fetch_is_answered_by_the_bounds_of_replica_and_leader(
     case: str, offset: int, replica: Bounds, leader: Bounds, answer: FetchAnswer
 ) -> None:
     assert fetch_answer(offset, replica, leader) is answer

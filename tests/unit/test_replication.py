@@ -99,7 +99,7 @@ def test_a_name_that_is_taken_may_be_taken_by_the_append_itself() -> None:
     assert failed.tried
 
 
-def test_a_name_that_somebody_else_has_says_that_nothing_was_appended() -> None:
+def test_a_name_that_another_writer_has_says_that_nothing_was_appended() -> None:
     failed = _append_where_the_name_is_taken(by="q", listings=1)
     assert isinstance(failed, NotAppended)
     assert not failed.tried

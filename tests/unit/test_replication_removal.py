@@ -88,7 +88,7 @@ def test_followers_take_over_the_segments_of_the_leader() -> None:
     assert one.put([(b"d", b"1")]) == 7
 
 
-def test_a_new_leader_goes_on_where_the_old_one_has_stopped() -> None:
+def test_a_new_leader_continues_where_the_old_one_stopped() -> None:
     """The rule is in the metadata: the new leader makes the missing files itself, byte for byte."""
     one = a_partition()
     one.apply(Rule(1, 5), most=1)

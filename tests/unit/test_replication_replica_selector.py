@@ -286,7 +286,7 @@ def test_a_selector_that_selects_what_it_was_not_given_is_one_clear_error() -> N
 # ------------------------------------------------------------------------------- where readers are
 
 
-def test_where_a_reader_is_says_the_call_then_spark_then_the_environment_then_the_cluster_file(
+def test_the_rack_of_a_reader_comes_from_the_call_then_spark_then_the_environment_then_the_cluster_file(
     tmp_path: Path,
 ) -> None:
     """KIP-392, "Consumer API": the consumer has a rack, too; by default it has none."""

@@ -62,7 +62,7 @@ def repeated(line: str) -> list[str]:
     return sorted({part for part in messages if messages.count(part) > 1})
 
 
-def test_the_test_itself_finds_what_is_said_twice() -> None:
+def test_the_test_itself_finds_repeated_texts() -> None:
     assert repeated("a-0: CODE: it is gone") == []
     assert repeated("a-0: CODE: a-0: it is gone") == ["a-0"]
     assert repeated("a-0: 1 is in sync; none of it was appended; none of it was appended")
@@ -160,7 +160,7 @@ def run_all(live: LiveCluster) -> Iterator[Report | StratalogError]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_whatever_is_wrong_no_message_says_a_thing_twice(tmp_path: Path, trouble: str) -> None:
+def test_no_error_message_repeats_itself(tmp_path: Path, trouble: str) -> None:
     live = LiveCluster(tmp_path)
     live.tiered()
     live.fill("abc")

@@ -39,7 +39,7 @@ def requests(folder: Path, partitions: int) -> Counter[str]:
     return Counter(calls)
 
 
-def test_the_requests_of_a_restore_are_so_many_for_each_partition(tmp_path: Path) -> None:
+def test_a_restore_sends_a_fixed_number_of_requests_per_partition(tmp_path: Path) -> None:
     """There is no commit, no listing of a whole topic, and no load of a table for each of them."""
     few, some, more = (requests(tmp_path / str(size), size) for size in (4, 8, 16))
     step = some - few

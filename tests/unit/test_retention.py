@@ -177,7 +177,7 @@ def test_v6_a_dead_file_above_the_high_watermark_may_come_alive_again_and_stays(
     assert removed("0.1 1.1 1.1.hw", [(1, 0), (2, 1)]) == set()
 
 
-def test_v6_a_dead_file_below_the_high_watermark_is_dead_for_ever() -> None:
+def test_v6_a_dead_file_below_the_high_watermark_is_dead_forever() -> None:
     names, lineage = "0.1 1.1 1.2 2.2.hw", [(1, 0), (2, 1)]
     assert removed(names, lineage) == named("1.1")
     assert removed(names, lineage, _1_1=NOW_MS - DELAY_MS + 1) == set(), "not before the delay"
@@ -205,7 +205,7 @@ def test_v11_registers_that_say_nothing_any_more_go() -> None:
     assert removed("2.1 1.local 2.local 1.1.hw 3.1.hw") == named("1.local 1.1.hw")
 
 
-def test_a_local_start_that_moves_on_faster_than_the_delay_keeps_no_file_for_ever() -> None:
+def test_a_local_start_that_moves_on_faster_than_the_delay_keeps_no_file_forever() -> None:
     """file.delete.delay.ms counts for each file from the first local start above it, so that register stays until
     a greater one is as old."""
     names = "0.1 1.1 2.1 3.1 1.local 2.local 3.local"
@@ -309,7 +309,7 @@ def test_a_thousand_elections_leave_a_bounded_number_of_registers() -> None:
     assert epochs_left(names, 1000) == [*range(1001 - KEPT_EPOCHS, 1001)]
 
 
-def test_a_register_above_the_committed_epoch_makes_up_for_none() -> None:
+def test_a_register_above_the_committed_epoch_is_no_substitute_for_another() -> None:
     """Heal deletes it: then the previous one counts again."""
     names = ["0.1", *(f"{epoch}.epoch" for epoch in [*range(1, 31), *range(900, 1000)])]
     assert epochs_left(names, 30) == [*range(31 - KEPT_EPOCHS, 31), *range(900, 1000)]

@@ -213,7 +213,7 @@ def test_files_of_a_schema_that_has_grown_become_one_segment_of_the_wider_one(sc
         {"n": base, "new": "new" if schema is WIDE else None} for base, schema in enumerate(schemas)
     ]
     verify_segment(log.store, link.file)
-    assert merged[0] == merged[1], "whoever merges the same files makes the same bytes"
+    assert merged[0] == merged[1], "every merge of the same files makes the same bytes"
 
 
 def test_files_whose_schemas_contradict_each_other_are_left_alone() -> None:
@@ -241,7 +241,7 @@ def test_a_segment_that_straddles_the_end_of_the_remote_log_is_cut() -> None:
     assert values == [b"4", b"5", b"6", b"7", b"8"]
 
 
-def test_somebody_else_s_segment_of_that_name_is_as_good() -> None:
+def test_another_writer_s_segment_of_that_name_is_as_good() -> None:
     log = three_appends()
     run = log.run(0, 5)
     staged, _ = stage_run(

@@ -109,7 +109,7 @@ def test_a_producer_that_may_delete_nothing_lacks_nothing(tmp_path: Path) -> Non
     live.cluster.verify(deep=True).raise_for_failures()
 
 
-def test_whoever_may_only_read_changes_nothing_by_dry_runs(tmp_path: Path) -> None:
+def test_a_caller_who_may_only_read_changes_nothing_by_dry_runs(tmp_path: Path) -> None:
     live = Guarded(tmp_path)
     driver = live.driver()
     dry: tuple[Callable[[], object], ...] = (

@@ -62,7 +62,7 @@ def cluster(folder: Path) -> LiveCluster:
 
 
 @pytest.mark.slow
-def test_who_may_not_write_reads_everything_and_is_told_what_he_lacks(tmp_path: Path) -> None:
+def test_a_caller_who_may_not_write_reads_everything_and_learns_what_is_missing(tmp_path: Path) -> None:
     live = cluster(tmp_path)
     with live.unchanged(), modes(tmp_path, 0o555, 0o444):
         answer: dict[str, str] = json.loads(run_without_privileges(program(ACTS), [str(live.file)]))

@@ -198,7 +198,7 @@ def test_a_role_of_all_topics_reads_everything(on_s3: OnS3, user: str) -> None:
 
 
 @pytest.mark.parametrize("user", ["reader", "producer", "operator"])
-def test_records_of_another_topic_are_nobody_elses(on_s3: OnS3, user: str) -> None:
+def test_records_of_another_topic_affect_no_other_topic(on_s3: OnS3, user: str) -> None:
     """In both tiers; they are neither written nor deleted."""
     driver = on_s3.driver(user)
     refused = [
@@ -226,7 +226,7 @@ def texts_of(act: Callable[[], object]) -> str:
     return "\n".join(f"{failure.code}: {failure.message}" for failure in answer.failures)
 
 
-def test_a_reader_that_writes_is_told_what_it_lacks_and_where(on_s3: OnS3) -> None:
+def test_a_reader_that_writes_learns_what_it_lacks_and_where(on_s3: OnS3) -> None:
     driver = on_s3.driver("reader")
     writes: Mapping[str, Callable[[], object]] = {
         "__cluster_metadata/": lambda: driver.topics.create("n"),
@@ -309,7 +309,7 @@ def test_the_operator_of_all_topics_does_everything(on_s3: OnS3) -> None:
     assert "made" not in driver.image.topic_ids
 
 
-def test_a_root_is_formatted_by_who_may_not_delete(on_s3: OnS3, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_root_is_formatted_by_a_caller_who_may_not_delete(on_s3: OnS3, caplog: pytest.LogCaptureFixture) -> None:
     options = StoreOptions(on_s3.endpoint.url, on_s3.endpoint.region, profile="nodelete")
     root = open_store(f"s3://{on_s3.endpoint.bucket}/{PREFIX}/new", options)
     root.check()
@@ -317,6 +317,6 @@ def test_a_root_is_formatted_by_who_may_not_delete(on_s3: OnS3, caplog: pytest.L
     root.check()
 
 
-def test_to_whom_nothing_is_allowed_the_first_right_is_named(on_s3: OnS3) -> None:
+def test_without_any_right_the_first_missing_right_is_named(on_s3: OnS3) -> None:
     with pytest.raises(StorageAuthorizationError, match=r"broker\.json: 403 AccessDenied.*s3:GetObject"):
         on_s3.driver("nobody")

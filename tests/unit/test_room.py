@@ -7,7 +7,7 @@ import threading
 from stratalog.partitions.cache import Room
 
 
-def test_no_more_is_taken_than_there_is_and_everybody_gets_his_turn() -> None:
+def test_no_more_is_taken_than_there_is_and_every_caller_gets_a_turn() -> None:
     room, lock = Room(100), threading.Lock()
     taken, most, done = 0, 0, 0
 
@@ -31,7 +31,7 @@ def test_no_more_is_taken_than_there_is_and_everybody_gets_his_turn() -> None:
     assert most <= 100
 
 
-def test_who_wants_more_than_there_is_gets_all_of_it() -> None:
+def test_a_request_for_more_than_the_room_gets_all_of_it() -> None:
     room = Room(100)
     with room.of(1_000):
         assert room._taken == 100

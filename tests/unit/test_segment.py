@@ -148,7 +148,7 @@ def test_columns_can_be_picked() -> None:
 # ------------------------------------------------------------------------------------ footer
 
 
-def test_the_footer_tells_what_a_listing_cannot() -> None:
+def test_the_footer_shows_what_a_listing_cannot() -> None:
     store = MemoryStore()
     state = {"p": ProducerEntry(1, 2, 100, 103, 77)}
     file = write_segment(

@@ -282,7 +282,7 @@ def parquet(metadata: dict[bytes, bytes]) -> bytes:
         ),
     ],
 )
-def test_what_is_no_segment_is_refused_with_the_reason(data: bytes, complaint: str) -> None:
+def test_a_file_that_is_no_segment_is_refused_with_the_reason(data: bytes, complaint: str) -> None:
     with pytest.raises(CorruptSegmentError, match=complaint):
         read_segment(*in_memory(data))
 

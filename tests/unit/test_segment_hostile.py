@@ -40,7 +40,7 @@ def test_a_segment_that_is_taken_apart_and_put_together_again_is_sound() -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", hostile.EVERY, ids=lambda make: make.__name__)
-def test_a_hostile_segment_is_refused_by_whoever_reads_its_records(make: Callable[[bytes], bytes]) -> None:
+def test_every_reader_of_its_records_refuses_a_hostile_segment(make: Callable[[bytes], bytes]) -> None:
     store, file = in_memory(make(hostile.honest(2_000)))
     with pytest.raises(CorruptSegmentError, match=r"00000000000000000100\.0000000001\.parquet") as raised:
         list(read_batches(store, file, *EVERYTHING))
@@ -81,7 +81,7 @@ def test_a_row_group_of_a_dictionary_takes_what_its_values_come_to() -> None:
 
 
 @pytest.mark.slow
-def test_the_places_in_a_dictionary_are_counted_as_arrow_decodes_them() -> None:
+def test_dictionary_indices_are_counted_as_arrow_decodes_them() -> None:
     """In runs and in packed bits, with nulls and in lists: never less, and no more than the nulls could hold."""
     keys: list[bytes | None] = [b"a" * (row % 300) for row in range(3_000)] + [b"b"] * 4_000 + [None] * 500
     headers = [[{"key": "h" * (row % 5), "value": b"v" * (row % 40)}] * (row % 4) for row in range(len(keys))]

@@ -168,7 +168,7 @@ def test_a_config_of_kafka_that_means_nothing_here_says_why() -> None:
     assert not ABSENT.keys() & {*TOPIC_CONFIGS, *CLUSTER_CONFIGS}
 
 
-def test_a_key_like_none_points_to_the_reference() -> None:
+def test_an_unknown_key_points_to_the_reference() -> None:
     with pytest.raises(InvalidConfigError, match=r"conf/reference\.toml"):
         check_config(Scope.TOPIC, "zzz", "1", "topic 't'")
 
@@ -213,7 +213,7 @@ def test_a_value_with_a_unit_is_answered_with_the_number(key: str, value: str, m
         check_config(Scope.TOPIC, key, value, "topic 't'")
 
 
-def test_a_value_that_is_no_text_is_refused_and_told_how_to_be_written() -> None:
+def test_a_value_that_is_no_text_is_refused_with_the_way_to_write_it() -> None:
     number: Any = 1000
     with pytest.raises(
         InvalidConfigError, match=r"topic 't': retention\.ms = 1000 is not a string; write it as '1000'"

@@ -70,7 +70,7 @@ def moving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Moving:
 
 
 @pytest.mark.parametrize("other", ["replicate", "maintain"])
-def test_a_reassignment_and_another_driver_beside_it_copy_together_no_faster(moving: Moving, other: str) -> None:
+def test_a_reassignment_and_another_driver_together_copy_no_faster(moving: Moving, other: str) -> None:
     """The other driver copies everything again between two files of the first one."""
     live = moving.live
     beside = live.driver()
@@ -142,7 +142,7 @@ def test_a_throttle_that_is_altered_is_the_one_in_force(moving: Moving) -> None:
     assert replicas(moving.live) == (2,)
 
 
-def test_what_is_no_reassignment_is_not_throttled(tmp_path: Path) -> None:
+def test_copies_outside_a_reassignment_are_not_throttled(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path, brokers=3)
     live.topic()
     live.cluster.topics.alter_configs(None, {KEY: "1"})
@@ -200,7 +200,7 @@ def test_the_bucket_keeps_few_files(tmp_path: Path) -> None:
     assert {*names} <= live.store(2).names(""), "it is no litter"
 
 
-def test_who_must_not_wait_for_long_copies_what_is_paid_for_and_leaves_the_rest(tmp_path: Path) -> None:
+def test_a_copy_with_a_short_wait_copies_the_paid_part_and_leaves_the_rest(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic()
     follower = live.replica(2)
@@ -225,7 +225,7 @@ def test_a_bucket_of_a_stranger_ends(tmp_path: Path, content: bytes) -> None:
     assert spent_s(live, throttle, 1) <= 1.01
 
 
-def test_where_no_bucket_can_be_kept_each_driver_keeps_to_the_rate_by_itself(tmp_path: Path) -> None:
+def test_if_no_bucket_can_be_kept_each_driver_keeps_to_the_rate_by_itself(tmp_path: Path) -> None:
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.topic()

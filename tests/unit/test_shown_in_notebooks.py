@@ -49,7 +49,7 @@ def test_names_of_others_are_text_in_html() -> None:
     assert shown.count("&lt;img") == 9  # operation, total and value, column, cell, three of a failure, note
 
 
-def test_failures_and_notes_stand_above_the_rows() -> None:
+def test_failures_and_notes_are_above_the_rows() -> None:
     report = Report("tier", [{"topic": "t"}], [Failure("t-0", "CODE", "it is gone")], notes=["broker 2 is fenced"])
     shown = report._repr_html_()
     assert shown.index("it is gone") < shown.index("broker 2 is fenced") < shown.index("<table>")
@@ -66,7 +66,7 @@ def test_a_table_ends_after_some_rows_and_says_how_many_are_left() -> None:
     assert html_table(["number"], []) == ""
 
 
-def test_rows_that_are_alike_stand_once_and_machines_get_all() -> None:
+def test_equal_rows_appear_once_and_machines_get_all() -> None:
     own = [{"topic": "__consumer_offsets", "partition": n, "bytes": 0, "end": n} for n in range(50)]
     mine = [{"topic": "t", "partition": n, "bytes": 0, "end": 5} for n in range(4)]
     others = [{"topic": "u", "partition": n, "bytes": n, "end": 5} for n in range(2)]
@@ -205,7 +205,7 @@ def in_ipython(*cells: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_an_error_of_ours_is_the_users_line_and_the_message(live: LiveCluster) -> None:
+def test_a_stratalog_error_shows_the_users_line_and_the_message(live: LiveCluster) -> None:
     opened, wrong, whole, debugged, inside, theirs, bug = in_ipython(
         f"from stratalog import Cluster\ncluster = Cluster.open({str(live.file)!r})",
         "x = 1\ncluster.topics.delete('nope')",

@@ -152,7 +152,7 @@ def test_parts_of_snapshots_that_are_not_needed_any_more_are_litter() -> None:
 # --------------------------------------------------------------------- interruptions and other runs
 
 
-def test_after_an_interruption_at_any_chunk_the_next_run_goes_on_from_there() -> None:
+def test_after_an_interruption_at_any_chunk_the_next_run_continues_from_there() -> None:
     size = leader_with().store.list(FOLDER)[0].size_bytes
     for stop in range(-(-size // 1000)):
         leader, follower = leader_with(), MemoryStore()
@@ -253,7 +253,7 @@ def test_another_run_between_any_two_storage_calls_does_no_harm(step: int) -> No
         assert list(read(follower).values()) == VALUES
 
 
-def test_storage_that_fails_is_told_and_leaves_nothing_half_done() -> None:
+def test_storage_that_fails_is_reported_and_leaves_nothing_half_done() -> None:
     faults, follower = Faults(), MemoryStore()
 
     def refuse(uri: str, what: str, name: str) -> None:
@@ -285,7 +285,7 @@ def test_chunks_of_two_files_of_one_name_are_not_believed() -> None:
     assert parts(follower) == []
 
 
-def test_what_does_not_verify_is_fetched_anew_and_never_frozen() -> None:
+def test_files_that_do_not_verify_are_fetched_again_and_never_frozen() -> None:
     """KIP-630, "Response Handling", 3: "Validate the snapshot file" precedes its naming."""
     leader, follower = leader_with(), MemoryStore()
     name = f"{FOLDER}/{ID.name}"
@@ -383,7 +383,7 @@ def test_a_snapshot_that_is_deleted_between_look_and_read_is_not_found() -> None
         Leader(faults.wrap("", inner)).source().chunk(0, 100)
 
 
-def test_the_follower_goes_on_with_what_it_has_where_the_leader_names_another_replica() -> None:
+def test_the_follower_continues_with_what_it_has_if_the_leader_names_another_replica() -> None:
     old, new, follower = leader_with(), leader_with(), MemoryStore()
     size = new.store.list(FOLDER)[0].size_bytes
     found = iter([old, new])
@@ -397,7 +397,7 @@ def test_the_follower_goes_on_with_what_it_has_where_the_leader_names_another_re
     assert new.asked[0] == 2000
 
 
-def test_where_a_view_is_out_of_date_the_caller_is_told_and_the_parts_stay() -> None:
+def test_if_a_view_is_out_of_date_the_caller_learns_it_and_the_parts_stay() -> None:
     """KIP-630, "Request Handling": the leader epoch is checked at each chunk (KIP-320)."""
     leader, follower = leader_with(), MemoryStore()
     leader.before = lambda count: setattr(leader, "leads", count < 2)

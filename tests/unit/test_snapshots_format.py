@@ -198,7 +198,7 @@ def intact() -> bytes:
 
 
 @pytest.mark.slow
-def test_a_flip_of_any_byte_is_found_before_anything_is_given_out() -> None:
+def test_a_flip_of_any_byte_is_found_before_anything_is_returned() -> None:
     """KIP-630, "Snapshot Format": "identify corrupted records in the snapshot"; every byte, one bit each."""
     data = intact()
     for position in range(len(data)):
@@ -239,7 +239,7 @@ def resealed(data: bytes, old: bytes, new: bytes) -> bytes:
     return data[:footer_at] + bytes(footer) + data[-8:]
 
 
-def test_a_later_version_is_told_apart_from_damage() -> None:
+def test_a_later_version_is_distinguished_from_damage() -> None:
     later = resealed(intact(), b'"version":0,"end_offset":20', b'"version":1,"end_offset":20')
     with pytest.raises(CorruptionError, match="of version 1, but this release reads version 0") as refused:
         read(damaged(later))
@@ -344,7 +344,7 @@ def test_a_snapshot_that_is_gone_has_changed_and_is_not_corrupt() -> None:
         read_snapshot(store, FOLDER, listed, owner=OWNER, partition=PARTITION)
 
 
-def test_what_is_read_lies_in_the_folder_and_has_the_name_of_a_snapshot() -> None:
+def test_snapshots_are_read_only_in_the_folder_and_under_a_snapshot_name() -> None:
     store = MemoryStore()
     listed = write(store, [b"a"])
     with pytest.raises(InvalidCallError, match="is not in folder 'elsewhere'"):
@@ -367,7 +367,7 @@ def test_the_greatest_snapshot_is_used() -> None:
     assert (usable.snapshot.snapshot_id, usable.damaged) == (LATER, ())
 
 
-def test_the_one_before_a_damaged_one_is_used_and_the_damage_is_told() -> None:
+def test_the_one_before_a_damaged_one_is_used_and_the_damage_is_reported() -> None:
     """The previous one plus the log after it have the same content."""
     store = MemoryStore()
     write(store, [b"early"])
@@ -389,7 +389,7 @@ def test_no_snapshot_is_used_where_all_are_damaged_or_none_is_there() -> None:
     assert (usable.snapshot, len(usable.damaged)) == (None, 1)
 
 
-def test_another_owner_s_snapshot_is_no_damage_that_an_older_one_makes_up_for() -> None:
+def test_another_owner_s_snapshot_is_no_damage_that_an_older_snapshot_repairs() -> None:
     store = MemoryStore()
     write(store, [b"a"])
     with pytest.raises(InconsistentClusterIdError):

@@ -107,7 +107,7 @@ def test_one_fold_equals_a_fold_in_steps_with_snapshots_anywhere(log: list[Event
     check_laws(SUBJECT, log, cuts)
 
 
-def test_a_topic_that_is_deleted_and_made_again_has_none_of_its_old_configs() -> None:
+def test_a_topic_that_is_deleted_and_recreated_has_none_of_its_old_configs() -> None:
     log: list[Event] = [Create("a"), SetConfig("a", "x", 1), Delete("a"), Create("a"), SetConfig("a", "y", 2)]
     for cut in range(len(log) + 1):
         check_laws(SUBJECT, log, [cut])
@@ -152,7 +152,7 @@ def test_a_dump_is_written_a_few_thousand_records_at_a_time() -> None:
     assert (longest, waiting) == (RECORDS_AT_ONCE, 0)
 
 
-def test_a_record_that_is_none_is_corruption() -> None:
+def test_a_record_that_is_invalid_is_corruption() -> None:
     store = MemoryStore()
     with writer(store) as target:
         target.append([b"noise"])

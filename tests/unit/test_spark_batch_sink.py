@@ -102,7 +102,7 @@ def test_nothing_is_seen_of_a_write_that_is_not_committed(write: Write) -> None:
     assert write.read() == {0: [], 1: []}
 
 
-def test_the_columns_that_a_table_has_beside_those_of_records(write: Write) -> None:
+def test_the_columns_that_a_table_has_besides_those_of_records(write: Write) -> None:
     wider = StructType([StructField("topic", StringType()), *DEALT_OUT, StructField("offset", IntegerType())])
     sink = write.sink(wider)
     none: list[object] = [None]

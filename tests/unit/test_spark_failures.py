@@ -101,7 +101,7 @@ def test_bugs_are_no_reason(error: Exception) -> None:
     ],
     ids=["scheme", "class", "another"],
 )
-def test_a_session_without_the_storage_s_file_system_is_told_what_to_do(
+def test_a_session_without_the_file_system_of_the_storage_learns_what_to_do(
     error: Exception, lacking: str | None
 ) -> None:
     found = without_file_system(error)

@@ -50,7 +50,7 @@ def test_sources_and_sinks_open_a_cluster_with_the_key_of_a_file(signed: dict[st
         (base64.b64encode(b"another secret of thirty-two bytes").decode(), CorruptionError),
     ],
 )
-def test_a_key_that_is_none_or_another_one_is_refused(
+def test_a_key_that_is_invalid_or_another_one_is_refused(
     signed: dict[str, str], tmp_path: Path, text: str, error: type[Exception]
 ) -> None:
     other = tmp_path / "other"
@@ -59,6 +59,6 @@ def test_a_key_that_is_none_or_another_one_is_refused(
         source_schema(batch_options({**signed, "clusterKeyFile": str(other)}))
 
 
-def test_a_file_that_is_not_there_is_named(signed: dict[str, str], tmp_path: Path) -> None:
+def test_a_file_that_is_missing_is_named(signed: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(ClusterKeyError, match="none"):
         source_schema(batch_options({**signed, "clusterKeyFile": str(tmp_path / "none")}))

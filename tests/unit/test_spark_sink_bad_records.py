@@ -120,7 +120,7 @@ def test_tasks_leave_bad_records_out_and_the_driver_appends_them_to_their_topic(
     assert "append to t, batch 0: 3 bad records were left out" in caplog.text
 
 
-def test_a_batch_that_comes_again_has_each_bad_record_once(query: Query) -> None:
+def test_a_batch_that_is_repeated_has_each_bad_record_once(query: Query) -> None:
     """Cut short before its end, or after; and with the tasks or the driver appending it then."""
     query.write(0, FIRST)  # and the job is killed
     for _ in range(3):
@@ -144,7 +144,7 @@ def test_an_append_that_fails_leaves_no_bad_record(query: Query) -> None:
     assert query.seen("bad") == []
 
 
-def test_rows_that_nobody_dealt_out_may_have_no_partition(query: Query) -> None:
+def test_undistributed_rows_may_have_no_partition(query: Query) -> None:
     rows = plain((1, "a", "1"), (None, "b", "2"), (7, "c", "3"), (-1, "d", "4"), (0, None, "5"))
     for _ in range(2):
         message = query.write(0, rows, query.sink(PLAIN, **TO_TOPIC))
@@ -159,7 +159,7 @@ def test_rows_that_nobody_dealt_out_may_have_no_partition(query: Query) -> None:
     assert query.seen("bad") == ["2", "3", "4", "5"]
 
 
-def test_without_a_word_a_bad_record_ends_the_query_and_nothing_is_stored(query: Query) -> None:
+def test_without_an_option_a_bad_record_ends_the_query_and_nothing_is_stored(query: Query) -> None:
     message = query.write(0, plain((1, "a", "1"), (0, None, "2")), query.sink(PLAIN))
     with query.live.unchanged(), pytest.raises(InvalidRecordError, match="the key is null"):
         query.sink(PLAIN).commit([message], 0)

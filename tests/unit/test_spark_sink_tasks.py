@@ -162,7 +162,7 @@ def test_rows_that_a_task_cannot_append_go_to_the_driver(query: Query) -> None:
     assert query.visible() == {0: ["x", "a"], 1: ["c"]}
 
 
-def test_a_task_with_too_many_rows_for_the_driver_fails_and_is_tried_again(
+def test_a_task_with_too_many_rows_for_the_driver_fails_and_is_retried(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sink_tasks, "MOST_TASK_BYTES", 100)
@@ -203,13 +203,13 @@ def test_records_erased_before_the_acknowledgement_do_not_end_the_query(query: Q
     assert query.stored() == [times + 1, 0]
 
 
-def test_rows_that_were_dealt_out_otherwise_are_refused(query: Query) -> None:
+def test_rows_with_another_distribution_are_refused(query: Query) -> None:
     with pytest.raises(OperationFailedError, match="without redistributing them"):
         query.commit(query.write(0, "a", partition=1))
     assert query.stored() == [0, 0]
 
 
-def test_rows_that_nobody_dealt_out_go_to_the_driver(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undistributed_rows_go_to_the_driver(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     query.schema = StructType([StructField("partition", IntegerType()), StructField("value", BinaryType())])
     messages = [query.write(0, "a", partition=1), query.write(1, "b", partition=1)]
     assert all(isinstance(message, TaskRows) for message in messages)
@@ -217,7 +217,7 @@ def test_rows_that_nobody_dealt_out_go_to_the_driver(query: Query, monkeypatch: 
     assert query.visible() == {0: [], 1: ["a", "b"]}
 
 
-def test_where_spark_does_not_tell_the_batch_rows_go_to_the_driver(
+def test_if_spark_does_not_identify_the_batch_rows_go_to_the_driver(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark does not guarantee the local property."""

@@ -17,7 +17,7 @@ from stratalog.partitions.store.memory import MemoryStore
     ("items", "cores", "slices"),
     [(1, 2, 2), (8, 2, 2), (17, 2, 3), (64, 2, 8), (1000, 2, 8), (100, 16, 16), (0, 4, 4)],
 )
-def test_small_work_is_one_task_a_core_and_large_work_a_few(items: int, cores: int, slices: int) -> None:
+def test_small_work_is_one_task_per_core_and_large_work_is_a_few(items: int, cores: int, slices: int) -> None:
     assert slice_count(items, cores) == slices
 
 

@@ -38,12 +38,12 @@ def test_the_only_query_of_a_session_is_the_one() -> None:
 
 
 @pytest.mark.parametrize("session", [Session(), Session("a", "b")])
-def test_of_several_queries_none_is_guessed(session: Session) -> None:
+def test_with_several_queries_none_is_guessed(session: Session) -> None:
     with pytest.raises(InvalidCallError, match=r"the session has [02] active queries.*checkpoint="):
         query_of(session)
 
 
-def test_a_checkpoint_tells_the_query_whatever_others_there_are() -> None:
+def test_a_checkpoint_identifies_the_query_whatever_others_there_are() -> None:
     session = Session("a", "b", **{"s3://b/c/metadata": '{"id":"b"}'})
     assert query_of(session, "s3://b/c") == query_of(session, "s3://b/c/") == "b"
 

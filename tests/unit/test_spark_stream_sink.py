@@ -146,7 +146,7 @@ def test_the_folder_of_a_table_is_no_topic() -> None:
         sink_options({"cluster": "c", "topic": "t", "path": "file:/warehouse/trips"})
 
 
-def test_what_start_is_given_is_the_topic() -> None:
+def test_the_argument_of_start_is_the_topic() -> None:
     assert sink_options({"cluster": "c", "path": "t"}) == sink_options({"cluster": "c", "topic": "t"})
     with pytest.raises(InvalidCallError, match="the options topic and path are the same"):
         sink_options({"cluster": "c", "topic": "t", "path": "u"})
@@ -158,7 +158,7 @@ def test_a_stream_writer_without_a_name_is_refused(live: LiveCluster) -> None:
 
 
 @pytest.mark.slow
-def test_a_batch_that_comes_again_with_other_rows_ends_the_query_and_says_what_to_do(live: LiveCluster) -> None:
+def test_a_batch_that_is_repeated_with_other_rows_ends_the_query_and_says_what_to_do(live: LiveCluster) -> None:
     """Its checkpoint is older than the topic."""
     for batch_id in range(7):
         sink(live).commit([written(live, rows((0, f"{batch_id}"), (1, f"{batch_id}")))], batch_id)

@@ -65,7 +65,7 @@ def test_the_class_that_a_type_names_is_not_imported(
     assert not (tmp_path / "was_here").exists()
 
 
-def test_of_metadata_a_comment_stays_and_nothing_that_spark_or_delta_would_carry_out() -> None:
+def test_a_comment_in_the_metadata_stays_and_nothing_that_spark_or_delta_would_execute() -> None:
     code = "java_method('java.lang.System', 'setProperty', 'pwned', 'yes')"
     orders = {
         "EXISTS_DEFAULT": code,
@@ -85,7 +85,7 @@ def test_of_metadata_a_comment_stays_and_nothing_that_spark_or_delta_would_carry
 
 
 @pytest.mark.parametrize("metadata", [None, [], "x", 5])
-def test_metadata_of_another_form_is_none(metadata: object) -> None:
+def test_field_metadata_of_another_form_is_ignored(metadata: object) -> None:
     field = {"name": "a", "type": "string", "nullable": True, "metadata": metadata}
     found = spark_type(json.dumps({"type": "struct", "fields": [field]}))
     assert found == StructType([StructField("a", StringType())])

@@ -77,7 +77,7 @@ def test_a_leader_that_can_take_no_file_leads_no_longer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ["leader", "follower"])
-def test_what_comes_in_the_way_after_the_brokers_were_looked_at_is_blamed_on_its_root(
+def test_what_comes_in_the_way_after_the_brokers_were_inspected_is_blamed_on_its_root(
     tmp_path: Path, role: str
 ) -> None:
     """A sound leader does not resign because of a follower."""
@@ -153,7 +153,7 @@ def test_the_report_says_who_was_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_health_and_describe_name_it_and_the_remedy_mends_it(live: LiveCluster, kind: str) -> None:
+def test_health_and_describe_name_it_and_the_remedy_repairs_it(live: LiveCluster, kind: str) -> None:
     broker = next(b for b in live.followers() if b != 1)
     staging = block(live, broker, kind)
     assert staging_in_the_way(live.store(broker).uri) is not None
@@ -170,6 +170,6 @@ def test_health_and_describe_name_it_and_the_remedy_mends_it(live: LiveCluster, 
     assert live.cluster.health().ok
 
 
-def test_roots_that_are_no_folder_have_nothing_in_the_way(tmp_path: Path) -> None:
+def test_roots_that_are_no_folders_have_no_obstacles(tmp_path: Path) -> None:
     for uri in ("s3://bucket/x", "memory://x", f"file://{tmp_path}", f"file://{tmp_path}/missing"):
         assert staging_in_the_way(uri) is None

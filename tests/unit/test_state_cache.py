@@ -57,7 +57,7 @@ def outcomes(make: Appends, *later: OwnAppend) -> list[int | BaseException]:
     return [future.exception() or future.result() for future in futures]
 
 
-def test_what_comes_while_an_append_is_under_way_goes_together() -> None:
+def test_lines_that_arrive_during_an_append_are_appended_together() -> None:
     """One append at a time: the previous one has ended."""
     make = Appends()
     assert outcomes(make, append("t", 1), append("t", 0), append("t", 1)) == [10, 20, 21, 22]
@@ -80,7 +80,7 @@ def test_each_has_its_own_error() -> None:
     ("error", "others"), [(StorageError("no metadata"), StorageError), (KeyboardInterrupt(), OutcomeUnknownError)]
 )
 def test_an_append_that_fails_as_a_whole_fails_for_all(error: BaseException, others: type[StratalogError]) -> None:
-    """An interrupted append may have been made: the others are told so, and do not append again."""
+    """An interrupted append may have been made: the others get this error, and do not append again."""
     make = Appends(error)
     first, *rest = outcomes(make, append("t", 1), append("t", 2))
     assert first == 10

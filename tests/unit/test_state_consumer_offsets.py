@@ -85,7 +85,7 @@ RECORDS: st.SearchStrategy[OffsetsRecord] = st.one_of(
 
 @pytest.mark.slow
 @given(st.lists(RECORDS, max_size=40), st.lists(st.integers(0, 40), max_size=4))
-def test_a_snapshot_may_stand_anywhere(log: list[OffsetsRecord], cuts: list[int]) -> None:
+def test_a_snapshot_may_be_anywhere(log: list[OffsetsRecord], cuts: list[int]) -> None:
     """KIP-630, "Loading Snapshots"."""
     check_laws(SUBJECT, log, cuts)
 
@@ -109,7 +109,7 @@ def test_the_last_commit_of_a_partition_counts() -> None:
     assert offsets(state, "h") == {("t", 0): 9}
 
 
-def test_a_stale_member_counts_for_nothing_wherever_it_stands() -> None:
+def test_a_stale_member_counts_for_nothing_wherever_it_is() -> None:
     """KIP-848, STALE_MEMBER_EPOCH: the log decides which was first, for all partitions of the group."""
     stale = [commit(9, partition=partition, member_epoch=1) for partition in (0, 1)]
     state = state_after(commit(3, member_epoch=2), *stale)
@@ -118,7 +118,7 @@ def test_a_stale_member_counts_for_nothing_wherever_it_stands() -> None:
     assert state.apply(3, [commit(5, member_epoch=3)]).groups["g"].member_epoch == 3
 
 
-def test_who_is_no_member_is_never_stale() -> None:
+def test_a_commit_without_a_member_is_never_stale() -> None:
     """For example, a tool that resets offsets."""
     assert offsets(state_after(commit(3, member_epoch=2), commit(0))) == {("t", 0): 0}
 
@@ -153,7 +153,7 @@ def test_a_stale_commit_does_not_keep_a_group_alive() -> None:
     assert state.apply(1, [commit(9, expires_ms=200, member_epoch=4), *forget]).groups == {}
 
 
-def test_a_commit_after_the_expiry_begins_the_group_anew() -> None:
+def test_a_commit_after_the_expiry_starts_the_group_over() -> None:
     state = state_after(commit(3, member_epoch=5), commit(4, partition=1, member_epoch=5))
     again = commit(9, expires_ms=200, member_epoch=1)
     after = state.apply(2, [*state.expired(100, ["t"]), again])
@@ -208,7 +208,7 @@ def test_a_large_commit_is_linear() -> None:
     ("key", "value"),
     [(b"[]", None), (None, None), (b'["g"]', None), (b'["g","t",0]', b"{}"), (b'["g","t",0]', b'{"type":"New"}')],
 )
-def test_what_is_no_record_is_refused(key: bytes | None, value: bytes | None) -> None:
+def test_an_invalid_record_is_refused(key: bytes | None, value: bytes | None) -> None:
     with pytest.raises(CorruptionError, match="not a record of committed offsets"):
         consumer_offsets.decode(key, value)
 
@@ -265,7 +265,7 @@ def test_pending_offsets_of_an_aborted_transaction_are_dropped() -> None:
 
 
 @pytest.mark.parametrize("overtaking", [[commit(5)], [pending(5, producer="q"), end(1, producer="q")]])
-def test_a_pending_offset_takes_the_place_of_earlier_commits_only(overtaking: list[OffsetsRecord]) -> None:
+def test_a_pending_offset_replaces_earlier_commits_only(overtaking: list[OffsetsRecord]) -> None:
     """Of two commits the later one in the log counts, whenever their transactions end; a snapshot in between
     preserves this."""
     log = [pending(7), *overtaking, end(1)]
@@ -292,9 +292,7 @@ OTHERS = [pending(5, group="h"), pending(6, group="h", producer="q")]
         (OffsetTombstone(group="g", topic_id="t", partition=0), {0}),
     ],
 )
-def test_what_is_forgotten_on_purpose_does_not_come_back_with_a_transaction(
-    record: OffsetsRecord, dropped: set[int]
-) -> None:
+def test_deleted_offsets_do_not_return_with_a_transaction(record: OffsetsRecord, dropped: set[int]) -> None:
     """Of two pending offsets of ``g`` those for the partitions ``dropped`` are gone. An expiry leaves both, and so
     does a deletion that a later commit invalidates."""
     log = [pending(7), pending(8, producer="q", partition=1), commit(1, partition=2), commit(2, partition=2)]
@@ -324,7 +322,7 @@ def test_an_end_commits_only_the_transaction_before_it() -> None:
     assert offsets(state_after(pending(7), pending(8, epoch=1, partition=1), end(2))) == {("t", 1): 8}
 
 
-def test_an_end_shuts_out_what_never_arrived() -> None:
+def test_an_end_excludes_what_never_arrived() -> None:
     assert state_after(end(1), pending(7)).unstable("g") == {}
 
 
@@ -338,6 +336,6 @@ def test_producers_are_forgotten_when_nothing_of_them_is_to_be_expected() -> Non
     assert state.apply(2, [end(2), *gone]).producers.keys() == {"p", "q"}  # it has come further meanwhile
 
 
-def test_what_stands_in_snapshots_only_is_refused_in_the_log_of_producers_too() -> None:
+def test_producers_only_in_snapshots_are_refused_in_the_log_of_producers_too() -> None:
     with pytest.raises(CorruptionError, match="only in snapshots"):
         state_after(ProducerMetadata(producer_id="p", producer_epoch=1, expires_ms=0))

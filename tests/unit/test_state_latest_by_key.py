@@ -44,7 +44,7 @@ def table(rows: Sequence[Row]) -> pa.Table:
 
 @pytest.mark.parametrize("schema", [pytest.param(BINARY, marks=pytest.mark.slow), TYPED], ids=["binary", "typed"])
 @given(rows=ROWS, cuts=st.lists(st.integers(0, 25), max_size=3))
-def test_a_snapshot_may_stand_anywhere(schema: pa.Schema, rows: list[Row], cuts: list[int]) -> None:
+def test_a_snapshot_may_be_anywhere(schema: pa.Schema, rows: list[Row], cuts: list[int]) -> None:
     """KIP-630, "Loading Snapshots"."""
     log = [batch([row], schema, number) for number, row in enumerate(rows)]
     subject = Subject(LatestByKey.empty(schema), lambda records, offset: LatestByKey.load(records, offset, schema))
@@ -63,7 +63,7 @@ def test_it_is_what_a_dictionary_would_hold(rows: list[Row]) -> None:
     assert state.next_offset == len(rows)
 
 
-def test_the_rows_stand_as_the_log_has_them() -> None:
+def test_the_rows_are_as_the_log_has_them() -> None:
     rows = [("a", "1"), ("b", "2"), ("a", "3"), ("c", None), ("b", "4")]
     state = LatestByKey.empty(BINARY).apply(0, [batch(rows)])
     assert state.table.column("key").to_pylist() == [b"a", b"c", b"b"]

@@ -71,7 +71,7 @@ RECORDS: st.SearchStrategy[TransactionRecord] = st.one_of(
 
 @pytest.mark.slow
 @given(st.lists(RECORDS, max_size=40), st.lists(st.integers(0, 40), max_size=4))
-def test_a_snapshot_may_stand_anywhere(log: list[TransactionRecord], cuts: list[int]) -> None:
+def test_a_snapshot_may_be_anywhere(log: list[TransactionRecord], cuts: list[int]) -> None:
     """KIP-630, "Loading Snapshots"."""
     check_laws(SUBJECT, log, cuts)
 
@@ -98,7 +98,7 @@ def test_only_legal_steps_count(before: State, after: State) -> None:
     assert follows(transaction(after, rests_on=7), transaction(before)) == ((before, after) in legal)
 
 
-def test_of_two_decisions_on_one_state_the_first_in_the_log_counts() -> None:
+def test_the_first_in_the_log_of_two_decisions_on_one_state_counts() -> None:
     """Write, then check: the second one is ignored wherever it comes from, and its driver sees that."""
     state = TransactionStates().apply(0, [transaction(at=None)])
     begun = steps.add_partitions(state.transactions["x"], "x", "p", 0, [("t", 0)], NOW)
@@ -139,7 +139,7 @@ def test_a_new_id_gets_a_fresh_producer() -> None:
 
 
 @pytest.mark.parametrize("state", [State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT])
-def test_whoever_takes_an_id_over_has_the_next_epoch(state: State) -> None:
+def test_a_driver_that_takes_an_id_over_has_the_next_epoch(state: State) -> None:
     """KIP-98: zombies of earlier epochs are fenced from then on."""
     after = init(transaction(state, 4))
     assert (after.producer_id, after.producer_epoch, after.state, after.rests_on) == ("p", 5, State.EMPTY, 7)
@@ -214,7 +214,7 @@ def test_the_next_transaction_of_a_producer_has_the_raised_epoch() -> None:
 @pytest.mark.parametrize(
     "state", sorted(set(State) - {State.ONGOING, State.COMPLETE_COMMIT, State.PREPARE_COMMIT})
 )
-def test_what_is_not_going_on_cannot_be_committed(state: State) -> None:
+def test_a_transaction_that_is_not_open_cannot_be_committed(state: State) -> None:
     with pytest.raises((InvalidTxnStateError, ProducerFencedError)):
         steps.end(transaction(state), "x", "p", 0, commit=True, now_ms=NOW)
 
@@ -241,7 +241,7 @@ def test_an_overdue_transaction_is_aborted_and_its_producer_fenced() -> None:
 
 
 @pytest.mark.parametrize(("key", "value"), [(b"", None), (b"y", b"{}"), (None, None), (b"\xff", None)])
-def test_what_is_no_record_is_refused(key: bytes | None, value: bytes | None) -> None:
+def test_an_invalid_record_is_refused(key: bytes | None, value: bytes | None) -> None:
     with pytest.raises(CorruptionError, match="not a record of a transaction"):
         transaction_state.decode(key, value)
 

@@ -214,7 +214,7 @@ class NoDeletes(MemoryStore):
         (NoDeletes, "a deleted name is gone, and free again", "could not be tested: cannot delete: no"),
     ],
 )
-def test_each_lie_is_found_and_named(lying: Callable[[], MemoryStore], rule: str, says: str) -> None:
+def test_each_false_answer_is_found_and_named(lying: Callable[[], MemoryStore], rule: str, says: str) -> None:
     store = lying() if lying in (TwoWinners, StaysTaken, ComesBack) else lying(clock=CLOCK)  # type: ignore[call-arg]
     found = broken(store)
     assert list(found) == [rule]
@@ -230,7 +230,7 @@ def test_each_lie_is_found_and_named(lying: Callable[[], MemoryStore], rule: str
         (StaysTaken, "a deleted name is gone, and free again: a deleted name could not be created again"),
     ],
 )
-def test_format_refuses_object_storage_that_lies_and_leaves_nothing_there(
+def test_format_refuses_object_storage_that_gives_false_answers_and_leaves_nothing_there(
     lying: Callable[[], MemoryStore], says: str, tmp_path: Path
 ) -> None:
     store = lying() if lying in (TwoWinners, StaysTaken) else lying(clock=CLOCK)  # type: ignore[call-arg]

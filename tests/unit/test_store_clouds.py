@@ -184,9 +184,7 @@ class TestCreate:
         with pytest.raises(OutcomeUnknownError):
             store_on(server.url).create("name", b"data")
 
-    def test_a_caller_who_is_not_known_is_told_where_credentials_go(
-        self, server: ScriptedServer, store_on: OpenOn
-    ) -> None:
+    def test_an_unknown_caller_learns_where_credentials_go(self, server: ScriptedServer, store_on: OpenOn) -> None:
         server.script = [unknown_caller]
         with pytest.raises(StorageAuthenticationError, match=r"set (AZURE_STORAGE|GOOGLE_APPLICATION)"):
             store_on(server.url).create("name", b"data")
@@ -243,7 +241,7 @@ def test_a_delete_repeats_what_failed_and_names_what_stays(server: ScriptedServe
 
 
 class TestSecrets:
-    def test_stand_in_no_message_and_no_pickle(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_secrets_are_in_no_message_and_no_pickle(self, monkeypatch: pytest.MonkeyPatch) -> None:
         [nobody_there] = free_ports(1)
         url = f"http://{HOST}:{nobody_there}"
         for secret, shown in ((KEY, f"AccountKey={KEY}"), (SIGNATURE, f"SharedAccessSignature=sv=1&{SIGNATURE}")):
@@ -347,7 +345,7 @@ def test_folders_of_a_hierarchical_namespace_are_no_objects(azure_endpoint: Clou
 
 @pytest.mark.s3
 @pytest.mark.nightly
-def test_blocks_that_went_with_anothers_commit_are_a_name_that_was_taken(azure_endpoint: CloudEndpoint) -> None:
+def test_blocks_that_another_commit_used_mean_that_the_name_was_taken(azure_endpoint: CloudEndpoint) -> None:
     store = open_store(f"{azure_endpoint.root}/two-writers", StoreOptions(part_bytes=100))
     mine, others = store.stage_writer("name"), store.stage_writer("name")
     mine.file.write(b"m" * 250)

@@ -57,7 +57,7 @@ class TestAddressesAndCounts:
             pickle.dumps(store)
 
     @pytest.mark.parametrize("uri", ["folder", "file://host/folder", "s3:///x", "memory://", ""])
-    def test_what_is_no_address_names_what_there_is(self, uri: str) -> None:
+    def test_an_invalid_address_is_refused_with_the_valid_forms(self, uri: str) -> None:
         with pytest.raises(UnsupportedStoreError, match=r"file:///.*s3://.*memory://"):
             open_store(uri)
 

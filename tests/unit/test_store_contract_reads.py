@@ -103,7 +103,7 @@ class TestStat:
         assert store.create("name", b"other")
         assert store.stat("name").version != before.version
 
-    def test_what_is_not_there_is_not_found(self, store: Store) -> None:
+    def test_a_missing_name_has_no_stat(self, store: Store) -> None:
         assert store.create("folder/name", b"")
         for name in ["name", "folder", "folder/name2"]:
             with pytest.raises(FileNotFoundError):
@@ -173,7 +173,7 @@ class TestList:
         if isinstance(store, S3Store):
             assert (store.counts - before).deletes == 2
 
-    def test_a_name_that_is_not_there_is_deleted_without_error(self, store: Store) -> None:
+    def test_a_name_that_is_missing_is_deleted_without_error(self, store: Store) -> None:
         store.delete(["no/such/name"])
         store.delete([])
 

@@ -17,7 +17,7 @@ from tests.unit.store_kinds import PAIRS, SIZES, OpenKind, leftovers, listed, na
 
 
 class TestExclusiveCreate:
-    def test_of_many_at_once_exactly_one_creates(self, store: Store) -> None:
+    def test_exactly_one_of_many_concurrent_creates_succeeds(self, store: Store) -> None:
         barrier = threading.Barrier(16)
 
         def race(number: int) -> bool:
@@ -128,7 +128,7 @@ class TestCopy:
         assert source.create("here", some_bytes(size))
         staged = target.stage_copy(source, listed(source, "here"), "folder/there")
         assert staged.size_bytes == size
-        assert staged.crc32 == zlib.crc32(some_bytes(size)), "the checksum is told before anything has the name"
+        assert staged.crc32 == zlib.crc32(some_bytes(size)), "the checksum is known before anything has the name"
         assert names(target) == []
         assert staged.commit()
         assert target.read("folder/there") == some_bytes(size)

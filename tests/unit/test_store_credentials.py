@@ -90,7 +90,7 @@ def test_those_that_storage_refused_are_asked_for_again_once(clock: ManualClock)
     assert not same.renewed_since(same.current().number)
 
 
-def test_a_provider_that_fails_is_borne_while_there_are_good_ones(clock: ManualClock) -> None:
+def test_a_failing_provider_is_tolerated_while_there_are_good_credentials(clock: ManualClock) -> None:
     def answer(count: int) -> Mapping[str, Any]:
         if count > 1:
             raise ConnectionError(SECRET)
@@ -139,13 +139,13 @@ def test_a_name_travels_and_is_imported_where_it_arrives() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "hunter2", "a:b:c", "a.b", "a-b:c", "hunter2/+=:x", "os:a.b"])
-def test_what_is_no_name_of_a_function_is_refused_and_not_shown(text: str) -> None:
+def test_text_that_names_no_function_is_refused_and_not_shown(text: str) -> None:
     with pytest.raises(InvalidCallError, match="credentials must be the name of a function") as caught:
         NamedProvider(text)
     assert not text or text not in str(caught.value)
 
 
-def test_a_function_that_is_not_there_says_so_without_a_word_of_it(clock: ManualClock) -> None:
+def test_a_missing_function_is_reported_without_its_error_text(clock: ManualClock) -> None:
     for name in ("no.such.module:f", f"{__name__}:no_such"):
         with pytest.raises(NoCredentialsFoundError, match=rf"provider {name} failed \("):
             Renewing(CredentialSource(NamedProvider(name), "s3://b"), clock).current()

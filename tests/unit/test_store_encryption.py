@@ -25,12 +25,12 @@ OF_GOOGLE = "projects/p/locations/eu/keyRings/r/cryptoKeys/k"
 @pytest.mark.parametrize(
     "url", ["https://storage.example.org", "http://localhost:1", "http://127.0.0.1:9", "http://[::1]:9", ""]
 )
-def test_tls_and_this_machine_need_not_be_said(url: str) -> None:
+def test_tls_and_this_machine_need_no_option(url: str) -> None:
     check_connection(url, StoreOptions())
 
 
 @pytest.mark.parametrize("url", [PLAIN, "http://10.0.0.7", "http://localhost.example.org", "HTTP://minio"])
-def test_plain_http_has_to_be_said(url: str) -> None:
+def test_plain_http_must_be_requested(url: str) -> None:
     with pytest.raises(UnsupportedStoreError, match=r"is not encrypted.*plain_http = true"):
         check_connection(url, StoreOptions())
     check_connection(url, StoreOptions(plain_http=True))

@@ -105,7 +105,7 @@ class TestFullDisk:
 
 
 class TestRoot:
-    def test_a_root_that_is_gone_fails_every_call_and_is_not_made_again(self, tmp_path: Path) -> None:
+    def test_a_root_that_is_gone_fails_every_call_and_is_not_recreated(self, tmp_path: Path) -> None:
         root = tmp_path / "root"
         root.mkdir()
         store = LocalStore(str(root))
@@ -134,7 +134,7 @@ class TestRoot:
         with disk_full_after(0), pytest.raises(LogDirError, match="cannot be written"):
             store.check()
 
-    def test_a_folder_that_was_removed_meanwhile_is_made_again(self, store: LocalStore, tmp_path: Path) -> None:
+    def test_a_folder_that_was_removed_meanwhile_is_recreated(self, store: LocalStore, tmp_path: Path) -> None:
         store.create("a/b/1", b"")
         store.delete(["a/b/1"])
         Path(tmp_path, "a/b").rmdir()
@@ -247,7 +247,7 @@ class TestSettling:
         seen = iter(["a", "b", "a", "c", "c", "d"])
         assert stable_listing(lambda: next(seen), "folder", lambda first, second: None) == "c"
 
-    def test_or_what_two_in_a_row_say_together(self) -> None:
+    def test_or_the_combination_of_two_in_a_row(self) -> None:
         seen = iter(["a", "b", "a", "aa", "c"])
 
         def together(first: str, second: str) -> str | None:
@@ -314,7 +314,7 @@ class TestSettling:
 
 class TestCopyFile:
     @pytest.mark.parametrize("size", [0, 1, BUFFER_BYTES, BUFFER_BYTES + 1, 3 * BUFFER_BYTES + 7])
-    def test_tells_the_checksum_of_what_it_has_written(self, tmp_path: Path, size: int) -> None:
+    def test_shows_the_checksum_of_what_it_has_written(self, tmp_path: Path, size: int) -> None:
         data = random.Random(size).randbytes(size)
         Path(tmp_path, "source").write_bytes(data)
         with open(tmp_path / "source", "rb") as source, open(tmp_path / "target", "wb") as target:
@@ -327,7 +327,9 @@ class TestCopyFile:
             assert copy_file(source.fileno(), target.fileno(), 100) == zlib.crc32(b"short")
         assert Path(tmp_path, "target").read_bytes() == b"short"
 
-    def test_a_full_disk_is_told_and_not_written_on(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_full_disk_is_reported_and_gets_no_more_writes(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Another thread continues the write."""
 
         def full(*_: object) -> int:
@@ -355,7 +357,7 @@ class TestSweep:
             dead.commit()
         assert store.list("") == []
 
-    def test_a_folder_of_somebody_stays_and_keeps_nothing_else_from_going(self, tmp_path: Path) -> None:
+    def test_a_foreign_folder_stays_and_keeps_nothing_else_from_going(self, tmp_path: Path) -> None:
         clock = ManualClock(SystemClock().now_ms() + 120_000)
         store = FolderByClock(str(tmp_path), clock)
         theirs = tmp_path / ".staging" / "theirs"

@@ -174,7 +174,7 @@ def test_a_file_that_another_has_replaced_is_asked_about(store: LocalStore) -> N
 
 
 @pytest.mark.usefixtures("stamps")
-def test_a_file_that_was_changed_in_its_place_is_found_out_when_it_is_opened(
+def test_a_file_that_was_changed_in_its_place_is_detected_when_it_is_opened(
     store: LocalStore, tmp_path: Path
 ) -> None:
     """The product never does that. From then on no earlier look counts."""
@@ -184,7 +184,7 @@ def test_a_file_that_was_changed_in_its_place_is_found_out_when_it_is_opened(
     path.write_bytes(b"cut")
     os.utime(path, ns=(1, 1))
     assert listed(store, known) is known
-    assert store.list(LOG)[1].size_bytes == len(b"cut"), "whatever lists anew sees it"
+    assert store.list(LOG)[1].size_bytes == len(b"cut"), "a new listing shows it"
     with pytest.raises(SourceChangedError):
         store.open(known[1])
     assert [*listed(store, known)] == [*store.list(LOG)]
@@ -206,7 +206,7 @@ def test_after_a_minute_each_file_is_asked_about_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("stamps")
-def test_what_is_no_file_is_named_again_and_again(store: LocalStore, tmp_path: Path) -> None:
+def test_an_object_that_is_no_file_is_named_each_time(store: LocalStore, tmp_path: Path) -> None:
     fill(store)
     known = listed(store)
     (tmp_path / LOG / f"{7:020}.0000000001.parquet").symlink_to("/etc/passwd")

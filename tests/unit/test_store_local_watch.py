@@ -147,7 +147,7 @@ def test_a_folder_that_the_kernel_no_longer_reports_is_scanned_again(
     assert scans.scans > 0
 
 
-def test_whoever_creates_a_name_sees_each_name_that_was_created_before(tmp_path: Path, folder: Path) -> None:
+def test_the_creator_of_a_name_sees_each_name_that_was_created_before(tmp_path: Path, folder: Path) -> None:
     """Two writers, each with its own store and watches: at least one sees the other's name."""
     stores = [LocalStore(str(tmp_path)) for _ in range(2)]
     both = threading.Barrier(2, timeout=60)

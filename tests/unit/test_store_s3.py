@@ -366,7 +366,7 @@ class TestRead:
         ],
     )
     @pytest.mark.slow
-    def test_who_is_refused_is_told_so_by_name_and_what_to_do(
+    def test_a_refused_caller_learns_the_reason_and_what_to_do(
         self, server: ScriptedServer, status: int, code: str, error: type[StorageError]
     ) -> None:
         """Kafka's SASL_AUTHENTICATION_FAILED and CLUSTER_AUTHORIZATION_FAILED; status and code appear once."""
@@ -381,7 +381,7 @@ class TestRead:
             assert text.count(str(status)) == 1
             assert "credentials" in text
 
-    def test_an_answer_without_a_body_is_told_by_its_status_once(self, server: ScriptedServer) -> None:
+    def test_an_answer_without_a_body_is_reported_by_its_status_once(self, server: ScriptedServer) -> None:
         server.script = [forbidden]
         with pytest.raises(StorageAuthorizationError, match=r"name: 403: .* or they are wrong") as refused:
             store_on(server.url).stat("name")
@@ -402,7 +402,7 @@ class TestCheck:
         with pytest.raises(UnsupportedStoreError, match="without exclusive create"):
             store_on(server.url).check()
 
-    def test_a_server_that_is_not_there(self, server: ScriptedServer) -> None:
+    def test_a_server_that_is_missing(self, server: ScriptedServer) -> None:
         [nobody_there] = free_ports(1)
         with pytest.raises(LogDirError):
             store_on(f"http://{HOST}:{nobody_there}").check()
@@ -421,7 +421,7 @@ class TestSweep:
             later(server).sweep_staging(0)
 
     @pytest.mark.slow
-    def test_pages_without_a_marker_of_uploads_go_on_after_the_key(self, server: ScriptedServer) -> None:
+    def test_pages_without_a_marker_of_uploads_continue_after_the_key(self, server: ScriptedServer) -> None:
         dropped = uploads(server, pages=[listed_uploads("one", after="k"), listed_uploads("two")])
         assert later(server).sweep_staging(0) == 2
         assert dropped == ["one", "two"]

@@ -93,7 +93,7 @@ def test_the_bytes_travel_with_the_name_and_once(server: ScriptedServer, source:
     assert (store.counts.creates, store.counts.copies, store.counts.written_bytes) == (1, 0, SIZE)
 
 
-def test_the_server_is_told_what_it_shall_have_received(server: ScriptedServer, source: LocalStore) -> None:
+def test_the_server_reports_what_it_should_have_received(server: ScriptedServer, source: LocalStore) -> None:
     """Bytes that are damaged on the way are refused, and not named."""
     seen: dict[str, str | None] = {}
 
@@ -212,14 +212,14 @@ class Watched(LocalStore):
         return cast(BinaryIO, Reader())
 
 
-def test_however_large_it_is_a_buffer_of_it_is_in_memory(server: ScriptedServer, source: LocalStore) -> None:
+def test_only_a_buffer_of_it_is_in_memory_however_large_it_is(server: ScriptedServer, source: LocalStore) -> None:
     watched = Watched(source.root)
     assert staged(remote(server.url), watched).commit()
     assert 0 < watched.most <= 1024 * 1024
     assert server.objects == {KEY: source.read("source")}
 
 
-def test_what_is_done_is_done(server: ScriptedServer, source: LocalStore) -> None:
+def test_a_finished_put_cannot_be_committed(server: ScriptedServer, source: LocalStore) -> None:
     put = staged(remote(server.url), source)
     put.abort()
     with pytest.raises(InvalidCallError, match="committed or aborted"):
@@ -251,7 +251,9 @@ def test_all_else_goes_up_in_parts_before_it_gets_its_name(
 
 
 @pytest.mark.s3
-def test_of_those_that_race_for_a_name_exactly_one_gets_it(s3_endpoint: S3Endpoint, source: LocalStore) -> None:
+def test_exactly_one_of_the_objects_that_race_for_a_name_gets_it(
+    s3_endpoint: S3Endpoint, source: LocalStore
+) -> None:
     """The real server: a conditional PUT is atomic there, while two completions of an upload are not."""
     options = StoreOptions(s3_endpoint.url, s3_endpoint.region, bytes_with_name=True)
     store = S3Store(f"s3://{s3_endpoint.bucket}/put/race", options)

@@ -40,7 +40,7 @@ class TestRealServer:
     def store(self, s3_endpoint: S3Endpoint, options: StoreOptions, request: pytest.FixtureRequest) -> S3Store:
         return S3Store(f"s3://{s3_endpoint.bucket}/real/{request.node.name}", options)
 
-    def test_of_large_objects_that_race_for_a_name_exactly_one_gets_it(self, store: S3Store) -> None:
+    def test_exactly_one_of_the_large_objects_that_race_for_a_name_gets_it(self, store: S3Store) -> None:
         """SeaweedFS 4.48 completes two uploads of one name, so there is another way to name objects."""
         for name in map(str, range(4)):
             staged = [store.stage_writer(name) for _ in range(4)]
@@ -82,7 +82,7 @@ class TestRealServer:
         assert store.counts.read_bytes == 0
         assert target.read("there") == store.read("here")
 
-    def test_what_a_server_copies_and_tells_no_checksum_of_comes_through_here(
+    def test_a_server_copy_without_a_checksum_is_replaced_by_a_copy_through_here(
         self, s3_endpoint: S3Endpoint, store: S3Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Its copied bytes would be unknown."""

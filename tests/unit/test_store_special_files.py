@@ -91,7 +91,7 @@ def test_a_linked_folder_is_named_and_nothing_behind_it_is_touched(
 
 @pytest.mark.parametrize("what", ["read", "stat", "open", "copy from"])
 @pytest.mark.parametrize("kind", FILES)
-def test_what_is_no_file_is_named_at_once(store: LocalStore, victim: Path, kind: str, what: str) -> None:
+def test_an_object_that_is_no_file_is_named_at_once(store: LocalStore, victim: Path, kind: str, what: str) -> None:
     """A reader of a FIFO would wait for a writer."""
     [before] = store.list("")
     put(kind, Path(store.root, NAME), victim / "file")
@@ -102,7 +102,7 @@ def test_what_is_no_file_is_named_at_once(store: LocalStore, victim: Path, kind:
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_what_is_no_file_is_listed_as_such_holds_its_name_and_stays(
+def test_an_object_that_is_no_file_is_listed_as_such_holds_its_name_and_stays(
     store: LocalStore, victim: Path, kind: str
 ) -> None:
     put(kind, Path(store.root, "home/topic/0.7/new"), victim / "file")

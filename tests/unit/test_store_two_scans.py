@@ -40,7 +40,7 @@ def test_what_came_behind_the_end_is_left_out() -> None:
     assert listed("1.epoch", "1.epoch 0.1 1.1") == "1.epoch"
 
 
-def test_what_came_before_something_that_was_seen_is_no_hole() -> None:
+def test_a_file_that_precedes_a_seen_one_is_listed() -> None:
     assert listed("1.epoch 5.1 7.1", "1.epoch 5.1 6.1 7.1") == "1.epoch 5.1 6.1 7.1"
     assert listed("1.epoch 5.1 7.1.hw", "1.epoch 5.1 6.1 7.1.hw") == "1.epoch 5.1 6.1 7.1.hw"
 
@@ -55,7 +55,7 @@ def test_a_merge_behind_the_back_of_the_first_scan_is_seen() -> None:
     assert listed("1.epoch 9.1", "1.epoch 9.1 0-9.1") == "0-9.1 1.epoch 9.1"
 
 
-def test_what_has_gone_stays() -> None:
+def test_a_name_that_disappeared_between_two_scans_stays_in_the_listing() -> None:
     assert listed("1.epoch 0.1 1.1 1.1.hw 2.1.hw", "1.epoch 1.1 2.1.hw 0-1.1") == (
         "0-1.1 0.1 1.1 1.1.hw 1.epoch 2.1.hw"
     )
@@ -82,7 +82,7 @@ def test_files_of_an_older_epoch_do_not_come_at_the_end() -> None:
     assert listed("1.epoch 2.epoch 0.1 2.1 5.2", "1.epoch 2.epoch 0.1 1.1 2.1 5.2") is not None
 
 
-def test_a_name_with_another_file_is_looked_at_again() -> None:
+def test_a_name_with_another_file_is_inspected_again() -> None:
     one, other = objects("1.epoch", "0.1"), objects("1.epoch") + objects("0.1", version="2")
     assert objects_together(one, sorted(other, key=lambda each: each.name)) is None
 

@@ -69,7 +69,7 @@ def test_each_answer_of_the_system_has_its_code_its_sentence_and_its_remedy(
         ),
     ],
 )
-def test_of_a_broker_the_remedy_names_the_broker_also_in_another_process(full: bool, message: str) -> None:
+def test_the_remedy_names_the_broker_even_in_another_process(full: bool, message: str) -> None:
     error = UnwritableStorageError("cannot create 'x': no. Remount it read-write", "x", full=full)
     error.broker_id = 2
     for one in (error, pickle.loads(pickle.dumps(error))):

@@ -40,7 +40,7 @@ class Listed(S3Store):
 
 
 @pytest.mark.parametrize("key", STRANGE)
-def test_a_listing_says_that_it_is_special_and_what_is_ours_is_not(key: str) -> None:
+def test_a_listing_marks_a_strange_key_as_special_and_ours_not(key: str) -> None:
     ours, strange = f"f/{SEGMENT}", key.format("f")
     by_name = {stored.name: stored.special for stored in Listed([ours, strange]).list("")}
     assert by_name[ours] == ""
@@ -72,7 +72,7 @@ def test_more_keys_than_a_log_ever_has_are_refused_after_the_page_that_has_one_t
 @pytest.mark.slow
 @pytest.mark.parametrize("deleted", [False, True])
 @pytest.mark.parametrize("key", STRANGE)
-def test_vacuum_names_it_and_goes_on(tmp_path: Path, key: str, deleted: bool) -> None:
+def test_vacuum_names_it_and_continues(tmp_path: Path, key: str, deleted: bool) -> None:
     shown: list[StoredObject] = []
 
     def through(uri: str, store: Store) -> Store:

@@ -70,7 +70,7 @@ def test_a_rule_removes_what_the_text_says(
             assert found.removed(start, rule.bound).tolist() == as_the_text_says(rows, start, rule)
 
 
-def test_keys_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_of_one_hash_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hash only selects the keys to compare: a collision removes nothing."""
     monkeypatch.setattr(superseded, "key_hashes", lambda columns: superseded.np.zeros(len(columns[0]), "u8"))
     rows: list[Row] = [(key, False, None) for key in (b"a", b"b", b"a", b"c")]

@@ -51,7 +51,7 @@ class Broken:
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=os.strerror)
-def test_a_leader_that_takes_no_writes_resigns_and_the_append_goes_on_elsewhere(
+def test_a_leader_that_takes_no_writes_resigns_and_the_append_continues_elsewhere(
     tmp_path: Path, number: int
 ) -> None:
     broken = Broken(tmp_path, number)
@@ -123,7 +123,7 @@ def test_a_root_with_room_for_a_probe_and_not_for_the_append_resigns_too(tmp_pat
     assert len(broken.refused) == FAILED_CREATES
 
 
-def test_where_nobody_else_takes_writes_the_append_fails_by_name_and_no_isr_shrinks(tmp_path: Path) -> None:
+def test_if_nobody_else_takes_writes_the_append_fails_by_name_and_no_isr_shrinks(tmp_path: Path) -> None:
     broken = Broken(tmp_path)
     live = broken.live
     leader = live.leader()

@@ -53,7 +53,7 @@ def test_on_average_no_more_than_the_rate_is_spent(sizes: list[int], rate: int) 
     assert took <= max(0, sum(sizes) / rate - 1) + slack
 
 
-def test_who_borrows_waits_for_those_before_him_and_not_for_himself(clock: ManualClock) -> None:
+def test_a_borrower_waits_for_earlier_borrowers_and_not_for_its_own_loan(clock: ManualClock) -> None:
     """Every copy gets its turn, however small the rate is."""
     throttle = Throttle(100, clock)
     began = clock.monotonic_s()
@@ -92,7 +92,7 @@ def test_threads_share_one_bucket() -> None:
     assert sorted(clock.slept) == pytest.approx([0.5, 1.0, 1.5, 2.0, 2.5, 3.0])
 
 
-def test_processes_get_a_share_each_and_begin_anew(clock: ManualClock) -> None:
+def test_processes_get_a_share_each_and_start_over(clock: ManualClock) -> None:
     throttle = Throttle(1000, clock)
     assert throttle.shared_by(1) is throttle
     share = pickle.loads(pickle.dumps(throttle.shared_by(4)))

@@ -142,7 +142,7 @@ def test_an_end_of_the_remote_outside_the_leaders_log_is_retried() -> None:
     assert isinstance(origin(pending=9), RemoteNotReady)
 
 
-def test_tiering_off_never_looks_at_the_remote() -> None:
+def test_a_topic_without_tiering_never_reads_the_remote() -> None:
     """KIP-405, "Follower fetch" is about topics "enabled with tiered storage"."""
     assert origin(tiered=False) == StartOver(3)
     assert origin(tiered=False, pending=None, log_start=0) == StartOver(3)
@@ -153,7 +153,7 @@ def test_a_follower_ahead_of_its_leader_starts_over() -> None:
     assert origin(fetch=9, empty=False) == StartOver(3)
 
 
-def test_a_follower_that_crashed_after_its_register_goes_on() -> None:
+def test_a_follower_that_crashed_after_its_register_continues() -> None:
     """Protocol, section 3, step 3: the register exists before the first copy; a second attempt continues."""
     assert origin(fetch=6) == FromLeader(6)
 

@@ -85,7 +85,7 @@ def test_a_rewritten_run_is_reused_as_well(part: TieredPartition) -> None:
 
 
 @pytest.mark.parametrize("policy", [EACH_FILE, ONE_SEGMENT], ids=["copied", "rewritten"])
-def test_an_upload_of_other_records_at_the_same_offsets_is_never_taken_for_ours(
+def test_an_upload_of_other_records_at_the_same_offsets_is_never_taken_for_our_own(
     part: TieredPartition, tmp_path: Path, policy: MergePolicy
 ) -> None:
     """A driver died between upload and commit, then the brokers were restored with their metadata: the same

@@ -62,7 +62,7 @@ def commit(table: DeltaTopicTable, adds: Sequence[RemoteSegment], histories: His
         (segment(10, 20, epoch=1), [(1, 0), (5, 7)], 10),
     ],
 )
-def test_a_segment_agrees_with_a_history_up_to_where_its_epoch_ends_there(
+def test_a_segment_agrees_with_a_history_up_to_the_end_of_its_epoch_there(
     of: RemoteSegment, lineage: list[tuple[int, int]], end: int
 ) -> None:
     assert agreed_end(of, Lineage(lineage)) == end
@@ -85,7 +85,7 @@ def test_readers_have_what_is_of_the_leaders_history_and_nothing_behind_it() -> 
 # ------------------------------------------------------------------------------------ commits
 
 
-def test_segments_of_a_lost_history_leave_the_table_in_the_version_that_goes_on(table: DeltaTopicTable) -> None:
+def test_segments_of_a_lost_history_leave_the_table_in_the_version_that_continues(table: DeltaTopicTable) -> None:
     """KIP-405, "Unclean leader election": the new leader uploads from the point where histories agree."""
     commit(table, [OLD, LOST], under(BEFORE))
     done = commit(table, [WON], under(UNCLEAN))
@@ -110,20 +110,20 @@ def test_a_deposed_leader_changes_nothing(table: DeltaTopicTable) -> None:
     assert (done.listed, done.superseded, done.fenced) == ((), (), (uploaded(LOST),))
 
 
-def test_the_partitions_of_other_leaders_in_the_batch_go_on(table: DeltaTopicTable) -> None:
+def test_the_partitions_of_other_leaders_in_the_batch_continue(table: DeltaTopicTable) -> None:
     other = segment(0, 7, partition=1)
     both = Histories({0: BEFORE, 1: Lineage([(1, 0)])}, lambda: {0: Present(5), 1: Present(1)})
     done = table.commit([uploaded(OLD), uploaded(other)], (), both)
     assert (done.log.of_partition(0), done.log.of_partition(1)) == ((), (other,))
 
 
-def test_expired_segments_go_whoever_leads(table: DeltaTopicTable) -> None:
+def test_expired_segments_go_whichever_replica_leads(table: DeltaTopicTable) -> None:
     """The log start offset is committed metadata: it is valid in every history."""
     commit(table, [OLD, LOST], under(BEFORE))
     assert table.commit((), [OLD]).log.of_partition(0) == (LOST,)
 
 
-def test_what_retention_took_out_since_it_was_uploaded_is_not_added_anew(table: DeltaTopicTable) -> None:
+def test_segments_that_retention_removed_since_the_upload_are_not_added_again(table: DeltaTopicTable) -> None:
     """Its object may be deleted by then. The driver planned before the log start moved."""
     first, second, third = segment(0, 7), segment(7, 9), segment(9, 12)
     lineage = Lineage([(1, 0)])

@@ -184,7 +184,7 @@ def test_both_tiers_are_searched_only_as_one_log(
         check_searchable(segments, LINEAGE, 0, local_start, "t-0")
 
 
-def test_files_of_older_versions_and_of_none_are_told_apart() -> None:
+def test_files_of_older_versions_and_of_no_version_are_distinguished() -> None:
     names = (
         *(f"{version:020d}.json" for version in (3, 7, 8)),
         *(f"{3:020d}.checkpoint.parquet", f"{3:020d}.crc", f"{1:020d}.{3:020d}.compacted.json"),

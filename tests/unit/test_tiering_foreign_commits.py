@@ -145,7 +145,7 @@ def test_a_rewrite_without_a_change_of_data_leaves_the_remote_log_what_it_was(
 
 @pytest.mark.parametrize("rewrite", REWRITES, ids=lambda rewrite: rewrite.__name__)
 @pytest.mark.slow
-def test_it_is_taken_back_and_the_table_lists_every_offset_once_all_the_while(
+def test_it_is_reverted_and_the_table_lists_every_offset_once_all_the_while(
     part: TieredPartition, rewrite: Callable[[TieredPartition], None]
 ) -> None:
     segments = ours(part)
@@ -180,7 +180,7 @@ def test_segments_are_listed_again_as_they_were_with_their_statistics(part: Tier
     assert actions() == before
 
 
-def test_tiering_goes_on_after_a_rewrite(part: TieredPartition) -> None:
+def test_tiering_continues_after_a_rewrite(part: TieredPartition) -> None:
     """In two versions: the rewrite is reverted, then the new segments are added."""
     compacted(part)
     part.append(2, 2)
@@ -191,7 +191,7 @@ def test_tiering_goes_on_after_a_rewrite(part: TieredPartition) -> None:
     assert offsets(part, 4) == list(range(16))
 
 
-def test_expiry_goes_on_after_a_rewrite(part: TieredPartition) -> None:
+def test_expiry_continues_after_a_rewrite(part: TieredPartition) -> None:
     first = part.table.load().of_partition(0)[0]
     compacted(part)
     part.table.commit((), [first])
@@ -199,7 +199,7 @@ def test_expiry_goes_on_after_a_rewrite(part: TieredPartition) -> None:
     assert offsets(part) == list(range(3, 12))
 
 
-def test_who_rewrote_it_is_named(part: TieredPartition) -> None:
+def test_the_user_who_rewrote_it_is_named(part: TieredPartition) -> None:
     log = Path(part.table.uri) / "_delta_log"
     compacted(part)
     entry = log / f"{2:020d}.json"
@@ -229,7 +229,7 @@ def test_a_table_that_was_restored_to_the_log_is_the_log(part: TieredPartition) 
     assert (log.rewrite, log.version, spans(part)) == (None, 4, [(0, 3), (3, 7), (7, 12)])
 
 
-def test_an_optimize_that_raced_with_tiering_is_taken_back_by_the_next_commit(part: TieredPartition) -> None:
+def test_an_optimize_that_raced_with_tiering_is_reverted_by_the_next_commit(part: TieredPartition) -> None:
     """It rebases over the appends, and is committed after them."""
     late = delta(part)
     part.append(2)
@@ -365,7 +365,7 @@ def test_the_log_of_a_rewritten_table_is_not_cut_by_us(part: TieredPartition) ->
 # --------------------------------------------------------------------------- and the rest of it
 
 
-def test_a_table_that_is_handed_over_while_it_is_rewritten_is_put_right_by_its_new_cluster(
+def test_a_table_that_is_handed_over_during_a_rewrite_is_corrected_by_its_new_cluster(
     part: TieredPartition,
 ) -> None:
     compacted(part)

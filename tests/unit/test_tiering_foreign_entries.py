@@ -17,7 +17,7 @@ def test_what_a_commit_does_not_say_of_itself_is_left_out(info: dict[str, object
     assert str(parse_commit(3, json.dumps(info).encode(), "it")) == "a commit at version 3"
 
 
-def test_an_entry_that_is_none_is_refused() -> None:
+def test_an_entry_that_is_invalid_is_refused() -> None:
     with pytest.raises(CorruptionError, match="it is not a valid entry of a Delta log"):
         parse_commit(3, b"{", "it")
 

@@ -69,7 +69,7 @@ def shuffled(*bounds: int) -> list[int]:
     ],
     ids=str,
 )
-def test_records_are_had_from_files_in_whatever_order(options: dict[str, Any]) -> None:
+def test_records_are_read_from_files_in_any_order(options: dict[str, Any]) -> None:
     """The table has other partitions and other offsets, too."""
     store = MemoryStore()
     both = pa.concat_tables([rows(shuffled(60, 150)), rows(range(120, 130), 4)])
@@ -97,7 +97,7 @@ def test_records_are_had_from_files_in_whatever_order(options: dict[str, Any]) -
     ids=["a hole", "one twice", "no first", "no last", "none"],
 )
 @pytest.mark.parametrize("size", [5, 1000])
-def test_records_that_are_not_there_once_each_are_refused(
+def test_records_that_are_missing_once_each_are_refused(
     files: list[range], size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(foreign_files, "MOST_WAITING_BYTES", 1000)
@@ -153,7 +153,7 @@ def test_a_column_of_another_type_is_named(name: str) -> None:
         read(store, put(store, [table]))
 
 
-def test_column_chunks_that_lie_behind_the_footer_are_refused() -> None:
+def test_column_chunks_that_are_behind_the_footer_are_refused() -> None:
     """No reader looks for them there."""
     store = MemoryStore()
     put(store, [rows(range(100, 200))])

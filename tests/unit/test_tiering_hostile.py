@@ -234,7 +234,7 @@ def test_a_log_of_very_many_entries_is_named_with_the_remedy(
     assert table.load().end(0) == 20
 
 
-def test_an_entry_is_looked_at_once(tmp_path: Path) -> None:
+def test_an_entry_is_inspected_once(tmp_path: Path) -> None:
     table = made(tmp_path, commits=5)
     table.load()
     before = table.remote.counts.snapshot()

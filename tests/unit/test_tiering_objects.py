@@ -91,7 +91,7 @@ def test_what_only_begins_below_the_log_start_stays_until_other_files_hold_its_o
         assert list(found.litter.values()) == whys
 
 
-def test_beyond_the_remote_end_only_a_lineage_can_tell() -> None:
+def test_beyond_the_remote_end_only_a_lineage_shows_the_history() -> None:
     found = judged(uploaded_at(OLD, DataName(40, 50, 3), DataName(10, 20, 1)))
     assert list(found.litter.values()) == [Why.EXPIRED]
     assert found.undecided == {0}
@@ -112,12 +112,12 @@ def test_what_left_the_table_and_came_back_stays() -> None:
     assert judged(uploaded_at(OLD, name), removed=RemovedFiles(path, path)).litter == {}
 
 
-def test_of_a_topic_that_is_not_tiered_any_more_only_what_is_listed_stays() -> None:
+def test_only_listed_objects_stay_when_a_topic_is_no_longer_tiered() -> None:
     found = judged(uploaded_at(OLD, DataName(20, 30, 1), DataName(40, 45, 1)), tiered=False)
     assert list(found.litter.values()) == [Why.NOT_TIERED]
 
 
-def test_strangers_and_the_tables_own_log_are_nobodys_to_delete() -> None:
+def test_strangers_and_the_tables_own_log_are_never_deleted() -> None:
     names = ["t/_delta_log/0.json", "t/notes.txt", "t/0/part-0.parquet", f"t/0/x/{DataName(0, 5, 1)}"]
     found = RemoteObjects.of("t", [StoredObject(name, 1, OLD, "v") for name in names])
     assert ([o.name for o in found.log_entries], [o.name for o in found.foreign.values()]) == (

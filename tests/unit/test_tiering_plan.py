@@ -110,7 +110,7 @@ def test_tiering_switched_on_late_begins_at_the_local_start() -> None:
     assert (found.start, bounds(found)) == (40, [(40, 50), (50, 60)])
 
 
-def test_tiering_switched_off_for_long_begins_anew() -> None:
+def test_tiering_switched_off_for_long_starts_over() -> None:
     """KIP-1023, "ReplicaFetcher Changes": "The highest offset on the remote storage may be much lower than the
     leader's Log-Start-Offset".
     """

@@ -23,7 +23,7 @@ def log_of(*segments: RemoteSegment) -> RemoteLog:
     return RemoteLog.of("table", 1, segments)
 
 
-def test_segments_stand_in_offset_order_per_partition() -> None:
+def test_segments_are_in_offset_order_per_partition() -> None:
     log = log_of(segment(10, 20), segment(5, 7, partition=3), segment(0, 10))
     assert [s.base_offset for s in log.of_partition(0)] == [0, 10]
     assert (log.start(0), log.end(0)) == (0, 20)
@@ -44,7 +44,7 @@ def test_what_a_log_takes_in_memory_is_known() -> None:
     assert taken <= log.memory_bytes <= 3 * taken
 
 
-def test_where_nothing_is_tiered_the_offsets_are_unknown() -> None:
+def test_if_nothing_is_tiered_the_offsets_are_unknown() -> None:
     log = RemoteLog.empty("table")
     assert (log.start(0), log.end(0)) == (None, None)
     assert log.covering(0, 0, 100) == ()
@@ -71,7 +71,7 @@ def test_covering_is_what_a_scan_finds(lengths: list[int], start: int, end: int)
     assert list(log.covering(0, start, end)) == naive
 
 
-def test_a_path_that_is_no_segment_is_somebody_elses() -> None:
+def test_a_path_that_is_no_segment_belongs_to_another_writer() -> None:
     with pytest.raises(CorruptionError, match="another writer wrote"):
         RemoteSegment.listed("table", "part-00000-c000.snappy.parquet", 1, 1, None, None, 0)
 

@@ -57,7 +57,7 @@ def test_tier_crash_reuse_expire_and_delete(remote: S3Store, options: StoreOptio
     assert list(remote.list("")) == []
 
 
-def test_a_rewrite_by_others_is_seen_through_and_taken_back(
+def test_a_rewrite_by_others_is_seen_through_and_reverted(
     remote: S3Store, options: StoreOptions, tmp_path: Path
 ) -> None:
     part = TieredPartition(tmp_path, remote, options)

@@ -91,7 +91,7 @@ def test_failures_in_a_row_are_counted_from_the_first_one_on() -> None:
     assert (again.attempts, again.failing_since_ms) == (1, NOW + 9)
 
 
-def test_where_leadership_moves_it_is_due_at_once_and_its_failures_stay_known() -> None:
+def test_if_leadership_moves_it_is_due_at_once_and_its_failures_stay_known() -> None:
     """ "When a new topic-partition is assigned to the broker": the new leader's."""
     listed = Schedule({A: Entry(1, NOW + 9, 4, NOW, "X", 12, "seen", NOW + 9)})
     assert listed.assigned({A: 1}).entries[A] == listed.entries[A]
@@ -115,7 +115,7 @@ def test_a_driver_that_worked_for_a_deposed_leader_does_not_put_the_new_one_off(
     assert listed.updated({A: Entry(2, NOW)}).entries[A].due_ms == NOW
 
 
-def test_a_clock_that_jumps_back_puts_nothing_off_for_long() -> None:
+def test_a_clock_that_jumps_back_delays_nothing_for_long() -> None:
     """A time that no rule would have set counts as due."""
     assert due(schedule(p0=NOW + 30_000, p1=NOW + 30_001, p2=NOW + 10**9)) == [1, 2]
 

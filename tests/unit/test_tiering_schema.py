@@ -54,7 +54,7 @@ def test_what_was_committed_before_stays(table: DeltaTopicTable) -> None:
     assert DeltaTable(table.uri).metadata().configuration["stratalog.topic_id"] == table.topic_id
 
 
-def test_a_driver_with_the_older_schema_goes_on(table: DeltaTopicTable) -> None:
+def test_a_driver_with_the_older_schema_continues(table: DeltaTopicTable) -> None:
     """Its segments lack the new fields; they are readable under both schemas."""
     table.ensure(physical_schema(value=WIDER))
     table.ensure(physical_schema(value=NARROW))

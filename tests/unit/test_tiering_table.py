@@ -64,7 +64,7 @@ def test_a_topic_that_was_never_tiered_has_an_empty_remote_log(remote: LocalStor
     assert list(remote.list("")) == []
 
 
-def test_the_table_says_whose_it_is(table: DeltaTopicTable) -> None:
+def test_the_table_shows_whose_it_is(table: DeltaTopicTable) -> None:
     table.ensure(SCHEMA)
     found = DeltaTable(table.uri)
     assert found.version() == 0
@@ -110,7 +110,7 @@ def test_a_batch_that_would_break_the_log_changes_nothing(table: DeltaTopicTable
     assert table.load().version == 1
 
 
-def test_old_segments_go_and_the_log_begins_anew_in_one_version(table: DeltaTopicTable) -> None:
+def test_old_segments_go_and_the_log_starts_over_in_one_version(table: DeltaTopicTable) -> None:
     """KIP-1023, "ReplicaFetcher Changes": the remote log ends far below the log start; no version has a gap."""
     table.commit([uploaded(segment(0, 10))], histories=OURS)
     done = table.commit([uploaded(segment(40, 50))], [segment(0, 10)], OURS)
@@ -194,7 +194,7 @@ def test_a_commit_that_landed_without_an_answer_is_found(table: DeltaTopicTable)
     assert (done.log.version, done.listed) == (1, tuple(batch))
 
 
-def test_a_commit_that_did_not_land_is_tried_again(table: DeltaTopicTable) -> None:
+def test_a_commit_that_did_not_land_is_retried(table: DeltaTopicTable) -> None:
     done = Faulty(table, [(False, OSError("timed out")), (False, CommitFailedError("0"))]).commit(
         [uploaded(segment(0, 10))], histories=OURS
     )
@@ -233,14 +233,14 @@ def test_the_table_of_another_topic_is_refused(table: DeltaTopicTable, tmp_path:
         other.load()
 
 
-def test_a_table_of_somebody_else_is_refused(remote: LocalStore) -> None:
+def test_a_table_of_another_writer_is_refused(remote: LocalStore) -> None:
     ours = table_in(remote)
     DeltaTable.create(ours.uri, SCHEMA)
     with pytest.raises(InconsistentClusterIdError, match="cluster None"):
         ours.load()
 
 
-def test_files_that_somebody_else_wrote_are_refused(table: DeltaTopicTable) -> None:
+def test_files_that_another_writer_wrote_are_refused(table: DeltaTopicTable) -> None:
     table.commit([uploaded(segment(0, 10))], histories=OURS)
     other = DeltaTable(table.uri)
     other.create_write_transaction(

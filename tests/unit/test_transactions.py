@@ -124,7 +124,7 @@ def test_an_append_above_the_high_watermark_holds_nobody_back() -> None:
     assert log.transactions.last_stable_offset == 1
 
 
-def test_retention_may_pass_over_the_start_of_an_open_transaction() -> None:
+def test_retention_may_skip_the_start_of_an_open_transaction() -> None:
     """A deleted record delays no reader; the transaction is still open, and its end still counts."""
     log = Log()
     log.add("p", "p0")
@@ -162,7 +162,7 @@ def test_a_late_append_of_an_ended_transaction_is_refused() -> None:
         log.add("p", "late", sequence=1)
 
 
-def test_a_marker_also_shuts_out_what_never_arrived() -> None:
+def test_a_marker_also_excludes_what_never_arrived() -> None:
     """The partition was part of the transaction, and its append is still in flight."""
     log = Log()
     log.append(["a"])
@@ -186,7 +186,7 @@ def test_a_marker_is_written_once_and_a_late_one_does_nothing() -> None:
     assert log.seen(COMMITTED) == ["p0"]
 
 
-def test_sequences_begin_anew_with_each_transaction() -> None:
+def test_sequences_start_over_with_each_transaction() -> None:
     log = Log()
     log.add("p", "p0", sequence=5)
     log.end("p", 1, commit=True)

@@ -195,7 +195,7 @@ def test_an_unknown_column_may_be_a_part_of_the_record(live: LiveCluster) -> Non
     assert "name the column as" not in str(caught.value)
 
 
-def test_columns_beside_a_named_value_are_no_fields(live: LiveCluster) -> None:
+def test_columns_next_to_a_named_value_are_no_fields(live: LiveCluster) -> None:
     live.topic("bytes")
     table = pa.table({"payload": ["a"], "other": [1]})
     live.cluster.produce("bytes", table, value="payload").raise_for_failures()

@@ -23,7 +23,7 @@ def new_id() -> NewId:
     return lambda: f"{next(numbers):032x}"
 
 
-def test_an_id_that_came_back_goes_on_with_the_next_sequence(new_id: NewId) -> None:
+def test_an_id_that_came_back_continues_with_the_next_sequence(new_id: NewId) -> None:
     producers = UnnamedProducers()
     first = producers.take(new_id)
     producers.give_back(first)
@@ -32,7 +32,7 @@ def test_an_id_that_came_back_goes_on_with_the_next_sequence(new_id: NewId) -> N
     assert second.epoch == first.epoch, "nobody is fenced"
 
 
-def test_an_id_is_of_one_append_at_a_time(new_id: NewId) -> None:
+def test_an_id_belongs_to_one_append_at_a_time(new_id: NewId) -> None:
     """An id that is not returned, because its outcome is unknown, is never used by another append."""
     producers = UnnamedProducers()
     first, second = producers.take(new_id), producers.take(new_id)
@@ -52,7 +52,9 @@ def test_the_id_that_came_back_last_is_taken_first(new_id: NewId) -> None:
     assert [one.producer_id for one in taken] == [one.producer_id for one in reversed(crowd)]
 
 
-def test_after_a_fork_only_one_process_goes_on_under_an_id(new_id: NewId, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_fork_only_one_process_continues_under_an_id(
+    new_id: NewId, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Otherwise the other append would be taken for this one, and its records not be appended."""
     producers = UnnamedProducers()
     before = producers.take(new_id)

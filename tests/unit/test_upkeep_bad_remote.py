@@ -193,7 +193,7 @@ def test_a_remote_that_is_not_as_it_should_be_is_one_error_and_nothing_is_droppe
     ],
     ids=lambda spoil: spoil.__name__,
 )
-def test_a_table_that_somebody_else_has_changed_can_be_restored_to_the_version_before(
+def test_a_table_that_another_writer_has_changed_can_be_restored_to_the_version_before(
     live: LiveCluster, spoil: Callable[[LiveCluster], None]
 ) -> None:
     """Like Delta's RESTORE: everything continues from that version."""
@@ -228,7 +228,7 @@ def test_what_others_may_do_to_a_table_changes_nothing(live: LiveCluster) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jump_ms", [-YEAR_MS, 10 * YEAR_MS], ids=["back a year", "forwards ten years"])
-def test_a_clock_that_jumps_loses_nothing_and_puts_nothing_off(live: LiveCluster, jump_ms: int) -> None:
+def test_a_clock_that_jumps_loses_nothing_and_delays_nothing(live: LiveCluster, jump_ms: int) -> None:
     """The clock of one driver is wrong, and then right again. Local retention and the delay before deletion depend
     on it, so records may leave the brokers too soon: never before they are remote. Records without a limit stay.
     """

@@ -151,7 +151,7 @@ def test_while_the_remote_does_not_say_where_to_begin_the_follower_waits(
     assert live.read() == {p: [f"v{n}" for n in range(8)]}
 
 
-def test_a_bootstrap_goes_on_by_itself_when_the_remote_is_ready(live: LiveCluster, tmp_path: Path) -> None:
+def test_a_bootstrap_continues_by_itself_when_the_remote_is_ready(live: LiveCluster, tmp_path: Path) -> None:
     """KIP-1023: "should throw an exception so that the partition can be retried after some time". The report
     covers the whole run: the earlier copies, and the times of joining."""
     live.cluster.topics.alter_configs(None, {LAST_TIERED: "true"})
@@ -214,7 +214,7 @@ def test_a_broker_that_lost_nothing_is_left_as_it_is(live: LiveCluster) -> None:
         assert live.cluster.bootstrap([2, 3, 4]).raise_for_failures().totals["copied_bytes"] == 0
 
 
-def test_an_unknown_broker_or_a_root_that_is_not_there_is_no_bootstrap(tmp_path: Path) -> None:
+def test_an_unknown_broker_or_a_root_that_is_missing_is_no_bootstrap(tmp_path: Path) -> None:
     """A root is formatted only in an existing folder: the parent of an empty mount point is not one."""
     live = LiveCluster(tmp_path, on_disk=True)
     live.topic()

@@ -113,7 +113,7 @@ def test_the_log_start_is_the_leaders_and_the_local_start_the_followers_own(live
 
 
 @pytest.mark.slow
-def test_a_bootstrap_that_stopped_after_its_register_goes_on_from_there(live: LiveCluster) -> None:
+def test_a_bootstrap_that_stopped_after_its_register_continues_from_there(live: LiveCluster) -> None:
     """Protocol, section 3, step 3: the register exists before the first copy. More was tiered meanwhile: the
     follower, still empty, begins there."""
     live.cluster.topics.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})
@@ -132,7 +132,7 @@ def test_a_bootstrap_that_stopped_after_its_register_goes_on_from_there(live: Li
 
 
 @pytest.mark.slow
-def test_a_member_of_the_isr_that_lost_its_records_does_not_bootstrap_in_silence(live: LiveCluster) -> None:
+def test_a_member_of_the_isr_that_lost_its_records_does_not_bootstrap_silently(live: LiveCluster) -> None:
     """Protocol, section 1: damaged is not silently shorter. It leaves the ISR first, and then counts as new."""
     live.cluster.topics.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})
     live.cluster.topics.alter_configs("t", {"local.retention.bytes": "0"})
@@ -176,7 +176,7 @@ def test_a_new_broker_gets_replicas_of_the_topics_that_are_named(live: LiveClust
     assert copied(report) == (bytes_of(live, 6), bytes_of(live, 0, 6), True)
 
 
-def test_a_broker_takes_the_place_of_another(live: LiveCluster) -> None:
+def test_a_broker_replaces_another(live: LiveCluster) -> None:
     live.cluster.topics.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})
     gone = follower_of(live)
     live.cluster.bootstrap(4, instead_of=gone).raise_for_failures()

@@ -125,7 +125,7 @@ def test_the_last_record_of_each_key_stays_and_the_active_tail(tmp_path: Path) -
     assert rows_of(again, "segments") == [(0,)]
 
 
-def test_readers_pass_over_the_gaps(tmp_path: Path) -> None:
+def test_readers_skip_the_gaps(tmp_path: Path) -> None:
     live = Compacted(tmp_path)
     fill(live, [(key, value or "1") for key, value in ROWS])
     live.cluster.compact().raise_for_failures()
@@ -189,7 +189,7 @@ def test_no_rule_follows_one_that_a_member_of_the_isr_has_not_carried_out(
 
 
 @pytest.mark.parametrize("left", [0, 2], ids=["no register of it", "an early one"])
-def test_an_elected_leader_that_knows_a_lower_high_watermark_goes_on_with_a_rule(
+def test_an_elected_leader_that_knows_a_lower_high_watermark_continues_with_a_rule(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
 ) -> None:
     live = Compacted(tmp_path)
@@ -349,7 +349,7 @@ def test_with_delete_retention_applies_and_without_it_does_not(tmp_path: Path) -
         ({"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}, "set a lower min"),
     ],
 )
-def test_what_it_cannot_have_beside_it_is_refused(tmp_path: Path, configs: dict[str, str], named: str) -> None:
+def test_configs_that_exclude_compaction_are_refused(tmp_path: Path, configs: dict[str, str], named: str) -> None:
     live = Compacted(tmp_path)
     with pytest.raises(InvalidConfigError, match=named):
         live.cluster.topics.alter_configs("t", configs)
@@ -371,7 +371,7 @@ def test_what_a_compacted_log_cannot_become_is_refused(tmp_path: Path, configs: 
     live.cluster.topics.alter_configs("t", {"cleanup.policy": "delete"})
 
 
-def test_another_policy_is_no_error_but_where_it_is_named(tmp_path: Path) -> None:
+def test_another_policy_is_an_error_only_if_the_topic_is_named(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic()
     assert live.cluster.compact().rows == []

@@ -98,7 +98,7 @@ def test_remote_files_count_for_the_dirty_ratio_and_for_the_lags(tmp_path: Path)
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.long("a crash at every step of ten compactions")
-def test_a_crash_at_any_step_leaves_a_whole_log_and_the_next_run_goes_on(
+def test_a_crash_at_any_step_leaves_a_whole_log_and_the_next_run_continues(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live = Tiered(tmp_path, delete_retention_ms="0", segment_bytes="1")

@@ -66,7 +66,7 @@ def test_a_leader_whose_storage_was_emptied_continues_from_the_remote_end(tmp_pa
 
 
 @pytest.mark.slow
-def test_a_restored_cluster_goes_on_with_later_rules(tmp_path: Path) -> None:
+def test_a_restored_cluster_continues_with_later_rules(tmp_path: Path) -> None:
     live = filled(tmp_path, (*ROWS, ("z", "1")))
     live.cluster.compact().raise_for_failures()
     heir = Heir(live)

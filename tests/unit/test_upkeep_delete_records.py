@@ -73,7 +73,7 @@ def test_below_the_log_start_there_is_nothing_to_delete(live: LiveCluster) -> No
     assert rows_of(report, "low_watermark", "deleted_records") == [(3, 0)]
 
 
-def test_the_bytes_go_by_retain(live: LiveCluster) -> None:
+def test_the_bytes_leave_with_retain(live: LiveCluster) -> None:
     """Whole files below it, on every replica, after file.delete.delay.ms."""
     live.cluster.topics.delete_records("t", {0: 3}).raise_for_failures()
     assert [len(live.data(broker)) for broker in (1, 2, 3)] == [5, 5, 5]
@@ -87,7 +87,7 @@ def test_the_bytes_go_by_retain(live: LiveCluster) -> None:
 
 
 @pytest.mark.slow
-def test_remote_segments_below_go_by_retain_and_local_starts_follow(tmp_path: Path) -> None:
+def test_remote_segments_below_leave_with_retain_and_local_starts_follow(tmp_path: Path) -> None:
     """A tiered topic: the start is in the remote tier, or above all tiered records."""
     live = LiveCluster(tmp_path)
     live.tiered()
@@ -199,7 +199,7 @@ def on_commit_of(faults: Faults, deed: Callable[[], None]) -> None:
     faults.before = strike
 
 
-def test_where_another_leader_is_elected_meanwhile_its_log_is_looked_at(tmp_path: Path) -> None:
+def test_where_another_leader_is_elected_meanwhile_its_log_is_inspected(tmp_path: Path) -> None:
     """FENCED_LEADER_EPOCH: refresh, and continue."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)

@@ -50,14 +50,14 @@ def test_leaders_are_spread_again_once_a_broker_is_back(live: LiveCluster) -> No
     assert live.read() == {p: [f"a{p}", f"b{p}", f"c{p}"] for p in range(6)}
 
 
-def test_where_all_preferred_replicas_lead_nothing_is_committed(live: LiveCluster) -> None:
+def test_if_all_preferred_replicas_lead_nothing_is_committed(live: LiveCluster) -> None:
     live.topic(partitions=3)
     live.cluster.replicate()
     with live.unchanged():
         assert live.cluster.elect().raise_for_failures().rows == []
 
 
-def test_a_preferred_replica_that_cannot_lead_is_one_failure_and_the_others_go_on(live: LiveCluster) -> None:
+def test_a_preferred_replica_that_cannot_lead_is_one_failure_and_the_others_continue(live: LiveCluster) -> None:
     """Bad input: an election without a candidate is one clear error, and other partitions continue."""
     live.topic(partitions=6)
     fence(live, 2, 3)
@@ -88,7 +88,7 @@ def test_only_the_named_topics_and_partitions_are_elected(live: LiveCluster) -> 
     assert (leaders(live, "u"), leaders(live, "t")) == (preferred(live, "u"), before)
 
 
-def test_a_dry_run_tells_who_would_lead_and_changes_nothing(live: LiveCluster) -> None:
+def test_a_dry_run_shows_who_would_lead_and_changes_nothing(live: LiveCluster) -> None:
     live.topic(partitions=3)
     fence(live, 1)
     unfence(live, 1)
@@ -123,7 +123,7 @@ def test_a_replica_outside_the_isr_is_not_elected_cleanly(live: LiveCluster) -> 
     assert "only an unclean election" in failure
 
 
-def test_what_is_wrong_with_the_call_changes_nothing(live: LiveCluster) -> None:
+def test_an_error_in_the_call_changes_nothing(live: LiveCluster) -> None:
     live.topic(copies=2)
     without = ({1, 2, 3} - {*live.replicas().view.replicas}).pop()
     with live.unchanged():
@@ -162,7 +162,7 @@ def test_the_last_member_of_the_isr_is_gone_and_a_clean_election_says_what_can_b
     assert "the partition has no leader: bring back a broker of its ISR, or run elect --unclean" in failure
 
 
-def test_an_unclean_election_takes_the_replica_that_holds_most_and_tells_what_is_lost(live: LiveCluster) -> None:
+def test_an_unclean_election_takes_the_replica_that_holds_most_and_shows_what_is_lost(live: LiveCluster) -> None:
     """Of two replicas outside the ISR one has more of the last epoch: it leads, the other follows."""
     live.topic()
     leader = live.leader()
@@ -219,7 +219,7 @@ def test_lost_records_are_counted_by_the_high_watermark_that_any_replica_knows(l
     assert live.read() == {0: ["a", "e", "g"]}
 
 
-def test_nothing_is_elected_uncleanly_where_somebody_leads(live: LiveCluster) -> None:
+def test_nothing_is_elected_uncleanly_if_another_replica_leads(live: LiveCluster) -> None:
     live.topic(partitions=3)
     with live.unchanged():
         assert live.cluster.elect(unclean=True).raise_for_failures().rows == []

@@ -44,7 +44,7 @@ def seen(live: LiveCluster) -> list[int]:
     return sorted(pa.table(table_of(live).to_pyarrow_table(columns=["offset"]))["offset"].to_pylist())
 
 
-def test_reads_and_jobs_go_on_after_an_optimize_and_say_who_did_it(live: LiveCluster) -> None:
+def test_reads_and_jobs_continue_after_an_optimize_and_say_who_did_it(live: LiveCluster) -> None:
     table_of(live).optimize.compact()
     assert live.read() == {0: list("abcd")}
     for report in (
@@ -64,7 +64,7 @@ def test_reads_and_jobs_go_on_after_an_optimize_and_say_who_did_it(live: LiveClu
 
 
 @pytest.mark.parametrize("job", ["heal", "tier", "retain"])
-def test_heal_puts_the_table_right_and_so_does_what_relies_on_it(live: LiveCluster, job: str) -> None:
+def test_heal_corrects_the_table_and_so_do_the_operations_that_rely_on_it(live: LiveCluster, job: str) -> None:
     """Before a broker drops files that anyone's VACUUM may delete, and before anything is added."""
     before = listed(live)
     table_of(live).optimize.compact()
@@ -79,7 +79,7 @@ def test_heal_puts_the_table_right_and_so_does_what_relies_on_it(live: LiveClust
     assert_tables_and_folders_agree(live)
 
 
-def test_heal_says_in_a_row_what_it_put_right(live: LiveCluster) -> None:
+def test_heal_reports_in_a_row_what_it_corrected(live: LiveCluster) -> None:
     table_of(live).optimize.compact()
     for outcome, dry_run in (("planned", True), ("repaired", False)):
         (row,) = live.cluster.heal(dry_run=dry_run).raise_for_failures().rows
@@ -87,7 +87,7 @@ def test_heal_says_in_a_row_what_it_put_right(live: LiveCluster) -> None:
     assert live.cluster.heal().raise_for_failures().rows == []
 
 
-def test_tiering_goes_on_after_an_optimize(live: LiveCluster) -> None:
+def test_tiering_continues_after_an_optimize(live: LiveCluster) -> None:
     for _ in range(3):
         table_of(live).optimize.compact()
         live.fill("xy")
@@ -100,7 +100,7 @@ def test_tiering_goes_on_after_an_optimize(live: LiveCluster) -> None:
     live.cluster.verify(deep=True).raise_for_failures()
 
 
-def test_a_new_broker_and_an_election_go_on_after_an_optimize(live: LiveCluster) -> None:
+def test_a_new_broker_and_an_election_continue_after_an_optimize(live: LiveCluster) -> None:
     table_of(live).optimize.compact()
     live.cluster.elect("t", leader=live.followers()[0]).raise_for_failures()
     live.cluster.replicate().raise_for_failures()
@@ -111,7 +111,7 @@ def test_a_new_broker_and_an_election_go_on_after_an_optimize(live: LiveCluster)
     assert seen(live) == [1, 2, 3]
 
 
-def test_vacuum_of_ours_keeps_the_segments_that_an_optimize_has_removed(live: LiveCluster) -> None:
+def test_our_vacuum_keeps_the_segments_that_an_optimize_has_removed(live: LiveCluster) -> None:
     segments = lying(live)
     table_of(live).optimize.compact()
     live.clock.advance_ms(48 * HOUR_MS)
@@ -121,7 +121,7 @@ def test_vacuum_of_ours_keeps_the_segments_that_an_optimize_has_removed(live: Li
     live.cluster.verify(deep=True).raise_for_failures()
 
 
-def test_a_write_of_data_stops_the_topic_with_the_remedy_and_restoring_mends_it(live: LiveCluster) -> None:
+def test_a_write_of_data_stops_the_topic_with_the_remedy_and_restoring_repairs_it(live: LiveCluster) -> None:
     before = listed(live)
     version = table_of(live).version()
     table_of(live).delete("offset = 3")
@@ -253,7 +253,7 @@ def test_tiering_between_the_reading_and_the_commit_of_an_optimize_keeps_every_o
 
 
 @pytest.mark.parametrize("job", ["heal", "tier", "retain"])
-def test_an_optimize_of_what_was_taken_back_meanwhile_is_taken_back_too(live: LiveCluster, job: str) -> None:
+def test_an_optimize_of_what_was_reverted_meanwhile_is_reverted_too(live: LiveCluster, job: str) -> None:
     """delta-rs commits it, although it removes a file that the table no longer lists."""
     theirs = table_of(live)
     live.fill("e")
@@ -328,7 +328,7 @@ def test_what_replicas_still_hold_is_uploaded_again_to_an_older_copy_of_the_remo
     assert live.read() == {0: list("abcdef")}
 
 
-def test_what_nobody_holds_is_named_and_given_up_as_the_error_says(tmp_path: Path) -> None:
+def test_records_without_a_copy_are_named_and_given_up_as_the_error_says(tmp_path: Path) -> None:
     """delete_records before the local start, then tier; afterwards a broker can be bootstrapped again."""
     live = with_an_older_copy(tmp_path, file_delete_delay_ms="3600000")
     forget(live, 3, 4)
@@ -347,7 +347,7 @@ def test_what_nobody_holds_is_named_and_given_up_as_the_error_says(tmp_path: Pat
     assert live.read() == {0: ["f"]}
 
 
-def test_what_lies_above_the_records_that_are_given_up_is_uploaded_again(tmp_path: Path) -> None:
+def test_segments_above_the_records_that_are_given_up_are_uploaded_again(tmp_path: Path) -> None:
     live = with_an_older_copy(tmp_path, file_delete_delay_ms="3600000")
     forget(live, 3)
     report = live.cluster.heal(check=False)

@@ -103,7 +103,7 @@ def test_a_damaged_leader_resigns_to_a_member_that_is_whole(live: LiveCluster) -
     assert_healed(live)
 
 
-def test_where_every_member_has_lost_another_file_they_mend_each_other(live: LiveCluster) -> None:
+def test_if_every_member_has_lost_a_different_file_they_repair_each_other(live: LiveCluster) -> None:
     """No member is intact: the followers leave the ISR, and the leader, now its last member, is repaired in
     place."""
     for broker in ALL:
@@ -173,7 +173,7 @@ def test_what_a_damaged_segment_hides_comes_to_life_where_it_is_the_only_good_co
     assert_healed(live, "abcd")
 
 
-def test_other_partitions_go_on(tmp_path: Path) -> None:
+def test_other_partitions_continue(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path, brokers=2)
     live.topic(copies=2, partitions=2)
     for value in "abc":
@@ -228,7 +228,9 @@ def test_foreign_files_are_left_alone(live: LiveCluster) -> None:
 
 
 @pytest.mark.slow
-def test_a_leaders_register_comes_from_whoever_kept_it_also_if_that_one_went_on(live: LiveCluster) -> None:
+def test_a_leaders_register_comes_from_any_replica_that_kept_it_even_if_that_one_continued(
+    live: LiveCluster,
+) -> None:
     """Broker 2 led an epoch that broker 1, which leads again and is the last member, never joined."""
     live.cluster.elect("t", leader=2).raise_for_failures()
     live.append(["lost"], acks="leader").raise_for_failures()
@@ -245,7 +247,7 @@ def test_a_leaders_register_comes_from_whoever_kept_it_also_if_that_one_went_on(
     assert_healed(live)
 
 
-def test_a_register_that_nobody_has_a_copy_of_is_for_a_person(live: LiveCluster) -> None:
+def test_a_register_without_any_copy_needs_a_person(live: LiveCluster) -> None:
     register(live, 2, ".hw").replace(b"x")
     with live.unchanged():
         assert "from a backup" in the_failure(live.driver().heal(check=False))
@@ -266,7 +268,7 @@ def test_a_dry_run_shows_what_would_be_done_and_changes_nothing(live: LiveCluste
     ]
 
 
-def test_where_nothing_is_wrong_nothing_is_changed(live: LiveCluster) -> None:
+def test_if_nothing_is_wrong_nothing_is_changed(live: LiveCluster) -> None:
     with live.unchanged():
         assert live.driver().heal().rows == []
 
@@ -341,7 +343,7 @@ def test_a_heal_in_the_middle_of_another_one_is_harmless(tmp_path: Path, step: i
 @pytest.mark.slow
 @pytest.mark.parametrize("crashes", [False, True], ids=["goes on", "crashes"])
 @pytest.mark.parametrize("suffix", [".parquet", ".epoch"])
-def test_a_heal_that_slept_while_another_one_mended_takes_nothing_from_a_member(
+def test_a_heal_that_slept_while_another_one_repaired_takes_nothing_from_a_member(
     tmp_path: Path, suffix: str, crashes: bool
 ) -> None:
     """It resumes when the replica is in the ISR again: no file is ever missing there (protocol, I1)."""
@@ -410,7 +412,7 @@ def _dies_at(faults: Faults, at: int, with_effect: bool) -> Callable[[], int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("with_effect", [False, True], ids=["before the call", "after the call"])
 @pytest.mark.parametrize("everyone", [False, True], ids=["the leader resigns", "the leader is repaired in place"])
-def test_a_crash_at_any_call_leaves_what_the_next_heal_mends(
+def test_after_a_crash_at_any_call_the_next_heal_repairs_the_rest(
     tmp_path: Path, everyone: bool, with_effect: bool
 ) -> None:
     """Protocol, I7."""

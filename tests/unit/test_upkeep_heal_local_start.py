@@ -35,7 +35,7 @@ def assert_a_producer_is_known(live: LiveCluster, spot: Spot) -> None:
 
 @pytest.mark.parametrize("who", ["leader", "follower"])
 @pytest.mark.parametrize("fault", ["flipped", "empty"])
-def test_of_an_empty_log_it_comes_from_another_replica(tmp_path: Path, who: str, fault: str) -> None:
+def test_the_local_start_of_an_empty_log_comes_from_another_replica(tmp_path: Path, who: str, fault: str) -> None:
     """A damaged leader resigns before its files change."""
     live = appended(tmp_path, 3)
     broker, other = (live.leader(), live.followers()[0])[:: 1 if who == "leader" else -1]
@@ -56,7 +56,7 @@ def test_of_an_empty_log_it_comes_from_another_replica(tmp_path: Path, who: str,
     assert_healed(live, "d")
 
 
-def test_where_all_have_lost_it_the_file_tells_that_ends_there(tmp_path: Path) -> None:
+def test_if_all_have_lost_it_the_file_that_ends_there_shows_it(tmp_path: Path) -> None:
     """Here it comes from a segment of the remote tier. The leader, which no replica can replace, is repaired in
     place."""
     live = LiveCluster(tmp_path)
@@ -75,7 +75,7 @@ def test_where_all_have_lost_it_the_file_tells_that_ends_there(tmp_path: Path) -
     assert_healed(live, "abc")
 
 
-def test_a_follower_for_which_nothing_tells_begins_where_its_leader_does(tmp_path: Path) -> None:
+def test_a_follower_without_any_hint_begins_where_its_leader_does(tmp_path: Path) -> None:
     """It had not dropped the files that the leader has."""
     live = appended(tmp_path, 1)
     follower = live.followers()[0]
@@ -93,7 +93,7 @@ def test_a_follower_for_which_nothing_tells_begins_where_its_leader_does(tmp_pat
     assert_healed(live, "c")
 
 
-def test_where_nothing_tells_an_only_member_is_left_as_it_is_and_the_way_out_is_named(tmp_path: Path) -> None:
+def test_without_any_evidence_an_only_member_is_left_as_it_is_and_the_way_out_is_named(tmp_path: Path) -> None:
     live = appended(tmp_path, 2, copies=1)
     register(live, live.leader(), ".local").flip(9)
     with live.unchanged():
@@ -120,7 +120,7 @@ def test_the_only_copy_of_an_empty_log_has_to_come_from_a_backup(tmp_path: Path)
     assert_healed(live, "d")
 
 
-def test_an_append_to_an_empty_log_goes_on_under_a_leader_that_knows_its_producers(tmp_path: Path) -> None:
+def test_an_append_to_an_empty_log_continues_under_a_leader_that_knows_its_producers(tmp_path: Path) -> None:
     live = appended(tmp_path, 3)
     leader = live.leader()
     register(live, leader, ".local").flip(9)

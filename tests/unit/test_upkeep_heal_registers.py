@@ -54,7 +54,7 @@ def test_an_earlier_register_that_the_leader_never_had_goes_when_it_is_damaged(l
 
 @pytest.mark.slow
 @pytest.mark.parametrize("content", [None, b""], ids=["missing", "empty"])
-def test_the_epoch_register_of_a_last_member_comes_from_whoever_has_joined_that_epoch(
+def test_the_epoch_register_of_a_last_member_comes_from_a_replica_that_has_joined_that_epoch(
     live: LiveCluster, content: bytes | None
 ) -> None:
     leader = live.leader()
@@ -72,7 +72,7 @@ def test_the_epoch_register_of_a_last_member_comes_from_whoever_has_joined_that_
     assert_healed(live)
 
 
-def test_all_registers_of_a_last_member_come_from_who_has_joined_its_epochs(live: LiveCluster) -> None:
+def test_all_registers_of_a_last_member_come_from_replicas_that_have_joined_its_epochs(live: LiveCluster) -> None:
     live.cluster.elect("t", leader=live.followers()[0]).raise_for_failures()
     live.append(["f"]).raise_for_failures()
     leader = live.leader()
@@ -107,7 +107,7 @@ def test_an_earlier_register_that_is_damaged_is_a_note_and_goes_also_at_the_only
 
 
 @pytest.mark.slow
-def test_one_heal_mends_the_register_of_a_last_member_and_then_those_that_are_copied_from_it(
+def test_one_heal_repairs_the_register_of_a_last_member_and_then_those_that_are_copied_from_it(
     live: LiveCluster,
 ) -> None:
     good, leader = 2, 3
@@ -121,7 +121,7 @@ def test_one_heal_mends_the_register_of_a_last_member_and_then_those_that_are_co
     assert_healed(live, "abcdef")
 
 
-def test_the_epoch_register_of_a_last_member_is_for_a_person(tmp_path: Path) -> None:
+def test_the_epoch_register_of_a_last_member_needs_a_person(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path, brokers=1)
     live.topic(copies=1)
     live.fill("abc")

@@ -105,7 +105,7 @@ def test_one_rebuilt_object_may_be_damaged_in_its_turn(tmp_path: Path) -> None:
     assert {path for path in listed(live) if path.count("/") > 1} == {f"0/3/{remote_spot(live, 1).name}"}
 
 
-def test_a_missing_object_is_put_back_under_its_name_and_every_version_can_be_read(tmp_path: Path) -> None:
+def test_a_missing_object_is_restored_under_its_name_and_every_version_can_be_read(tmp_path: Path) -> None:
     live = tiered(tmp_path)
     version, data = table(live).version(), remote_spot(live, 1).read()
     gone = remote_spot(live, 1)
@@ -115,7 +115,7 @@ def test_a_missing_object_is_put_back_under_its_name_and_every_version_can_be_re
     assert gone.read() == data
 
 
-def test_who_follows_the_table_takes_nothing_for_new_data(tmp_path: Path) -> None:
+def test_a_reader_that_follows_the_table_takes_nothing_for_new_data(tmp_path: Path) -> None:
     live = tiered(tmp_path)
     remote_spot(live, 1).flip(30)
     live.driver().heal().raise_for_failures()
@@ -126,7 +126,7 @@ def test_who_follows_the_table_takes_nothing_for_new_data(tmp_path: Path) -> Non
     assert all('"dataChange":false' in line for line in actions)
 
 
-def test_records_that_the_replicas_have_as_appends_are_merged_anew(tmp_path: Path) -> None:
+def test_records_that_the_replicas_have_as_appends_are_merged_again(tmp_path: Path) -> None:
     live = tiered(tmp_path, "abcdefgh", segment_bytes="12000", segment_merge_min_files="99")
     assert "-" in remote_spot(live, 0).name
     remote_spot(live, 0).flip(30)
@@ -135,7 +135,7 @@ def test_records_that_the_replicas_have_as_appends_are_merged_anew(tmp_path: Pat
     assert live.read() == {0: list("abcdefgh")}
 
 
-def test_records_that_a_replica_has_in_a_longer_segment_take_the_next_objects_along(tmp_path: Path) -> None:
+def test_records_in_a_longer_segment_of_a_replica_are_rebuilt_with_the_next_objects(tmp_path: Path) -> None:
     """A file has the producer state at its end, so it is not cut before that."""
     live = tiered(tmp_path, copies=1)
     replica = live.replica(live.leader())
@@ -168,7 +168,7 @@ def test_records_that_a_replica_has_in_a_segment_that_reaches_over_the_end_of_th
     assert_healed(live)
 
 
-def test_several_replicas_together_stand_for_an_object(tmp_path: Path) -> None:
+def test_several_replicas_together_cover_an_object(tmp_path: Path) -> None:
     live = expired_locally(tiered(tmp_path, "abcdefgh", segment_bytes="12000", segment_merge_min_files="99"))
     end = int(remote_spot(live, 0).name.split(".")[0].split("-")[1])
     left = {broker: sorted(f.object.name for f in live.log(broker).dead) for broker in (1, 2, 3)}
@@ -191,7 +191,7 @@ def test_a_damaged_replica_is_no_source(tmp_path: Path) -> None:
     assert_healed(live)
 
 
-def test_where_no_replica_has_the_records_the_object_is_left_to_a_person(tmp_path: Path) -> None:
+def test_if_no_replica_has_the_records_the_object_is_left_to_a_person(tmp_path: Path) -> None:
     live = tiered(tmp_path, file_delete_delay_ms="0")
     expired_locally(live)
     live.cluster.retain().raise_for_failures()
@@ -206,7 +206,7 @@ def test_where_no_replica_has_the_records_the_object_is_left_to_a_person(tmp_pat
     ]
 
 
-def test_what_lies_below_the_log_start_is_not_rebuilt_but_leaves_the_table(tmp_path: Path) -> None:
+def test_segments_below_the_log_start_are_not_rebuilt_but_leave_the_table(tmp_path: Path) -> None:
     live = tiered(tmp_path)
     remote_spot(live, 1).flip(30)
     live.cluster.topics.delete_records("t", {0: 3}).raise_for_failures()
@@ -228,7 +228,7 @@ def test_a_segment_in_which_the_log_starts_is_rebuilt_from_there_on(tmp_path: Pa
     assert live.read() == {0: list("bcdefgh")}
 
 
-def test_what_transactions_were_decided_stays_decided(tmp_path: Path) -> None:
+def test_decided_transactions_stay_decided(tmp_path: Path) -> None:
     """The replicas have the appends and the markers; the remote tier again has their outcome."""
     live = LiveCluster(tmp_path)
     live.tiered(local_retention_bytes="-2", file_delete_delay_ms=KEPT)

@@ -38,7 +38,7 @@ def test_a_follower_gets_nothing_for_a_damaged_file_below_the_log_start(tmp_path
     assert_healed(live, "c")
 
 
-def test_a_last_member_is_mended_in_place_also_when_somebody_was_being_added_to_it(tmp_path: Path) -> None:
+def test_a_last_member_is_repaired_in_place_even_while_another_is_added(tmp_path: Path) -> None:
     """The adding run found the leader damaged in the second sync, and stopped."""
     live = LiveCluster(tmp_path)
     live.topic()
@@ -55,7 +55,7 @@ def test_a_last_member_is_mended_in_place_also_when_somebody_was_being_added_to_
     assert_healed(live, "abc")
 
 
-def test_what_no_good_copy_is_left_of_is_forgotten_where_a_whole_member_never_had_it(tmp_path: Path) -> None:
+def test_records_without_a_good_copy_are_dropped_if_an_intact_member_never_had_them(tmp_path: Path) -> None:
     """All members of an ISR hold the committed records: so this one was not committed, and is lost as in any
     election."""
     live = LiveCluster(tmp_path)
@@ -89,7 +89,7 @@ def _led_by_another(tmp_path: Path) -> tuple[LiveCluster, int]:
     return live, former
 
 
-def test_a_last_member_is_mended_whatever_a_former_leader_has_lost_that_was_never_committed(
+def test_a_last_member_is_repaired_whatever_uncommitted_records_a_former_leader_has_lost(
     tmp_path: Path,
 ) -> None:
     """It is outside the ISR: no member needs the records that only it had."""

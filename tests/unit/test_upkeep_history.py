@@ -293,7 +293,7 @@ def test_what_was_truncated_is_exported_with_all_columns(tmp_path: Path, out: Pa
     assert any("append the records again" in note for note in report.notes)
 
 
-def test_exporting_twice_is_harmless_and_a_lost_manifest_is_made_again(tmp_path: Path, out: Path) -> None:
+def test_exporting_twice_is_harmless_and_a_lost_manifest_is_recreated(tmp_path: Path, out: Path) -> None:
     live = diverged(tmp_path)
     live.cluster.recover("t", str(out)).raise_for_failures()
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
@@ -347,7 +347,7 @@ def test_a_footer_without_end_in_the_folder_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "value"), [("partition", 2**70), ("epoch", -1), ("path", 7), ("why", "[" * 9999)]
 )
-def test_a_description_that_nobody_of_ours_has_written_is_none(
+def test_a_description_that_stratalog_has_not_written_is_none(
     tmp_path: Path, out: Path, field: str, value: object
 ) -> None:
     live = diverged(tmp_path)
@@ -382,7 +382,7 @@ def test_what_only_retention_discards_is_not_exported(tmp_path: Path, out: Path)
     assert live.cluster.recover(None, str(out)).rows == []
 
 
-def test_of_a_merged_segment_only_what_the_log_lacks_is_exported(tmp_path: Path, out: Path) -> None:
+def test_only_the_records_of_a_merged_segment_that_the_log_lacks_are_exported(tmp_path: Path, out: Path) -> None:
     """The old leader merges a to d before it leaves; a and b are in the log nevertheless."""
     live = LiveCluster(tmp_path, brokers=2)
     live.topic(copies=2, segment_merge_min_files="2")

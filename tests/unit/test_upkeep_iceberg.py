@@ -112,7 +112,7 @@ def test_one_file_is_a_log_a_delta_table_and_an_iceberg_table(live: LiveCluster)
     assert table().properties["gc.enabled"] == "false"
 
 
-def test_rows_of_aborted_transactions_are_told_by_the_same_column(live: LiveCluster) -> None:
+def test_rows_of_aborted_transactions_have_the_same_column(live: LiveCluster) -> None:
     with live.cluster.transactions.begin("x") as transaction:
         transaction.append_batches("t", {0: [batch("a")]})
         transaction.commit()
@@ -200,7 +200,7 @@ def test_polars_reads_it(live: LiveCluster, monkeypatch: pytest.MonkeyPatch) -> 
     assert rows.to_series().to_list() == [b"b", b"c"]
 
 
-def test_a_rebuilt_segment_takes_the_place_of_the_lost_one_in_both(live: LiveCluster) -> None:
+def test_a_rebuilt_segment_replaces_the_lost_one_in_both(live: LiveCluster) -> None:
     live.cluster.topics.alter_configs("t", {"local.retention.bytes": "-2"})
     live.fill("abc")
     live.cluster.tier("t").raise_for_failures()
@@ -223,7 +223,7 @@ def test_a_run_that_has_nothing_to_do_makes_no_snapshot(live: LiveCluster) -> No
 
 
 @pytest.mark.parametrize("later", ["tier", "vacuum"])
-def test_a_run_that_died_before_it_is_made_up_for(
+def test_a_run_completes_the_work_of_an_earlier_run_that_died(
     live: LiveCluster, monkeypatch: pytest.MonkeyPatch, later: str
 ) -> None:
     def die(*_: object) -> None:
@@ -434,7 +434,7 @@ def test_a_name_outside_of_its_folder_is_neither_read_nor_deleted(
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link"])
-def test_what_is_no_regular_file_is_not_opened(live: LiveCluster, tmp_path: Path, kind: str) -> None:
+def test_an_object_that_is_no_regular_file_is_not_opened(live: LiveCluster, tmp_path: Path, kind: str) -> None:
     live.fill("abc")
     live.cluster.tier("t").raise_for_failures()
     snapshot = table().current_snapshot()

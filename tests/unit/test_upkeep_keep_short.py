@@ -115,7 +115,7 @@ class NoDelete(MemoryStore):
 
 
 @pytest.mark.slow
-def test_a_failure_behind_appends_fails_none_and_is_told_once(
+def test_a_failure_after_appends_fails_none_and_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live = LiveCluster(tmp_path)

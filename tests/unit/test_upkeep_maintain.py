@@ -116,7 +116,7 @@ def test_a_budget_of_nothing_is_refused(live: LiveCluster) -> None:
         live.cluster.maintain(budget_requests=0)
 
 
-def test_a_step_that_fails_stops_no_other_and_is_tried_again_when_it_is_due(
+def test_a_step_that_fails_stops_no_other_and_is_retried_when_it_is_due(
     live: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object, **__: object) -> Report:

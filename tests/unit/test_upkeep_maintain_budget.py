@@ -29,7 +29,7 @@ def rounds(live: LiveCluster, step: str, most: int = 20) -> Iterator[Report]:
 
 
 @pytest.mark.slow
-def test_the_uploads_of_a_partition_end_with_the_segment_at_hand_and_go_on_at_once(live: LiveCluster) -> None:
+def test_the_uploads_of_a_partition_end_with_the_current_segment_and_continue_at_once(live: LiveCluster) -> None:
     live.tiered(segment_bytes="1")
     live.fill("abcde")
     ends = []
@@ -63,7 +63,7 @@ def test_a_run_that_is_cut_off_leaves_what_it_has_uploaded_committed(live: LiveC
     assert report.settled == {}
 
 
-def test_the_merges_of_a_partition_end_with_the_segment_at_hand(live: LiveCluster) -> None:
+def test_the_merges_of_a_partition_end_with_the_current_segment(live: LiveCluster) -> None:
     live.topic(segment_bytes="15000")
     rng = random.Random(1)
     values = [[rng.randbytes(16).hex() for _ in range(200)] for _ in range(8)]

@@ -142,7 +142,7 @@ def test_only_what_has_changed_is_worked_on(tmp_path: Path, monkeypatch: pytest.
         "clock-back",
     ],
 )
-def test_whatever_changes_is_looked_at_again(tmp_path: Path, change: Callable[[LiveCluster], object]) -> None:
+def test_whatever_changes_is_inspected_again(tmp_path: Path, change: Callable[[LiveCluster], object]) -> None:
     live = LiveCluster(tmp_path)
     live.topic()
     live.append(["a"])

@@ -82,7 +82,7 @@ def test_many_partitions_are_one_commit(live: LiveCluster) -> None:
     assert [replicas(live, partition=p) for p in range(4)] == list(plan.values())
 
 
-def test_what_is_as_it_should_be_stays_so(live: LiveCluster) -> None:
+def test_a_plan_that_is_already_true_changes_nothing(live: LiveCluster) -> None:
     live.topic()
     live.cluster.replicate()
     with live.unchanged():
@@ -154,7 +154,7 @@ def test_a_broker_that_is_gone_for_good_is_drained_like_any_other(live: LiveClus
     assert live.read() == {p: [f"v{p}"] for p in range(4)}
 
 
-def test_a_wish_is_about_what_a_reassignment_in_progress_leads_to(tmp_path: Path) -> None:
+def test_a_request_refers_to_the_result_of_a_reassignment_in_progress(tmp_path: Path) -> None:
     faults = Faults()
     live = LiveCluster(tmp_path, brokers=5, through=faults.wrap)
     live.topic(copies=2)
@@ -319,7 +319,7 @@ def test_replicas_do_not_go_where_nobody_whole_would_stay(tmp_path: Path) -> Non
     assert (replicas(live), live.read()) == ((1,), {0: list("abc")})
 
 
-def test_one_whole_replica_that_stays_is_enough_and_the_damage_is_told(tmp_path: Path) -> None:
+def test_one_whole_replica_that_stays_is_enough_and_the_damage_is_reported(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic()
     live.fill("abc")

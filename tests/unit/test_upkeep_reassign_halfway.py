@@ -43,7 +43,7 @@ def stuck(tmp_path: Path, faults: Faults) -> LiveCluster:
     return live
 
 
-def test_what_cannot_be_finished_is_named_and_the_next_replicate_goes_on(
+def test_what_cannot_be_finished_is_named_and_the_next_replicate_continues(
     stuck: LiveCluster, faults: Faults
 ) -> None:
     old, (one, two) = replicas(stuck), two_others(stuck)
@@ -62,7 +62,7 @@ def test_what_cannot_be_finished_is_named_and_the_next_replicate_goes_on(
     assert stuck.read() == {0: list("abcd")}
 
 
-def test_the_status_tells_who_joins_and_what_is_still_to_be_copied(stuck: LiveCluster, faults: Faults) -> None:
+def test_the_status_shows_who_joins_and_what_is_still_to_be_copied(stuck: LiveCluster, faults: Faults) -> None:
     old, (one, two) = replicas(stuck), two_others(stuck)
     assert rows_of(stuck.cluster.reassignments()) == []
     stuck.cluster.reassign({("t", 0): (one, two)}, check=False)
@@ -78,7 +78,7 @@ def test_the_status_tells_who_joins_and_what_is_still_to_be_copied(stuck: LiveCl
     assert report.totals == {"partitions": 1, "bytes_behind": size}
 
 
-def test_a_newcomer_that_cannot_be_looked_at_is_a_failure_of_the_status(
+def test_a_newcomer_that_cannot_be_inspected_is_a_failure_of_the_status(
     stuck: LiveCluster, faults: Faults
 ) -> None:
     one, two = two_others(stuck)
@@ -110,7 +110,7 @@ def test_a_cancelled_reassignment_leaves_the_partition_as_it_was(stuck: LiveClus
 
 
 @pytest.mark.slow
-def test_replicas_do_not_go_before_the_newcomer_was_read_where_it_lies(stuck: LiveCluster, faults: Faults) -> None:
+def test_replicas_do_not_go_before_the_newcomer_was_read_in_place(stuck: LiveCluster, faults: Faults) -> None:
     """Its copies were checked during the copy; a bit has flipped since, while another broker was awaited."""
     old, (one, two) = replicas(stuck), two_others(stuck)
     without_copies(faults, one, two)
@@ -166,7 +166,7 @@ def test_the_folder_of_a_removed_replica_is_swept(live: LiveCluster) -> None:
     assert live.read() == {0: list("abc")}
 
 
-def test_what_others_put_beside_the_folders_of_the_cluster_is_not_swept(live: LiveCluster) -> None:
+def test_foreign_files_next_to_the_folders_of_the_cluster_are_not_swept(live: LiveCluster) -> None:
     """Nor files in a folder that has an owner."""
     live.topic()
     live.fill("a")
@@ -203,7 +203,7 @@ def test_a_root_that_cannot_be_listed_keeps_no_other_from_being_swept(stuck: Liv
     assert folders(stuck, one) == set()
 
 
-def test_a_broker_that_is_placed_again_begins_anew_and_zombies_of_the_old_replica_harm_nobody(
+def test_a_broker_that_is_placed_again_starts_over_and_zombies_of_the_old_replica_do_no_harm(
     live: LiveCluster,
 ) -> None:
     """Protocol, section 1: the path contains the assignment: "zombies that knew ... a removed replica ... write

@@ -200,7 +200,7 @@ def test_appends_without_a_producer_make_the_log_know_one_for_each_that_was_at_w
     assert live.read() == {0: list("abcde")}
 
 
-def test_who_has_an_unknown_outcome_without_a_producer_is_told_how_to_try_again(tmp_path: Path) -> None:
+def test_the_caller_of_an_unknown_outcome_without_a_producer_learns_how_to_try_again(tmp_path: Path) -> None:
     """I3: the reported name belongs to that append alone; no other one uses it."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)

@@ -53,7 +53,7 @@ def test_a_restored_cluster_is_what_was_tiered(live: LiveCluster) -> None:
 
 
 @pytest.mark.slow
-def test_appends_go_on_at_the_end_and_producers_where_they_were(live: LiveCluster) -> None:
+def test_appends_continue_at_the_end_and_producers_where_they_were(live: LiveCluster) -> None:
     """I3 across a restore: a retry of tiered records is a duplicate; lost records are appended if they are
     retried."""
     live = restored(live)
@@ -68,7 +68,7 @@ def test_appends_go_on_at_the_end_and_producers_where_they_were(live: LiveCluste
 
 
 @pytest.mark.slow
-def test_leader_epochs_go_on_far_above_those_that_were_known(live: LiveCluster) -> None:
+def test_leader_epochs_continue_far_above_the_known_ones(live: LiveCluster) -> None:
     """Files are named by epoch: none of the former cluster's may ever be mistaken for one of the restored
     cluster's."""
     known = live.replicas().view.leader_epoch

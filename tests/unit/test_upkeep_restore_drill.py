@@ -23,7 +23,7 @@ def live(tmp_path: Path) -> LiveCluster:
     return partly_tiered(tmp_path)
 
 
-def test_a_drill_tells_what_would_be_lost_and_changes_nothing(live: LiveCluster) -> None:
+def test_a_drill_shows_what_would_be_lost_and_changes_nothing(live: LiveCluster) -> None:
     live.clock.advance_ms(5000)
     with live.unchanged():
         report = live.cluster.drill(deep=True)
@@ -128,7 +128,7 @@ def test_a_drill_names_a_remote_object_that_is_gone(live: LiveCluster) -> None:
     assert [failure.code for failure in failures] == ["REMOTE_OBJECT_MISSING"]
 
 
-def test_a_drill_tells_what_is_newer_than_the_description(live: LiveCluster) -> None:
+def test_a_drill_shows_what_is_newer_than_the_description(live: LiveCluster) -> None:
     live.topic("new")
     live.cluster.topics.alter_configs("t", {"segment.bytes": "7"})
     live.cluster.topics.alter_configs(None, {"num.partitions": "4"})

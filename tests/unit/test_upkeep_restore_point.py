@@ -135,7 +135,7 @@ def test_a_vacuum_leaves_descriptions_alone(live: LiveCluster) -> None:
     assert described(live) == before
 
 
-def test_that_the_description_cannot_be_written_keeps_nothing_from_being_tiered(tmp_path: Path) -> None:
+def test_an_unwritable_description_prevents_no_tiering(tmp_path: Path) -> None:
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.tiered()

@@ -137,7 +137,7 @@ def test_every_file_that_is_counted_has_its_bytes_counted(live: LiveCluster) -> 
 
 
 @pytest.mark.slow
-def test_a_timestamp_in_the_future_does_not_keep_the_log_for_ever(live: LiveCluster) -> None:
+def test_a_timestamp_in_the_future_does_not_keep_the_log_forever(live: LiveCluster) -> None:
     """In Kafka a segment with one stays until then, and so do all later ones. Here its age is that of the file;
     the report says so."""
     now = live.clock.now_ms()
@@ -255,7 +255,7 @@ def test_tiering_is_not_switched_off_without_saying_what_becomes_of_the_remote_d
         live.cluster.topics.alter_configs("t", {"remote.storage.enable": None})
 
 
-def test_nor_by_a_default_of_the_cluster(live: LiveCluster) -> None:
+def test_tiering_cannot_be_switched_off_by_a_default_of_the_cluster(live: LiveCluster) -> None:
     live.cluster.topics.alter_configs(None, {"remote.storage.enable": "true"})
     live.topic()
     with pytest.raises(InvalidConfigError, match=r"topic 't'.*cannot be switched off"):

@@ -78,7 +78,7 @@ def test_a_quiet_partition_keeps_nothing_that_is_too_old(tmp_path: Path, kind: s
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.slow
-def test_readers_find_nothing_and_go_on_with_what_is_appended(tmp_path: Path, kind: str) -> None:
+def test_readers_find_nothing_and_continue_with_what_is_appended(tmp_path: Path, kind: str) -> None:
     live = expired(tmp_path, kind)
     (plan,) = live.cluster.plan_read("t").partitions
     assert (plan.start, plan.end, plan.files) == (3, 3, ())
@@ -96,7 +96,7 @@ def test_readers_find_nothing_and_go_on_with_what_is_appended(tmp_path: Path, ki
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.slow
-def test_producers_are_known_and_offsets_go_on(tmp_path: Path, kind: str) -> None:
+def test_producers_are_known_and_offsets_continue(tmp_path: Path, kind: str) -> None:
     live = expired(tmp_path, kind)
     again = live.append(["c"], at_ms=live.clock.now_ms() - HOUR_MS - 1, producer="p", sequence=2)
     assert rows_of(again, "outcome", "base_offset") == [("duplicate", 2)]
@@ -131,7 +131,9 @@ def test_leaders_change_and_replicas_come_and_lose_their_disk(tmp_path: Path, ki
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_unclean_election_of_a_replica_that_was_away_goes_on_at_the_log_end(tmp_path: Path, kind: str) -> None:
+def test_an_unclean_election_of_a_replica_that_was_away_continues_at_the_log_end(
+    tmp_path: Path, kind: str
+) -> None:
     """It still has files, and must assign no offset a second time."""
     live = LiveCluster(tmp_path)
     (live.topic if kind == "local" else live.tiered)(retention_ms=str(HOUR_MS), file_delete_delay_ms="0")
@@ -245,7 +247,7 @@ def test_records_of_aborted_transactions_stay_unseen_in_the_remote_tier(tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("in_remote", [True, False])
-def test_a_restored_cluster_goes_on_at_the_log_end(tmp_path: Path, in_remote: bool) -> None:
+def test_a_restored_cluster_continues_at_the_log_end(tmp_path: Path, in_remote: bool) -> None:
     live = expired_on_brokers(tmp_path) if in_remote else expired(tmp_path, "both tiers")
     live = restored(live)
     found = offsets(live)

@@ -68,7 +68,7 @@ def test_one_bit_of_an_object_that_looks_as_it_was_keeps_the_brokers_from_lettin
 
 
 @pytest.mark.slow
-def test_an_object_that_goes_bad_while_the_delay_passes_keeps_what_lies_on_the_brokers(live: LiveCluster) -> None:
+def test_an_object_that_goes_bad_while_the_delay_passes_keeps_the_copies_on_the_brokers(live: LiveCluster) -> None:
     filled(live, "abcd", file_delete_delay_ms="3600000")
     live.cluster.retain().raise_for_failures()
     assert local_start(live) == 3
@@ -80,7 +80,7 @@ def test_an_object_that_goes_bad_while_the_delay_passes_keeps_what_lies_on_the_b
     before = live.on_brokers()
     assert second.name in the_failure(live.driver().retain(check=False))
     gone = {base_name(name) for name in before.keys() - live.on_brokers().keys() if "/t-" in name}
-    assert gone == {f"{2:020d}.{1:010d}.parquet"}, "what lies behind it may go"
+    assert gone == {f"{2:020d}.{1:010d}.parquet"}, "files after it may go"
     live.driver().heal().raise_for_failures()
     live.driver().retain().raise_for_failures()
     assert live.read() == {0: list("abcd")}

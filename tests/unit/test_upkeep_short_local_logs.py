@@ -28,7 +28,7 @@ def test_short_is_less_than_half_of_what_another_one_holds(held: int, others: li
     assert has_short_local_log(held, others) == short
 
 
-def test_thin_replicas_come_last_in_the_order_in_which_they_stood() -> None:
+def test_thin_replicas_come_last_in_their_previous_order() -> None:
     assert short_local_logs_last([1, 2, 3, 4], {1: 2, 2: 100, 3: 1, 4: 60}) == [2, 4, 1, 3]
     assert short_local_logs_last([1, 2], {1: 2}) == [1, 2]
     assert short_local_logs_last([3, 1], {3: 1, 1: 1}) == [3, 1]

@@ -31,7 +31,7 @@ def live(tmp_path: Path) -> Keyed:
 # ------------------------------------------------------------------------------- other leaders
 
 
-def test_a_new_leader_goes_on_from_the_snapshots_of_the_old_one(live: Keyed) -> None:
+def test_a_new_leader_continues_from_the_snapshots_of_the_old_one(live: Keyed) -> None:
     """The epoch in the name is that of the last contained record, not the current one."""
     live.put([("a", "1")])
     live.take()
@@ -65,7 +65,7 @@ def makes_snapshot(uri: str, what: str, name: str) -> bool:
     return what == "stage" and name.endswith(".checkpoint")
 
 
-def test_a_run_whose_leader_is_replaced_meanwhile_goes_on_under_the_new_one(tmp_path: Path) -> None:
+def test_a_run_whose_leader_is_replaced_meanwhile_continues_under_the_new_one(tmp_path: Path) -> None:
     """Write, then check: before a snapshot gets its name, the leader is read once more. FENCED_LEADER_EPOCH: the
     written part is discarded, and the partition processed again, in the same run."""
     faults = Faults()
@@ -93,7 +93,7 @@ def test_a_run_whose_leader_is_replaced_again_and_again_ends(tmp_path: Path) -> 
     assert rows_of(live.take(), "outcome") == [("made",)]
 
 
-def test_a_follower_whose_leader_is_replaced_between_two_chunks_goes_on_with_the_new_one(
+def test_a_follower_whose_leader_is_replaced_between_two_chunks_continues_with_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KIP-630, "Fetching Snapshots": CurrentLeaderEpoch of every request; FENCED_LEADER_EPOCH. Fetched chunks
@@ -268,7 +268,7 @@ def test_two_runs_at_once_do_no_harm(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "every one"])
-def test_a_run_that_stops_anywhere_is_gone_on_from(tmp_path: Path, step: int) -> None:
+def test_a_run_that_stops_anywhere_is_continued(tmp_path: Path, step: int) -> None:
     """I7: the n-th change of a run fails, and so do all later ones; the next run does the rest."""
     for nth in range(1, 40, step):
         faults = Faults()

@@ -135,7 +135,7 @@ def test_the_snapshot_is_in_place_before_the_log_starts_at_its_end(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_damaged_snapshot_is_passed_over_and_not_spread(live: Keyed) -> None:
+def test_a_damaged_snapshot_is_skipped_and_not_copied(live: Keyed) -> None:
     """The previous one and the log after it are used, and the report says so."""
     live.put([("a", "1")])
     live.take()
@@ -177,7 +177,7 @@ def test_a_leader_whose_snapshot_is_damaged_gets_a_whole_copy_of_a_follower(live
 
 @pytest.mark.slow
 @pytest.mark.parametrize("heirs", [(4,), (1,)])
-def test_who_stays_or_comes_has_the_snapshot_whole_though_the_leaders_is_damaged(
+def test_old_and_new_replicas_have_the_whole_snapshot_though_the_leaders_is_damaged(
     tmp_path: Path, heirs: tuple[int, ...]
 ) -> None:
     """The snapshot's records are no longer in the log: the old replicas leave once their heir has it."""
@@ -191,9 +191,7 @@ def test_who_stays_or_comes_has_the_snapshot_whole_though_the_leaders_is_damaged
 
 @pytest.mark.slow
 @pytest.mark.parametrize("heirs", [(4,), (1,)])
-def test_nobody_goes_where_no_snapshot_is_whole_that_stands_for_what_left_the_log(
-    tmp_path: Path, heirs: tuple[int, ...]
-) -> None:
+def test_no_replica_goes_if_no_snapshot_covers_what_left_the_log(tmp_path: Path, heirs: tuple[int, ...]) -> None:
     live = with_a_snapshot_alone(tmp_path)
     for broker in (1, 2, 3):
         checkpoint(live, broker).flip(700)
@@ -301,7 +299,7 @@ def test_a_slow_replica_is_waited_for_and_a_fenced_one_is_not(tmp_path: Path) ->
     assert live.replicas().view.log_start_offset == 1
 
 
-def test_no_replica_is_waited_for_for_ever(tmp_path: Path) -> None:
+def test_no_replica_is_waited_for_forever(tmp_path: Path) -> None:
     """KIP-630: "or LogStartOffset is metadata.start.offset.lag.time.max.ms milliseconds old"."""
     faults = Faults()
     live = Keyed(tmp_path, through=faults.wrap).begin(metadata_start_offset_lag_time_max_ms="5000")
@@ -340,7 +338,7 @@ def test_snapshots_below_the_log_start_go_after_the_delay_and_the_latest_never(l
 
 
 @pytest.mark.slow
-def test_what_a_snapshot_stands_for_stays_where_it_goes_bad_while_the_delay_passes(live: Keyed) -> None:
+def test_segments_that_a_snapshot_covers_stay_if_it_goes_bad_while_the_delay_passes(live: Keyed) -> None:
     live.put([("a", "1")])
     live.take()
     live.put([("a", "2")])
@@ -357,7 +355,7 @@ def test_what_a_snapshot_stands_for_stays_where_it_goes_bad_while_the_delay_pass
     assert live.held(victim) == {"a": "2"}
 
 
-def test_a_log_stays_where_the_snapshot_that_would_stand_for_it_is_damaged_and_retain_says_so(live: Keyed) -> None:
+def test_a_log_stays_if_the_snapshot_that_would_cover_it_is_damaged_and_retain_says_so(live: Keyed) -> None:
     live.put([("a", "1")])
     live.take()
     victim = live.followers()[0]

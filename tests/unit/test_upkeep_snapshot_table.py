@@ -84,7 +84,7 @@ def test_polars_reads_it(live: Keyed) -> None:
 
 
 @pytest.mark.slow
-def test_each_snapshot_takes_the_place_of_the_one_before_in_one_version(live: Keyed) -> None:
+def test_each_snapshot_replaces_the_one_before_in_one_version(live: Keyed) -> None:
     live.put([("a", "1"), ("b", "2")])
     live.take()
     before = table(live).version()
@@ -217,16 +217,16 @@ def _die(*_: object) -> None:
 
 
 @pytest.mark.slow
-def test_of_two_jobs_at_once_the_later_snapshot_stays(live: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_later_snapshot_of_two_concurrent_jobs_stays(live: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
     """One job has written its file, another makes and publishes a later snapshot, then the first one commits."""
     live.put([("a", "1")])
     commit = SnapshotTable.commit
 
-    def overtaken(self: SnapshotTable, publications: list[object]) -> frozenset[int]:
+    def overtaken(self: SnapshotTable, *given: object) -> frozenset[int]:
         monkeypatch.setattr(SnapshotTable, "commit", commit)
         live.put([("a", "2")])
         live.take(live.driver())
-        return self.commit(publications)  # type: ignore[arg-type]
+        return self.commit(*given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(SnapshotTable, "commit", overtaken)
     assert rows_of(live.take(), "published") == [(False,)]
@@ -234,7 +234,7 @@ def test_of_two_jobs_at_once_the_later_snapshot_stays(live: Keyed, monkeypatch: 
 
 
 @pytest.mark.slow
-def test_a_commit_that_loses_its_version_is_decided_anew(live: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_loses_its_version_is_decided_again(live: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Delta's optimistic concurrency: another version is committed between reading the table and the put."""
     live.put([("a", "1")])
     live.take()
@@ -279,13 +279,15 @@ def test_a_deposed_leaders_snapshot_replaces_nothing(live: Keyed) -> None:
     live.take()
     (present,) = ours(live).load().files.values()
     later = Publication(0, 7, present.snapshot, "0/later", 1, 1, 1, present.path)
-    assert ours(live).commit([replace(later, path=_path("a"))]) == {0}
+    assert ours(live).commit([replace(later, path=_path("a"))], lambda: {0: 0}) == {0}
     zombie = replace(later, leader_epoch=6, snapshot=CheckpointName(99, 6), path=_path("b"))
     before = table(live).version()
-    assert ours(live).commit([zombie]) == set()
+    assert ours(live).commit([zombie], lambda: {0: 0}) == set()
     assert table(live).version() == before
     again = replace(later, leader_epoch=7, path=_path("c"))
-    assert ours(live).commit([again]) == set()  # the same snapshot, by another job: one of them is enough
+    assert (
+        ours(live).commit([again], lambda: {0: 0}) == set()
+    )  # the same snapshot, by another job: one of them is enough
 
 
 def _path(file_id: str) -> str:
@@ -326,7 +328,7 @@ def _other_columns(live: Keyed) -> None:
 
 @pytest.mark.parametrize("damage", [_lose_log, _tear_log, _bomb_log, _lose_file, _cut_file, _other_columns])
 @pytest.mark.slow
-def test_a_damaged_table_is_made_again(live: Keyed, damage: Callable[[Keyed], None]) -> None:
+def test_a_damaged_table_is_recreated(live: Keyed, damage: Callable[[Keyed], None]) -> None:
     live.put([("a", "1"), ("b", "2")])
     live.take()
     damage(live)

@@ -211,7 +211,7 @@ def test_drivers_that_tier_and_drop_while_others_read_leave_no_gap(live: LiveClu
 
 
 @pytest.mark.slow
-def test_local_retention_drops_what_is_tiered_and_reads_go_on(live: LiveCluster) -> None:
+def test_local_retention_drops_what_is_tiered_and_reads_continue(live: LiveCluster) -> None:
     """KIP-405, "Log retention": local.retention.* apply to the records in the remote log."""
     live.tiered()
     live.fill("abcdef")
@@ -247,7 +247,7 @@ def test_files_stay_for_running_readers_until_the_delay_is_over(live: LiveCluste
 
 
 @pytest.mark.slow
-def test_local_starts_that_move_on_all_the_time_do_not_keep_files_for_ever(live: LiveCluster) -> None:
+def test_local_starts_that_move_on_all_the_time_do_not_keep_files_forever(live: LiveCluster) -> None:
     """A retain every half minute, and a delay of a minute: files are deleted a minute after they left the log."""
     live.tiered(file_delete_delay_ms="60000")
     most = 0
@@ -261,7 +261,7 @@ def test_local_starts_that_move_on_all_the_time_do_not_keep_files_for_ever(live:
 
 
 @pytest.mark.slow
-def test_where_a_remote_object_is_missing_retain_keeps_the_local_copy_and_verify_names_it(
+def test_if_a_remote_object_is_missing_retain_keeps_the_local_copy_and_verify_names_it(
     live: LiveCluster,
 ) -> None:
     """Bad input: "a remote table that lacks an object it lists"."""
@@ -351,7 +351,7 @@ def test_total_retention_by_size_moves_the_log_start(live: LiveCluster, tiered: 
 
 @pytest.mark.parametrize("tiered", [False, True])
 @pytest.mark.slow
-def test_total_retention_by_time_goes_by_the_records_own_timestamps(live: LiveCluster, tiered: bool) -> None:
+def test_total_retention_by_time_uses_the_records_own_timestamps(live: LiveCluster, tiered: bool) -> None:
     (live.tiered if tiered else live.topic)(segment_bytes="1", retention_ms=str(HOUR_MS))
     now = live.clock.now_ms()
     live.fill("ab", at_ms=now - 3 * HOUR_MS)
@@ -381,7 +381,7 @@ def test_a_log_start_inside_a_file_hides_its_first_records(live: LiveCluster) ->
 
 
 @pytest.mark.slow
-def test_after_retention_has_passed_the_remote_log_tiering_begins_anew(live: LiveCluster) -> None:
+def test_after_retention_has_passed_the_remote_log_tiering_starts_over(live: LiveCluster) -> None:
     """KIP-1023: "the leader's Log-Start-Offset is much ahead of the highest offset on the remote storage"."""
     live.tiered(local_retention_bytes="-2")
     live.fill("ab", at_ms=1)

@@ -67,7 +67,7 @@ def test_a_run_with_nothing_due_asks_the_remote_for_nothing(live: RemoteFaults) 
     assert live.cluster.tier(due=True).ok
 
 
-def test_where_leadership_moves_a_partition_is_due_at_once(live: RemoteFaults) -> None:
+def test_if_leadership_moves_a_partition_is_due_at_once(live: RemoteFaults) -> None:
     live.tiered(partitions=2)
     live.append({0: ["a"], 1: ["b"]}).raise_for_failures()
     live.cluster.tier().raise_for_failures()
@@ -163,7 +163,7 @@ def test_old_versions_of_the_list_go_and_a_vacuum_leaves_the_rest(live: RemoteFa
     assert live.cluster.tier(due=True).rows == []
 
 
-def test_where_the_list_cannot_be_written_the_work_is_done_all_the_same(tmp_path: Path) -> None:
+def test_if_the_list_cannot_be_written_the_work_is_done_all_the_same(tmp_path: Path) -> None:
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.tiered()
@@ -193,7 +193,7 @@ def test_a_fenced_broker_takes_the_only_copy_of_the_list_with_it(live: RemoteFau
     assert live.cluster.tier(due=True).rows == []
 
 
-def test_of_named_topics_the_next_time_is_theirs_however_late_others_are(live: RemoteFaults) -> None:
+def test_the_next_time_is_that_of_the_named_topics_however_late_others_are(live: RemoteFaults) -> None:
     """A driver that needs only these topics waits for them alone."""
     live.tiered("t")
     live.tiered("u")

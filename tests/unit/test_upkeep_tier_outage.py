@@ -48,7 +48,7 @@ def local_files(live: RemoteFaults) -> dict[int, list[str]]:
 # ---------------------------------------------------------------------------------- an outage
 
 
-def test_appends_replication_elections_and_local_reads_go_on(live: RemoteFaults) -> None:
+def test_appends_replication_elections_and_local_reads_continue(live: RemoteFaults) -> None:
     live.tiered(partitions=2)
     live.append({0: ["a"], 1: ["b"]}).raise_for_failures()
     live.down = refused
@@ -306,7 +306,7 @@ def test_a_table_that_cannot_be_committed_to_leaves_files_that_the_next_run_take
     assert rows_of(live.cluster.tier("t"), "uploaded_files", "uploaded_bytes") == [(1, 0), (1, 0)]
 
 
-def test_a_tail_begins_and_goes_on_with_what_the_leaders_hold(live: RemoteFaults) -> None:
+def test_a_tail_begins_and_continues_with_what_the_leaders_hold(live: RemoteFaults) -> None:
     """At an offset, at either end, a number of records before the end; it cannot have remote records."""
     live.tiered()
     live.fill("abc")

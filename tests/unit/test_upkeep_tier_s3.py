@@ -117,7 +117,7 @@ def test_a_server_that_is_away_costs_nothing_but_time(cluster_at: Open, s3_endpo
     assert (cell(again, "remote_end"), cell(again, "backlog_bytes"), cell(again, "attempts")) == (2, 0, 0)
 
 
-def test_a_wrong_credential_is_named_and_no_secret_is_told(
+def test_a_wrong_credential_is_named_and_no_secret_is_shown(
     cluster_at: Open, s3_endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = filled(cluster_at(s3_endpoint.url), "a")

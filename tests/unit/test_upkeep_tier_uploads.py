@@ -102,7 +102,7 @@ def test_the_others_are_committed_while_one_upload_hangs(
 
 
 @pytest.mark.slow
-def test_a_hung_upload_is_given_up_after_its_deadline_and_not_tried_again_while_it_hangs(
+def test_a_hung_upload_is_given_up_after_its_deadline_and_not_retried_while_it_hangs(
     live: RemoteFaults,
 ) -> None:
     """A failure like any other, with its age: and one hanging thread, not one per run."""
@@ -273,7 +273,7 @@ def test_a_partition_that_would_break_its_log_does_not_stop_the_commit_of_the_ot
     assert the_failure(report).startswith("t-1: CORRUPT_MESSAGE")
 
 
-def test_behind_a_batch_that_was_not_committed_nothing_of_its_partition_is(
+def test_no_batch_of_a_partition_is_committed_after_an_uncommitted_one(
     live: RemoteFaults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the table of a partition without remote segments would begin after a gap."""
@@ -341,7 +341,7 @@ def test_the_copy_lag_holds_sealed_segments_back(live: RemoteFaults) -> None:
     assert rows_of(live.cluster.tier(), "remote_end") == [(4,)]
 
 
-def test_the_copy_lag_by_size_goes_by_what_lies_behind(live: RemoteFaults) -> None:
+def test_the_copy_lag_by_size_uses_what_is_behind(live: RemoteFaults) -> None:
     """KIP-1241, remote.copy.lag.bytes."""
     live.tiered(remote_copy_lag_ms="-1", remote_copy_lag_bytes="1", local_retention_bytes="-1")
     live.cluster.topics.alter_configs("t", {"local.retention.ms": "-1"})

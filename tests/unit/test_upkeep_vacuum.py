@@ -137,7 +137,7 @@ def test_uploads_of_a_lost_history_go(live: LiveCluster) -> None:
     assert_tables_and_folders_agree(live)
 
 
-def test_while_no_leader_can_tell_they_stay(tmp_path: Path) -> None:
+def test_they_stay_while_no_leader_can_answer(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path, on_disk=True)
     filled(live)
     live.cluster.elect(["t"], leader=2).raise_for_failures()
@@ -274,7 +274,7 @@ def test_a_table_that_was_kept_stays_and_is_named(live: LiveCluster) -> None:
     assert live.in_remote() == before
 
 
-def test_a_remote_that_cannot_be_told_of_a_deletion_leaves_the_topic_as_it_is(tmp_path: Path) -> None:
+def test_a_topic_stays_as_it_is_if_its_remote_cannot_record_the_deletion(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     filled(live)
     (log,) = live.remote.glob("t-*/_delta_log")

@@ -68,7 +68,7 @@ def test_without_deep_no_records_are_read(live: LiveCluster) -> None:
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_a_file_that_is_missing_in_the_middle_is_told_with_its_offsets(live: LiveCluster, deep: bool) -> None:
+def test_a_file_that_is_missing_in_the_middle_is_reported_with_its_offsets(live: LiveCluster, deep: bool) -> None:
     spot(live, 2, 2).remove()
     with live.unchanged():
         failure = the_failure(live.cluster.verify(deep=deep))
@@ -76,7 +76,7 @@ def test_a_file_that_is_missing_in_the_middle_is_told_with_its_offsets(live: Liv
     assert "offsets [2, 3) are missing" in failure
 
 
-def test_files_that_are_missing_at_the_end_are_told_with_their_offsets(live: LiveCluster) -> None:
+def test_files_that_are_missing_at_the_end_are_reported_with_their_offsets(live: LiveCluster) -> None:
     for broker in (2, 3):
         for index in (4, 3):
             spot(live, broker, index).remove()
@@ -85,7 +85,7 @@ def test_files_that_are_missing_at_the_end_are_told_with_their_offsets(live: Liv
     assert all("offsets [3, 5) are missing: the high watermark reached 5" in message for message in messages)
 
 
-def test_every_gap_is_told_not_only_the_first(live: LiveCluster) -> None:
+def test_every_gap_is_reported_not_only_the_first(live: LiveCluster) -> None:
     for index in (3, 1):
         spot(live, 3, index).remove()
     text = " ".join(failure.message for failure in live.cluster.verify().failures)
@@ -113,7 +113,7 @@ def test_a_last_file_without_a_footer_ends_where_the_high_watermark_says(live: L
 # ------------------------------------------------------------------------------------ all bytes
 
 
-def test_damage_inside_a_file_is_told_with_the_offsets_of_its_row_group(live: LiveCluster) -> None:
+def test_damage_inside_a_file_is_reported_with_the_offsets_of_its_row_group(live: LiveCluster) -> None:
     """As exact as a file allows."""
     topic_id = live.cluster.image.topic("t").topic_id
     for broker in (1, 2, 3):
@@ -148,7 +148,7 @@ def test_one_name_with_two_sizes_is_found_without_reading_the_records(live: Live
     assert other.name in the_failure(live.cluster.verify())
 
 
-def test_where_only_two_copies_differ_nobody_can_tell_which_is_right(tmp_path: Path) -> None:
+def test_if_only_two_copies_differ_it_is_unknown_which_is_right(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path, brokers=2)
     live.topic(copies=2)
     live.fill("abc")

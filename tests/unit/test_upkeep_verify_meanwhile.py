@@ -104,7 +104,7 @@ def test_a_follower_that_is_listed_again_is_not_held_against_the_leader_as_it_wa
     assert len(live.read()[0]) >= 3 + 4
 
 
-def test_a_leader_that_has_not_taken_over_yet_need_not_have_what_nobody_has_acknowledged(
+def test_a_leader_that_has_not_taken_over_yet_may_lack_unacknowledged_records(
     live: LiveCluster,
 ) -> None:
     live.append(["d"], acks="leader").raise_for_failures()
@@ -151,7 +151,7 @@ def healed(driver: Cluster) -> Report:
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("check", [verified, healed])
 @pytest.mark.parametrize("part", range(PARTS))
-def test_nothing_is_found_beside_others_where_nothing_is_wrong(
+def test_nothing_is_found_during_other_work_if_nothing_is_wrong(
     tmp_path: Path,
     part: int,
     check: Callable[[Cluster], Report],

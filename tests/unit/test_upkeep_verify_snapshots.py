@@ -70,7 +70,7 @@ def test_a_snapshot_in_the_wrong_folder_is_named(live: Keyed) -> None:
 
 @pytest.mark.parametrize("deep", [False, True])
 @pytest.mark.slow
-def test_a_log_that_nothing_stands_for_below_its_start_is_found(live: Keyed, deep: bool) -> None:
+def test_a_log_with_nothing_to_cover_the_part_below_its_start_is_found(live: Keyed, deep: bool) -> None:
     """KIP-630: "If the LogStartOffset is greater than 0, there are one or more snapshots where the end offset of
     the snapshot is between LogStartOffset and the High-Watermark"."""
     live.cluster.retain("t").raise_for_failures()

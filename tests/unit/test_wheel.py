@@ -82,7 +82,7 @@ def test_the_wheel_is_the_package_that_executors_get(wheel: Path, project: Proje
         assert set(zipped.namelist()) == {name for name in packed.namelist() if ".dist-info/" not in name}
 
 
-def test_without_spark_all_runs_that_does_not_compute_with_it(project: Project) -> None:
+def test_without_spark_every_job_that_does_not_need_it_runs(project: Project) -> None:
     """A cluster's life from the command line and from Python."""
     given = ("--cluster", "cluster.toml")
     project.stratalog("format", *given)

@@ -210,7 +210,7 @@ def outcome(report: Report) -> object:
 
 
 @pytest.mark.parametrize("ahead_ms", [AHEAD, BEHIND])
-def test_producers_are_remembered_whoever_else_appends(tmp_path: Path, ahead_ms: int) -> None:
+def test_producers_are_remembered_whichever_producer_appends(tmp_path: Path, ahead_ms: int) -> None:
     """A driver that is ahead would drop them; appends of one that is behind would look old to others."""
     live = LiveCluster(tmp_path)
     live.topic()
@@ -323,7 +323,7 @@ def skews(report: HealthReport) -> list[tuple[str, str]]:
     return [(str(row["subjects"]), str(row["what"])) for row in rows]
 
 
-def test_all_else_goes_on(tmp_path: Path) -> None:
+def test_everything_else_continues(tmp_path: Path) -> None:
     """Appends, reads, tiering, retention by size."""
     live = LiveCluster(tmp_path)
     live.topic(retention_bytes="1", retention_ms="1", segment_ms=str(100 * DAY_MS))
@@ -338,7 +338,7 @@ def test_all_else_goes_on(tmp_path: Path) -> None:
     assert live.read("t") == {0: ["c"]}
 
 
-def test_a_clock_some_minutes_off_goes_by_the_earlier_time(tmp_path: Path) -> None:
+def test_a_clock_some_minutes_off_uses_the_earlier_time(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic(retention_ms=str(DAY_MS))
     live.append(["a"], at_ms=live.clock.now_ms()).raise_for_failures()

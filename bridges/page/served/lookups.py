@@ -212,7 +212,7 @@ def _pair(header: Any) -> list[Any]:
 
 
 def _shown(value: Any) -> dict[str, Any] | None:
-    """A text, and the number of characters that are left out; None for null."""
+    """The value as text, and the number of characters that are left out; None for null."""
     found = plain(value)
     if found is None:
         return None

@@ -114,7 +114,7 @@ def begin_again(
 def _look(replicas: PartitionReplicas) -> LostLog | None:
     """The lost log of a partition; None if the log exists. Also None if the remote log has records, because
     ``replicate`` then continues from the end of the remote log. Raises: CorruptionError if another replica has the
-    log; RemoteNotReadyError; errors of listing a replica in service.
+    log; RemoteNotReadyError; errors from listing a replica in service.
     """
     view = replicas.view
     if not is_lost(view, replicas.leader.log(fresh=True)):

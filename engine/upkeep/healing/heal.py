@@ -319,7 +319,7 @@ class _HealRun:
 def _check_forgotten(replicas: PartitionReplicas, forgotten: Sequence[tuple[int, int]]) -> None:
     """Check that the new leader still lacks these offsets. This check lists the leader after the commit, because
     records that it received before its election may have been acknowledged. Raises: SourceChangedError if the
-    leader has some of these offsets; errors of listing the leader.
+    leader has some of these offsets; errors from listing the leader.
     """
     if any(replicas.leader.log().log_end > start for start, _ in forgotten):
         raise SourceChangedError(

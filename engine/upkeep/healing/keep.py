@@ -98,7 +98,7 @@ def keep_one(
     log contradict each other. Each changed partition has a row with the offset of divergence, both ends, and the
     number of dropped offsets. Other partitions are not changed.
 
-    Raises: InvalidCallError, UnknownTopicOrPartitionError; errors of reading the metadata. Any other error is a
+    Raises: InvalidCallError, UnknownTopicOrPartitionError; errors from reading the metadata. Any other error is a
     failure of its partition in the report.
     """
     side = next((one for one in SIDES if one == keep), None)

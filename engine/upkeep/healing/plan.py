@@ -219,7 +219,7 @@ class _CopySources(GoodFiles):
         if self._begin(broker) > damage.offset:
             return Repair(broker, damage, (), starts_over=True)
         if not in_place:
-            remedy = "reassign the replica to another broker, or away and back"
+            remedy = "reassign the replica to another broker, or move it away and back"
         elif broker in self._looks and self._looks[broker].end > damage.offset:
             remedy = (
                 "this broker is the only member of the ISR: wait until retention advances the start; "

@@ -134,7 +134,7 @@ def maintain(
     dry run reports as failures the brokers that are out of service, and the steps that certainly need a key that
     this process lacks.
 
-    Raises: InvalidCallError for an unknown step; errors of reading the metadata.
+    Raises: InvalidCallError for an unknown step; errors from reading the metadata.
     """
     for name in (*only, *exclude):
         if name not in STEPS:

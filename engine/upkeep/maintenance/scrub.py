@@ -49,7 +49,7 @@ def scrub(
     """Read and heal the partitions of ``due``, in this order, within ``spending``, but at least one piece.
     ``read`` is called after each piece. The report has one row per damage.
 
-    Raises: errors of reading the metadata.
+    Raises: errors from reading the metadata.
     """
     if metadata_log:
         run.absorb(verify(metadata, storage, execution, [METADATA_TOPIC], deep=True))

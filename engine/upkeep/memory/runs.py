@@ -42,7 +42,7 @@ def remembered(
     partitions with rows in the report. Adds a note if failures cannot be stored. A dry run, or an invalid call,
     stores nothing.
 
-    Raises: errors of ``act``.
+    Raises: errors from ``act``.
     """
     if dry_run:
         return _with_memory(act(), metadata, storage)

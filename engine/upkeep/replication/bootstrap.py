@@ -77,7 +77,7 @@ def bootstrap(
     number of local bytes of the leader that were not copied, because a follower did not start at the leader's
     first local offset.
 
-    Raises: see ``format_roots``; InvalidCallError, UnknownTopicOrPartitionError; errors of reading the metadata.
+    Raises: see ``format_roots``; InvalidCallError, UnknownTopicOrPartitionError; errors from reading the metadata.
         Any other error is a failure of its partition in the report.
     """
     change = _change(metadata, storage, brokers, topics, add, instead_of)
@@ -92,7 +92,7 @@ def bootstrap(
             if change is not None:  # new replicas have the state *joining* until they are in the ISR
                 run.commit(metadata, *_assignment(metadata.image(), topics, change))
             rows = _replicate(metadata, storage, execution, memory, topics, brokers, run)
-    # errors of reading the remote tier were already reported
+    # errors from reading the remote tier were already reported
     remote_bytes = _remote_bytes(metadata, storage, topics, run.aside())
     kind = BootstrapPlanRow if dry_run else BootstrapRow
     run.add(

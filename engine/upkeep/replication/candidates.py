@@ -101,7 +101,7 @@ class Candidates:
 def list_candidates(work: CandidateWork) -> Candidates:
     """The task; only reads.
 
-    Raises: errors of reading the end of the remote log.
+    Raises: errors from reading the end of the remote log.
     """
     replicas, remote = work.replicas, work.remote
     tiered = None

@@ -168,7 +168,7 @@ class CompactRow(PartitionRow, frozen=True, kw_only=True):
 
 
 def look_at_log(work: CompactWork) -> Dirty:
-    """The task of step 1. Raises: errors of listing the leader, or a member of its ISR."""
+    """The task of step 1. Raises: errors from listing the leader, or a member of its ISR."""
     return while_it_changes(lambda: _look(work))
 
 
@@ -259,8 +259,8 @@ def compact(
     """Compact the due partitions of topics with cleanup.policy=compact; with ``only``, just the due partitions in
     ``only``. ``over``: see ``merge``.
 
-    Raises: UnknownTopicOrPartitionError; InvalidCallError for a named topic with another policy; errors of reading
-        and writing the metadata. Any other error is a failure of its partition in the report.
+    Raises: UnknownTopicOrPartitionError; InvalidCallError for a named topic with another policy; errors from
+        reading and writing the metadata. Any other error is a failure of its partition in the report.
     """
     with execution.run("compact", dry_run=dry_run) as run:
         sends = Planned(storage)

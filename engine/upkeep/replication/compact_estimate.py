@@ -36,7 +36,7 @@ class PlannedRemoval:
 def plan_removal(
     replicas: PartitionReplicas, segment_bytes: int, segments: tuple[RemoteSegment, ...]
 ) -> PlannedRemoval:
-    """Plan the last rule of the view. Raises: errors of listing the leader."""
+    """Plan the last rule of the view. Raises: errors from listing the leader."""
     rule = replicas.view.rules[-1].rule
     log = look_at_leader(replicas)
     runs = runs_of(to_rewrite(log, rule), segment_bytes)

@@ -78,7 +78,7 @@ class RemoteRemovalWork(BoundedWork):
 
 
 def remove_remotely(work: RemoteRemovalWork) -> RemovedRemotely:
-    """The task of step 1. Raises: errors of listing the leader; see ``carry_out_remotely``."""
+    """The task of step 1. Raises: errors from listing the leader; see ``carry_out_remotely``."""
     return while_it_changes(lambda: _remove(work))
 
 

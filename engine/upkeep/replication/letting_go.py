@@ -165,7 +165,7 @@ def _completes(view: PartitionView, newcomers: Collection[int]) -> bool:
 
 def check_cover(work: CoverWork) -> tuple[CorruptionError, ...]:
     """The task. Returns the damage of remaining replicas, if at least one of them is intact. Raises:
-    CorruptionError kinds if no intact copy would remain; errors of reading storage.
+    CorruptionError kinds if no intact copy would remain; errors from reading storage.
     """
     damaged: list[CorruptionError] = []
     start: int | None = None

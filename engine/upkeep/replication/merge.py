@@ -211,7 +211,7 @@ def merge(
     after the first segment of each partition, and again after every few segments. When ``over`` returns True, the
     rest is left to the next run, and ``totals["cut_off"]`` is the number of unfinished partitions.
 
-    Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Any other error is a failure of its
+    Raises: UnknownTopicOrPartitionError; errors from reading the metadata. Any other error is a failure of its
     partition in the report.
     """
     with execution.run("merge", dry_run=dry_run) as run:

@@ -50,7 +50,7 @@ class NewcomerRow(PartitionRow, frozen=True, kw_only=True):
 
 
 def list_newcomers(work: SyncWork) -> list[Behind]:
-    """The task. Raises: errors of listing the leader."""
+    """The task. Raises: errors from listing the leader."""
     log = work.replicas.leader.log()
     found: list[Behind] = []
     for broker in work.replicas.view.joining:

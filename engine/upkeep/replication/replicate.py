@@ -100,8 +100,8 @@ def replicate(
     copies that a reassignment's throttle delays; the rest is left to the next run. ``totals["cut_off"]`` is the
     number of partitions that did not catch up because of the throttle or of ``over`` (``sync_all``).
 
-    Raises: UnknownTopicOrPartitionError, UnknownBrokerError; errors of reading the metadata. Any other error is a
-    failure of its partition in the report.
+    Raises: UnknownTopicOrPartitionError, UnknownBrokerError; errors from reading the metadata. Any other error is
+    a failure of its partition in the report.
     """
     cut_off = 0
     with execution.run("replicate", dry_run=dry_run) as run:

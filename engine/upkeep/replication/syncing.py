@@ -45,7 +45,7 @@ class SyncResult:
 def sync_partition(work: SyncWork) -> SyncResult:
     """The task. After a follower has failed, the other followers are still synced.
 
-    Raises: errors of listing the leader; CorruptionError kinds when the leader is damaged.
+    Raises: errors from listing the leader; CorruptionError kinds when the leader is damaged.
     """
     log, outcomes = sync_followers(work.replicas, work.followers, work.options)
 

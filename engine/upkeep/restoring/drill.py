@@ -84,8 +84,8 @@ def drill(ports: Ports, opener: OpenStore, *, deep: bool = False) -> Report:
     difference that would make a restore wrong is a failure in the report. ``lost_records`` is the number of
     records that are not tiered yet; ``lost_ms`` is the age of the oldest of these records.
 
-    Raises: InvalidCallError when the remote tier does not describe this cluster yet; errors of reading the
-        metadata, or of making the copy.
+    Raises: InvalidCallError when the remote tier does not describe this cluster yet; errors from reading the
+        metadata, or from making the copy.
     """
     remote = ports.storage.remote_store("a drill restores the cluster from the remote tier")
     plan = plan_restore(ports.storage.file, remote, ports.storage.file.cluster_id, ports.clock, ports.storage.key)
@@ -146,7 +146,7 @@ def _not_described(ports: Ports, plan: RestorePlan) -> Iterator[str]:
 
 
 def compare(living: Ports, copied: Ports, one: RestoredPartition, deep: bool) -> DrillRow:
-    """Compare a partition; returns its row. Raises: CorruptionError for a difference; errors of reading either
+    """Compare a partition; returns its row. Raises: CorruptionError for a difference; errors from reading either
     log.
     """
     name, partition = one.topic.name, one.partition
@@ -204,7 +204,7 @@ def _below(state: PartitionState, end: int) -> Lineage:
 def _same(living: Ports, copied: Ports, one: RestoredPartition, start: int, end: int) -> int:
     """The number of equal records.
 
-    Raises: CorruptionError for the first difference; errors of reading either cluster.
+    Raises: CorruptionError for the first difference; errors from reading either cluster.
     """
     position = start
     while position < end:

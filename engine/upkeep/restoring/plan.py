@@ -225,7 +225,7 @@ def _load(topic: TopicDescription, former: str, heir: str, table_of: _TableOf) -
 def _partitions_of(
     remote: Store, folder: str, topic: TopicDescription, log: RemoteLog, runner: Runner
 ) -> list[RestoredPartition]:
-    """The partitions of a topic. Raises: LogGapError; errors of reading a last segment."""
+    """The partitions of a topic. Raises: LogGapError; errors from reading a last segment."""
     if beyond := [partition for partition in log.segments if partition >= len(topic.partitions)]:
         raise LogGapError(
             f"the table of {topic.name} has partition {beyond[0]}, but the description has "

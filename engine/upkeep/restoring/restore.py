@@ -76,7 +76,7 @@ def restore(
     that are already formatted through ``open_heir``. If a topic cannot be restored, the report has a failure, and
     nothing is changed.
 
-    Raises: InvalidCallError for wrong arguments; see ``plan_restore``; errors of ``heir`` and ``open_heir``.
+    Raises: InvalidCallError for wrong arguments; see ``plan_restore``; errors from ``heir`` and ``open_heir``.
     """
     if former == file.cluster_id:
         raise InvalidCallError(

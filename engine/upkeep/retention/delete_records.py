@@ -136,7 +136,7 @@ def _starts(
 
 
 def _start(storage: Storage, image: ClusterImage, one: TopicPartition, before: int) -> _Start:
-    """The requested log start of a partition. Raises: see ``delete_records``; errors of listing the leader."""
+    """The requested log start of a partition. Raises: see ``delete_records``; errors from listing the leader."""
     topic, partition = one
     what = f"partition {partition} of topic {topic!r}"
     if topic == METADATA_TOPIC or topic_config_of(image, image.topic(topic)).snapshots:

@@ -81,7 +81,7 @@ def retain(
     partitions. Replicas that this process has listed after ``since`` are listed again only if they have something
     to delete.
 
-    Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Any other error is a failure of its
+    Raises: UnknownTopicOrPartitionError; errors from reading the metadata. Any other error is a failure of its
     partition in the report.
     """
     with execution.run("retain", dry_run=dry_run) as run:

@@ -65,7 +65,7 @@ def tier(
     ``over`` returns True, only the first upload begins; unfinished partitions are due immediately, and
     ``totals["cut_off"]`` is their number.
 
-    Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Any other error is a failure of its
+    Raises: UnknownTopicOrPartitionError; errors from reading the metadata. Any other error is a failure of its
     partition in the report.
     """
     with execution.run("tier", dry_run=dry_run) as run:

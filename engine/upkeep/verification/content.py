@@ -172,7 +172,7 @@ def _present(work: ReadWork, held: HeldFile) -> DataFile | None:
     """The file that now has that name. None if the file was deleted, and either the log no longer needs it, or it
     belongs to a history that the replica has meanwhile abandoned.
 
-    Raises: LogGapError; errors of listing the replica.
+    Raises: LogGapError; errors from listing the replica.
     """
     assert work.place is not None
     replica = work.replicas.replica(work.place)

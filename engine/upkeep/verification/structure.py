@@ -256,7 +256,7 @@ def _reference(replicas: PartitionReplicas, seen: Mapping[int, _SeenReplica]) ->
 def _replica_structure(
     found: _SeenReplica, reference: Lineage, footers: _Footers, findings: list[Finding]
 ) -> ReplicaStructure:
-    """Raises: SourceChangedError; errors of reading the replica."""
+    """Raises: SourceChangedError; errors from reading the replica."""
     replica, listing = found.replica, found.listing
     lineage = found.lineage
     if lineage is None or lineage.latest_epoch < reference.latest_epoch:

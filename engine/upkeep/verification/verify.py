@@ -35,7 +35,7 @@ def verify(
     sizes, contiguity and footers, and with ``deep`` every byte. If all topics are verified, empty partitions of
     the engine's own topics have no rows, because most of them never hold a record.
 
-    Raises: UnknownTopicOrPartitionError; errors of reading the metadata.
+    Raises: UnknownTopicOrPartitionError; errors from reading the metadata.
     """
     topics, with_metadata = without_metadata(topics)
     with execution.run("verify") as run:
