@@ -98,7 +98,8 @@ class PartialSnapshot:
         parts stay. Returns False if another run has frozen the snapshot meanwhile. ``damaged`` is a damaged file
         of that name, which is deleted at the last moment. ``check``: see ``read_snapshot``.
 
-        Raises: errors from ``check_source``; CorruptionError kinds and InconsistentClusterIdError, see ``read_snapshot``: nothing was frozen;
+        Raises: errors from ``check_source``; CorruptionError kinds and InconsistentClusterIdError, see
+            ``read_snapshot``: nothing was frozen;
             SourceChangedError when a part was deleted meanwhile; StorageError, OutcomeUnknownError.
         """
         name = join(self._folder, str(self.snapshot_id.name))

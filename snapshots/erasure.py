@@ -88,16 +88,20 @@ A crash
     left, and the table's log the entries.
 
 A slow job
-    A snapshot job that has read the keys must not name its snapshot when the erasure is complete. It opens its
-    writer before it reads, so an erasure meanwhile finds an unfinished file, and reports it as not erased. Before
-    the job names the snapshot, and before each piece that a follower fetches, the leader is listed. A generation
-    that is greater than the next one of the job's view proves that a run has done step 3 since
-    (``proves_change``). The job then begins again under the present view. A second read of the metadata would be
-    no closer to the name, and the tasks that make snapshots have no access to the metadata.
+    A job that has read the keys must not name a snapshot when the erasure is complete: a job that makes a
+    snapshot, a follower that fetches one, or another erasure, which writes one again. Before the name, and before
+    each piece that is fetched, the leader is listed.
 
-    The next generation itself proves nothing. The run may have ended before step 5, and its litter would stop all
-    jobs. So a job with a view from between steps 3 and 5 is found by its unfinished file only. The exception of E2
-    applies to it: a single PUT in flight.
+    - A generation that is greater than the next one of the job's view proves that a run has done step 3 since
+      (``proves_change``). The next generation itself proves nothing: the run may have ended before step 5, and
+      its litter would stop all jobs.
+    - A job with a view from between steps 3 and 5 has read the snapshot of step 2, or a later one. This snapshot
+      must still be there: a complete erasure has deleted it. If the erasure deletes it later, it searches the
+      roots after that, and finds the new name, or the job's unfinished file.
+
+    The job then begins again under the present view. A second read of the metadata would be no closer to the name,
+    and the tasks that make snapshots have no access to the metadata. The exception of E2 applies: a single PUT in
+    flight.
 
 Replicas
     Elections after step 5 choose members of the ISR, which have the current snapshot. An election that may lose

@@ -253,7 +253,7 @@ def _write_all(
             writer.write(rows)
         records += kept.num_rows
     earlier = None if source.earlier is None else source.earlier.object
-    return records, freeze(work, writer, snapshot_id, source.log, earlier)
+    return records, freeze(work, writer, snapshot_id, earlier)
 
 
 class _Places:

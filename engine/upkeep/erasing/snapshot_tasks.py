@@ -291,7 +291,8 @@ class _CleaningSnapshots(Cleaning):
     """The replicas of one partition with snapshots, one after the other."""
 
     def on(self, broker: int) -> None:
-        """See ``Cleaning.on``. Nothing is deleted from a replica without an intact current snapshot."""
+        """See ``Cleaning.on``. Nothing is deleted from a replica that needs a snapshot, and has no intact current
+        one."""
         work, replica = self._work, self._work.replicas.replica(broker)
         with errors_of(replica):
             log = replica.log(fresh=True)
@@ -302,7 +303,7 @@ class _CleaningSnapshots(Cleaning):
                 if latest is not None and self._is_old(replica, latest):
                     repair_snapshot(work.replicas, replica, replica.log())
                     latest = latest_snapshot(replica, replica.log())
-            if latest is None and (work.replicas.view.last_erasure or log.listing.checkpoints):
+            if latest is None and (work.replicas.view.last_erasure or log.local_start > 0):
                 why = (
                     "it has no intact snapshot that follows the last erasure: run `stratalog replicate`, then "
                     "erase again"
@@ -356,7 +357,7 @@ class _CleaningSnapshots(Cleaning):
             when = (
                 "the clocks disagree" if now_ms is None else f"it can be deleted in {span_text(due_ms - now_ms)}"
             )
-            why = f"{when}: erase again later, or immediately with now (a job: --now)"
+            why = f"{when}: erase the same keys again later, or immediately with now (a job: --now)"
             self.left.append(NotErased(f"broker {broker}: {stored.name}", why, waits=True))
         if doomed and not work.dry_run:
             with writes_of(replica):

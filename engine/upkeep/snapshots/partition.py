@@ -136,7 +136,7 @@ def _make_once(work: SnapshotWork) -> tuple[SnapshotPlan, PartitionSnapshot | No
         if refused is not None:
             return refused, None
         records = content.write(writer)
-        new = freeze(work, writer, planned.next, log, None if earlier is None else earlier.stored)
+        new = freeze(work, writer, planned.next, None if earlier is None else earlier.stored)
     return planned, PartitionSnapshot(planned.next, records, new, 1000 * (work.clock.monotonic_s() - began_s))
 
 
@@ -203,20 +203,17 @@ def freeze(
     work: SnapshotWork,
     writer: SnapshotWriter,
     snapshot_id: SnapshotId,
-    read: ReplicaLog,
     earlier: StoredObject | None,
 ) -> bool:
-    """List the leader once more, because the records that were ``read``, from its log and from its ``earlier``
-    snapshot, must still be its history, and no run may have erased any; then give the snapshot its name. Returns
-    whether this call named it.
+    """List the leader once more, because the records that were read must still be its history, and no run may
+    have begun to erase them, or have deleted the ``earlier`` snapshot that was read; then give the snapshot its
+    name. Returns whether this call named it.
 
     Raises: FencedLeaderEpochError, InvalidUpdateVersionError, SourceChangedError.
     """
     leader = work.replicas.leader
     log = look_at_leader(work.replicas)
     check_not_erased_since(leader, log.listing, work.replicas.view)
-    if log.local_start != read.local_start:
-        raise SourceChangedError(f"{leader}: its log start has moved to offset {log.local_start}; try again")
     if earlier is not None:
         check_still_there(leader, log.listing, earlier)
     if log.lineage.epoch_at(snapshot_id.end_offset - 1) != snapshot_id.epoch or (
@@ -292,8 +289,8 @@ def plan_of(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Snaps
 
 
 def _may_be_first(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> bool:
-    """Whether the next snapshot may lack the records before the log start. Only the first one may, if made by hand:
-    retention deleted those records before the policy was set. The leader may have lost its snapshots, so no
+    """Whether the next snapshot may lack the records before the log start. Only the first one may, if made by
+    hand: retention deleted those records before the policy was set. The leader may have lost its snapshots, so no
     replica may have any.
 
     Raises: LogGapError if a replica cannot be listed.
@@ -308,9 +305,9 @@ def _may_be_first(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> bool:
             listing = work.replicas.replica(broker).list()
         except StratalogError as error:
             raise LogGapError(
-                f"{leader}: the log starts at offset {log.local_start}, and no snapshot replaces the records before "
-                f"it. Broker {broker} may have one, but cannot be listed ({error.code}: {error}): bring it back, or "
-                "move its replica to another broker",
+                f"{leader}: the log starts at offset {log.local_start}, and no snapshot replaces the records "
+                f"before it. Broker {broker} may have one, but cannot be listed ({error.code}: {error}): bring it "
+                "back, or move its replica to another broker",
                 broker_id=leader.broker_id,
             ) from error
         if listing.checkpoints or listing.other_snapshots:
