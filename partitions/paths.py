@@ -22,7 +22,8 @@
     <topic>-<topic_id>/<partition>/<rebuilt>/<name>                 its n-th replacement, rebuilt by a heal
     _clusters/<cluster_id>/<offset>.<digest>.json                   there: a cluster at a metadata offset
     _snapshots/<topic>-<topic_id>/<partition>/<end>-<epoch>.<id>.parquet
-                                    there: the latest record of each key, in a table
+                                    there: the latest record of each key, in a table;
+                                    <end>-<epoch>.<generation>.<id>.parquet after a removal of records
     <id>.probe                                                      tests a store, and is deleted
     <topic>/<partition>/epoch-<epoch>/<base>.parquet                records that ``recover`` has exported
 
@@ -73,7 +74,7 @@ _CLAIM = re.compile(r"([0-9]{10})(?:\.([0-9a-f]{32}))?\.claim\Z")
 _CHECKPOINT = re.compile(rf"({_OFFSET})-([0-9]{{10}})(?:\.([0-9]{{10}}))?\.checkpoint(?:\.({_OFFSET})\.part)?\Z")
 _SCHEDULE = re.compile(rf"({_OFFSET})\.schedule\Z")
 _DESCRIPTION = re.compile(rf"({_OFFSET})\.([0-9a-f]{{16}})\.json\Z")
-_PUBLISHED = re.compile(rf"({_OFFSET})-([0-9]{{10}})\.([0-9a-f]{{32}})\.parquet\Z")
+_PUBLISHED = re.compile(rf"({_OFFSET})-([0-9]{{10}})(?:\.([0-9]{{10}}))?\.([0-9a-f]{{32}})\.parquet\Z")
 _DIGEST = re.compile(r"[0-9a-f]{8}\Z")
 _OURS = (".parquet", ".epoch", ".hw", ".local", ".claim", ".checkpoint", ".part", ".schedule", ".json")
 _PROBE = ".probe"
@@ -375,8 +376,7 @@ def parse_remote_segment_path(path: str) -> tuple[int, DataName, int] | None:
 
 def published_path(partition: int, snapshot: CheckpointName, file_id: str) -> str:
     """A file with the records of a snapshot, relative to the folder of the table that lists it."""
-    digits = f"{_digits(snapshot.end_offset)}-{_epoch_digits(snapshot.epoch)}"
-    return f"{partition}/{digits}.{file_id}.parquet"
+    return f"{partition}/{str(snapshot).removesuffix('.checkpoint')}.{file_id}.parquet"
 
 
 def parse_published_path(path: str) -> tuple[int, CheckpointName, str] | None:
@@ -385,7 +385,10 @@ def parse_published_path(path: str) -> tuple[int, CheckpointName, str] | None:
     m = _PUBLISHED.match(name)
     if m is None or not _PARTITION.match(partition):
         return None
-    return int(partition), CheckpointName(int(m[1]), int(m[2])), m[3]
+    end, epoch, generation, file_id = m.groups()
+    if generation is not None and int(generation) == 0:
+        return None
+    return int(partition), CheckpointName(int(end), int(epoch), int(generation or 0)), file_id
 
 
 def parse_file_path(path: str) -> tuple[str, int, DataName | CheckpointName] | None:

@@ -7,7 +7,7 @@ concurrent run continues from the existing parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
 from isal import isal_zlib
@@ -86,13 +86,20 @@ class PartialSnapshot:
         )
 
     def freeze(
-        self, *, owner: str, partition: int, damaged: StoredObject | None = None, check: Check = believed
+        self,
+        check_source: Callable[[], None],
+        *,
+        owner: str,
+        partition: int,
+        damaged: StoredObject | None = None,
+        check: Check = believed,
     ) -> bool:
-        """Verify the parts as one file, and give that file its name. The parts stay. Returns False if another run
-        has frozen the snapshot meanwhile. ``damaged`` is a damaged file of that name, which is deleted at the last
-        moment. ``check``: see ``read_snapshot``.
+        """Verify the parts as one file, and give that file its name, unless ``check_source`` raises an error. The
+        parts stay. Returns False if another run has frozen the snapshot meanwhile. ``damaged`` is a damaged file
+        of that name, which is deleted at the last moment. ``check``: see ``read_snapshot``.
 
-        Raises: CorruptionError kinds and InconsistentClusterIdError, see ``read_snapshot``: nothing was frozen;
+        Raises: errors from ``check_source``; CorruptionError kinds and InconsistentClusterIdError, see
+            ``read_snapshot``: nothing was frozen;
             SourceChangedError when a part was deleted meanwhile; StorageError, OutcomeUnknownError.
         """
         name = join(self._folder, str(self.snapshot_id.name))
@@ -108,6 +115,7 @@ class PartialSnapshot:
                 crc32 = isal_zlib.crc32(data, crc32)
             if crc32 != snapshot.segment.crc32:
                 raise CorruptSegmentError(f"{self._store.uri_of(name)}: its chunks changed during the read")
+            check_source()
             if damaged is not None:
                 self._store.delete([damaged.name])
             return staged.commit()

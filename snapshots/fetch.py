@@ -16,6 +16,7 @@ from stratalog.partitions.errors import (
     CorruptionError,
     CorruptSegmentError,
     InconsistentClusterIdError,
+    InvalidUpdateVersionError,
     PositionOutOfRangeError,
     SnapshotNotFoundError,
     SourceChangedError,
@@ -53,11 +54,27 @@ class Source:
     """Raises FencedLeaderEpochError, UnknownLeaderEpochError or UnknownTopicOrPartitionError if the folder does
     not belong to the leader that the follower knows."""
 
+    def check(self) -> None:
+        """Check that the snapshot still exists, and that the leader is still the same.
+
+        Raises: SnapshotNotFoundError if the snapshot was deleted; errors from ``check_leader``; StorageError.
+        """
+        self.check_leader()
+        name = join(self.folder, str(self.snapshot_id.name))
+        try:
+            self.store.stat(name)
+        except (FileNotFoundError, SourceChangedError) as error:
+            raise self._deleted(name) from error
+
+    def _deleted(self, name: str) -> SnapshotNotFoundError:
+        return SnapshotNotFoundError(
+            f"{self.store.uri_of(name)} does not exist (any more): fetch again to find a later snapshot"
+        )
+
     def chunk(self, position: int, max_bytes: int) -> SnapshotChunk:
         """At most ``max_bytes`` bytes from ``position``; empty at the end of the snapshot.
 
-        Raises: SnapshotNotFoundError if the snapshot was deleted; PositionOutOfRangeError for a position after its
-            end; errors from ``check_leader``; StorageError.
+        Raises: PositionOutOfRangeError for a position after the end of the snapshot; see ``check``.
         """
         self.check_leader()
         name = join(self.folder, str(self.snapshot_id.name))
@@ -74,9 +91,7 @@ class Source:
                 file.seek(position)
                 return SnapshotChunk(stored.size_bytes, file.read(max_bytes))
         except (FileNotFoundError, SourceChangedError) as error:
-            raise SnapshotNotFoundError(
-                f"{self.store.uri_of(name)} does not exist (any more): fetch again to find a later snapshot"
-            ) from error
+            raise self._deleted(name) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +118,23 @@ def fetch_snapshot(
     ``read_snapshot``.
 
     If the snapshot is deleted meanwhile, the follower discovers one again. It also does so if the parts do not fit
-    together, after it deleted them (KIP-630, "Response Handling"). Any other failure is raised immediately.
+    together, after it deleted them (KIP-630, "Response Handling"). Any other failure is raised immediately. The
+    source is checked again before the copy gets its name, because an erasure may have deleted it.
 
     Raises: errors from ``discover``; see ``Source.chunk``, ``read_snapshot``. Parts are kept for the next run,
-        except parts of a snapshot of another log.
+        except parts of a snapshot of another log, or from before an erasure.
     """
     failed: SnapshotNotFoundError | SourceChangedError | PositionOutOfRangeError | CorruptSegmentError
+    partial: PartialSnapshot | None = None
     for _ in range(ATTEMPTS):
-        source = discover()
+        try:
+            source = discover()
+        except InvalidUpdateVersionError:
+            if partial is not None:
+                partial.drop()  # the parts may have records that were erased since
+            raise
+        if partial is not None and (source is None or source.snapshot_id != partial.snapshot_id):
+            partial.drop()
         if source is None:
             return None
         partial = PartialSnapshot(store, folder, source.snapshot_id)
@@ -125,7 +149,7 @@ def fetch_snapshot(
                     partial.drop()
                     return FetchedSnapshot(source.snapshot_id, 0)
             size_bytes = _fetch_parts(source, partial, max_bytes)
-            partial.freeze(owner=owner, partition=partition, damaged=damaged, check=check)
+            partial.freeze(source.check, owner=owner, partition=partition, damaged=damaged, check=check)
         except (SnapshotNotFoundError, SourceChangedError) as error:
             failed = error  # the part was deleted, or another run that fetches it was faster
         except (PositionOutOfRangeError, CorruptSegmentError) as error:
@@ -133,6 +157,9 @@ def fetch_snapshot(
             failed = error
         except (CorruptionError, InconsistentClusterIdError):
             partial.drop()  # a later attempt would get the same bytes
+            raise
+        except InvalidUpdateVersionError:
+            partial.drop()  # the parts may have records that were erased since
             raise
         else:
             partial.drop()

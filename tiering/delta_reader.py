@@ -29,7 +29,7 @@ from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_objects import RemoteObjects, RemovedFiles
 from stratalog.tiering.remote_segment import RemoteSegment
 from stratalog.tiering.removal import rules_of
-from stratalog.tiering.topic_table import HOUR_MS, TopicTable
+from stratalog.tiering.topic_table import TopicTable
 
 APPLICATION = "stratalog"
 
@@ -109,15 +109,8 @@ class DeltaTopicReader(TopicTable):
         table = self._open()
         if table is None:
             return RemoteLog.empty(self.uri), RemovedFiles()
-        hours = -(-delay_ms // HOUR_MS)
-        try:
-            ever, due = (
-                frozenset(table.vacuum(retention_hours=age, dry_run=True, enforce_retention_duration=False))
-                for age in (0, hours)
-            )
-        except (DeltaError, OSError) as error:
-            self._failed("vacuum", error)
-        return self._fold(table), RemovedFiles(ever, due)
+        removed = self._removed(table, delay_ms)
+        return self._fold(table), removed
 
     def _open_at(self, version: int) -> DeltaTable:
         check_log(self.remote, self.folder, version)

@@ -19,7 +19,6 @@ from typing import TypeVar
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from stratalog.partitions import paths
 from stratalog.partitions.agreed_time import stamp_ms
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.erasure import Erasure
@@ -173,13 +172,7 @@ class DeltaTopicTable(DeltaTopicReader):
                 with suppress(CommitFailedError):
                     self._put(table, TableChange((), (), erased=log.erased, operation="erase"))
                 continue
-            try:
-                table.create_checkpoint()
-            except (DeltaError, OSError) as error:
-                self._failed("write a checkpoint of", error, "create")
-            checkpoint = paths.join(self.folder, paths.DELTA_LOG, f"{version:020d}.checkpoint.parquet")
-            self.remote.stat(checkpoint)
-            self.remote.delete([stored.name for stored in older])
+            self._delete_older(table, older)
             return version
         raise StorageError(f"{self.uri}: other writers were faster {COMMIT_ATTEMPTS} times; try again")
 

@@ -9,18 +9,24 @@ on the previous version, and the application transaction ``stratalog.<partition>
 partition's last publication. A later leader's snapshot replaces any other; a snapshot of the same leader replaces
 a snapshot that ends earlier.
 
+The generation in the name of a file is that of its snapshot (``stratalog.snapshots.erasure``). Only a file of the
+generation in the metadata is added, and it replaces any file of another generation. The metadata are read after
+the table: so a job that has read them before an erasure either adds its file before the erasure replaces it, or
+finds that its version is taken, and reads both again.
+
 The table is derived: the next publication removes files of other writers, and an unreadable table is created
 again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 from deltalake import DeltaTable, Transaction
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from stratalog.partitions import paths
@@ -30,17 +36,22 @@ from stratalog.partitions.errors import (
     InvalidRecordError,
     StorageError,
 )
+from stratalog.partitions.paths import CheckpointName
 from stratalog.partitions.store.protocol import StoredObject
 from stratalog.tiering import delta_options
 from stratalog.tiering.delta_commit import Action, commit
 from stratalog.tiering.delta_entries import check_log
+from stratalog.tiering.erasure import older_log_files
 from stratalog.tiering.foreign_commits import ListedFile
 from stratalog.tiering.listed_files import whatever_is_listed
 from stratalog.tiering.published import Publication, Published, published_schema, statistics_of
-from stratalog.tiering.topic_table import BACKOFF, HOUR_MS, TopicTable
+from stratalog.tiering.remote_objects import RemovedFiles
+from stratalog.tiering.topic_table import BACKOFF, COMMIT_ATTEMPTS, TopicTable
 
 _APPLICATION = "stratalog.{}"
 """The application transaction of a partition; its version is the leader epoch of the last publication."""
+_OPERATION = "stratalog.operation"
+"""The field of the commit info that each version of this writer with files has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +105,14 @@ class SnapshotTable(TopicTable):
             self.ensure(wanted)
         return self.load()
 
-    def commit(self, publications: Sequence[Publication]) -> frozenset[int]:
+    def commit(
+        self, publications: Sequence[Publication], generations: Callable[[], Mapping[int, int]]
+    ) -> frozenset[int]:
         """Replace the listed file of each partition, if the new one takes precedence (see the module), in one
         version; returns the partitions whose new file is now listed. The same version removes files of other
-        writers.
+        writers. ``generations`` reads the generation of each partition from the metadata.
 
-        1. Read the table.
+        1. Read the table, and then the metadata.
         2. Select the files that it is to list.
         3. Commit the next version, if no writer has.
         4. Whatever the answer, go to 1: the table shows whether the version has landed.
@@ -114,7 +127,12 @@ class SnapshotTable(TopicTable):
                     f"the table {self.uri} was deleted during the commit; the next snapshot job creates it again"
                 )
             listed = self._listed(table)
-            due = [one for one in publications if _replaces(one, listed)]
+            current = generations() if publications else {}
+            due = [
+                one
+                for one in publications
+                if current.get(one.partition) == one.snapshot.generation and _replaces(one, listed)
+            ]
             if not due and not listed.foreign:
                 held = {file.path for file in listed.files.values()}
                 return frozenset(one.partition for one in publications if one.path in held)
@@ -134,25 +152,52 @@ class SnapshotTable(TopicTable):
 
         Raises: see ``load``.
         """
-        table = self._open()
-        if table is None:
+        listed, removed = self.load_with_removed(delay_ms)
+        if listed.version < 0:
             return []
-        try:
-            ever, due = (
-                frozenset(table.vacuum(retention_hours=age, dry_run=True, enforce_retention_duration=False))
-                for age in (0, -(-delay_ms // HOUR_MS))
-            )
-        except (DeltaError, OSError) as error:
-            self._failed("vacuum", error)
-        held = {file.path for file in self._listed(table).files.values()}
+        held = {file.path for file in listed.files.values()}
         found = []
         for stored in objects:
             path = stored.name.removeprefix(f"{self.folder}/")
             if path in held or stored.special or paths.parse_published_path(path) is None:
                 continue
-            if path in due or (path not in ever and stored.modified_ms < before_ms):
+            if path in removed.due or (path not in removed.ever and stored.modified_ms < before_ms):
                 found.append(stored)
         return found
+
+    def load_with_removed(self, delay_ms: int) -> tuple[Listed, RemovedFiles]:
+        """The table at the newest version (see ``load``), and the files removed from it. Files removed at least
+        ``delay_ms`` ago, rounded up to whole hours, are due for deletion.
+
+        Raises: see ``load``.
+        """
+        table = self._open()
+        if table is None:
+            return Listed(-1), RemovedFiles()
+        return self._listed(table), self._removed(table, delay_ms)
+
+    def delete_history(self) -> int:
+        """Write a checkpoint of the newest version, and delete the log entries of all earlier versions. Returns
+        the newest version; -1 without a table. Files of other writers leave the table first.
+
+        Raises: see ``commit``.
+        """
+        for _ in range(COMMIT_ATTEMPTS):
+            table = self._open()
+            if table is None:
+                return -1
+            listed = self._listed(table)
+            older = older_log_files(self.remote.walk(paths.join(self.folder, paths.DELTA_LOG)), listed.version)
+            if not older:
+                return listed.version
+            # An entry of another writer may have values of keys, in its statistics or its commit info.
+            if listed.foreign or _OPERATION not in self._last_commit(table):
+                with suppress(CommitFailedError):
+                    self._put(table, listed, ())
+                continue
+            self._delete_older(table, older)
+            return listed.version
+        raise StorageError(f"{self.uri}: other writers were faster {COMMIT_ATTEMPTS} times; try again")
 
     def clean_log(self) -> None:
         """Write a checkpoint, and delete the log entries that it replaces and that are older than
@@ -205,6 +250,14 @@ class SnapshotTable(TopicTable):
         known = {partition: -1 if epoch is None else epoch for partition, epoch in epochs.items()}
         return Listed(table.version(), files, tuple(foreign), known)
 
+    def _last_commit(self, table: DeltaTable) -> Mapping[str, object]:
+        """The commit info of the newest version."""
+        try:
+            with delta_options.panics():
+                return table.history(1)[0]
+        except (DeltaError, OSError) as error:
+            self._failed("read", error)
+
     def _put(self, table: DeltaTable, listed: Listed, due: Sequence[Publication]) -> None:
         now_ms = stamp_ms(self._clock, self.remote)  # the time of removal: the delay of deletion starts here
         actions: list[Action] = [
@@ -224,15 +277,20 @@ class SnapshotTable(TopicTable):
                 present = listed.files[one.partition]
                 gone.append((present.path, present.size_bytes))
         actions += [RemoveAction(path, True, now_ms, size, {}) for path, size in gone]
-        ends = {f"stratalog.{one.partition}": f"{one.snapshot.end_offset}-{one.snapshot.epoch}" for one in due}
+        ends = {f"stratalog.{one.partition}": _place(one.snapshot) for one in due}
         transactions = [Transaction(_APPLICATION.format(one.partition), one.leader_epoch, now_ms) for one in due]
-        info = {"stratalog.topic": self.topic, "stratalog.operation": "snapshot", **ends}
+        info = {"stratalog.topic": self.topic, _OPERATION: "snapshot" if due else "erase", **ends}
         commit(table, actions, table.version(), transactions, info)
+
+
+def _place(snapshot: CheckpointName) -> str:
+    """A snapshot in the commit info."""
+    return f"{snapshot.end_offset}-{snapshot.epoch}{f'.{snapshot.generation}' if snapshot.generation else ''}"
 
 
 def _replaces(one: Publication, listed: Listed) -> bool:
     present = listed.files.get(one.partition)
-    if present is None:
+    if present is None or one.snapshot.generation != present.snapshot.generation:
         return True
     if one.leader_epoch != listed.leader_epochs[one.partition]:
         return one.leader_epoch > listed.leader_epochs[one.partition]

@@ -28,10 +28,11 @@ from stratalog.partitions.errors import (
     StorageError,
     StorageRefusedError,
 )
-from stratalog.partitions.store.protocol import Store, StoreOptions
+from stratalog.partitions.store.protocol import Store, StoredObject, StoreOptions
 from stratalog.tiering import delta_options
 from stratalog.tiering.delta_entries import check_log
 from stratalog.tiering.delta_schema import check_readable, delta_schema, grown_fields, with_wider_types
+from stratalog.tiering.remote_objects import RemovedFiles
 
 CLUSTER_ID = "stratalog.cluster_id"
 TOPIC = "stratalog.topic"
@@ -255,6 +256,27 @@ class TopicTable:
             table.cleanup_metadata()
         except (DeltaError, OSError) as error:
             self._failed("clean the log of", error, "create")
+
+    def _delete_older(self, table: DeltaTable, older: Sequence[StoredObject]) -> None:
+        """Write a checkpoint of the version of ``table``, and delete ``older`` files of its log."""
+        try:
+            table.create_checkpoint()
+        except (DeltaError, OSError) as error:
+            self._failed("write a checkpoint of", error, "create")
+        name = f"{table.version():020d}.checkpoint.parquet"
+        self.remote.stat(paths.join(self.folder, paths.DELTA_LOG, name))
+        self.remote.delete([stored.name for stored in older])
+
+    def _removed(self, table: DeltaTable, delay_ms: int) -> RemovedFiles:
+        """The files removed from the table; see ``load_with_removed`` of both kinds."""
+        try:
+            ever, due = (
+                frozenset(table.vacuum(retention_hours=age, dry_run=True, enforce_retention_duration=False))
+                for age in (0, -(-delay_ms // HOUR_MS))
+            )
+        except (DeltaError, OSError) as error:
+            self._failed("vacuum", error)
+        return RemovedFiles(ever, due)
 
     def _alter(self, what: str, commit: Callable[[], None]) -> None:
         """Try to commit a version without files. The table shows whether the commit landed."""

@@ -17,6 +17,7 @@ from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.errors import (
     CorruptSegmentError,
     InvalidUpdateVersionError,
+    SourceChangedError,
     StratalogError,
     UnknownLeaderEpochError,
     UnknownTopicOrPartitionError,
@@ -167,6 +168,16 @@ def check_not_erased_since(leader: Replica, listing: Listing, view: PartitionVie
                 f"{leader} has a snapshot of erasure {name.generation}, which began after this view (partition "
                 f"epoch {view.partition_epoch}): read the metadata again"
             )
+
+
+def check_still_there(leader: Replica, listing: Listing, snapshot: StoredObject) -> None:
+    """Check that the leader still has a snapshot that the caller has read. If not, an erasure may have deleted it,
+    and the caller must not name a file with its records.
+
+    Raises: SourceChangedError.
+    """
+    if all(stored.name != snapshot.name for _, stored in listing.checkpoints):
+        raise SourceChangedError(f"{leader}: {base_name(snapshot.name)} was deleted while it was read; try again")
 
 
 def repair_if_damaged(replicas: PartitionReplicas, replica: Replica, log: ReplicaLog) -> tuple[ReplicaLog, Usable]:

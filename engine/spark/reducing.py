@@ -252,7 +252,8 @@ def _write_all(
         for rows in kept.to_batches():
             writer.write(rows)
         records += kept.num_rows
-    return records, freeze(work, writer, snapshot_id)
+    earlier = None if source.earlier is None else source.earlier.object
+    return records, freeze(work, writer, snapshot_id, earlier)
 
 
 class _Places:

@@ -132,9 +132,9 @@ def test_what_is_read_as_a_name_is_written_the_same(text: str) -> None:
     assert name is None or str(name) == text
 
 
-@given(st.integers(0, 2**31 - 1), offsets, epochs, ids)
-def test_a_published_file_is_read_back(partition: int, end: int, epoch: int, an_id: str) -> None:
-    parts = (partition, CheckpointName(end, epoch), an_id)
+@given(st.integers(0, 2**31 - 1), offsets, epochs, epochs, ids)
+def test_a_published_file_is_read_back(partition: int, end: int, epoch: int, generation: int, an_id: str) -> None:
+    parts = (partition, CheckpointName(end, epoch, generation), an_id)
     assert parse_published_path(published_path(*parts)) == parts
     assert parse_remote_segment_path(published_path(*parts)) is None
 

@@ -217,3 +217,45 @@ def test_a_dry_run_says_that_the_run_needs_spark(live: Erasable, monkeypatch: py
         report = live.erase(KEY, dry_run=True)
     assert "run this job on Spark" in str(report.failures)
     assert live.erase("nobody", dry_run=True).ok
+
+
+# ---------------------------------------------------------------- the first snapshot, made by hand
+
+
+@pytest.mark.parametrize("erased", [False, True])
+def test_a_first_snapshot_by_hand_never_replaces_a_lost_one(tmp_path: Path, erased: bool) -> None:
+    """The leader has lost its snapshot, and the followers, which have it, are away for a moment."""
+    live = Erasable(tmp_path, on_disk=True).start(copies=2)
+    if erased:
+        assert live.erase(KEY, now=True).whole
+    else:
+        live.take()
+        live.cluster.retain().raise_for_failures()
+    live.put([("new", "1")])
+    leader, [follower] = live.leader(), live.followers()
+    live.store(leader).delete([stored.name for _, stored in live.log(leader).listing.checkpoints])
+    with live.unreachable(follower):
+        report = live.cluster.snapshot("t", by_hand=True, check=False)
+    [failure] = report.failures
+    assert failure.code == LogGapError.code
+    if not erased:
+        assert f"Broker {follower} may have one, but cannot be listed" in failure.message
+    assert live.ids(leader) == []
+    live.cluster.snapshot("t", by_hand=True).raise_for_failures()
+    for broker in (leader, follower):
+        assert STATE.items() <= live.state(broker).items()
+
+
+def test_a_first_snapshot_by_hand_waits_for_the_replica_that_has_a_damaged_one(tmp_path: Path) -> None:
+    live = Erasable(tmp_path, on_disk=True).start(copies=2)
+    live.take()
+    live.cluster.retain().raise_for_failures()
+    leader, [follower] = live.leader(), live.followers()
+    live.store(leader).delete([stored.name for _, stored in live.log(leader).listing.checkpoints])
+    for _, stored in live.log(follower).listing.checkpoints:
+        path = live.root(follower) / stored.name
+        path.write_bytes(path.read_bytes()[:-1] + b"!")
+    live.put([("new", "1")])
+    report = live.cluster.snapshot("t", by_hand=True, check=False)
+    assert [one.code for one in report.failures] == [LogGapError.code]
+    assert live.ids(leader) == []

@@ -222,11 +222,11 @@ def test_the_later_snapshot_of_two_concurrent_jobs_stays(live: Keyed, monkeypatc
     live.put([("a", "1")])
     commit = SnapshotTable.commit
 
-    def overtaken(self: SnapshotTable, publications: list[object]) -> frozenset[int]:
+    def overtaken(self: SnapshotTable, *given: object) -> frozenset[int]:
         monkeypatch.setattr(SnapshotTable, "commit", commit)
         live.put([("a", "2")])
         live.take(live.driver())
-        return self.commit(publications)  # type: ignore[arg-type]
+        return self.commit(*given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(SnapshotTable, "commit", overtaken)
     assert rows_of(live.take(), "published") == [(False,)]
@@ -279,13 +279,15 @@ def test_a_deposed_leaders_snapshot_replaces_nothing(live: Keyed) -> None:
     live.take()
     (present,) = ours(live).load().files.values()
     later = Publication(0, 7, present.snapshot, "0/later", 1, 1, 1, present.path)
-    assert ours(live).commit([replace(later, path=_path("a"))]) == {0}
+    assert ours(live).commit([replace(later, path=_path("a"))], lambda: {0: 0}) == {0}
     zombie = replace(later, leader_epoch=6, snapshot=CheckpointName(99, 6), path=_path("b"))
     before = table(live).version()
-    assert ours(live).commit([zombie]) == set()
+    assert ours(live).commit([zombie], lambda: {0: 0}) == set()
     assert table(live).version() == before
     again = replace(later, leader_epoch=7, path=_path("c"))
-    assert ours(live).commit([again]) == set()  # the same snapshot, by another job: one of them is enough
+    assert (
+        ours(live).commit([again], lambda: {0: 0}) == set()
+    )  # the same snapshot, by another job: one of them is enough
 
 
 def _path(file_id: str) -> str:

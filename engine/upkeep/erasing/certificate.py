@@ -64,12 +64,24 @@ class ErasedRemote(msgspec.Struct, frozen=True):
     """None: the topic had no Iceberg table."""
 
 
+class ErasedTable(msgspec.Struct, frozen=True):
+    """A partition in the table in which its topic publishes its snapshots."""
+
+    version: Natural | None
+    """The oldest version of the table that is left. None: older versions may hold erased values."""
+    file: str | None
+    """The object that the table lists for the partition, by path in the table's folder; None: it lists none."""
+
+
 class ErasedPartition(msgspec.Struct, frozen=True):
     """A partition."""
 
     partition: Int64
     looked_to: Natural
-    """The last stable offset. The offsets below it were searched."""
+    """The offsets below it were searched: up to the last stable offset, or the end of a later snapshot."""
+    leader_epoch: Natural
+    """The leader epoch in which they were searched. A snapshot of an earlier epoch that ends after them may be of
+    a history that an unclean election has abandoned, so it is searched, too. 0 for a topic without snapshots."""
     searched: bool
     """Whether the leader's log was searched for the keys up to its end, and has none from ``looked_to`` on. If
     not, the certificate proves nothing of the partition."""
@@ -83,6 +95,8 @@ class ErasedPartition(msgspec.Struct, frozen=True):
     not_erased: tuple[NotErased, ...]
     remote: ErasedRemote | None = None
     """None: the topic was not tiered."""
+    published: ErasedTable | None = None
+    """None: the topic did not publish its snapshots."""
 
 
 class ErasedWhere(msgspec.Struct, frozen=True):

@@ -73,9 +73,9 @@ def _of_snapshot(copy: FileCopy, part: ErasingPartition, where: str, brokers: Co
         return None
     if copy.owned and part.cleaned is None and not part.failed:
         return None  # in a dry run, the plan already names what a run could not erase
-    looked_to = part.looked_to if copy.owned and part.cleaned is not None else None
+    searched = (part.looked_to, part.leader_epoch) if copy.owned and part.cleaned is not None else None
     try:
-        found = snapshot_left(copy.store, copy.object, part.view.last_erasure, part.keys, looked_to)
+        found = snapshot_left(copy.store, copy.object, part.view.last_erasure, part.keys, searched)
     except StratalogError as error:
         return f"it cannot be read: {error.code}: {error}"
     return None if found is None else f"{found}; {_why_there(copy, part, brokers)}"

@@ -9,6 +9,7 @@ from stratalog.engine.upkeep.erasing.certificate import (
     ErasedFile,
     ErasedPartition,
     ErasedRemote,
+    ErasedTable,
     NotErased,
 )
 from stratalog.engine.upkeep.erasing.tasks import CleanedReplicas, PlannedErasing, offsets_of
@@ -36,6 +37,8 @@ class ErasingPartition:
     """The records to erase; None: only those that an earlier run has found."""
     offsets: list[OffsetRange] = field(default_factory=list)
     looked_to: int = 0
+    leader_epoch: int = 0
+    """See ``ErasedPartition``, like ``looked_to``."""
     above: int = 0
     records: int | None = None
     """The erased records, if they are not the offsets: in a topic with snapshots, whole files go."""
@@ -52,8 +55,10 @@ class ErasingPartition:
     left: list[NotErased] = field(default_factory=list)
     remote: ErasedRemote | None = None
     """Its remote copy; None: the topic is not tiered."""
+    published: ErasedTable | None = None
+    """Its part of the table in which its topic publishes its snapshots; None: the topic does not publish them."""
     remote_files: int = 0
-    """The remote segments that were rewritten."""
+    """The remote segments that were rewritten, and the files of that table that were replaced."""
     error: NotErased | None = None
     """The failure that ended the work on it."""
 
@@ -109,6 +114,7 @@ class ErasingPartition:
         return ErasedPartition(
             partition=self.view.partition,
             looked_to=self.looked_to,
+            leader_epoch=self.leader_epoch,
             searched=self.searched,
             generation=self.view.generation,
             offsets=offsets_of((), self.offsets),
@@ -116,4 +122,5 @@ class ErasingPartition:
             made=() if self.cleaned is None else self.cleaned.made,
             not_erased=tuple(self.not_erased),
             remote=self.remote,
+            published=self.published,
         )

@@ -21,6 +21,7 @@ from stratalog.engine.replication.erasing_snapshots import (
 from stratalog.engine.replication.leader import leader_log, look_at_leader
 from stratalog.engine.replication.snapshots import (
     better_snapshot,
+    check_still_there,
     checkpoints_of,
     latest_snapshot,
     outdated_files,
@@ -80,9 +81,12 @@ class FoundKeys:
     above: int = 0
     """In files that extend above the last stable offset."""
     looked_to: int = 0
-    """The last stable offset."""
+    """The last stable offset, or the end of the latest snapshot if that is later: on a leader that has lost its
+    high watermark."""
+    epoch: int = 0
+    """The leader epoch of the search."""
     files: int = 0
-    """The files of the log below it."""
+    """The files of the log below the last stable offset."""
     bytes: int = 0
     """The size of these, and of the latest snapshot."""
     last_end: int = 0
@@ -148,6 +152,7 @@ def _find(work: EraseWork) -> FoundKeys:
     log, latest = found.log, found.latest
     with errors_of(leader):
         stable = transactions_of(log, leader.footer).last_stable_offset
+        looked_to = stable if latest is None else max(stable, latest.snapshot_id.end_offset)
         records = above = files = size = last_end = 0
         if latest is not None:
             size += latest.size_bytes
@@ -155,12 +160,12 @@ def _find(work: EraseWork) -> FoundKeys:
             records += sum(1 for _ in keys.offsets_in(found.holder.store, one, 0, latest.records + 2))
         for link in log.chain:
             count = sum(1 for _ in keys.offsets_in(leader.store, link.file, link.start, link.end))
-            if link.end > stable:
+            if link.end > looked_to:
                 above += count
                 continue
             records, files, size = records + count, files + 1, size + link.file.object.size_bytes
             last_end = link.end if count else last_end
-    return FoundKeys(records, above, stable, files, size, last_end, found.large)
+    return FoundKeys(records, above, looked_to, replicas.epoch, files, size, last_end, found.large)
 
 
 # ------------------------------------------------------------------------------------- writing
@@ -237,6 +242,7 @@ def _write(work: RewriteWork, leader: Replica, log: ReplicaLog, source: Snapshot
     ) as writer:
         for batch in without_keys(work, source):
             writer.write(batch)
+        check_still_there(leader, look_at_leader(work.replicas).listing, source.stored)
         writer.freeze()
 
 
@@ -285,7 +291,8 @@ class _CleaningSnapshots(Cleaning):
     """The replicas of one partition with snapshots, one after the other."""
 
     def on(self, broker: int) -> None:
-        """See ``Cleaning.on``. Nothing is deleted from a replica without an intact current snapshot."""
+        """See ``Cleaning.on``. Nothing is deleted from a replica that needs a snapshot, and has no intact current
+        one."""
         work, replica = self._work, self._work.replicas.replica(broker)
         with errors_of(replica):
             log = replica.log(fresh=True)
@@ -296,7 +303,7 @@ class _CleaningSnapshots(Cleaning):
                 if latest is not None and self._is_old(replica, latest):
                     repair_snapshot(work.replicas, replica, replica.log())
                     latest = latest_snapshot(replica, replica.log())
-            if latest is None and (work.replicas.view.last_erasure or log.listing.checkpoints):
+            if latest is None and (work.replicas.view.last_erasure or log.local_start > 0):
                 why = (
                     "it has no intact snapshot that follows the last erasure: run `stratalog replicate`, then "
                     "erase again"
@@ -313,8 +320,8 @@ class _CleaningSnapshots(Cleaning):
     def _has_keys(self, replica: Replica, name: CheckpointName, stored: StoredObject) -> bool:
         """Whether a current snapshot from before the search has a record of the keys. A later one may have records
         that were appended after it."""
-        keys, looked_to = self._work.keys, self._work.start
-        if keys is None or name.end_offset > looked_to:
+        keys = self._work.keys
+        if keys is None or may_be_later(name, self._work.start, self._work.epoch):
             return False
         return holds_keys(replica.store, name, stored, keys)
 
@@ -338,7 +345,7 @@ class _CleaningSnapshots(Cleaning):
         found += [
             stored
             for name, stored in log.listing.chunks  # a fetch that needs them begins again
-            if name.end_offset <= work.start
+            if not may_be_later(name, work.start, work.epoch)
             or (latest is not None and SnapshotId.of(name.checkpoint) <= latest.snapshot_id)
         ]
         doomed: list[StoredObject] = []
@@ -350,7 +357,7 @@ class _CleaningSnapshots(Cleaning):
             when = (
                 "the clocks disagree" if now_ms is None else f"it can be deleted in {span_text(due_ms - now_ms)}"
             )
-            why = f"{when}: erase again later, or immediately with now (a job: --now)"
+            why = f"{when}: erase the same keys again later, or immediately with now (a job: --now)"
             self.left.append(NotErased(f"broker {broker}: {stored.name}", why, waits=True))
         if doomed and not work.dry_run:
             with writes_of(replica):
@@ -394,12 +401,24 @@ def plan_below(work: EraseWork) -> PlannedErasing:
     )
 
 
+def may_be_later(name: CheckpointName | ChunkName, looked_to: int, leader_epoch: int) -> bool:
+    """Whether a current snapshot may have records that were appended after a search up to ``looked_to``, in
+    ``leader_epoch``. One of an earlier epoch may be of a history that an unclean election has abandoned.
+    """
+    return name.end_offset > looked_to and name.epoch >= leader_epoch
+
+
 def snapshot_left(
-    store: Store, stored: StoredObject, generation: int, keys: RecordFinder | None, looked_to: int | None
+    store: Store,
+    stored: StoredObject,
+    generation: int,
+    keys: RecordFinder | None,
+    searched: tuple[int, int] | None,
 ) -> str | None:
     """The reason why a snapshot, or a piece of one, may still have a record of the keys; None if it has none.
-    ``generation`` is that of the last erasure. A current snapshot that ends after ``looked_to``, the offset up to
-    which the keys were searched, may have records of the keys. None: no snapshot may.
+    ``generation`` is that of the last erasure. A current snapshot that is later than the search of the keys may
+    have records of them. ``searched`` is the offset up to which they were searched, and the leader epoch of the
+    search. None: no snapshot may have records of the keys.
 
     Raises: errors of reading the file.
     """
@@ -409,7 +428,7 @@ def snapshot_left(
         return "it does not follow the erasure"
     if keys is None:
         return None
-    if looked_to is not None and name.generation == generation and name.end_offset > looked_to:
+    if searched is not None and name.generation == generation and may_be_later(name, *searched):
         return None
     if isinstance(name, ChunkName):
         return "it is a piece of a snapshot that is being copied, or was"

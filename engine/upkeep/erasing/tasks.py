@@ -80,6 +80,8 @@ class EraseWork(PartitionWork):
     """Whether replaced files are deleted immediately."""
     start: int = 0
     """The records below this offset were searched."""
+    epoch: int = 0
+    """The leader epoch in which they were searched."""
     remote: RemoteCopy | None = None
     """None for a topic that is not tiered."""
     snapshots: SnapshotWork | None = None

@@ -20,6 +20,7 @@ from stratalog.engine.replication.leader import leader_log, look_at_leader
 from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.replication.snapshots import (
     check_not_erased_since,
+    check_still_there,
     checkpoints_of,
     newest_id,
     repair_snapshot,
@@ -29,7 +30,7 @@ from stratalog.engine.replication.snapshots import (
 from stratalog.engine.state.keyed import FORMATS, StateFormat
 from stratalog.engine.state.latest_by_key import LatestByKey, record_schema, reduced, without_tombstones
 from stratalog.partitions.clock import Clock
-from stratalog.partitions.errors import LogGapError, SourceChangedError
+from stratalog.partitions.errors import LogGapError, SourceChangedError, StratalogError
 from stratalog.partitions.growth import fitted
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.listing import Link, ReplicaLog
@@ -135,7 +136,7 @@ def _make_once(work: SnapshotWork) -> tuple[SnapshotPlan, PartitionSnapshot | No
         if refused is not None:
             return refused, None
         records = content.write(writer)
-        new = freeze(work, writer, planned.next)
+        new = freeze(work, writer, planned.next, None if earlier is None else earlier.stored)
     return planned, PartitionSnapshot(planned.next, records, new, 1000 * (work.clock.monotonic_s() - began_s))
 
 
@@ -198,15 +199,23 @@ def open_writer(work: SnapshotWork, leader: Replica, log: ReplicaLog, snapshot_i
     )
 
 
-def freeze(work: SnapshotWork, writer: SnapshotWriter, snapshot_id: SnapshotId) -> bool:
-    """List the leader once more, because the records that were read must still be the leader's history, and no run
-    may have begun to erase them; then give the snapshot its name. Returns whether this call named it.
+def freeze(
+    work: SnapshotWork,
+    writer: SnapshotWriter,
+    snapshot_id: SnapshotId,
+    earlier: StoredObject | None,
+) -> bool:
+    """List the leader once more, because the records that were read must still be its history, and no run may
+    have begun to erase them, or have deleted the ``earlier`` snapshot that was read; then give the snapshot its
+    name. Returns whether this call named it.
 
     Raises: FencedLeaderEpochError, InvalidUpdateVersionError, SourceChangedError.
     """
     leader = work.replicas.leader
     log = look_at_leader(work.replicas)
     check_not_erased_since(leader, log.listing, work.replicas.view)
+    if earlier is not None:
+        check_still_there(leader, log.listing, earlier)
     if log.lineage.epoch_at(snapshot_id.end_offset - 1) != snapshot_id.epoch or (
         log.high_watermark < snapshot_id.end_offset
     ):
@@ -244,11 +253,8 @@ def plan_of(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Snaps
     usable = usable_snapshot(leader, log)
     earlier = usable.snapshot
     latest = EMPTY if earlier is None else earlier.snapshot_id
-    # The first snapshot, if made by hand, may lack records that retention deleted before the policy was set.
-    first = work.by_hand and not work.complete and not checkpoints_of(log) and leader.topic not in FORMATS
     needed = needed_from(work, log)
-    first = first and needed == log.local_start
-    if latest.end_offset < needed and not first:
+    if latest.end_offset < needed and not _may_be_first(work, leader, log):
         raise LogGapError(
             f"{leader}: the log starts at offset {needed}, but the latest usable snapshot ends at "
             f"{latest.end_offset}. If the log start had already advanced when cleanup.policy was set, take the "
@@ -280,6 +286,33 @@ def plan_of(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Snaps
         size += _snapshot_bytes(leader, log, latest)
         large = size > work.memory_bytes
     return replace(planned, wait=wait, large=large), earlier
+
+
+def _may_be_first(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> bool:
+    """Whether the next snapshot may lack the records before the log start. Only the first one may, if made by
+    hand: retention deleted those records before the policy was set. The leader may have lost its snapshots, so no
+    replica may have any.
+
+    Raises: LogGapError if a replica cannot be listed.
+    """
+    view = work.replicas.view
+    if not work.by_hand or work.complete or view.last_erasure or leader.topic in FORMATS:
+        return False
+    if log.listing.checkpoints or log.listing.other_snapshots:
+        return False
+    for broker in sorted({*view.replicas} - {leader.broker_id}):
+        try:
+            listing = work.replicas.replica(broker).list()
+        except StratalogError as error:
+            raise LogGapError(
+                f"{leader}: the log starts at offset {log.local_start}, and no snapshot replaces the records "
+                f"before it. Broker {broker} may have one, but cannot be listed ({error.code}: {error}): bring it "
+                "back, or move its replica to another broker",
+                broker_id=leader.broker_id,
+            ) from error
+        if listing.checkpoints or listing.other_snapshots:
+            return False
+    return True
 
 
 def needed_from(work: SnapshotWork, log: ReplicaLog) -> int:

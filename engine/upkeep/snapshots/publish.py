@@ -7,14 +7,16 @@
 3. one commit per topic; replaced files are deleted after ``file.delete.delay.ms``
 
 A file that was written but not committed is litter, which ``vacuum`` deletes. After a crash, a later run does the
-rest: it compares the table with the leader to find what is missing.
+rest: it compares the table with the leader to find what is missing. A partition that changes meanwhile is tried
+again under its present view. ``erase`` publishes, too, and deletes replaced files itself.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -27,16 +29,17 @@ from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionWork
-from stratalog.engine.replication.snapshots import newest_id, usable_snapshot
+from stratalog.engine.replication.snapshots import check_not_erased_since, newest_id, usable_snapshot
 from stratalog.engine.state.latest_by_key import record_schema
 from stratalog.engine.upkeep.snapshots.partition import SnapshotWork
 from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
 from stratalog.partitions import paths
-from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.errors import StaleMetadataError, StratalogError
 from stratalog.partitions.growth import fitted
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.replica import errors_of
+from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store import Store
 from stratalog.snapshots.reader import Snapshot
 from stratalog.snapshots.snapshot_id import SnapshotId
@@ -44,6 +47,9 @@ from stratalog.tiering.published import Publication, Published, published_schema
 
 if TYPE_CHECKING:
     from stratalog.tiering.snapshot_table import SnapshotTable
+
+_VIEWS = 3
+"""The number of views under which a partition is tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +101,8 @@ def _write_once(work: PublishWork) -> Publication | None:
                 found.snapshot_id.name,
                 work.compression,
             )
+            # As before a snapshot gets its name: an erasure meanwhile did not find this file by a name.
+            check_not_erased_since(leader, look_at_leader(work.replicas).listing, work.replicas.view)
             staged.commit()  # the id in its name is unique
         finally:
             staged.abort()
@@ -117,6 +125,7 @@ def _holds(work: PublishWork, log: ReplicaLog, wanted: SnapshotId) -> bool:
         return False
     listed = work.listed.snapshot
     of_history = log.lineage.epoch_at(listed.end_offset - 1) == listed.epoch
+    of_history = of_history and listed.generation == wanted.generation
     return of_history and wanted.end_offset <= listed.end_offset <= log.log_end
 
 
@@ -131,6 +140,8 @@ def publish(
     execution: Execution,
     works: Sequence[SnapshotWork],
     run: OperationRun,
+    *,
+    delete_replaced: bool = True,
 ) -> frozenset[TopicIdPartition]:
     """Publish the latest snapshots of the partitions that are ``published``; returns the partitions that changed.
     An error is a failure of its partition, or of its topic."""
@@ -148,20 +159,56 @@ def publish(
     for topic, found in run.done(opened, lambda topic: topic.name):
         tables[topic.topic_id] = found.table
         wanted += (_work(storage, work, found) for work in by_topic[topic.topic_id])
-    written: dict[str, list[Publication]] = defaultdict(list)
-    for item, publication in run.done(execution.tasks.run(write_latest, wanted)):
-        if publication is not None:
-            written[item.replicas.view.topic_id].append(publication)
+    written = _written(metadata, storage, execution, wanted, run)
     done: set[TopicIdPartition] = set()
     for topic_id, publications in written.items():
         delay_ms = by_topic[topic_id][0].delete_delay_ms
         try:
-            committed = tables[topic_id].commit(publications)
+            committed = tables[topic_id].commit(publications, partial(_generations, metadata, topic_id))
             done |= {TopicIdPartition(topic_id, partition) for partition in committed}
-            _delete_replaced(tables[topic_id], delay_ms)
+            if delete_replaced:
+                _delete_replaced(tables[topic_id], delay_ms)
         except StratalogError as error:
             run.fail(image.topics[topic_id].name, error)
     return frozenset(done)
+
+
+def _written(
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    works: Sequence[PublishWork],
+    run: OperationRun,
+) -> dict[str, list[Publication]]:
+    """Step 2: the files to commit, by topic id."""
+    written: dict[str, list[Publication]] = defaultdict(list)
+    waiting = [*works]
+    for last in (*[False] * (_VIEWS - 1), True):
+        again: list[PublishWork] = []
+        for outcome in execution.tasks.run(write_latest, waiting):
+            match outcome:
+                case Done(work, publication):
+                    if publication is not None:
+                        written[work.replicas.view.topic_id].append(publication)
+                case Failed(work, StaleMetadataError()) if not last:
+                    again.append(work)
+                case Failed(work, error):
+                    run.fail(work, error)
+        if not again:
+            break
+        image = metadata.image()
+        present = [work for work in again if work.replicas.view.topic_id in image.topics]
+        waiting = [replace(one, replicas=storage.replicas(image.view(*one.replicas.view.key))) for one in present]
+    return written
+
+
+def _generations(metadata: MetadataClient, topic_id: str) -> dict[int, int]:
+    """The generation of the last removal rule of each partition of a topic."""
+    image = metadata.image()
+    if topic_id not in image.topics:
+        return {}
+    numbers = (each.partition for each in image.topics[topic_id].partitions)
+    return {number: image.generation_of(TopicIdPartition(topic_id, number)) for number in numbers}
 
 
 @dataclass(frozen=True, slots=True)
