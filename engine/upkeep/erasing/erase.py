@@ -337,10 +337,8 @@ class _Erasing:
             lasting = [one for one in part.left if not one.waits]
             self._run.failures += [Failure(str(part), NOT_WHOLE, f"{one.where}: {one.why}") for one in lasting]
             if waiting := len(part.left) - len(lasting):
-                until = "after file.delete.delay.ms"
-                self._run.notes.append(
-                    f"{part}: a run with the same keys deletes {waiting} replaced files {until}"
-                )
+                files = f"{waiting} replaced files are deleted by the next run, after file.delete.delay.ms"
+                self._run.notes.append(f"{part}: {files}; with snapshots, by a run with the same keys")
 
     def certify(self, wanted: WantedRecords, now_ms: int) -> Certificate:
         """Step 7."""

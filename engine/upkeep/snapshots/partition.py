@@ -248,13 +248,15 @@ def reason_not_to(
 def plan_of(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[SnapshotPlan, Snapshot | None]:
     """The plan for the leader's log as it was listed, based on names alone, and the latest usable snapshot.
 
-    Raises: LogGapError when the log starts after that snapshot.
+    Raises: LogGapError when the log starts after that snapshot; InvalidUpdateVersionError when a run has numbered
+        an erasure since the view.
     """
     usable = usable_snapshot(leader, log)
     earlier = usable.snapshot
     latest = EMPTY if earlier is None else earlier.snapshot_id
     needed = needed_from(work, log)
     if latest.end_offset < needed and not _may_be_first(work, leader, log):
+        check_not_erased_since(leader, log.listing, work.replicas.view)  # the view may not know the snapshot
         raise LogGapError(
             f"{leader}: the log starts at offset {needed}, but the latest usable snapshot ends at "
             f"{latest.end_offset}. If the log start had already advanced when cleanup.policy was set, take the "
