@@ -101,7 +101,7 @@ class _JobParser(argparse.ArgumentParser):
             word = message.removeprefix(self._UNKNOWN).split(" ")[0]
             if word.startswith("-"):
                 word = word.partition("=")[0]
-                near = "; another command has this option" if word in options else did_you_mean(word, options, 0.7)
+                near = self._elsewhere(word) or did_you_mean(word, options, 0.7)
                 hint = self._without_option(word) or near  # all options begin with dashes
             elif "--topics" in options:
                 hint = "; name topics with --topics A,B"
@@ -112,6 +112,14 @@ class _JobParser(argparse.ArgumentParser):
         positional = {action.dest.rstrip("s"): action for action in self._actions if not action.option_strings}
         action = positional.get(word.removeprefix("--").rstrip("s"))
         return "" if action is None else f"; give {action.metavar} as an argument, without an option"
+
+    def _elsewhere(self, word: str) -> str:
+        """Return the hint for an option of another command of the job."""
+        commands = next((action.choices for action in self._actions if isinstance(action.choices, dict)), {})
+        names = [name for name, command in commands.items() if word in command._options()]
+        if len(names) == 1:
+            return f"; the command {names[0]} has this option"
+        return f"; the commands {', '.join(names)} have this option" if names else ""
 
     def _path_of_input(self, message: str) -> str:
         """Return the hint for an input path that was given without ``--input``."""

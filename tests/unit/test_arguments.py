@@ -142,7 +142,7 @@ def test_no_option_is_ignored_silently(argv: str, message: str, capsys: pytest.C
         ("topics create t --partitions two", "'two': give a number of 1 or more$"),
         (
             "topics alter-configs t --config a=b",
-            "unrecognized arguments: --config a=b; another command has this option$",
+            "unrecognized arguments: --config a=b; the command create has this option$",
         ),
         ("policy --role reader", "are required: --for$"),
         ("policy --rol reader", "are required: --role, --for; did you mean '--role'\\?$"),
