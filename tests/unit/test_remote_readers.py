@@ -3,7 +3,6 @@ the appended values. ``tests/spark/test_remote_readers.py`` has delta-spark's.""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
+from tests.unit.duckdb_tables import duckdb_rows
 from tests.unit.remote_kinds import CATALOG, KINDS, TABLE, Remote, Row, plain, remote_of
 
 catalogs = pytest.importorskip("pyiceberg.catalog", reason="needs stratalog[iceberg]")
@@ -23,8 +23,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # pyiceberg leaves connections to SQLite open
 ]
 
-DUCKDB = Path(__file__).resolve().parents[2] / ".cache" / "servers" / "duckdb"
-"""The folder where ``make servers`` puts DuckDB with its extensions for Delta and Iceberg."""
+COMMITTED = 'SELECT "offset", value FROM {} WHERE control IS NULL'
 
 Reader = Callable[[Path], Sequence[Row]]
 """Takes the folder of the Delta table, and returns offset and value of each committed record."""
@@ -78,25 +77,11 @@ def by_polars_iceberg(table: Path) -> list[Row]:
 
 
 def by_duckdb(table: Path) -> list[Row]:
-    return duckdb_rows("delta", f"delta_scan('{table}')")
+    return duckdb_rows("delta", COMMITTED.format(f"delta_scan('{table}')"))
 
 
 def by_duckdb_iceberg(table: Path) -> list[Row]:
-    return duckdb_rows("avro iceberg", f"iceberg_scan('{iceberg().metadata_location}')")
-
-
-def duckdb_rows(extensions: str, source: str) -> list[Row]:
-    if not DUCKDB.exists():
-        pytest.skip("no DuckDB: make servers installs it")
-    if str(DUCKDB) not in sys.path:
-        sys.path.append(str(DUCKDB))
-    import duckdb
-
-    with duckdb.connect() as connection:
-        for extension in extensions.split():
-            (file,) = DUCKDB.glob(f"duckdb_extension_{extension}/extensions/*/{extension}.duckdb_extension")
-            connection.load_extension(str(file))
-        return connection.sql(f'SELECT "offset", value FROM {source} WHERE control IS NULL').fetchall()
+    return duckdb_rows("avro iceberg", COMMITTED.format(f"iceberg_scan('{iceberg().metadata_location}')"))
 
 
 READERS: dict[str, Reader] = {

@@ -25,6 +25,7 @@ from stratalog.tiering import snapshot_table as tables
 from stratalog.tiering.remote_objects import RemovedFiles
 from stratalog.tiering.snapshot_table import SnapshotTable
 from tests.unit.cluster_harness import rows_of
+from tests.unit.duckdb_tables import duckdb_rows
 from tests.unit.erase_harness import KEY, OTHER, SECRET, traces
 from tests.unit.faulty_store import Faults
 from tests.unit.restore_harness import Heir
@@ -125,6 +126,12 @@ def test_the_history_of_the_table_is_gone(live: Published) -> None:
         DeltaTable(str(folder(live)), version=version)
     assert live.versions() == [table(live).version()]
     assert len(data_files(live)) == 1
+
+
+def test_duckdb_reads_the_result(live: Published) -> None:
+    live.erase(KEY).raise_for_failures()
+    rows = duckdb_rows("delta", f"select key, value from delta_scan('{folder(live)}')")
+    assert {key.decode(): value.decode() for key, value in rows} == STATE
 
 
 def test_rows_and_entries_of_other_programs_are_gone_too(live: Published) -> None:

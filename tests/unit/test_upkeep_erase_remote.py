@@ -22,6 +22,7 @@ from stratalog.partitions.errors import StorageError
 from stratalog.tiering.delta_table import DeltaTopicTable
 from tests.unit.cluster_harness import TIERED, report_of, rows_of
 from tests.unit.compact_remote_harness import InBothTiers, fetched, lake
+from tests.unit.duckdb_tables import duckdb_rows
 from tests.unit.erase_harness import KEPT, KEY, OTHER, ROWS, SECRET, Erasable, traces
 from tests.unit.faulty_store import CHANGES, Faults
 from tests.unit.restore_harness import Heir
@@ -151,12 +152,11 @@ def test_other_engines_read_the_result(tmp_path: Path) -> None:
 
 
 def test_duckdb_reads_the_result(tmp_path: Path) -> None:
-    duckdb = pytest.importorskip("duckdb")
     live = Tiered(tmp_path)
     live.erase(KEY).raise_for_failures()
-    files = DeltaTable(str(live.remote / live.table().folder)).file_uris()
-    query = f'select value from read_parquet({files}) where control is null order by "offset"'
-    assert [value.decode() for (value,) in duckdb.sql(query).fetchall()] == ["1", "2", "3"]
+    table = f"delta_scan('{live.remote / live.table().folder}')"
+    rows = duckdb_rows("delta", f'select value from {table} where control is null order by "offset"')
+    assert [value.decode() for (value,) in rows] == ["1", "2", "3"]
 
 
 @pytest.mark.parametrize("local", [False, True])
