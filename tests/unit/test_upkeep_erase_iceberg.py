@@ -14,6 +14,7 @@ from stratalog.partitions.errors import CorruptionError, InvalidConfigError, Pol
 from stratalog.tiering import iceberg_table
 from stratalog.tiering.iceberg_table import IcebergTable
 from tests.unit.cluster_harness import report_of, rows_of
+from tests.unit.duckdb_tables import duckdb_rows
 from tests.unit.erase_harness import KEPT, KEY, OTHER, SECRET
 from tests.unit.test_upkeep_compact import Row
 from tests.unit.test_upkeep_erase_both_rules import ALSO, Both
@@ -496,9 +497,10 @@ def test_the_files_of_a_table_are_listed_with_any_file_system(tmp_path: Path, ki
 
 
 def test_duckdb_reads_the_result(tmp_path: Path) -> None:
-    duckdb = pytest.importorskip("duckdb")
     live = Listed(tmp_path)
     live.erase(KEY).raise_for_failures()
-    files = [task.file.file_path.removeprefix("file://") for task in table().scan().plan_files()]
-    query = f'select value from read_parquet({files}) where control is null order by "offset"'
-    assert [value.decode() for (value,) in duckdb.sql(query).fetchall()] == [v for _, v in KEPT.values()]
+    query = (
+        f"select value from iceberg_scan('{table().metadata_location}') where control is null order by \"offset\""
+    )
+    rows = duckdb_rows("avro iceberg", query)
+    assert [value.decode() for (value,) in rows] == [value for _, value in KEPT.values()]
