@@ -49,7 +49,7 @@ def _send_snapshot(sends: Planned, image: ClusterImage, work: SnapshotWork, plan
     more = pieces(size, RESPONSE_MAX_BYTES) - 1
     for broker in work.replicas.followers:
         store = work.replicas.stores.get(broker)
-        sends.send(store, puts=5 + uploads(size) + 2 * more, gets=21 + 12 * more, moved_bytes=7 * size)
+        sends.send(store, puts=6 + uploads(size) + 2 * more, gets=23 + 12 * more, moved_bytes=7 * size)
 
 
 def send_metadata_snapshot(sends: Planned, image: ClusterImage) -> None:
