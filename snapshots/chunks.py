@@ -87,7 +87,7 @@ class PartialSnapshot:
 
     def freeze(
         self,
-        check_source: Callable[[], None],
+        check_source: Callable[[], object],
         *,
         owner: str,
         partition: int,

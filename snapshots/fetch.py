@@ -23,7 +23,7 @@ from stratalog.partitions.errors import (
     StorageError,
 )
 from stratalog.partitions.paths import join
-from stratalog.partitions.store.protocol import Store
+from stratalog.partitions.store.protocol import Store, StoredObject
 from stratalog.snapshots.chunks import PartialSnapshot
 from stratalog.snapshots.reader import Check, believed, read_snapshot
 from stratalog.snapshots.snapshot_id import SnapshotId
@@ -54,15 +54,15 @@ class Source:
     """Raises FencedLeaderEpochError, UnknownLeaderEpochError or UnknownTopicOrPartitionError if the folder does
     not belong to the leader that the follower knows."""
 
-    def check(self) -> None:
-        """Check that the snapshot still exists, and that the leader is still the same.
+    def check(self) -> StoredObject:
+        """The snapshot, which still exists, under a leader that is still the same.
 
         Raises: SnapshotNotFoundError if the snapshot was deleted; errors from ``check_leader``; StorageError.
         """
         self.check_leader()
         name = join(self.folder, str(self.snapshot_id.name))
         try:
-            self.store.stat(name)
+            return self.store.stat(name)
         except (FileNotFoundError, SourceChangedError) as error:
             raise self._deleted(name) from error
 
@@ -76,22 +76,20 @@ class Source:
 
         Raises: PositionOutOfRangeError for a position after the end of the snapshot; see ``check``.
         """
-        self.check_leader()
-        name = join(self.folder, str(self.snapshot_id.name))
+        stored = self.check()
+        if position > stored.size_bytes:
+            raise PositionOutOfRangeError(
+                f"{self.store.uri_of(stored.name)} has {stored.size_bytes} bytes, but the fetch starts "
+                f"at position {position}"
+            )
+        if position == stored.size_bytes:
+            return SnapshotChunk(stored.size_bytes, b"")
         try:
-            stored = self.store.stat(name)
-            if position > stored.size_bytes:
-                raise PositionOutOfRangeError(
-                    f"{self.store.uri_of(name)} has {stored.size_bytes} bytes, but the fetch starts "
-                    f"at position {position}"
-                )
-            if position == stored.size_bytes:
-                return SnapshotChunk(stored.size_bytes, b"")
             with self.store.open(stored) as file:
                 file.seek(position)
                 return SnapshotChunk(stored.size_bytes, file.read(max_bytes))
         except (FileNotFoundError, SourceChangedError) as error:
-            raise self._deleted(name) from error
+            raise self._deleted(stored.name) from error
 
 
 @dataclass(frozen=True, slots=True)

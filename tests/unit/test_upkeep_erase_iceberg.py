@@ -10,7 +10,7 @@ import pytest
 
 from stratalog.engine.upkeep.erasing.certificate import read_certificate
 from stratalog.engine.upkeep.erasing.iceberg import IcebergTwin
-from stratalog.partitions.errors import CorruptionError, InvalidConfigError, PolicyViolationError
+from stratalog.partitions.errors import InvalidConfigError, PolicyViolationError
 from stratalog.tiering import iceberg_table
 from stratalog.tiering.iceberg_table import IcebergTable
 from tests.unit.cluster_harness import report_of, rows_of
@@ -471,29 +471,6 @@ def test_files_below_the_folder_of_the_metadata_are_not_deleted(tmp_path: Path) 
     assert "its content is unknown: remove it by hand" in str(report.failures)
     path.unlink()
     assert live.erase(KEY).whole
-
-
-@pytest.mark.parametrize("kind", ["pyarrow.PyArrowFileIO", "fsspec.FsspecFileIO"])
-@pytest.mark.parametrize("spelled", ["file://{}", "{}"])
-def test_the_files_of_a_table_are_listed_with_any_file_system(tmp_path: Path, kind: str, spelled: str) -> None:
-    module, _, name = kind.partition(".")
-    inner = getattr(pytest.importorskip(f"pyiceberg.io.{module}"), name)({})
-    folder = tmp_path / "a table" / tmp_path.name
-    (folder / "metadata").mkdir(parents=True)
-    for path in ("metadata/a.avro", "b.json"):
-        (folder / path).write_bytes(b"x")
-    files = TableFiles(inner, inner, spelled.format(folder), "t")
-    assert files.walk() == {
-        f"file://{folder}/{path}": spelled.format(f"{folder}/{path}") for path in ("metadata/a.avro", "b.json")
-    }
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "c.avro").write_bytes(b"x")
-    (folder / "link").symlink_to(outside)
-    with pytest.raises(CorruptionError, match="not a regular file"):
-        files.delete(spelled.format(f"{folder}/link/c.avro"))
-    files.delete(spelled.format(f"{folder}/b.json"))
-    assert sorted(path.name for path in (*folder.iterdir(), *outside.iterdir())) == ["c.avro", "link", "metadata"]
 
 
 def test_duckdb_reads_the_result(tmp_path: Path) -> None:
