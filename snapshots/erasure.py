@@ -40,13 +40,52 @@ The order of steps
        bound is rewritten, as in other topics.
     7. The files before the bound, and all outdated snapshots, are deleted after ``file.delete.delay.ms``. A
        current snapshot with the keys is deleted that long after the first later one without them.
-    8. The offsets are forgotten when every replica was cleaned. The generation stays. Until then, the topic cannot
-       stop having snapshots.
+    8. The offsets are forgotten when every replica was cleaned, and the published table. The generation stays.
+       Until then, the topic cannot stop having snapshots.
+
+The published table
+    A topic may publish its snapshots as a Delta table (``stratalog.tiering.snapshot_table``). The table is derived
+    from the leader's snapshots, so it follows the erasure after the brokers do. Each file of the table, which
+    other programs read, has the generation of its snapshot in its name.
+
+    6a. After step 6, the leader's latest snapshot is written to the folder of the table, and one version of the
+        table lists that file instead of the previous one. This is done in every run in which the leader's snapshot
+        is not the table's, even if step 1 found nothing. Files that other programs have added leave the table.
+    7a. The other objects of the partition are deleted if their names have another generation, or if they have the
+        keys. Without the keys, all others are. This happens ``file.delete.delay.ms`` after the table has removed
+        them, rounded up to hours, or immediately with ``--now``. A file that was never listed, and that the table
+        would still accept, may belong to a running job: it is deleted a day after it was made.
+    7b. When no such object is left, a checkpoint of the newest version is written, and every older file of the
+        table's log is deleted. Entries of this product have no value of a key. Those of other programs may, in
+        statistics and commit infos: if the newest version is theirs, an empty version is committed first. Time
+        travel to an older version fails, because its entries are gone.
+
+    A run that cannot read the remote tier, or the table, fails before step 1, and changes nothing. If the remote
+    tier goes away later, the table is reported as not erased, and a later run does the rest without the keys. A
+    topic that no longer publishes is refused while objects of its table are left (``vacuum`` deletes them). The
+    commits of steps 3 and 5 are refused if publishing was switched on or off since the run began.
+
+    A slow job that read its snapshot before the erasure may commit its file later. The commit reads the table,
+    and then the metadata, and adds only files of the generation in the metadata. If the metadata that it reads are
+    from before step 5, there are two cases. If it takes its version before step 6a does, that step replaces its
+    file. If step 6a has taken that version, it reads both again. If step 7b has deleted the entry of that version
+    meanwhile, the job may write the entry again. No reader reads an entry before the checkpoint; the entry names
+    an object, and has no value of a key; the next erasure deletes it. Before the job gives its file a name, it
+    lists the leader, as before a snapshot gets its name. An upload in progress is reported as not erased. A single
+    PUT in flight is the exception of E2: the name of its object has an older generation, so ``verify --erased``
+    finds it, and any later run deletes it.
+
+    A cluster that was restored has no erasure in its metadata, and takes the table over. It replaces files of any
+    other generation by its own. Until its first snapshot, the table has records that its brokers lack. So each run
+    with keys searches the file that the table lists, too, and reports it.
 
 A crash
     Before step 5, the log and its snapshots are unchanged, and still have the keys. The next run needs the keys,
     and begins again. The snapshot of step 4 is litter, which the next change of the partition abandons.
     After step 5, the next run needs no keys: the metadata has the bound.
+    Before the version of step 6a, the table lists a file of an older generation, which the next run replaces. A
+    file that was written and not listed follows the erasure. After that version, a walk shows the objects that are
+    left, and the table's log the entries.
 
 A slow job
     A job that has read the keys must not name a snapshot when the erasure is complete: a job that makes a
@@ -79,7 +118,9 @@ Invariants
         erasure
     S2  after an erasure is reported complete, no file on any root has a record of the keys from before the
         bound. The exception of E2 (``stratalog.partitions.erasure``) applies
-    S3  the latest record of every other key is the same before and after
+    S3  the latest record of every other key is the same before and after, in the published table, too
+    S4  after an erasure is reported complete, no object in the folder of the published table has a record of the
+        keys from before the bound, or a value taken from one. The exception of E2 applies
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -11,9 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.paths import CheckpointName
 from stratalog.partitions.records import RECORD_COLUMNS, leaf_types
+from stratalog.partitions.store.protocol import Store, StoredObject
 
+_ROWS = 8192
+"""The rows that are decoded at a time."""
 _PLACE = ("partition", "end_offset", "epoch")
 
 
@@ -79,6 +83,21 @@ def write_published(
             writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
             records += len(kept)
     return records
+
+
+def published_batches(
+    store: Store, stored: StoredObject, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a file; all columns if ``columns`` is None. The checksum of every page that is read is verified.
+
+    Raises: CorruptionError for a file that cannot be decoded; errors from the store.
+    """
+    with store.open(stored) as source:
+        try:
+            file = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=False)
+            yield from file.iter_batches(_ROWS, columns=columns, use_threads=False)
+        except (pa.ArrowException, ValueError, LookupError, OSError) as error:
+            raise CorruptionError(f"{store.uri_of(stored.name)} is damaged: {error}") from error
 
 
 def statistics_of(one: Publication) -> str:

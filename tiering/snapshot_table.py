@@ -21,11 +21,12 @@ again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 from deltalake import DeltaTable, Transaction
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from stratalog.partitions import paths
@@ -40,13 +41,17 @@ from stratalog.partitions.store.protocol import StoredObject
 from stratalog.tiering import delta_options
 from stratalog.tiering.delta_commit import Action, commit
 from stratalog.tiering.delta_entries import check_log
+from stratalog.tiering.erasure import older_log_files
 from stratalog.tiering.foreign_commits import ListedFile
 from stratalog.tiering.listed_files import whatever_is_listed
 from stratalog.tiering.published import Publication, Published, published_schema, statistics_of
-from stratalog.tiering.topic_table import BACKOFF, TopicTable
+from stratalog.tiering.remote_objects import RemovedFiles
+from stratalog.tiering.topic_table import BACKOFF, COMMIT_ATTEMPTS, TopicTable
 
 _APPLICATION = "stratalog.{}"
 """The application transaction of a partition; its version is the leader epoch of the last publication."""
+_OPERATION = "stratalog.operation"
+"""The field of the commit info that each version of this writer with files has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +152,10 @@ class SnapshotTable(TopicTable):
 
         Raises: see ``load``.
         """
-        table = self._open()
-        if table is None:
+        listed, removed = self.load_with_removed(delay_ms)
+        if listed.version < 0:
             return []
-        held, removed = {file.path for file in self._listed(table).files.values()}, self._removed(table, delay_ms)
+        held = {file.path for file in listed.files.values()}
         found = []
         for stored in objects:
             path = stored.name.removeprefix(f"{self.folder}/")
@@ -159,6 +164,40 @@ class SnapshotTable(TopicTable):
             if path in removed.due or (path not in removed.ever and stored.modified_ms < before_ms):
                 found.append(stored)
         return found
+
+    def load_with_removed(self, delay_ms: int) -> tuple[Listed, RemovedFiles]:
+        """The table at the newest version (see ``load``), and the files removed from it. Files removed at least
+        ``delay_ms`` ago, rounded up to whole hours, are due for deletion.
+
+        Raises: see ``load``.
+        """
+        table = self._open()
+        if table is None:
+            return Listed(-1), RemovedFiles()
+        return self._listed(table), self._removed(table, delay_ms)
+
+    def delete_history(self) -> int:
+        """Write a checkpoint of the newest version, and delete the log entries of all earlier versions. Returns
+        the newest version; -1 without a table. Files of other writers leave the table first.
+
+        Raises: see ``commit``.
+        """
+        for _ in range(COMMIT_ATTEMPTS):
+            table = self._open()
+            if table is None:
+                return -1
+            listed = self._listed(table)
+            older = older_log_files(self.remote.walk(paths.join(self.folder, paths.DELTA_LOG)), listed.version)
+            if not older:
+                return listed.version
+            # An entry of another writer may have values of keys, in its statistics or its commit info.
+            if listed.foreign or _OPERATION not in self._last_commit(table):
+                with suppress(CommitFailedError):
+                    self._put(table, listed, ())
+                continue
+            self._delete_older(table, older)
+            return listed.version
+        raise StorageError(f"{self.uri}: other writers were faster {COMMIT_ATTEMPTS} times; try again")
 
     def clean_log(self) -> None:
         """Write a checkpoint, and delete the log entries that it replaces and that are older than
@@ -211,6 +250,14 @@ class SnapshotTable(TopicTable):
         known = {partition: -1 if epoch is None else epoch for partition, epoch in epochs.items()}
         return Listed(table.version(), files, tuple(foreign), known)
 
+    def _last_commit(self, table: DeltaTable) -> Mapping[str, object]:
+        """The commit info of the newest version."""
+        try:
+            with delta_options.panics():
+                return table.history(1)[0]
+        except (DeltaError, OSError) as error:
+            self._failed("read", error)
+
     def _put(self, table: DeltaTable, listed: Listed, due: Sequence[Publication]) -> None:
         now_ms = stamp_ms(self._clock, self.remote)  # the time of removal: the delay of deletion starts here
         actions: list[Action] = [
@@ -232,7 +279,7 @@ class SnapshotTable(TopicTable):
         actions += [RemoveAction(path, True, now_ms, size, {}) for path, size in gone]
         ends = {f"stratalog.{one.partition}": _place(one.snapshot) for one in due}
         transactions = [Transaction(_APPLICATION.format(one.partition), one.leader_epoch, now_ms) for one in due]
-        info = {"stratalog.topic": self.topic, "stratalog.operation": "snapshot", **ends}
+        info = {"stratalog.topic": self.topic, _OPERATION: "snapshot" if due else "erase", **ends}
         commit(table, actions, table.version(), transactions, info)
 
 

@@ -268,9 +268,7 @@ class TopicTable:
         self.remote.delete([stored.name for stored in older])
 
     def _removed(self, table: DeltaTable, delay_ms: int) -> RemovedFiles:
-        """The files removed from the table. Files removed at least ``delay_ms`` ago, rounded up to whole hours,
-        are due for deletion.
-        """
+        """The files removed from the table; see ``load_with_removed`` of both kinds."""
         try:
             ever, due = (
                 frozenset(table.vacuum(retention_hours=age, dry_run=True, enforce_retention_duration=False))

@@ -32,6 +32,8 @@ class SnapshotErasure:
     """The partition epoch of the view under which the run acts."""
     bound: int
     """The end of the snapshot from which the keys are erased."""
+    published: bool = False
+    """Whether the run also erases from the table in which the topic publishes its snapshots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class AddSnapshotErasures:
     """Add the erasure of each partition, and move its log start to the bound. The leader, the ISR, and the
     replicas being added have the snapshot of the erasure. One answer per partition, in order:
     INVALID_UPDATE_VERSION if the partition has changed; FENCED_LEADER_EPOCH if another leader has been elected;
-    POLICY_VIOLATION for a topic without snapshots, or with a table of them.
+    POLICY_VIOLATION for a topic without snapshots, or one that publishes them (or no longer does) since the plan.
     """
 
     wanted: tuple[SnapshotErasure, ...]
@@ -101,7 +103,7 @@ def _checked(image: ClusterImage, wanted: SnapshotErasure) -> PartitionImage:
         raise InvalidCallError(f"{what}: an erasure needs a snapshot, and none ends at offset {wanted.bound}")
     topic = image.topics[wanted.topic_id]
     config = topic_config(topic.configs, image.configs, f"topic {topic.name!r}")
-    if not config.snapshots or config.snapshot_table:
+    if not config.snapshots or config.snapshot_table != wanted.published:
         raise PolicyViolationError(
             f"{what}: its configs have changed since the erasure was planned (cleanup.policy, "
             "remote.snapshot.table.enable): run erase again"

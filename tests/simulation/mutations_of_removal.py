@@ -166,7 +166,9 @@ MUTATIONS_OF_REMOVAL: Sequence[Mutation] = (
     Mutation(
         "no wait for staged uploads",
         "first the walk waits for staged uploads, as on brokers (tiering.erasure)",
-        variants.patched(stratalog.engine.upkeep.erasing.remote_clean, "_unfinished", removing.nothing_unfinished),
+        variants.patched(
+            stratalog.engine.upkeep.erasing.remote_clean, "unfinished_uploads", removing.nothing_unfinished
+        ),
         directed=STAGED,
         script=STAGED_BEFORE,
         seeds=1,

@@ -150,16 +150,8 @@ def test_a_condition_is_refused(live: Erasable, options: dict[str, Any], named: 
         live.cluster.erase("t", **options)
 
 
-def test_a_published_table_and_protection_are_refused(live: Erasable) -> None:
-    live.cluster.topics.alter_configs("t", {"remote.snapshot.table.enable": "true"})
-    with live.unchanged(), pytest.raises(PolicyViolationError, match=r"remote\.snapshot\.table\.enable"):
-        live.erase(KEY)
-    live.cluster.snapshot("t", by_hand=True).raise_for_failures()
-    live.cluster.topics.alter_configs("t", {"remote.snapshot.table.enable": "false"})
-    with live.unchanged(), pytest.raises(PolicyViolationError, match="the remote tier has objects of it"):
-        live.erase(KEY)
-    other = live.cluster
-    other.topics.protect("t", days=1)
+def test_a_protected_topic_is_refused(live: Erasable) -> None:
+    live.cluster.topics.protect("t", days=1)
     with live.unchanged(), pytest.raises(PolicyViolationError, match="it is protected"):
         live.erase(KEY)
 

@@ -45,7 +45,7 @@ def test_nothing_of_a_key_is_left_in_the_bucket(
             assert "secret-" not in decoded
 
 
-@pytest.mark.parametrize("policy", ["delete", "compact"])
+@pytest.mark.parametrize("policy", ["delete", "compact", "snapshot"])
 def test_nothing_of_a_key_is_left_in_the_remote_bucket(
     tmp_path: Path, s3_endpoint: S3Endpoint, request: pytest.FixtureRequest, policy: str
 ) -> None:
@@ -59,18 +59,24 @@ def test_nothing_of_a_key_is_left_in_the_remote_bucket(
     cluster = Cluster.format(file)
     configs = {"remote.storage.enable": "true", "segment.bytes": "1", "local.retention.bytes": "0"}
     configs |= {"cleanup.policy": policy, "min.cleanable.dirty.ratio": "0"}
+    if policy == "snapshot":
+        configs = {"cleanup.policy": policy, "remote.snapshot.table.enable": "true"}
     cluster.topics.create("t", partitions=1, replication_factor=1, key="STRING", configs=configs)
     for number in range(4):
         pairs = pa.table({"key": [f"keep-{number}", "erase-me"], "value": [b"1", b"secret-%d" % number]})
         cluster.produce("t", pairs)
-    cluster.tier("t").raise_for_failures()
-    cluster.retain("t").raise_for_failures()
+    if policy == "snapshot":
+        cluster.snapshot("t", by_hand=True).raise_for_failures()
+    else:
+        cluster.tier("t").raise_for_failures()
+        cluster.retain("t").raise_for_failures()
     if policy == "compact":
         assert cluster.compact("t").totals["remote_removed"]
     report = cluster.erase("t", ["erase-me"], now=True, certificate=tmp_path / "c.json")
     assert report.whole
     assert cluster.verify_erased(tmp_path / "c.json").ok
-    assert cluster.fetch("t", 0, 0).records.column("offset").to_pylist()[:1] == [0]
+    if policy != "snapshot":
+        assert cluster.fetch("t", 0, 0).records.column("offset").to_pylist()[:1] == [0]
     remote = ports_of(cluster).storage.remote
     assert remote is not None
     objects = list(remote.walk(""))

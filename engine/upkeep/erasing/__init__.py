@@ -15,6 +15,7 @@ certificate    the outcome, as JSON, without keys
 report         the report, with the certificate
 remote         erases the records from the remote logs, before the leaders do
 remote_clean   deletes the objects that had records, and the history of the tables
+published      erases from the tables in which topics publish their snapshots
 iceberg        the Iceberg table of a topic, and its history
 remote_copies  all copies of the segments of topics in the remote tier
 verify         reads every copy again, and searches it for the keys

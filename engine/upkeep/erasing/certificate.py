@@ -64,6 +64,15 @@ class ErasedRemote(msgspec.Struct, frozen=True):
     """None: the topic had no Iceberg table."""
 
 
+class ErasedTable(msgspec.Struct, frozen=True):
+    """A partition in the table in which its topic publishes its snapshots."""
+
+    version: Natural | None
+    """The oldest version of the table that is left. None: older versions may hold erased values."""
+    file: str | None
+    """The object that the table lists for the partition, by path in the table's folder; None: it lists none."""
+
+
 class ErasedPartition(msgspec.Struct, frozen=True):
     """A partition."""
 
@@ -86,6 +95,8 @@ class ErasedPartition(msgspec.Struct, frozen=True):
     not_erased: tuple[NotErased, ...]
     remote: ErasedRemote | None = None
     """None: the topic was not tiered."""
+    published: ErasedTable | None = None
+    """None: the topic did not publish its snapshots."""
 
 
 class ErasedWhere(msgspec.Struct, frozen=True):

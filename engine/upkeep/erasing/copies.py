@@ -43,6 +43,9 @@ class FileCopy:
     """The reason why its content is unknown, if ``file`` is None."""
     snapshot: bool = False
     """Whether it is a snapshot, or a piece of one; ``file`` is None then."""
+    published: CheckpointName | None = None
+    """The snapshot whose records it has, if it is a file of the table in which a topic publishes its snapshots;
+    ``file`` is None then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@
     3. tasks find the records of the keys in the log, also in the remote part; commits name their offsets; the
        remote log loses them first (``remote``); each leader rewrites the files that have them, and the ISR copies
        these. A member that is not reached leaves the ISR. In topics with snapshots, the log starts at a snapshot
-       without the keys instead (``snapshot_run``)
+       without the keys instead (``snapshot_run``), which then replaces the file of the table in which the topic
+       publishes its snapshots (``published``)
     4. on each replica, files with erased records that have left the log are deleted after ``file.delete.delay.ms``
     5. search all roots for remaining bytes: of former replicas, and of writers that have not ended. In the remote
        tier, delete objects with erased records, and the history of the tables (``remote_clean``)
@@ -50,6 +51,7 @@ from stratalog.engine.upkeep.erasing.copies import copies_of
 from stratalog.engine.upkeep.erasing.look import look_at
 from stratalog.engine.upkeep.erasing.partition import ErasingPartition
 from stratalog.engine.upkeep.erasing.plan import WantedRecords, check_topics, work_of
+from stratalog.engine.upkeep.erasing.published import PublishedErasing
 from stratalog.engine.upkeep.erasing.remote import RemoteErasing
 from stratalog.engine.upkeep.erasing.remote_clean import clean_remotely
 from stratalog.engine.upkeep.erasing.report import BAD_RECORDS, EraseRow, ErasureReport, report_with
@@ -103,14 +105,17 @@ def erase(
         now_ms = cache(lambda: compared_clocks(storage, execution.clock, image).agreed_ms)
         keys = check_topics(storage, image, topics, wanted, now_ms)
         remote = RemoteErasing(storage, run)
-        remote.open(image, [image.topics[topic_id] for topic_id in keys])
-        erasing = _Erasing(metadata, storage, execution, run, now, keys, image, remote, reduce_large)
+        published = PublishedErasing(storage, run)
+        for tables in (remote, published):
+            tables.open(image, [image.topics[topic_id] for topic_id in keys])
+        erasing = _Erasing(metadata, storage, execution, run, now, keys, image, remote, published, reduce_large)
         if dry_run:
             erasing.plan(sends)
         else:
             erasing.carry_on()
             if wanted.any:
                 erasing.remove()
+            erasing.publish()
             erasing.clean()
             erasing.look_everywhere()
             erasing.clean_remotely()
@@ -145,9 +150,11 @@ class _Erasing:
         keys: dict[str, RecordFinder | None],
         image: ClusterImage,
         remote: RemoteErasing,
+        published: PublishedErasing,
         reduce_large: ReduceLarge,
     ) -> None:
-        self._remote, self._reduce_large = remote, reduce_large
+        self._remote, self._published, self._reduce_large = remote, published, reduce_large
+        self._execution = execution
         self._metadata, self._storage, self._clock = metadata, storage, execution.clock
         self._run, self._now, self._keys, self._image = run, now, keys, image
         self._carried_out: dict[TopicIdPartition, int] = {}  # generations
@@ -176,6 +183,8 @@ class _Erasing:
             if part.view.topic_id in self._remote.tables:
                 puts, gets = 3 * planned.remote_files + _TABLE_COMMITS, 2 * planned.remote_files
                 sends.send(self._storage.remote, puts=puts, gets=gets)
+            if planned.records and part.view.topic_id in self._published.tables:
+                sends.send(self._storage.remote, puts=1 + _TABLE_COMMITS)
             for broker in part.view.replicas:
                 sends.send(self._storage.stores.get(broker), puts=3 * planned.files, gets=planned.files)
             if planned.offsets:
@@ -197,7 +206,8 @@ class _Erasing:
         """Step 3, in rounds: a partition with very many ranges of offsets gets several erasures."""
         waiting = {key: 0 for key, part in self._parts.items() if not part.failed}
         of_snapshots = [key for key in waiting if key.topic_id in self._with_snapshots]
-        SnapshotErasing(self, self._metadata, self._reduce_large, self._parts).remove(of_snapshots)
+        erasing = SnapshotErasing(self, self._metadata, self._reduce_large, self._parts, self._published.tables)
+        erasing.remove(of_snapshots)
         for key in of_snapshots:
             del waiting[key]
         while waiting:
@@ -222,6 +232,16 @@ class _Erasing:
                 for key in stale
                 if not self._parts[key].failed and self._may_try(key, waiting[key], stale[key])
             }
+
+    def publish(self) -> None:
+        """The end of step 3 for topics that publish their snapshots: the tables list snapshots without the keys
+        before anything is deleted."""
+        self.refresh()
+        of_tables = [key for key in self._parts if key.topic_id in self._published.tables]
+        works = [self.work_of(key).snapshots for key in of_tables if self.is_present(key)]
+        given = [work for work in works if work is not None]
+        for key in self._published.publish(self._metadata, self._execution, given):
+            self._parts[key].remote_files += 1
 
     def _may_try(self, key: TopicIdPartition, attempts: int, error: StratalogError) -> bool:
         if attempts + 1 < _ATTEMPTS:
@@ -273,6 +293,14 @@ class _Erasing:
             part.left += [left for left in one.left if not (self._run.dry_run and left.waits)]
             if not self._run.dry_run:
                 part.remote = one.certified(self._remote.figures.get(key))
+        tables = self._published.clean(self._image, self._parts, self._clock, now=self._now)
+        for key, table in tables.items():
+            part = self._parts[key]
+            part.deleted += table.deleted
+            part.remote_files += table.replaced
+            part.left += [left for left in table.left if not (self._run.dry_run and left.waits)]
+            if not self._run.dry_run:
+                part.published = table.certified()
 
     def forget(self) -> None:
         """Step 6. A partition that has changed keeps its offsets until the next run."""

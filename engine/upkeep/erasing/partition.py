@@ -9,6 +9,7 @@ from stratalog.engine.upkeep.erasing.certificate import (
     ErasedFile,
     ErasedPartition,
     ErasedRemote,
+    ErasedTable,
     NotErased,
 )
 from stratalog.engine.upkeep.erasing.tasks import CleanedReplicas, PlannedErasing, offsets_of
@@ -54,8 +55,10 @@ class ErasingPartition:
     left: list[NotErased] = field(default_factory=list)
     remote: ErasedRemote | None = None
     """Its remote copy; None: the topic is not tiered."""
+    published: ErasedTable | None = None
+    """Its part of the table in which its topic publishes its snapshots; None: the topic does not publish them."""
     remote_files: int = 0
-    """The remote segments that were rewritten."""
+    """The remote segments that were rewritten, and the files of that table that were replaced."""
     error: NotErased | None = None
     """The failure that ended the work on it."""
 
@@ -119,4 +122,5 @@ class ErasingPartition:
             made=() if self.cleaned is None else self.cleaned.made,
             not_erased=tuple(self.not_erased),
             remote=self.remote,
+            published=self.published,
         )

@@ -90,13 +90,6 @@ def _refusals(
             f"it is not tiered, but the Iceberg table {config.remote_iceberg_table} may still contain its "
             "records: first drop that table and its files, and set remote.iceberg.table to an empty string"
         )
-    if config.snapshot_table:
-        yield (
-            "it publishes its snapshots (remote.snapshot.table.enable), and only appends to its log change that "
-            "table. Append a tombstone for each key, and run `stratalog snapshot`. A day and file.delete.delay.ms "
-            "later, run `stratalog retain`, append something, and run `stratalog snapshot`, `retain` and `vacuum` "
-            "again. Then no file has the keys"
-        )
     if config.snapshots and (wanted.where is not None or wanted.before_us is not None):
         yield (
             "it has cleanup.policy=snapshot, and its snapshots have one record of each key: erase whole keys, "
@@ -117,8 +110,12 @@ def _refusals(
         if not config.remote_storage_enable and (why := left_of_tiering(storage, storage.remote, topic)):
             yield why
         folder = paths.join(paths.SNAPSHOT_TABLES, topic.folder)
-        if storage.remote.walk(folder):
-            yield f"the remote tier has objects of it in {folder}, which would keep the records: delete them first"
+        if not config.snapshot_table and storage.remote.walk(folder):
+            yield (
+                f"it no longer publishes its snapshots (remote.snapshot.table.enable), but the remote tier has "
+                f"objects of it in {folder}, which would keep the records: run `stratalog vacuum`, which deletes "
+                "them, then erase again"
+            )
 
 
 def work_of(
@@ -158,6 +155,6 @@ def _snapshot_work(
         delete_delay_ms=config.file_delete_delay_ms,
         compression=config.compression_type,
         memory_bytes=MEMORY_BYTES,
-        published=False,
+        published=config.snapshot_table,
         clock=clock,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.upkeep.erasing.certificate import ErasedFile, ErasedIceberg, ErasedRemote, NotErased
@@ -66,7 +67,7 @@ def clean_remotely(
             of_topic.setdefault(key.topic_id, []).append(part)
     if not of_topic:
         return {}
-    unfinished = [] if erasing.run.dry_run else _unfinished(erasing, clock)
+    unfinished = [] if erasing.run.dry_run else unfinished_uploads(erasing.storage, clock)
     work = [
         _CleaningTopic(
             erasing, image, topic_id, {part.view.partition: part for part in some}, clock, now, unfinished
@@ -87,9 +88,9 @@ def clean_remotely(
     return cleaned
 
 
-def _unfinished(erasing: RemoteErasing, clock: Clock) -> list[NotErased]:
+def unfinished_uploads(storage: Storage, clock: Clock) -> list[NotErased]:
     """Unfinished uploads. They are listed before the objects, because an upload becomes an object when it ends."""
-    remote = erasing.storage.remote
+    remote = storage.remote
     assert remote is not None
     found = still_staged({_WHERE: remote}, clock)[_WHERE]
     if isinstance(found, StratalogError):
@@ -152,13 +153,13 @@ class _CleaningTopic:
                 doomed.append(found.object.name)
                 self.cleaned[found.partition].deleted += 1
             else:
-                self.leave([found.partition], _waiting(found.object))
+                self.leave([found.partition], waiting(found.object))
         for path, stored in objects.foreign.items():
             if path in removed.ever and not stored.special:
                 if path in removed.due:
                     doomed.append(stored.name)
                 else:
-                    self.leave(self.parts, _waiting(stored))
+                    self.leave(self.parts, waiting(stored))
             else:
                 why = "it is not an object of the table, so its content is unknown: remove it by hand"
                 self.leave(self.parts, NotErased(f"{_WHERE}: {stored.name}", why))
@@ -245,7 +246,8 @@ def _settled_ms(time_ms: int | None, delay_ms: int) -> int:
     return 0 if time_ms is None else time_ms + -delay_ms // _HOUR_MS * _HOUR_MS
 
 
-def _waiting(stored: StoredObject) -> NotErased:
+def waiting(stored: StoredObject) -> NotErased:
+    """An object that is deleted later."""
     return NotErased(
         f"{_WHERE}: {stored.name}",
         "readers of the table may need it until file.delete.delay.ms has passed, rounded up to hours: erase again "

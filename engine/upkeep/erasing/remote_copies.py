@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stratalog.engine.driver.storage import Storage
-from stratalog.engine.upkeep.erasing.certificate import ErasedRemote, ErasedTopic
+from stratalog.engine.upkeep.erasing.certificate import ErasedPartition, ErasedRemote, ErasedTable, ErasedTopic
 from stratalog.engine.upkeep.erasing.copies import Copies, FileCopy, still_staged
 from stratalog.partitions import paths
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.listing import DataFile
-from stratalog.partitions.store import StoredObject
+from stratalog.partitions.store import Store, StoredObject
 from stratalog.tiering.erasure import log_litter, older_log_files
 from stratalog.tiering.remote_objects import RemoteObjects
 
@@ -29,7 +29,7 @@ def remote_copies(
     if remote is None:
         for topic in topics:
             for one in topic.partitions:
-                if one.remote is not None:
+                if one.remote is not None or one.published is not None:
                     error = InvalidCallError("the cluster file has no [cluster] remote: add it, and verify again")
                     yield TopicIdPartition(topic.topic_id, one.partition), Copies(None, (), 0, error)
         return
@@ -38,16 +38,18 @@ def remote_copies(
     for topic in topics:
         folder = paths.topic_folder(topic.topic, topic.topic_id)
         try:
-            stored = remote.walk(folder)
-            if isinstance(staged, StratalogError) and (stored or any(one.remote for one in topic.partitions)):
+            stored, published = remote.walk(folder), remote.walk(paths.join(paths.SNAPSHOT_TABLES, folder))
+            known = any(one.remote or one.published for one in topic.partitions)
+            if isinstance(staged, StratalogError) and (stored or published or known):
                 raise staged
         except StratalogError as error:
             for one in topic.partitions:
                 yield TopicIdPartition(topic.topic_id, one.partition), Copies(None, (), 0, error)
             continue
         objects = RemoteObjects.of(folder, stored)
+        of_table = RemoteObjects.of(paths.join(paths.SNAPSHOT_TABLES, folder), published)
         for one in topic.partitions:
-            if not stored and one.remote is None:
+            if not stored and not published and one.remote is None and one.published is None:
                 continue
             key = TopicIdPartition(topic.topic_id, one.partition)
             found = [
@@ -58,11 +60,31 @@ def remote_copies(
             found += [
                 FileCopy(None, remote, key, each, None, True, why) for each, why in _unknown(objects, one.remote)
             ]
+            found += _published(remote, key, of_table, one)
             yield key, Copies(None, tuple(found), unfinished)
             unfinished = 0
 
 
-def _unknown(objects: RemoteObjects, erased: ErasedRemote | None) -> Iterator[tuple[StoredObject, str]]:
+def _published(
+    remote: Store, key: TopicIdPartition, objects: RemoteObjects, erased: ErasedPartition
+) -> Iterator[FileCopy]:
+    """The objects of the table in which the topic publishes its snapshots. If the topic did not publish them when
+    it was erased, the table is younger: a run refuses a topic with objects of a former one."""
+    others: dict[str, StoredObject] = {}
+    for path, stored in objects.foreign.items():
+        parsed = None if stored.special else paths.parse_published_path(path)
+        if parsed is None:
+            others[path] = stored
+        elif parsed[0] == key.partition:
+            yield FileCopy(None, remote, key, stored, None, True, published=parsed[1])
+    entries = () if erased.published is None and not erased.not_erased else objects.log_entries
+    for stored, why in _unknown(RemoteObjects({}, entries, others), erased.published):
+        yield FileCopy(None, remote, key, stored, None, True, why)
+
+
+def _unknown(
+    objects: RemoteObjects, erased: ErasedRemote | ErasedTable | None
+) -> Iterator[tuple[StoredObject, str]]:
     """The objects with unknown content, each with the reason."""
     for stored in (*objects.foreign.values(), *log_litter(objects.log_entries)):
         yield stored, "it is neither a segment nor a file of the table's log"

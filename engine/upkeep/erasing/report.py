@@ -24,7 +24,7 @@ class EraseRow(PartitionRow, frozen=True, kw_only=True):
     files: int
     """Files of the leader that were rewritten."""
     remote_files: int
-    """Segments of the remote log that were rewritten."""
+    """Segments of the remote log that were rewritten, or files of the table of snapshots that were replaced."""
     read_bytes: int
     written_bytes: int
     deleted_files: int

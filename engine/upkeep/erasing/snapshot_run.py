@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Protocol, TypeVar
 
-from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.metadata.partition_commands import RefusedPartition
 from stratalog.engine.metadata.snapshot_erasure_commands import (
     AddSnapshotErasures,
@@ -87,6 +86,8 @@ class SnapshotErasing:
     metadata: MetadataClient
     reduce_large: ReduceLarge
     parts: Mapping[TopicIdPartition, ErasingPartition]
+    published: Container[str]
+    """The ids of the topics whose tables of snapshots the run erases from, too."""
 
     def remove(self, keys: Iterable[TopicIdPartition]) -> None:
         """Erase the keys from these partitions. A partition that changes meanwhile is searched again."""
@@ -119,7 +120,7 @@ class SnapshotErasing:
                 f"{self.parts[key]}: its latest snapshot ends at offset {sources.pop(key).end_offset}, but its "
                 f"log has the keys up to offset {holding[key]}: run `stratalog replicate`, then erase again"
             )
-        wanted = {key: _request(self.parts[key].view, one.end_offset) for key, one in sources.items()}
+        wanted = {key: self._request(key, one.end_offset) for key, one in sources.items()}
         numbered = self._submit(NumberSnapshotErasures, wanted.values(), again)
         self.run.refresh()
         rewritten = self._rewrite(sources, numbered, again)
@@ -137,6 +138,11 @@ class SnapshotErasing:
         behind = [key for key, why in again.items() if isinstance(why, RetriableError)]
         self.run.carry_out([*committed, *behind])
         return again
+
+    def _request(self, key: TopicIdPartition, bound: int) -> SnapshotErasure:
+        view = self.parts[key].view
+        published = key.topic_id in self.published
+        return SnapshotErasure(*key, view.leader_epoch, view.partition_epoch, bound, published)
 
     @staticmethod
     def _take(part: ErasingPartition, found: FoundKeys) -> None:
@@ -215,10 +221,6 @@ class SnapshotErasing:
             if not isinstance(error, StaleMetadataError):
                 self.run.fail(key, error)
         return rewritten
-
-
-def _request(view: PartitionView, bound: int) -> SnapshotErasure:
-    return SnapshotErasure(*view.key, view.leader_epoch, view.partition_epoch, bound)
 
 
 def _make(work: EraseWork) -> tuple[SnapshotPlan, PartitionSnapshot | None]:

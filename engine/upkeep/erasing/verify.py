@@ -26,7 +26,7 @@ from stratalog.engine.upkeep.erasing.certificate import Certificate, ErasedParti
 from stratalog.engine.upkeep.erasing.copies import Copies, FileCopy, copies_of
 from stratalog.engine.upkeep.erasing.remote_copies import remote_copies
 from stratalog.engine.upkeep.erasing.verify_iceberg import ERASED, NOT_ERASED, UNKNOWN, TwinState, iceberg_states
-from stratalog.engine.upkeep.erasing.verify_snapshots import state_of_snapshot
+from stratalog.engine.upkeep.erasing.verify_snapshots import state_of_published, state_of_snapshot
 from stratalog.partitions.columns import integers_of
 from stratalog.partitions.erasure import within
 from stratalog.partitions.errors import InvalidCallError, StratalogError
@@ -43,7 +43,7 @@ _WORST = (ERASED, UNKNOWN, NOT_ERASED)
 
 class VerifyErasedRow(PartitionRow, frozen=True, kw_only=True):
     """A copy of a partition: the files of one broker, or the objects of the remote tier with the files of its
-    Iceberg table."""
+    Iceberg table and of the table of its snapshots."""
 
     broker: int | None
     """None: the remote tier."""
@@ -299,6 +299,8 @@ def _state_of(copy: FileCopy, work: _Work) -> tuple[str, str | None]:
     topic, expected = work.expected[copy.key]
     if copy.snapshot:
         return state_of_snapshot(copy, topic, expected, work.salt)
+    if copy.published is not None:
+        return state_of_published(copy, topic, expected, work.salt)
     if copy.file is None:
         return UNKNOWN, copy.why
     try:

@@ -1,4 +1,6 @@
-"""Reads the snapshots of a topic again, for verify: searches them for the keys of a certificate."""
+"""Reads the snapshots of a topic again, and the files of the table that publishes them, for verify: searches them
+for the keys of a certificate.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from stratalog.partitions.paths import CheckpointName, base_name, parse_name
 from stratalog.partitions.segment import read_batches, read_segment
 from stratalog.partitions.segment_check import verify_bytes
 from stratalog.partitions.wanted_keys import key_digests
+from stratalog.tiering.published import published_batches
 
 
 def state_of_snapshot(
@@ -35,6 +38,27 @@ def state_of_snapshot(
         footer, digests = read_segment(copy.store, file).footer, frozenset(topic.key_digests)
         for batch in read_batches(copy.store, file, footer.base_offset, footer.next_offset, ["key"]):
             if not digests.isdisjoint(key_digests(batch.column("key"), salt)):
+                return NOT_ERASED, "it has a record of an erased key"
+    except StratalogError as error:
+        return UNKNOWN, f"{error}"
+    return ERASED, None
+
+
+def state_of_published(
+    copy: FileCopy, topic: ErasedTopic, expected: ErasedPartition, salt: bytes
+) -> tuple[str, str | None]:
+    """The state of a file of the table, by the rule of ``state_of_snapshot``; every row is read."""
+    assert copy.published is not None
+    if topic.where is not None:
+        return UNKNOWN, "it has a snapshot, which the erasure of a condition does not search"
+    follows = copy.published.generation >= expected.generation
+    if not topic.key_digests and not follows:
+        return NOT_ERASED, "it does not follow the erasure"
+    later = follows and copy.published.end_offset > expected.looked_to
+    digests = frozenset(topic.key_digests)
+    try:
+        for batch in published_batches(copy.store, copy.object):
+            if not later and not digests.isdisjoint(key_digests(batch.column("key"), salt)):
                 return NOT_ERASED, "it has a record of an erased key"
     except StratalogError as error:
         return UNKNOWN, f"{error}"

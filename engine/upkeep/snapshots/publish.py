@@ -8,7 +8,7 @@
 
 A file that was written but not committed is litter, which ``vacuum`` deletes. After a crash, a later run does the
 rest: it compares the table with the leader to find what is missing. A partition that changes meanwhile is tried
-again under its present view.
+again under its present view. ``erase`` publishes, too, and deletes replaced files itself.
 """
 
 from __future__ import annotations
@@ -140,6 +140,8 @@ def publish(
     execution: Execution,
     works: Sequence[SnapshotWork],
     run: OperationRun,
+    *,
+    delete_replaced: bool = True,
 ) -> frozenset[TopicIdPartition]:
     """Publish the latest snapshots of the partitions that are ``published``; returns the partitions that changed.
     An error is a failure of its partition, or of its topic."""
@@ -164,7 +166,8 @@ def publish(
         try:
             committed = tables[topic_id].commit(publications, partial(_generations, metadata, topic_id))
             done |= {TopicIdPartition(topic_id, partition) for partition in committed}
-            _delete_replaced(tables[topic_id], delay_ms)
+            if delete_replaced:
+                _delete_replaced(tables[topic_id], delay_ms)
         except StratalogError as error:
             run.fail(image.topics[topic_id].name, error)
     return frozenset(done)

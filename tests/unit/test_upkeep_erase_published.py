@@ -1,0 +1,648 @@
+"""Erasures of keys from topics that publish their snapshots as a table (``stratalog.snapshots.erasure``, "The
+published table").
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+
+from stratalog.engine.upkeep.erasing import erase as erasing
+from stratalog.engine.upkeep.erasing import published as publishing
+from stratalog.engine.upkeep.erasing import snapshot_run
+from stratalog.engine.upkeep.erasing.certificate import read_certificate
+from stratalog.engine.upkeep.snapshots import publish as publish_module
+from stratalog.partitions.errors import PolicyViolationError, StorageError, StratalogError
+from stratalog.partitions.paths import parse_published_path
+from stratalog.tiering import snapshot_table as tables
+from stratalog.tiering.remote_objects import RemovedFiles
+from stratalog.tiering.snapshot_table import SnapshotTable
+from tests.unit.cluster_harness import rows_of
+from tests.unit.duckdb_tables import duckdb_rows
+from tests.unit.erase_harness import KEY, OTHER, SECRET, traces
+from tests.unit.faulty_store import Faults
+from tests.unit.restore_harness import Heir
+from tests.unit.snapshot_harness import DAY_MS, Keyed
+from tests.unit.test_upkeep_erase_of_snapshots import LATER, STATE, Erasable, during
+from tests.unit.test_upkeep_erase_remote import has
+from tests.unit.test_upkeep_snapshot_table import data_files, folder, ours, state, table
+
+ENABLED = {"remote_snapshot_table_enable": "true"}
+
+
+class Published(Erasable):
+    """A topic whose table lists a snapshot with the key, and has an older one of it."""
+
+    def start(self, *, copies: int = 3, **configs: str) -> Published:
+        super().start(copies=copies, **ENABLED, **configs)
+        self.take()
+        return self
+
+    def remote_traces(self, *words: str) -> list[str]:
+        """The objects of the remote tier that contain one of the words: in their bytes, or decoded."""
+        return [str(path.relative_to(self.remote)) for path in sorted(self.remote.rglob("*")) if has(path, *words)]
+
+    def check_gone(self) -> None:
+        """Check that no trace of the key is left anywhere, and that all else is unchanged."""
+        assert state(self) == STATE
+        assert pl.scan_delta(str(folder(self))).collect().height == len(STATE)
+        assert self.remote_traces(KEY, SECRET) == []
+        self.check_erased()
+        assert self.cluster.verify(deep=True).ok
+
+    def generation(self) -> int:
+        """The generation of the snapshot that the table lists."""
+        [file] = ours(self).load().files.values()
+        return file.snapshot.generation
+
+    def versions(self) -> list[int]:
+        """The versions that the log of the table still has."""
+        return sorted({int(path.name[:20]) for path in (folder(self) / "_delta_log").glob("0*")})
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Published:
+    return Published(tmp_path).start()
+
+
+def die(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def unfinished(live: Keyed) -> bool:
+    return "unfinished-erasure" in str(live.cluster.health().findings)
+
+
+def test_nothing_of_a_key_is_left_in_the_table_either(live: Published, tmp_path: Path) -> None:
+    assert state(live) == {**STATE, KEY: f"{SECRET}-b"}
+    assert live.remote_traces(KEY)
+    report = live.erase(KEY, certificate=tmp_path / "erased.json").raise_for_failures()
+    assert report.whole
+    live.check_gone()
+    [row] = report.rows
+    assert (row["records"], row["files"], row["remote_files"], row["not_erased"]) == (3, 1, 1, 0)
+    assert live.generation() == live.replicas().view.last_erasure
+    [part] = read_certificate(tmp_path / "erased.json").topics[0].partitions
+    assert part.published is not None
+    assert {part.published.file} == data_files(live)
+    assert part.published.version == table(live).version()
+    assert part.remote is None
+    verified = live.cluster.verify_erased(tmp_path / "erased.json")
+    assert rows_of(verified, "broker", "state") == [(1, "erased"), (2, "erased"), (3, "erased"), (None, "erased")]
+    assert not unfinished(live)
+
+
+def test_a_run_that_finds_nothing_commits_nothing(live: Published) -> None:
+    live.erase(KEY).raise_for_failures()
+    version = table(live).version()
+    assert live.erase(KEY).whole
+    assert live.erase().whole
+    assert table(live).version() == version
+
+
+def test_later_snapshots_are_published_after_the_erasure(live: Published, tmp_path: Path) -> None:
+    live.erase(KEY, certificate=tmp_path / "erased.json").raise_for_failures()
+    live.put([(KEY, "again"), ("new", "1")])
+    assert rows_of(live.take(), "published") == [(True,)]
+    assert state(live) == {**STATE, KEY: "again", "new": "1"}
+    assert live.cluster.verify_erased(tmp_path / "erased.json").ok, "records appended later are other records"
+    assert live.erase(KEY).raise_for_failures().whole
+    assert state(live) == {**STATE, "new": "1"}
+    assert live.remote_traces(KEY) == []
+
+
+def test_the_history_of_the_table_is_gone(live: Published) -> None:
+    version = table(live).version()
+    assert DeltaTable(str(folder(live)), version=version).to_pyarrow_table().num_rows == 3
+    live.erase(KEY).raise_for_failures()
+    with pytest.raises(Exception, match="No files in log segment"):
+        DeltaTable(str(folder(live)), version=version)
+    assert live.versions() == [table(live).version()]
+    assert len(data_files(live)) == 1
+
+
+def test_duckdb_reads_the_result(live: Published) -> None:
+    live.erase(KEY).raise_for_failures()
+    rows = duckdb_rows("delta", f"select key, value from delta_scan('{folder(live)}')")
+    assert {key.decode(): value.decode() for key, value in rows} == STATE
+
+
+def test_rows_and_entries_of_other_programs_are_gone_too(live: Published) -> None:
+    """Their statistics have bounds of keys, and their commits may name keys."""
+    rows = table(live).to_pyarrow_table()
+    write_deltalake(str(folder(live)), rows, mode="append")
+    table(live).delete(f"value = '{SECRET}-b'" if rows["value"].type == pa.string() else "partition = 7")
+    table(live).alter.set_table_description(f"with {KEY}")
+    table(live).alter.set_table_description("without")
+    assert any("_delta_log" in name for name in live.remote_traces(KEY))
+    assert live.erase(KEY).raise_for_failures().whole
+    live.check_gone()
+
+
+def test_rows_that_another_program_adds_after_the_erasure_leave_with_the_next(live: Published) -> None:
+    live.erase(KEY).raise_for_failures()
+    rows = table(live).to_pyarrow_table()
+    keys = pa.array([KEY.encode()] * rows.num_rows, rows.schema.field("key").type)
+    write_deltalake(
+        str(folder(live)), rows.set_column(rows.schema.get_field_index("key"), "key", keys), mode="append"
+    )
+    assert live.remote_traces(KEY)
+    assert live.erase(KEY).raise_for_failures().whole
+    live.check_gone()
+
+
+def test_an_entry_of_another_program_at_the_end_of_the_log_is_not_left(
+    live: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the newest version when the history goes, and its commit info names the key."""
+
+    def commit() -> None:
+        info = CommitProperties(custom_metadata={"of": KEY})
+        wanted = {"of.others": "1"}
+        table(live).alter.set_table_properties(wanted, raise_if_not_exists=False, commit_properties=info)
+
+    during(monkeypatch, SnapshotTable, "delete_history", commit, after=False)
+    assert live.erase(KEY).raise_for_failures().whole
+    live.check_gone()
+
+
+def test_an_object_that_no_one_knows_is_named(live: Published) -> None:
+    (folder(live) / "0" / "notes.txt").write_text(KEY)
+    report = live.erase(KEY)
+    assert not report.whole
+    assert "notes.txt: it is not an object of the table" in str(report.failures)
+    (folder(live) / "0" / "notes.txt").unlink()
+    assert live.erase(KEY).whole
+    live.check_gone()
+
+
+def test_each_partition_is_erased_by_itself(tmp_path: Path) -> None:
+    live = Published(tmp_path)
+    live.begin(partitions=2, file_delete_delay_ms="0", **ENABLED)
+    live.cluster.produce("t", pa.table({"key": [b"a", b"b", b"c", KEY.encode()], "value": [b"v"] * 4}))
+    live.take()
+    before = state(live)
+    assert live.erase(KEY).raise_for_failures().whole
+    assert state(live) == {key: value for key, value in before.items() if key != KEY}
+    assert live.remote_traces(KEY) == []
+
+
+def test_typed_keys(tmp_path: Path) -> None:
+    live = Published(tmp_path)
+    configs = {"cleanup.policy": "snapshot", "file.delete.delay.ms": "0", "remote.snapshot.table.enable": "true"}
+    live.cluster.topics.create("s", partitions=1, key="id BIGINT, area STRING", configs=configs)
+    keys = [{"id": number, "area": f"area-{number}"} for number in range(10)]
+    kind = pa.struct({"id": pa.int64(), "area": pa.string()})
+    live.cluster.produce("s", pa.table({"key": pa.array(keys, kind), "value": [b"v"] * 10}))
+    live.cluster.snapshot("s", by_hand=True).raise_for_failures()
+    assert live.remote_traces("area-3")
+    assert live.cluster.erase("s", [keys[3]]).raise_for_failures().whole
+    assert live.remote_traces("area-3") == []
+    assert live.remote_traces("area-4")
+
+
+# ------------------------------------------------------------------------- refused, and counted
+
+
+@pytest.mark.parametrize("options", [{"where": "key = 'x'"}, {"keys": [KEY], "before": "2020-01-01T00:00:00Z"}])
+def test_a_condition_is_still_refused(live: Published, options: dict[str, Any]) -> None:
+    with live.unchanged(), pytest.raises(PolicyViolationError, match="erase whole keys, without a condition"):
+        live.cluster.erase("t", **options)
+
+
+def test_a_table_that_was_switched_off_is_deleted_first(live: Published) -> None:
+    live.cluster.topics.alter_configs("t", {"remote.snapshot.table.enable": "false"})
+    with live.unchanged(), pytest.raises(PolicyViolationError, match="run `stratalog vacuum`, which deletes them"):
+        live.erase(KEY)
+    live.cluster.vacuum("t").raise_for_failures()
+    assert live.erase(KEY).whole
+    assert live.remote_traces(KEY) == []
+
+
+@pytest.mark.parametrize("before", ["true", "false"])
+def test_a_table_that_is_switched_meanwhile_stops_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    """The run has planned with or without the table."""
+    live = Erasable(tmp_path).start(remote_snapshot_table_enable=before)
+    other = {"true": "false", "false": "true"}[before]
+    during(
+        monkeypatch,
+        snapshot_run,
+        "find_keys",
+        lambda: live.driver().topics.alter_configs("t", {"remote.snapshot.table.enable": other}),
+        after=False,
+    )
+    report = live.erase(KEY)
+    assert "its configs have changed since the erasure was planned" in str(report.failures)
+    assert not live.replicas().view.erasures
+
+
+@pytest.mark.parametrize("delay_ms", ["0", "60000"])
+@pytest.mark.parametrize("now", [False, True])
+@pytest.mark.parametrize("before", ["nothing", "stopped", "erased"])
+@pytest.mark.slow  # compares all files of the cluster, and runs up to three times
+def test_a_dry_run_changes_nothing_and_counts_what_a_run_then_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delay_ms: str, now: bool, before: str
+) -> None:
+    live = Published(tmp_path).start(file_delete_delay_ms=delay_ms)
+    if before == "erased":
+        live.erase(KEY)
+    if before == "stopped":
+        with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+            during(patch, erasing._Erasing, "publish", die, after=False)
+            live.erase(KEY)
+    columns = ["records", "files", "remote_files", "deleted_files"]
+    with live.unchanged():
+        report = live.erase(KEY, now=now, dry_run=True)
+    assert report.ok
+    assert rows_of(report, *columns) == rows_of(live.erase(KEY, now=now), *columns)
+
+
+def test_a_remote_tier_that_is_gone_stops_the_run_before_anything_changes(live: Published) -> None:
+    live.remote.rename(live.remote.with_name("away"))
+    before = live.on_brokers()
+    with pytest.raises(StratalogError, match="is its volume mounted"):
+        live.erase(KEY)
+    assert {name for name in before if "/t-" in name} == {name for name in live.on_brokers() if "/t-" in name}
+    assert not live.replicas().view.erasures
+    live.remote.with_name("away").rename(live.remote)
+    assert live.erase(KEY).whole
+    live.check_gone()
+
+
+def test_a_remote_tier_that_goes_away_meanwhile_is_named_and_cleaned_later(
+    live: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = live.remote.with_name("away")
+    with monkeypatch.context() as patch:
+        during(patch, erasing._Erasing, "publish", lambda: live.remote.rename(away), after=False)
+        report = live.erase(KEY)
+    away.rename(live.remote)
+    assert not report.whole
+    assert "erase again when the remote tier answers" in str(report.failures)
+    assert live.remote_traces(KEY)
+    assert unfinished(live)
+    assert live.erase().whole, "it needs no keys"
+    live.check_gone()
+
+
+# ------------------------------------------------------------------------------------ the delay
+
+
+def pass_the_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the delay of removed files pass for delta-rs, which uses the clock of the machine."""
+    load = SnapshotTable.load_with_removed
+
+    def loaded(self: SnapshotTable, delay_ms: int) -> Any:
+        listed, removed = load(self, delay_ms)
+        return listed, RemovedFiles(removed.ever, removed.ever)
+
+    monkeypatch.setattr(SnapshotTable, "load_with_removed", loaded)
+
+
+def test_the_objects_wait_for_their_delay_unless_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = Published(tmp_path).start(file_delete_delay_ms="60000")
+    report = live.erase(KEY)
+    assert not report.whole
+    assert not report.failures
+    assert state(live) == STATE, "no reader of the newest version finds the key"
+    assert live.remote_traces(KEY)
+    assert len(live.versions()) > 1, "readers may still use the objects by their versions"
+    assert unfinished(live)
+    live.clock.sleep(61)
+    assert not live.erase().whole
+    pass_the_delay(monkeypatch)
+    assert live.erase().whole
+    live.check_gone()
+    assert not unfinished(live)
+
+
+def test_with_now_nothing_waits(tmp_path: Path) -> None:
+    live = Published(tmp_path).start(file_delete_delay_ms="60000")
+    assert live.erase(KEY, now=True).whole
+    live.check_gone()
+
+
+def test_a_key_that_only_an_older_version_has_is_erased_from_it(tmp_path: Path) -> None:
+    """A tombstone has removed it from the brokers, so no erasure is committed there."""
+    live = Published(tmp_path).start(file_delete_delay_ms="60000")
+    live.put([(KEY, None)], at_ms=1)
+    live.take()
+    live.clock.sleep(2 * DAY_MS / 1000)
+    live.put([(OTHER, "3")])
+    live.take()
+    live.cluster.retain().raise_for_failures()
+    live.put([(OTHER, "3")])
+    live.take()
+    assert live.remote_traces(SECRET)
+    assert live.erase(KEY, now=True).whole
+    assert state(live) == STATE
+    assert live.remote_traces(KEY, SECRET) == []
+
+
+def test_objects_without_the_key_stay_until_their_delay(tmp_path: Path) -> None:
+    live = Published(tmp_path).start(file_delete_delay_ms="60000")
+    before = data_files(live)
+    assert live.erase("nobody").whole
+    assert data_files(live) == before
+
+
+# -------------------------------------------------------------------------------------- crashes
+
+STEPS = [
+    (snapshot_run, "AddSnapshotErasures"),
+    (erasing, "erase_partition"),
+    (erasing._Erasing, "publish"),
+    (publish_module, "write_latest"),
+    (SnapshotTable, "commit"),
+    (erasing, "clean"),
+    (publishing, "has_keys"),
+    (publishing._CleaningTable, "clean"),
+    (publishing._CleaningTable, "_forget_history"),
+    (SnapshotTable, "_delete_older"),
+    (erasing._Erasing, "forget"),
+]
+
+
+@pytest.mark.parametrize(("owner", "step"), STEPS, ids=[step for _, step in STEPS])
+@pytest.mark.parametrize("end", ["before", "after"])
+@pytest.mark.slow  # up to three runs, and every byte is verified after two
+def test_a_run_that_ends_at_any_step_is_finished_by_the_next(
+    live: Published, monkeypatch: pytest.MonkeyPatch, owner: Any, step: str, end: str
+) -> None:
+    with monkeypatch.context() as patch:
+        during(patch, owner, step, die, after=end == "after")
+        with suppress(KeyboardInterrupt):
+            live.erase(KEY)
+    assert STATE.items() <= state(live).items(), "no reader misses a key of others"
+    if live.replicas().view.erasures:
+        assert live.erase().whole, "it needs no keys"
+        live.check_gone()
+    assert live.erase(KEY).whole
+    live.check_gone()
+
+
+@pytest.mark.parametrize("number", range(1, 70, 4))
+@pytest.mark.slow  # a cluster for each number
+def test_a_driver_that_dies_at_any_write_leaves_a_whole_state(tmp_path: Path, number: int) -> None:
+    faults = Faults()
+    live = Published(tmp_path, through=faults.wrap).start()
+    left = number
+
+    def count(uri: str, what: str, name: str) -> None:
+        nonlocal left
+        if what in ("create", "commit", "delete"):
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+
+    faults.before = count
+    with suppress(KeyboardInterrupt):
+        live.erase(KEY)
+    faults.none()
+    assert STATE.items() <= state(live).items()
+    assert live.driver().erase("t", [KEY], check=False).whole
+    live.check_gone()
+
+
+# ---------------------------------------------------------------------------------------- races
+
+
+@pytest.mark.parametrize("held", ["write_latest", "commit"])
+def test_a_slow_job_publishes_no_key_after_the_erasure(
+    live: Published, monkeypatch: pytest.MonkeyPatch, held: str
+) -> None:
+    """It has read the metadata, and perhaps written its file, before an erasure begins and ends."""
+    live.put([(LATER, "y")])
+    eraser = live.driver()
+    owner = publish_module if held == "write_latest" else SnapshotTable
+    during(monkeypatch, owner, held, lambda: eraser.erase("t", [KEY], check=False), after=False)
+    live.cluster.snapshot("t", by_hand=True)
+    assert state(live) == {**STATE, LATER: "y"}
+    assert live.generation() == live.replicas().view.last_erasure
+    assert live.erase(KEY).whole
+    assert live.remote_traces(KEY, SECRET) == []
+
+
+def test_a_slow_job_publishes_no_key_in_a_table_that_was_made_again(
+    live: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new table lists nothing, but the metadata are read after it."""
+    live.put([(LATER, "y")])
+    eraser = live.driver()
+
+    def erase_and_lose() -> None:
+        eraser.erase("t", [KEY], check=False)
+        for path in (folder(live) / "_delta_log").iterdir():
+            path.unlink()
+        ours(live).ensure(tables.published_schema(eraser_schema(live)))
+
+    during(monkeypatch, SnapshotTable, "commit", erase_and_lose, after=False)
+    live.cluster.snapshot("t", by_hand=True)
+    assert ours(live).load().files == {}
+    live.cluster.snapshot("t").raise_for_failures()
+    assert state(live) == {**STATE, LATER: "y"}
+
+
+def eraser_schema(live: Published) -> pa.Schema:
+    from stratalog.partitions.records import schema_of
+
+    topic = live.cluster.image.topic("t")
+    return schema_of(topic.key_schema, topic.value_schema)
+
+
+def test_a_slow_job_that_has_read_the_metadata_loses_its_version(
+    live: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The erasure comes between its last read of the metadata and its put."""
+    live.put([(LATER, "y")])
+    eraser = live.driver()
+    during(monkeypatch, SnapshotTable, "_put", lambda: eraser.erase("t", [KEY], check=False), after=False)
+    live.cluster.snapshot("t", by_hand=True)
+    assert state(live) == {**STATE, LATER: "y"}
+    assert live.erase(KEY).whole
+    assert live.remote_traces(KEY, SECRET) == []
+
+
+def test_a_version_that_a_slow_job_takes_first_is_replaced(
+    live: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lands when the erasure has written its file, and has not committed it."""
+    live.put([(LATER, "y")])
+    eraser = live.driver()
+    put, commit = SnapshotTable._put, SnapshotTable.commit
+
+    def slow(self: SnapshotTable, *planned: Any) -> None:
+        def overtaken(other: SnapshotTable, *given: Any) -> frozenset[int]:
+            monkeypatch.setattr(SnapshotTable, "commit", commit)
+            put(self, *planned)
+            assert KEY in state(live)
+            return commit(other, *given)
+
+        monkeypatch.setattr(SnapshotTable, "_put", put)
+        monkeypatch.setattr(SnapshotTable, "commit", overtaken)
+        assert eraser.erase("t", [KEY], check=False).whole
+        put(self, *planned)
+
+    monkeypatch.setattr(SnapshotTable, "_put", slow)
+    live.cluster.snapshot("t", by_hand=True)
+    assert state(live) == {**STATE, LATER: "y"}
+    assert live.remote_traces(KEY, SECRET) == []
+
+
+def test_a_file_that_cannot_be_replaced_is_named(live: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise StorageError("no answer")
+
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+        during(patch, erasing._Erasing, "publish", die, after=False)
+        live.erase(KEY)
+    with monkeypatch.context() as patch:
+        patch.setattr(publish_module, "write_latest", fail)
+        report = live.erase()
+    assert not report.whole
+    assert "the table lists it, and it does not follow the last erasure" in str(report.failures)
+    assert live.erase().whole
+    live.check_gone()
+
+
+def test_a_late_object_of_a_slow_job_is_found_by_its_name(live: Published, tmp_path: Path) -> None:
+    """A single PUT in flight creates it after the erasure. Verify finds it, and any run deletes it."""
+    [name] = data_files(live)
+    held = (folder(live) / name).read_bytes()
+    assert live.erase(KEY, certificate=tmp_path / "erased.json").whole
+    (folder(live) / name).write_bytes(held)
+    [failure] = live.cluster.verify_erased(tmp_path / "erased.json").failures
+    assert name in failure.message
+    assert live.erase().whole, "it needs no keys"
+    live.check_gone()
+
+
+def test_two_erasures_at_once_harm_nothing(live: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = live.driver()
+    during(monkeypatch, SnapshotTable, "commit", lambda: other.erase("t", [LATER], check=False), after=False)
+    live.erase(KEY)
+    assert live.erase(KEY, LATER).whole
+    assert state(live) == {OTHER: "3"}
+    assert live.remote_traces(KEY, SECRET, LATER) == []
+    assert traces(live, KEY, SECRET, LATER) == []
+
+
+def test_an_object_that_another_run_deletes_meanwhile_is_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = Published(tmp_path).start(file_delete_delay_ms="60000")
+    other = live.driver()
+    live.put([(LATER, "y")])
+    live.take()
+    assert len(data_files(live)) > 1
+    during(
+        monkeypatch, publishing, "has_keys", lambda: other.erase("t", [KEY], now=True, check=False), after=False
+    )
+    assert "cleaning failed" not in str(live.erase(OTHER, now=True).failures)
+    assert live.erase(KEY, OTHER, now=True).whole
+    assert state(live) == {LATER: "y"}
+    assert live.remote_traces(KEY, SECRET) == []
+
+
+def test_an_election_meanwhile_is_met_under_the_new_leader(
+    live: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = live.driver()
+    during(
+        monkeypatch,
+        publish_module,
+        "write_latest",
+        lambda: other.elect("t", leader=live.followers()[0]).raise_for_failures(),
+        after=False,
+    )
+    live.erase(KEY)
+    assert live.erase(KEY).whole
+    live.check_gone()
+
+
+def test_an_unfinished_upload_is_named(live: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow job has opened its file, and gives it a name later."""
+    live.put([(LATER, "y")])
+    eraser, reports = live.driver(), []
+    during(
+        monkeypatch,
+        publish_module,
+        "write_published",
+        lambda: reports.append(eraser.erase("t", [KEY], check=False)),
+        after=True,
+    )
+    live.cluster.snapshot("t", by_hand=True)
+    found = [parse_published_path(name) for name in data_files(live)]
+    assert {one[1].generation for one in found if one is not None} == {live.generation()}, "it got no name"
+    assert not reports[0].whole
+    assert "unfinished uploads have no name yet" in str(reports[0].certificate)
+    assert live.erase(KEY).whole
+    assert live.remote_traces(KEY, SECRET) == []
+
+
+# --------------------------------------------------------------------------------- other owners
+
+
+def test_a_restored_cluster_publishes_whatever_the_former_has_erased(tmp_path: Path) -> None:
+    """Its metadata have no erasure, so a file of another generation is replaced."""
+    live = Published(tmp_path).start()
+    live.tiered("u")
+    live.fill("a", "u")
+    live.erase(KEY).raise_for_failures()
+    assert live.generation() > 0
+    live.cluster.tier().raise_for_failures()
+    heir = Heir(live)
+    heir.restore().raise_for_failures()
+    heir.live_again()
+    live.put([("a", "2"), (KEY, SECRET)])
+    live.take()
+    assert state(live) == {"a": "2", KEY: SECRET}
+    assert live.erase(KEY).whole
+    assert state(live) == {"a": "2"}
+    assert live.remote_traces(KEY, SECRET) == []
+
+
+def test_the_key_is_found_in_a_table_that_a_restored_cluster_has_taken_over(tmp_path: Path) -> None:
+    """Its brokers have no record yet."""
+    live = Published(tmp_path).start()
+    live.tiered("u")
+    live.fill("a", "u")
+    live.cluster.tier().raise_for_failures()
+    heir = Heir(live)
+    heir.restore().raise_for_failures()
+    heir.live_again()
+    report = live.erase(KEY)
+    assert not report.whole
+    assert "the table lists it, and it has a record of the key" in str(report.failures)
+    live.put([("a", "2")])
+    live.take()
+    assert live.erase(KEY).whole
+    assert live.remote_traces(KEY, SECRET) == []
+
+
+def test_the_commit_info_names_the_generation(live: Published) -> None:
+    live.erase(KEY).raise_for_failures()
+    generation = live.replicas().view.last_erasure
+    [entry] = (folder(live) / "_delta_log").glob("*.json")
+    infos = [json.loads(line).get("commitInfo", {}) for line in entry.read_text().splitlines()]
+    assert f"6-1.{generation}" in {info.get("stratalog.0") for info in infos}
+    [name] = data_files(live)
+    parsed = parse_published_path(name)
+    assert parsed is not None
+    assert parsed[1].generation == generation
+
+
+def test_the_next_snapshot_job_does_not_publish_again(live: Published) -> None:
+    live.erase(KEY).raise_for_failures()
+    version = table(live).version()
+    assert rows_of(live.cluster.snapshot("t"), "outcome", "published") == [("not now", False)]
+    assert table(live).version() == version
