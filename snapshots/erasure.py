@@ -48,21 +48,28 @@ The published table
     from the leader's snapshots, so it follows the erasure after the brokers do. Each file of the table, which
     other programs read, has the generation of its snapshot in its name.
 
+    1a. Before step 1, the keys are searched in every object of the table. If one has them, the partition gets an
+        erasure, even if step 1 finds nothing. So after step 5, every object that has the keys, and that a run has
+        written, has an older generation.
     6a. After step 6, the leader's latest snapshot is written to the folder of the table, and one version of the
         table lists that file instead of the previous one. This is done in every run in which the leader's snapshot
-        is not the table's, even if step 1 found nothing. Files that other programs have added leave the table.
-    7a. The other objects of the partition are deleted if their names have another generation, or if they have the
-        keys. Without the keys, all others are. This happens ``file.delete.delay.ms`` after the table has removed
-        them, rounded up to hours, or immediately with ``--now``. A file that was never listed, and that the table
-        would still accept, may belong to a running job: it is deleted a day after it was made.
+        is not the table's, even if nothing was found. Files that other programs have added leave the table.
+    7a. The folder and then the table are read again. If the table lists only files of the present generations, and
+        none of them has the keys, every other object is deleted whose generation is another one. If not, nothing
+        is deleted, and the report names the file. A file that the table has removed is deleted
+        ``file.delete.delay.ms`` after that, rounded up to hours, or immediately with ``--now``. One that it never
+        listed is deleted immediately, because the table would refuse it. If its generation is greater than the
+        present one, another run may be about to list it, so it waits for a day. Objects that other programs have
+        written are deleted after the table has removed them; any other is reported.
     7b. When no such object is left, a checkpoint of the newest version is written, and every older file of the
         table's log is deleted. Entries of this product have no value of a key. Those of other programs may, in
         statistics and commit infos: if the newest version is theirs, an empty version is committed first. Time
         travel to an older version fails, because its entries are gone.
 
     A run that cannot read the remote tier, or the table, fails before step 1, and changes nothing. If the remote
-    tier goes away later, the table is reported as not erased, and a later run does the rest without the keys. A
-    topic that no longer publishes is refused while objects of its table are left (``vacuum`` deletes them). The
+    tier goes away later, the table is reported as not erased, and a later run does the rest without the keys. If
+    the work on one partition fails, nothing is deleted from the table. A topic that no longer publishes is refused
+    while objects of its table are left (``vacuum`` deletes them), and its folder is listed again in the end. The
     commits of steps 3 and 5 are refused if publishing was switched on or off since the run began.
 
     A slow job that read its snapshot before the erasure may commit its file later. The commit reads the table,
@@ -72,12 +79,17 @@ The published table
     meanwhile, the job may write the entry again. No reader reads an entry before the checkpoint; the entry names
     an object, and has no value of a key; the next erasure deletes it. Before the job gives its file a name, it
     lists the leader, as before a snapshot gets its name. An upload in progress is reported as not erased. A single
-    PUT in flight is the exception of E2: the name of its object has an older generation, so ``verify --erased``
-    finds it, and any later run deletes it.
+    PUT in flight is the exception of E2: ``verify --erased`` finds its object, and a later run with the keys
+    deletes it.
+
+    Another program may rewrite the table at any time. A version that it commits after step 6a has only rows that
+    step 6a has listed, or rows of its own: these are found at step 7a or 7b, and then nothing is deleted, or only
+    objects that the table does not list. The next publication replaces its files, all in one version
+    (``SnapshotTable.commit``).
 
     A cluster that was restored has no erasure in its metadata, and takes the table over. It replaces files of any
-    other generation by its own. Until its first snapshot, the table has records that its brokers lack. So each run
-    with keys searches the file that the table lists, too, and reports it.
+    other generation by its own. Until its first snapshot, the table has records that its brokers lack. If they are
+    records of the keys, an erasure fails for want of a snapshot, and nothing is deleted.
 
 A crash
     Before step 5, the log and its snapshots are unchanged, and still have the keys. The next run needs the keys,

@@ -172,8 +172,8 @@ class DeltaTopicTable(DeltaTopicReader):
                 with suppress(CommitFailedError):
                     self._put(table, TableChange((), (), erased=log.erased, operation="erase"))
                 continue
-            self._delete_older(table, older)
-            return version
+            if self._delete_older(table, older):
+                return version
         raise StorageError(f"{self.uri}: other writers were faster {COMMIT_ATTEMPTS} times; try again")
 
     def adopted(self, table: DeltaTable) -> dict[str, str]:

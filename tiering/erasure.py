@@ -122,7 +122,14 @@ from stratalog.tiering.removal import to_rewrite
 ERASURES = "stratalog.erasures"
 """The property of the table."""
 _LAST_CHECKPOINT = "_last_checkpoint"
-_VERSIONED = re.compile(r"(\d{20})\.")
+_VERSIONED = re.compile(r"\.?(\d{20})\.")
+"""The beginning of the name of a file that belongs to a version. Hadoop's local file system adds hidden files with
+checksums."""
+_KNOWN = re.compile(
+    r"\d{20}\.(json|crc|\d{20}\.compacted\.json|checkpoint(\.\d{10}\.\d{10}|\.[0-9a-f-]{36})?\.(parquet|json))"
+    r"|\.\d{20}\.(json|crc|checkpoint\.parquet)\.crc"
+)
+"""The names that Delta gives to such files."""
 
 
 def erasures_json(generations: Mapping[int, int]) -> str:
@@ -210,16 +217,21 @@ def check_searchable(
 
 
 def older_log_files(log_files: Iterable[StoredObject], version: int) -> list[StoredObject]:
-    """The files of a table's log that belong to versions before ``version``."""
+    """The files of a table's log that belong to versions before ``version``, whatever wrote them."""
     found = []
     for stored in log_files:
-        name = _VERSIONED.match(paths.base_name(stored.name))
+        name = _VERSIONED.match(_name_in_log(stored))
         if name is not None and int(name[1]) < version:
             found.append(stored)
     return found
 
 
 def log_litter(log_files: Iterable[StoredObject]) -> list[StoredObject]:
-    """The objects in the folder of a table's log that belong to no version, such as those of a dead writer."""
-    names = ((stored, paths.base_name(stored.name)) for stored in log_files)
-    return [stored for stored, name in names if _VERSIONED.match(name) is None and name != _LAST_CHECKPOINT]
+    """The objects in the folder of a table's log that are not Delta's, such as those of a dead writer."""
+    names = ((stored, _name_in_log(stored)) for stored in log_files)
+    return [stored for stored, name in names if _KNOWN.fullmatch(name) is None and name != _LAST_CHECKPOINT]
+
+
+def _name_in_log(stored: StoredObject) -> str:
+    """The name of an object relative to the folder of the log."""
+    return stored.name.rpartition(f"{paths.DELTA_LOG}/")[2]

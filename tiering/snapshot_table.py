@@ -14,13 +14,14 @@ generation in the metadata is added, and it replaces any file of another generat
 the table: so a job that has read them before an erasure either adds its file before the erasure replaces it, or
 finds that its version is taken, and reads both again.
 
-The table is derived: the next publication removes files of other writers, and an unreadable table is created
-again.
+The table is derived: the next snapshot job removes files of other writers, and creates an unreadable table again.
+After a restore, the table may have the only copy of a record. So either happens only when every partition that has
+a file in the table gets one from its leader.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -66,6 +67,8 @@ class Listed:
     partition."""
     leader_epochs: Mapping[int, int] = field(default_factory=dict)
     """By partition, the epoch of the leader that published last."""
+    unusable: str = ""
+    """The reason why the table must be created again (``create_again``); empty if it can be used."""
 
 
 class SnapshotTable(TopicTable):
@@ -84,40 +87,54 @@ class SnapshotTable(TopicTable):
         return Listed(-1) if table is None else self._listed(table)
 
     def open(self, schema: pa.Schema) -> Listed:
-        """Open the table, and create it if it is missing; ``schema`` is the topic's physical schema. If the log of
-        the table is unreadable, or has other columns, it is deleted, and the table begins again without files.
+        """Open the table, and create it if it is missing; ``schema`` is the topic's physical schema. A table whose
+        log is unreadable, or that has other columns, is ``unusable``.
 
-        Raises: InconsistentClusterIdError; CorruptionError, for example for a link in its log; StorageError.
+        Raises: InconsistentClusterIdError, StorageError.
         """
-        wanted = published_schema(schema)
         try:
             self.load()
-        except CorruptionError:
-            self._forget()
-        except StorageError:
+            self.ensure(published_schema(schema))
+            return self.load()
+        except (CorruptionError, InvalidRecordError) as error:
+            return Listed(-1, unusable=str(error))
+        except StorageError as error:
             if not self._is_damaged():
                 raise
-            self._forget()
-        try:
-            self.ensure(wanted)
-        except InvalidRecordError:
-            self._forget()
-            self.ensure(wanted)
-        return self.load()
+            return Listed(-1, unusable=str(error))
+
+    def create_again(self, schema: pa.Schema, partitions: Container[int]) -> None:
+        """Delete the log of an unusable table, and create the table without files; ``partitions`` are about to be
+        published.
+
+        Raises: StorageError, with nothing changed, if another partition has a file in the folder, which may be the
+        only copy of a record; CorruptionError, for example for a link in the log.
+        """
+        walked = self.remote.walk(self.folder)
+        there = (paths.parse_published_path(one.name.removeprefix(f"{self.folder}/")) for one in walked)
+        if lacking := sorted({one[0] for one in there if one is not None and one[0] not in partitions}):
+            raise StorageError(
+                f"the table {self.uri} is unreadable, and is created again when all its partitions are published "
+                f"in one run; these were not: {lacking}. Run `stratalog snapshot` again"
+            )
+        log = self.remote.walk(paths.join(self.folder, paths.DELTA_LOG))
+        self.remote.delete([stored.name for stored in log if not stored.special])
+        self.ensure(published_schema(schema))
 
     def commit(
         self, publications: Sequence[Publication], generations: Callable[[], Mapping[int, int]]
     ) -> frozenset[int]:
         """Replace the listed file of each partition, if the new one takes precedence (see the module), in one
         version; returns the partitions whose new file is now listed. The same version removes files of other
-        writers. ``generations`` reads the generation of each partition from the metadata.
+        writers. ``generations`` reads the generation of each of the topic's partitions from the metadata.
 
         1. Read the table, and then the metadata.
         2. Select the files that it is to list.
         3. Commit the next version, if no writer has.
         4. Whatever the answer, go to 1: the table shows whether the version has landed.
 
-        Raises: StorageError when other writers always came first; OutcomeUnknownError; see ``load``.
+        Raises: StorageError when other writers always came first, or when a file of another writer may have the
+        only rows of a partition; OutcomeUnknownError; see ``load``.
         """
         failures: list[Exception] = []
         while True:
@@ -127,7 +144,7 @@ class SnapshotTable(TopicTable):
                     f"the table {self.uri} was deleted during the commit; the next snapshot job creates it again"
                 )
             listed = self._listed(table)
-            current = generations() if publications else {}
+            current = generations()
             due = [
                 one
                 for one in publications
@@ -136,6 +153,8 @@ class SnapshotTable(TopicTable):
             if not due and not listed.foreign:
                 held = {file.path for file in listed.files.values()}
                 return frozenset(one.partition for one in publications if one.path in held)
+            if listed.foreign:
+                self._check_replaced(table, current, {*listed.files, *(one.partition for one in due)})
             races = self._races(failures)
             try:
                 self._put(table, listed, due)
@@ -178,25 +197,27 @@ class SnapshotTable(TopicTable):
 
     def delete_history(self) -> int:
         """Write a checkpoint of the newest version, and delete the log entries of all earlier versions. Returns
-        the newest version; -1 without a table. Files of other writers leave the table first.
+        the newest version; -1 without a table.
 
-        Raises: see ``commit``.
+        Raises: StorageError, with nothing deleted, if the table lists files of other writers; see ``load``.
         """
         for _ in range(COMMIT_ATTEMPTS):
             table = self._open()
             if table is None:
                 return -1
             listed = self._listed(table)
+            if listed.foreign:
+                raise StorageError(f"another program has added {listed.foreign[0].path} to the table {self.uri}")
             older = older_log_files(self.remote.walk(paths.join(self.folder, paths.DELTA_LOG)), listed.version)
             if not older:
                 return listed.version
             # An entry of another writer may have values of keys, in its statistics or its commit info.
-            if listed.foreign or _OPERATION not in self._last_commit(table):
+            if _OPERATION not in self._last_commit(table):
                 with suppress(CommitFailedError):
                     self._put(table, listed, ())
                 continue
-            self._delete_older(table, older)
-            return listed.version
+            if self._delete_older(table, older):
+                return listed.version
         raise StorageError(f"{self.uri}: other writers were faster {COMMIT_ATTEMPTS} times; try again")
 
     def clean_log(self) -> None:
@@ -225,10 +246,19 @@ class SnapshotTable(TopicTable):
             self._failed("read", error)
         return False
 
-    def _forget(self) -> None:
-        """Delete the log of the table."""
-        found = self.remote.walk(paths.join(self.folder, paths.DELTA_LOG))
-        self.remote.delete([stored.name for stored in found if not stored.special])
+    def _check_replaced(self, table: DeltaTable, partitions: Iterable[int], own: Container[int]) -> None:
+        """Check that each partition that was ever published is in ``own``, the partitions with a file of this
+        writer: files of other writers may have the rows of the others. Raises: StorageError."""
+        lacking = [
+            partition
+            for partition in partitions
+            if partition not in own and table.transaction_version(_APPLICATION.format(partition)) is not None
+        ]
+        if lacking:
+            raise StorageError(
+                f"another program has rewritten the table {self.uri}. Its files are replaced when all partitions "
+                f"are published in one run; these were not: {lacking}. Run `stratalog snapshot` again"
+            )
 
     def _listed(self, table: DeltaTable) -> Listed:
         files: dict[int, Published] = {}

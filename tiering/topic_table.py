@@ -257,15 +257,22 @@ class TopicTable:
         except (DeltaError, OSError) as error:
             self._failed("clean the log of", error, "create")
 
-    def _delete_older(self, table: DeltaTable, older: Sequence[StoredObject]) -> None:
-        """Write a checkpoint of the version of ``table``, and delete ``older`` files of its log."""
+    def _delete_older(self, table: DeltaTable, older: Sequence[StoredObject]) -> bool:
+        """Write a checkpoint of the version of ``table``, and delete ``older`` files of its log. Returns whether
+        that checkpoint is there; if not, nothing was deleted: another run has deleted the history up to a later
+        version.
+        """
         try:
             table.create_checkpoint()
         except (DeltaError, OSError) as error:
             self._failed("write a checkpoint of", error, "create")
         name = f"{table.version():020d}.checkpoint.parquet"
-        self.remote.stat(paths.join(self.folder, paths.DELTA_LOG, name))
+        try:
+            self.remote.stat(paths.join(self.folder, paths.DELTA_LOG, name))
+        except FileNotFoundError:
+            return False
         self.remote.delete([stored.name for stored in older])
+        return True
 
     def _removed(self, table: DeltaTable, delay_ms: int) -> RemovedFiles:
         """The files removed from the table; see ``load_with_removed`` of both kinds."""

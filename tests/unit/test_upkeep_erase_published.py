@@ -365,8 +365,8 @@ STEPS = [
     (SnapshotTable, "commit"),
     (erasing, "clean"),
     (publishing, "has_keys"),
-    (publishing._CleaningTable, "clean"),
-    (publishing._CleaningTable, "_forget_history"),
+    (publishing._Cleaning, "clean"),
+    (publishing._Cleaning, "_forget_history"),
     (SnapshotTable, "_delete_older"),
     (erasing._Erasing, "forget"),
 ]

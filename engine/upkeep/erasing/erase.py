@@ -109,6 +109,8 @@ def erase(
         for tables in (remote, published):
             tables.open(image, [image.topics[topic_id] for topic_id in keys])
         erasing = _Erasing(metadata, storage, execution, run, now, keys, image, remote, published, reduce_large)
+        if wanted.any:
+            erasing.search_tables()
         if dry_run:
             erasing.plan(sends)
         else:
@@ -166,6 +168,10 @@ class _Erasing:
 
     # ------------------------------------------------------------------------------------ steps
 
+    def search_tables(self) -> None:
+        """Find the partitions whose published snapshots have the keys. Raises: errors from the remote store."""
+        self._published.search(self._parts)
+
     def plan(self, sends: Planned) -> None:
         """Count the work of a run, from the replicas that can be read, and find what the run cannot erase.
 
@@ -183,7 +189,7 @@ class _Erasing:
             if part.view.topic_id in self._remote.tables:
                 puts, gets = 3 * planned.remote_files + _TABLE_COMMITS, 2 * planned.remote_files
                 sends.send(self._storage.remote, puts=puts, gets=gets)
-            if planned.records and part.view.topic_id in self._published.tables:
+            if planned.files and part.view.topic_id in self._published.tables:
                 sends.send(self._storage.remote, puts=1 + _TABLE_COMMITS)
             for broker in part.view.replicas:
                 sends.send(self._storage.stores.get(broker), puts=3 * planned.files, gets=planned.files)
@@ -293,14 +299,7 @@ class _Erasing:
             part.left += [left for left in one.left if not (self._run.dry_run and left.waits)]
             if not self._run.dry_run:
                 part.remote = one.certified(self._remote.figures.get(key))
-        tables = self._published.clean(self._image, self._parts, self._clock, now=self._now)
-        for key, table in tables.items():
-            part = self._parts[key]
-            part.deleted += table.deleted
-            part.remote_files += table.replaced
-            part.left += [left for left in table.left if not (self._run.dry_run and left.waits)]
-            if not self._run.dry_run:
-                part.published = table.certified()
+        self._published.clean(self._image, self._parts, self._clock, now=self._now)
 
     def forget(self) -> None:
         """Step 6. A partition that has changed keeps its offsets until the next run."""
@@ -401,7 +400,9 @@ class _Erasing:
         work = work_of(self._storage, self._clock, self._image, part.view, part.keys)
         remote = self._remote.copy_of(part.view)
         work = replace(work, dry_run=self._run.dry_run, now=self._now, remote=remote)
-        return replace(work, start=part.looked_to, epoch=part.leader_epoch)
+        return replace(
+            work, start=part.looked_to, epoch=part.leader_epoch, published=key in self._published.holders
+        )
 
     def fail(self, key: TopicIdPartition, error: StratalogError) -> None:
         part = self._parts[key]

@@ -1,13 +1,14 @@
 """Erases from the tables in which topics publish their snapshots (``stratalog.snapshots.erasure``, "The published
 table").
 
+    search    objects that have the keys give their partition an erasure, as records on its brokers do
     publish   the leaders' snapshots, which follow the erasures, replace the files of the tables
-    clean     other objects that may have the keys are deleted, then the history of the tables
+    clean     objects that do not follow the erasures are deleted, then the history of the tables
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store import Store, StoredObject
 from stratalog.partitions.wanted_keys import WantedKeys
 from stratalog.tiering.erasure import log_litter
-from stratalog.tiering.published import published_batches
+from stratalog.tiering.published import Published, published_batches
 from stratalog.tiering.remote_objects import RemoteObjects, RemovedFiles
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ _DAY_MS = 24 * 3_600_000
 
 
 @dataclass(slots=True)
-class CleanedTable:
+class _Cleaned:
     """One partition in the table of its topic after a run."""
 
     replaced: int = 0
@@ -59,10 +60,6 @@ class CleanedTable:
     """See ``ErasedTable``."""
     file: str | None = None
 
-    def certified(self) -> ErasedTable:
-        """The partition in the certificate."""
-        return ErasedTable(self.version, self.file)
-
 
 @dataclass(frozen=True, slots=True)
 class _TableFile:
@@ -72,7 +69,30 @@ class _TableFile:
     partition: int
     snapshot: CheckpointName
     object: StoredObject
-    listed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """The objects in the folder of a table."""
+
+    files: tuple[_TableFile, ...]
+    foreign: Mapping[str, StoredObject]
+    """Objects of other programs, and links, by path."""
+    log_files: tuple[StoredObject, ...]
+
+    @classmethod
+    def of(cls, table: SnapshotTable, partitions: Collection[int]) -> _Folder:
+        """Raises: errors from the store."""
+        objects = RemoteObjects.of(table.folder, table.remote.walk(table.folder))
+        files: list[_TableFile] = []
+        foreign: dict[str, StoredObject] = {}
+        for path, stored in objects.foreign.items():
+            parsed = None if stored.special else paths.parse_published_path(path)
+            if parsed is None or parsed[0] not in partitions:
+                foreign[path] = stored
+            else:
+                files.append(_TableFile(path, parsed[0], parsed[1], stored))
+        return cls(tuple(files), foreign, objects.log_entries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +138,13 @@ class PublishedErasing:
     storage: Storage
     run: OperationRun
     tables: dict[str, SnapshotTable] = field(default_factory=dict)
-    """Keyed by topic id."""
+    """Keyed by topic id: the topics that publish their snapshots."""
+    others: dict[str, SnapshotTable] = field(default_factory=dict)
+    """The other topics with snapshots; they have no objects in the folder of their table."""
+    holders: set[TopicIdPartition] = field(default_factory=set)
+    """The partitions with an object that has the keys, or that could not be searched."""
+    _searched: dict[str, bool | StratalogError] = field(default_factory=dict)
+    """By name of an object: whether it has the keys, or why it could not be searched."""
 
     def open(self, image: ClusterImage, topics: Iterable[TopicImage]) -> None:
         """Read the tables of the topics that publish their snapshots. An unreadable one is created again later.
@@ -126,14 +152,46 @@ class PublishedErasing:
         Raises: see ``SnapshotTable.load``; InvalidCallError without a remote tier.
         """
         for topic in topics:
-            if not topic_config_of(image, topic).snapshot_table:
-                continue
-            table = self.storage.snapshot_table(topic)
-            try:
-                table.load()
-            except CorruptionError as error:
-                self.run.notes.append(f"{topic.name}: its table of snapshots is created again: {error}")
-            self.tables[topic.topic_id] = table
+            config = topic_config_of(image, topic)
+            if config.snapshot_table:
+                table = self.tables[topic.topic_id] = self.storage.snapshot_table(topic)
+                try:
+                    table.load()
+                except CorruptionError as error:
+                    self.run.notes.append(f"{topic.name}: the table of its snapshots is unreadable: {error}")
+            elif config.snapshots and self.storage.remote is not None:
+                self.others[topic.topic_id] = self.storage.snapshot_table(topic)
+
+    def search(self, parts: Mapping[TopicIdPartition, ErasingPartition]) -> None:
+        """Find the ``holders``. Raises: errors from the store."""
+        for topic_id, table in self.tables.items():
+            some = {key.partition: part for key, part in parts.items() if key.topic_id == topic_id}
+            files = _Folder.of(table, some).files
+            self._search(table, files, some)
+            held = (file.partition for file in files if self.why_not_clean(file, some[file.partition]))
+            self.holders |= {TopicIdPartition(topic_id, partition) for partition in held}
+
+    def why_not_clean(self, file: _TableFile, part: ErasingPartition) -> str | None:
+        """The reason why an object may have the keys of the run; None if it has none, or the run has no keys."""
+        if not isinstance(part.keys, WantedKeys):
+            return None
+        found = self._searched.get(file.object.name, False)
+        if isinstance(found, StratalogError):
+            return f"it cannot be searched ({found.code}: {found})"
+        return "it has a record of the keys, or is damaged" if found else None
+
+    def _search(
+        self, table: SnapshotTable, files: Sequence[_TableFile], parts: Mapping[int, ErasingPartition]
+    ) -> None:
+        """Search the objects that have not been searched yet; an object never changes under its name."""
+        waiting = []
+        for file in files:
+            keys = parts[file.partition].keys
+            if isinstance(keys, WantedKeys) and not isinstance(self._searched.get(file.object.name), bool):
+                waiting.append(_Search(table.remote, table.folder, file, keys))
+        for outcome in self.run.tasks.run(has_keys, waiting):
+            found = outcome.value if isinstance(outcome, Done) else outcome.error
+            self._searched[outcome.item.file.object.name] = found
 
     def publish(
         self, metadata: MetadataClient, execution: Execution, works: Sequence[SnapshotWork]
@@ -150,186 +208,216 @@ class PublishedErasing:
         clock: Clock,
         *,
         now: bool,
-    ) -> dict[TopicIdPartition, CleanedTable]:
-        """Delete what may be deleted, for partitions that have not failed. Nothing is deleted in a dry run."""
+    ) -> None:
+        """Delete what may be deleted, and add the outcome to the partitions. Nothing is deleted in a dry run."""
         of_topic: dict[str, dict[int, ErasingPartition]] = {}
         for key, part in parts.items():
-            if key.topic_id in self.tables and key.topic_id in image.topics and not part.failed:
+            if key.topic_id in image.topics and key.topic_id in self.tables | self.others:
                 of_topic.setdefault(key.topic_id, {})[key.partition] = part
         if not of_topic:
-            return {}
-        unfinished = [] if self.run.dry_run else unfinished_uploads(self.storage, clock)
+            return
+        publishing = not self.tables.keys().isdisjoint(of_topic)
+        unfinished = unfinished_uploads(self.storage, clock) if publishing and not self.run.dry_run else []
         work = []
         for topic_id, some in of_topic.items():
-            config = topic_config_of(image, image.topics[topic_id])
-            delay_ms = 0 if now else config.file_delete_delay_ms
-            work.append(_CleaningTable(self.tables[topic_id], some, clock, delay_ms, self.run.dry_run, unfinished))
-        self._each(_CleaningTable.look, work)
-        of_folder = {topic.table.folder: topic for topic in work}
-        for outcome in self.run.tasks.run(has_keys, [search for topic in work for search in topic.searches()]):
-            topic = of_folder[outcome.item.folder]
-            if isinstance(outcome, Done):
-                topic.searched[outcome.item.file.path] = outcome.value
-            else:
-                topic.failed(outcome.error)
-        self._each(_CleaningTable.clean, [topic for topic in work if topic.sound])
-        return {
-            TopicIdPartition(topic.table.topic_id, partition): one
-            for topic in work
-            for partition, one in topic.cleaned.items()
-        }
-
-    def _each(self, step: Callable[[_CleaningTable], None], work: Sequence[_CleaningTable]) -> None:
-        for outcome in ask_remote(self.storage, step, work):
+            publishes = topic_id in self.tables
+            table = self.tables[topic_id] if publishes else self.others[topic_id]
+            delay_ms = 0 if now else topic_config_of(image, image.topics[topic_id]).file_delete_delay_ms
+            work.append(_Cleaning(self, table, some, clock, delay_ms, publishes, unfinished if publishes else ()))
+        for outcome in ask_remote(self.storage, _Cleaning.look, work):
             if isinstance(outcome, Failed):
                 outcome.item.failed(outcome.error)
+        for topic in work:
+            self._search(topic.table, topic.folder.files, topic.parts)
+        for outcome in ask_remote(self.storage, _Cleaning.clean, [topic for topic in work if topic.sound]):
+            if isinstance(outcome, Failed):
+                outcome.item.failed(outcome.error)
+        for topic in work:
+            for partition, one in topic.cleaned.items():
+                part = topic.parts[partition]
+                part.deleted += one.deleted
+                part.remote_files += one.replaced
+                part.left += [left for left in one.left if not (self.run.dry_run and left.waits)]
+                if topic.publishes and not self.run.dry_run:
+                    part.published = ErasedTable(one.version, one.file)
 
 
 @dataclass(slots=True, eq=False)
-class _CleaningTable:
+class _Cleaning:
     """The work on the folder of one table."""
 
+    erasing: PublishedErasing
     table: SnapshotTable
     parts: Mapping[int, ErasingPartition]
+    """All partitions of the topic."""
     clock: Clock
     delay_ms: int
-    dry_run: bool
+    publishes: bool
+    """Whether the topic publishes its snapshots."""
     unfinished: Sequence[NotErased]
-    cleaned: dict[int, CleanedTable] = field(init=False)
+    cleaned: dict[int, _Cleaned] = field(init=False)
     sound: bool = True
     """Whether no step has failed."""
-    searched: dict[str, bool] = field(default_factory=dict)
-    """Whether an object has the keys, by path."""
-    files: list[_TableFile] = field(default_factory=list)
-    foreign: dict[str, StoredObject] = field(default_factory=dict)
-    log_files: Sequence[StoredObject] = ()
+    folder: _Folder = field(default_factory=lambda: _Folder((), {}, ()))
     listed: Listed | None = None
     removed: RemovedFiles = field(default_factory=RemovedFiles)
 
     def __post_init__(self) -> None:
-        self.cleaned = {partition: CleanedTable(left=[*self.unfinished]) for partition in self.parts}
+        self.cleaned = {partition: _Cleaned(left=[*self.unfinished]) for partition in self.parts}
+
+    @property
+    def dry_run(self) -> bool:
+        """Whether nothing is to be deleted."""
+        return self.erasing.run.dry_run
 
     def failed(self, error: StratalogError) -> None:
         """Record that the table could not be cleaned."""
         self.sound = False
         why = f"cleaning failed: {error.code}: {error}; erase again when the remote tier answers"
-        self._leave(self.parts, NotErased(f"{_WHERE}: {self.table.folder}", why))
+        self._leave(self.parts, self.table.folder, why)
 
     def look(self) -> None:
         """List the objects, and then the table. Raises: errors from the store and the table."""
-        objects = RemoteObjects.of(self.table.folder, self.table.remote.walk(self.table.folder))
-        listed, self.removed = self.table.load_with_removed(self.delay_ms)
-        if listed.foreign and not self.dry_run:
-            self.table.commit((), dict)
-            listed, self.removed = self.table.load_with_removed(self.delay_ms)
-        self.listed, self.log_files = listed, objects.log_entries
-        held = {file.path for file in listed.files.values()}
-        for path, stored in objects.foreign.items():
-            parsed = None if stored.special else paths.parse_published_path(path)
-            if parsed is None:
-                self.foreign[path] = stored
-            else:
-                self.files.append(_TableFile(path, parsed[0], parsed[1], stored, path in held))
-
-    def searches(self) -> Iterable[_Search]:
-        """The objects whose names do not say whether they may have the keys."""
-        for file in self.files:
-            part = self.parts.get(file.partition)
-            if part is not None and isinstance(part.keys, WantedKeys) and not _is_outdated(file, part):
-                yield _Search(self.table.remote, self.table.folder, file, part.keys)
+        self.folder = _Folder.of(self.table, self.parts)
+        try:
+            self.listed, self.removed = self.table.load_with_removed(self.delay_ms)
+        except CorruptionError:
+            if not self.dry_run:  # a run creates the table again before it cleans
+                raise
 
     def clean(self) -> None:
         """Delete what may be deleted. Raises: errors from the store and the table."""
+        if not self.publishes:
+            self._check_empty()
+        elif failed := sorted(partition for partition, part in self.parts.items() if part.failed):
+            why = f"the work on partitions {failed} failed: correct this, then erase again"
+            self._leave(self.parts, self.table.folder, why)
+        elif self.dry_run:
+            self._objects_to_delete()
+            self._plan()
+        elif self._check_listed():
+            doomed = self._objects_to_delete()
+            if doomed:
+                self.table.remote.delete(doomed)
+            self._forget_history()
+
+    def _check_empty(self) -> None:
+        """Without a table, the folder was empty when the run began."""
+        why = (
+            "a job wrote it before the topic stopped to publish its snapshots: run `stratalog vacuum` until it is "
+            "deleted, then erase again"
+        )
+        for file in self.folder.files:
+            self._leave([file.partition], file.object.name, why)
+        for stored in (*self.folder.foreign.values(), *self.folder.log_files):
+            self._leave(self.parts, stored.name, why)
+
+    def _check_listed(self) -> bool:
+        """Whether the table lists only files that follow the erasures, so that all others may be deleted."""
+        assert self.listed is not None
+        again = "run `stratalog snapshot --by-hand`, then erase again"
+        sound = True
+        for one in self.listed.foreign:
+            sound = False
+            why = f"the table lists it, and another program has written it: {again}"
+            self._leave(self.parts, f"{self.table.folder}/{one.path}", why)
+        objects = {file.path: file for file in self.folder.files}
+        for partition, listed in self.listed.files.items():
+            name, part = f"{self.table.folder}/{listed.path}", self.parts.get(partition)
+            if part is None:
+                sound = False
+                self._leave(self.parts, name, f"the table lists it, and the topic has no partition {partition}")
+                continue
+            self.cleaned[partition].file = listed.path
+            if listed.snapshot.generation != part.view.generation:
+                why = "it does not follow the last erasure"
+            elif listed.path in objects and (found := self.erasing.why_not_clean(objects[listed.path], part)):
+                why = found
+            else:
+                continue
+            sound = False
+            self._leave([partition], name, f"the table lists it, and {why}: {again}")
+        return sound
+
+    def _objects_to_delete(self) -> list[str]:
+        """The names of the objects; the others are left, or have no record of the keys."""
+        held = self._held()
         time_ms = agreed_ms(self.clock, self.table.remote)
         doomed: list[str] = []
-        for file in self.files:
-            part = self.parts.get(file.partition)
-            if part is None:
+        for file in self.folder.files:
+            part = self.parts[file.partition]
+            if file.path in held:
                 continue
-            if file.listed:
-                self._check_listed(file, part)
-            elif self._may_hold(file, part):
+            if self._is_outdated(file.snapshot, part):
                 if self._is_due(file, part, time_ms):
                     doomed.append(file.object.name)
                     self.cleaned[file.partition].deleted += 1
                 else:
-                    self._leave([file.partition], waiting(file.object))
-        for path, stored in self.foreign.items():
+                    self.cleaned[file.partition].left.append(waiting(file.object))
+            elif found := self.erasing.why_not_clean(file, part):
+                self._leave([file.partition], file.object.name, f"{found}: erase again")
+        for path, stored in self.folder.foreign.items():
             if stored.special or path not in self.removed.ever:
-                why = "it is not an object of the table, so its content is unknown: remove it by hand"
-                self._leave(self.parts, NotErased(f"{_WHERE}: {stored.name}", why))
+                if not (self.dry_run and self._is_listed_by_others(path)):
+                    why = "it is not an object of the table, so its content is unknown: remove it by hand"
+                    self._leave(self.parts, stored.name, why)
             elif self.delay_ms == 0 or path in self.removed.due:
                 doomed.append(stored.name)
             else:
-                self._leave(self.parts, waiting(stored))
-        if self.dry_run:
-            self._plan()
-            return
-        if doomed:
-            self.table.remote.delete(doomed)
-        self._forget_history()
+                for one in self.cleaned.values():
+                    one.left.append(waiting(stored))
+        return doomed
+
+    def _held(self) -> set[str]:
+        """The paths of the listed files."""
+        return set() if self.listed is None else {file.path for file in self.listed.files.values()}
+
+    def _is_listed_by_others(self, path: str) -> bool:
+        return self.listed is not None and path in {one.path for one in self.listed.foreign}
+
+    def _is_outdated(self, snapshot: CheckpointName, part: ErasingPartition) -> bool:
+        """Whether a file does not follow the last erasure of its partition, or in a dry run, the next one."""
+        if self.dry_run and (part.records or part.view.key in self.erasing.holders):
+            return True
+        return snapshot.generation != part.view.generation
+
+    def _is_due(self, file: _TableFile, part: ErasingPartition, time_ms: int | None) -> bool:
+        """Whether no reader needs an outdated object any more, and no job may be about to list it."""
+        if file.path in self.removed.ever:
+            return self.delay_ms == 0 or file.path in self.removed.due
+        if file.snapshot.generation <= part.view.generation:
+            return True  # the table refuses it
+        return time_ms is not None and file.object.modified_ms + _DAY_MS <= time_ms
 
     def _plan(self) -> None:
         """Count the files that a run would replace first."""
-        listed = {file.partition: file for file in self.files if file.listed}
+        listed: Mapping[int, Published] = {} if self.listed is None else self.listed.files
         for partition, part in self.parts.items():
             file, one = listed.get(partition), self.cleaned[partition]
-            if part.records or (file is not None and _is_outdated(file, part)):
+            if (
+                part.records
+                or part.view.key in self.erasing.holders
+                or (file is not None and self._is_outdated(file.snapshot, part))
+            ):
                 one.replaced = 1
                 one.deleted += file is not None and self.delay_ms == 0
 
-    def _check_listed(self, file: _TableFile, part: ErasingPartition) -> None:
-        self.cleaned[file.partition].file = file.path
-        if self.dry_run:
-            return  # a run publishes before it cleans
-        if _is_outdated(file, part):
-            why = "the table lists it, and it does not follow the last erasure"
-        elif self.searched.get(file.path):
-            why = "the table lists it, and it has a record of the keys, or is damaged"
-        else:
-            return
-        remedy = "run `stratalog snapshot --by-hand`, then erase again"
-        self._leave([file.partition], NotErased(f"{_WHERE}: {file.object.name}", f"{why}: {remedy}"))
-
-    def _may_hold(self, file: _TableFile, part: ErasingPartition) -> bool:
-        """Whether an object that the table does not list may have records of the keys. Without keys, each may."""
-        return part.keys is None or _is_outdated(file, part) or self.searched.get(file.path, True)
-
-    def _is_due(self, file: _TableFile, part: ErasingPartition, time_ms: int | None) -> bool:
-        """Whether no reader needs the object any more, and no job may be about to list it."""
-        if file.path in self.removed.ever:
-            return self.delay_ms == 0 or file.path in self.removed.due
-        delay_ms = max(self.delay_ms, _DAY_MS) if self._may_be_listed(file, part) else self.delay_ms
-        return delay_ms == 0 or (time_ms is not None and file.object.modified_ms + delay_ms <= time_ms)
-
-    def _may_be_listed(self, file: _TableFile, part: ErasingPartition) -> bool:
-        """Whether the table would accept an object that it has never listed."""
-        assert self.listed is not None
-        if file.snapshot.generation != part.view.generation:
-            return file.snapshot.generation > part.view.generation  # of a later erasure
-        present = self.listed.files.get(file.partition)
-        return present is None or file.snapshot.end_offset > present.snapshot.end_offset
-
     def _forget_history(self) -> None:
         """Delete the older versions, unless an object of one is left for readers."""
-        where = f"{_WHERE}: {paths.join(self.table.folder, paths.DELTA_LOG)}"
+        where = paths.join(self.table.folder, paths.DELTA_LOG)
         if any(one.left for one in self.cleaned.values()):
             why = "its older versions are deleted with the last of their objects"
             for each in self.cleaned.values():
-                each.left.append(NotErased(where, why, waits=all(one.waits for one in each.left)))
+                waits = all(one.waits for one in each.left)
+                each.left.append(NotErased(f"{_WHERE}: {where}", why, waits=waits))
             return
-        for stored in log_litter(self.log_files):
+        for stored in log_litter(self.folder.log_files):
             why = "it is not a file of the table's log, so its content is unknown: remove it by hand"
-            self._leave(self.parts, NotErased(f"{_WHERE}: {stored.name}", why))
+            self._leave(self.parts, stored.name, why)
         version = self.table.delete_history()
         for each in self.cleaned.values():
             each.version = None if version < 0 else version
 
-    def _leave(self, partitions: Iterable[int], left: NotErased) -> None:
+    def _leave(self, partitions: Iterable[int], name: str, why: str) -> None:
         for partition in partitions:
-            self.cleaned[partition].left.append(left)
-
-
-def _is_outdated(file: _TableFile, part: ErasingPartition) -> bool:
-    """Whether an object does not follow the last erasure of its partition, by its name."""
-    return file.snapshot.generation != part.view.generation
+            self.cleaned[partition].left.append(NotErased(f"{_WHERE}: {name}", why))

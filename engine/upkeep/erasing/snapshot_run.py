@@ -112,7 +112,7 @@ class SnapshotErasing:
                 again[key] = found.before
             else:
                 self._take(self.parts[key], found)
-                if found.records:
+                if found.any:
                     holding[key] = found.last_end
         sources = self._snapshots(holding, again)
         for key in [key for key, one in sources.items() if one.end_offset < holding[key]]:
@@ -173,7 +173,10 @@ class SnapshotErasing:
             found[key] = planned.latest if made is None else made.snapshot_id
         for key in [key for key, one in found.items() if one == EMPTY]:
             del found[key]
-            again[key] = SourceChangedError(f"{self.parts[key]} has no snapshot yet: erase again")
+            again[key] = SourceChangedError(
+                f"{self.parts[key]} has no snapshot, and no record from which one could be made: append the "
+                "records that are to stay, then erase again"
+            )
         return found
 
     def _submit(

@@ -93,8 +93,15 @@ class FoundKeys:
     """The end of the last of these files that has a record of the keys; 0 if none has."""
     large: bool = False
     """See ``SnapshotPlan``."""
+    published: bool = False
+    """Whether the published table has the keys (``EraseWork.published``)."""
     before: RetriableError | None = None
     """A member of the ISR has not carried out an earlier erasure: this comes first, and nothing was searched."""
+
+    @property
+    def any(self) -> bool:
+        """Whether there is anything to erase."""
+        return self.records > 0 or self.published
 
 
 def find_keys(work: EraseWork) -> FoundKeys:
@@ -165,7 +172,7 @@ def _find(work: EraseWork) -> FoundKeys:
                 continue
             records, files, size = records + count, files + 1, size + link.file.object.size_bytes
             last_end = link.end if count else last_end
-    return FoundKeys(records, above, looked_to, replicas.epoch, files, size, last_end, found.large)
+    return FoundKeys(records, above, looked_to, replicas.epoch, files, size, last_end, found.large, work.published)
 
 
 # ------------------------------------------------------------------------------------- writing
@@ -382,22 +389,22 @@ def plan_below(work: EraseWork) -> PlannedErasing:
     found = FoundKeys() if work.keys is None else find_keys(work)
     cleaned = clean_below(work)
     deleted = cleaned.deleted
-    if found.records and (work.now or work.delay_ms == 0):
+    if found.any and (work.now or work.delay_ms == 0):
         for broker in view.replicas:
             with suppress(StratalogError):  # the files of a replica that is away stay
                 log = work.replicas.replica(broker).log()
                 gone = [link for link in log.chain if link.end <= found.looked_to]
                 deleted += len(gone) + len(log.listing.checkpoints)
     return PlannedErasing(
-        offsets=offsets_of(view.erasures, ((0, found.looked_to),) if found.records else ()),
-        files=1 if found.records else 0,
-        bytes=found.bytes if found.records else 0,
+        offsets=offsets_of(view.erasures, ((0, found.looked_to),) if found.any else ()),
+        files=1 if found.any else 0,
+        bytes=found.bytes if found.any else 0,
         deleted=deleted,
         above=found.above,
         looked_to=found.looked_to,
         not_erased=tuple(one for one in cleaned.not_erased if not one.waits),
         records=found.records,
-        large=found.large and found.records > 0,
+        large=found.large and found.any,
     )
 
 

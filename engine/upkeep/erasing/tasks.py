@@ -86,6 +86,8 @@ class EraseWork(PartitionWork):
     """None for a topic that is not tiered."""
     snapshots: SnapshotWork | None = None
     """How the partition's snapshots are made; None for a topic without."""
+    published: bool = False
+    """Whether an object of the table in which the topic publishes its snapshots has the keys."""
 
     def stores_used(self) -> Iterable[Store]:
         """See ``PartitionWork``."""

@@ -14,7 +14,7 @@ again under its present view. ``erase`` publishes, too, and deletes replaced fil
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,7 +29,12 @@ from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionWork
-from stratalog.engine.replication.snapshots import check_not_erased_since, newest_id, usable_snapshot
+from stratalog.engine.replication.snapshots import (
+    check_not_erased_since,
+    check_still_there,
+    newest_id,
+    usable_snapshot,
+)
 from stratalog.engine.state.latest_by_key import record_schema
 from stratalog.engine.upkeep.snapshots.partition import SnapshotWork
 from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
@@ -46,7 +51,7 @@ from stratalog.snapshots.snapshot_id import SnapshotId
 from stratalog.tiering.published import Publication, Published, published_schema, write_published
 
 if TYPE_CHECKING:
-    from stratalog.tiering.snapshot_table import SnapshotTable
+    from stratalog.tiering.snapshot_table import Listed, SnapshotTable
 
 _VIEWS = 3
 """The number of views under which a partition is tried."""
@@ -102,7 +107,9 @@ def _write_once(work: PublishWork) -> Publication | None:
                 work.compression,
             )
             # As before a snapshot gets its name: an erasure meanwhile did not find this file by a name.
-            check_not_erased_since(leader, look_at_leader(work.replicas).listing, work.replicas.view)
+            listing = look_at_leader(work.replicas).listing
+            check_not_erased_since(leader, listing, work.replicas.view)
+            check_still_there(leader, listing, found.stored)
             staged.commit()  # the id in its name is unique
         finally:
             staged.abort()
@@ -144,7 +151,8 @@ def publish(
     delete_replaced: bool = True,
 ) -> frozenset[TopicIdPartition]:
     """Publish the latest snapshots of the partitions that are ``published``; returns the partitions that changed.
-    An error is a failure of its partition, or of its topic."""
+    Files of other programs leave the tables. An error is a failure of its partition, or of its topic.
+    ``delete_replaced``: whether to delete replaced files after their delay."""
     by_topic: dict[str, list[SnapshotWork]] = defaultdict(list)
     for work in works:
         if work.published:
@@ -154,22 +162,27 @@ def publish(
     image = metadata.image()
     topics = [image.topics[topic_id] for topic_id in by_topic if topic_id in image.topics]
     opened = ask_remote(storage, lambda topic: _open(storage, topic, by_topic[topic.topic_id][0].schema), topics)
-    tables: dict[str, SnapshotTable] = {}
+    tables: dict[str, _Opened] = {}
     wanted: list[PublishWork] = []
     for topic, found in run.done(opened, lambda topic: topic.name):
-        tables[topic.topic_id] = found.table
+        tables[topic.topic_id] = found
         wanted += (_work(storage, work, found) for work in by_topic[topic.topic_id])
     written = _written(metadata, storage, execution, wanted, run)
     done: set[TopicIdPartition] = set()
-    for topic_id, publications in written.items():
-        delay_ms = by_topic[topic_id][0].delete_delay_ms
+    for topic_id, one in tables.items():
+        publications, first, name = written[topic_id], by_topic[topic_id][0], image.topics[topic_id].name
+        if not publications and not one.listed.foreign:
+            continue
         try:
-            committed = tables[topic_id].commit(publications, partial(_generations, metadata, topic_id))
+            if one.listed.unusable:
+                one.table.create_again(first.schema, {each.partition for each in publications})
+                run.notes.append(f"{name}: the table of its snapshots was created again: {one.listed.unusable}")
+            committed = one.table.commit(publications, partial(_generations, metadata, topic_id))
             done |= {TopicIdPartition(topic_id, partition) for partition in committed}
             if delete_replaced:
-                _delete_replaced(tables[topic_id], delay_ms)
+                _delete_replaced(one.table, first.delete_delay_ms)
         except StratalogError as error:
-            run.fail(image.topics[topic_id].name, error)
+            run.fail(name, error)
     return frozenset(done)
 
 
@@ -216,8 +229,7 @@ class _Opened:
     """The result of step 1 for a topic."""
 
     table: SnapshotTable
-    files: Mapping[int, Published]
-    """The listed files, by partition."""
+    listed: Listed
     there: frozenset[str]
     """Paths of the files that exist with the listed size."""
 
@@ -225,16 +237,18 @@ class _Opened:
 def _open(storage: Storage, topic: TopicImage, schema: pa.Schema) -> _Opened:
     """Raises: see ``SnapshotTable.open``."""
     table = storage.snapshot_table(topic)
-    files = table.open(schema).files
+    listed = table.open(schema)
     sizes = {stored.name: stored.size_bytes for stored in table.remote.walk(table.folder)}
     there = (
-        file.path for file in files.values() if sizes.get(paths.join(table.folder, file.path)) == file.size_bytes
+        file.path
+        for file in listed.files.values()
+        if sizes.get(paths.join(table.folder, file.path)) == file.size_bytes
     )
-    return _Opened(table, files, frozenset(there))
+    return _Opened(table, listed, frozenset(there))
 
 
 def _work(storage: Storage, work: SnapshotWork, opened: _Opened) -> PublishWork:
-    file = opened.files.get(work.replicas.view.partition)
+    file = opened.listed.files.get(work.replicas.view.partition)
     return PublishWork(
         replicas=work.replicas,
         remote=opened.table.remote,
