@@ -37,7 +37,7 @@ from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store import Store, StoredObject
 from stratalog.partitions.wanted_keys import WantedKeys
 from stratalog.tiering.erasure import log_litter
-from stratalog.tiering.published import Published, published_batches
+from stratalog.tiering.published import published_batches
 from stratalog.tiering.remote_objects import RemoteObjects, RemovedFiles
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class _TableFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Folder:
+class _TableFolder:
     """The objects in the folder of a table."""
 
     files: tuple[_TableFile, ...]
@@ -81,7 +81,7 @@ class _Folder:
     log_files: tuple[StoredObject, ...]
 
     @classmethod
-    def of(cls, table: SnapshotTable, partitions: Collection[int]) -> _Folder:
+    def of(cls, table: SnapshotTable, partitions: Collection[int]) -> _TableFolder:
         """Raises: errors from the store."""
         objects = RemoteObjects.of(table.folder, table.remote.walk(table.folder))
         files: list[_TableFile] = []
@@ -147,18 +147,16 @@ class PublishedErasing:
     """By name of an object: whether it has the keys, or why it could not be searched."""
 
     def open(self, image: ClusterImage, topics: Iterable[TopicImage]) -> None:
-        """Read the tables of the topics that publish their snapshots. An unreadable one is created again later.
+        """Read the tables of the topics that publish their snapshots.
 
-        Raises: see ``SnapshotTable.load``; InvalidCallError without a remote tier.
+        Raises: see ``SnapshotTable.load``; a snapshot job creates an unreadable table again. InvalidCallError
+        without a remote tier.
         """
         for topic in topics:
             config = topic_config_of(image, topic)
             if config.snapshot_table:
                 table = self.tables[topic.topic_id] = self.storage.snapshot_table(topic)
-                try:
-                    table.load()
-                except CorruptionError as error:
-                    self.run.notes.append(f"{topic.name}: the table of its snapshots is unreadable: {error}")
+                table.load()
             elif config.snapshots and self.storage.remote is not None:
                 self.others[topic.topic_id] = self.storage.snapshot_table(topic)
 
@@ -166,7 +164,7 @@ class PublishedErasing:
         """Find the ``holders``. Raises: errors from the store."""
         for topic_id, table in self.tables.items():
             some = {key.partition: part for key, part in parts.items() if key.topic_id == topic_id}
-            files = _Folder.of(table, some).files
+            files = _TableFolder.of(table, some).files
             self._search(table, files, some)
             held = (file.partition for file in files if self.why_not_clean(file, some[file.partition]))
             self.holders |= {TopicIdPartition(topic_id, partition) for partition in held}
@@ -258,8 +256,8 @@ class _Cleaning:
     cleaned: dict[int, _Cleaned] = field(init=False)
     sound: bool = True
     """Whether no step has failed."""
-    folder: _Folder = field(default_factory=lambda: _Folder((), {}, ()))
-    listed: Listed | None = None
+    folder: _TableFolder = field(default_factory=lambda: _TableFolder((), {}, ()))
+    listed: Listed = field(init=False)
     removed: RemovedFiles = field(default_factory=RemovedFiles)
 
     def __post_init__(self) -> None:
@@ -278,12 +276,8 @@ class _Cleaning:
 
     def look(self) -> None:
         """List the objects, and then the table. Raises: errors from the store and the table."""
-        self.folder = _Folder.of(self.table, self.parts)
-        try:
-            self.listed, self.removed = self.table.load_with_removed(self.delay_ms)
-        except CorruptionError:
-            if not self.dry_run:  # a run creates the table again before it cleans
-                raise
+        self.folder = _TableFolder.of(self.table, self.parts)
+        self.listed, self.removed = self.table.load_with_removed(self.delay_ms)
 
     def clean(self) -> None:
         """Delete what may be deleted. Raises: errors from the store and the table."""
@@ -314,7 +308,6 @@ class _Cleaning:
 
     def _check_listed(self) -> bool:
         """Whether the table lists only files that follow the erasures, so that all others may be deleted."""
-        assert self.listed is not None
         again = "run `stratalog snapshot --by-hand`, then erase again"
         sound = True
         for one in self.listed.foreign:
@@ -341,7 +334,8 @@ class _Cleaning:
 
     def _objects_to_delete(self) -> list[str]:
         """The names of the objects; the others are left, or have no record of the keys."""
-        held = self._held()
+        held = {file.path for file in self.listed.files.values()}
+        listed_by_others = {one.path for one in self.listed.foreign}
         time_ms = agreed_ms(self.clock, self.table.remote)
         doomed: list[str] = []
         for file in self.folder.files:
@@ -358,7 +352,7 @@ class _Cleaning:
                 self._leave([file.partition], file.object.name, f"{found}: erase again")
         for path, stored in self.folder.foreign.items():
             if stored.special or path not in self.removed.ever:
-                if not (self.dry_run and self._is_listed_by_others(path)):
+                if not (self.dry_run and path in listed_by_others):  # they leave the table before
                     why = "it is not an object of the table, so its content is unknown: remove it by hand"
                     self._leave(self.parts, stored.name, why)
             elif self.delay_ms == 0 or path in self.removed.due:
@@ -367,13 +361,6 @@ class _Cleaning:
                 for one in self.cleaned.values():
                     one.left.append(waiting(stored))
         return doomed
-
-    def _held(self) -> set[str]:
-        """The paths of the listed files."""
-        return set() if self.listed is None else {file.path for file in self.listed.files.values()}
-
-    def _is_listed_by_others(self, path: str) -> bool:
-        return self.listed is not None and path in {one.path for one in self.listed.foreign}
 
     def _is_outdated(self, snapshot: CheckpointName, part: ErasingPartition) -> bool:
         """Whether a file does not follow the last erasure of its partition, or in a dry run, the next one."""
@@ -391,9 +378,8 @@ class _Cleaning:
 
     def _plan(self) -> None:
         """Count the files that a run would replace first."""
-        listed: Mapping[int, Published] = {} if self.listed is None else self.listed.files
         for partition, part in self.parts.items():
-            file, one = listed.get(partition), self.cleaned[partition]
+            file, one = self.listed.files.get(partition), self.cleaned[partition]
             if (
                 part.records
                 or part.view.key in self.erasing.holders

@@ -17,6 +17,7 @@ from stratalog.engine.metadata.snapshot_erasure_commands import (
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.upkeep.erasing.partition import ErasingPartition
 from stratalog.engine.upkeep.erasing.snapshot_tasks import (
+    NO_SNAPSHOT,
     FoundKeys,
     RewriteWork,
     RewrittenSnapshot,
@@ -32,6 +33,7 @@ from stratalog.engine.upkeep.snapshots.partition import (
 )
 from stratalog.partitions.errors import (
     InvalidUpdateVersionError,
+    LogGapError,
     RetriableError,
     SourceChangedError,
     StaleMetadataError,
@@ -110,6 +112,8 @@ class SnapshotErasing:
             key = work.replicas.view.key
             if found.before is not None:
                 again[key] = found.before
+            elif found.any and not found.looked_to:
+                self.run.fail(key, LogGapError(f"{self.parts[key]}: {NO_SNAPSHOT}"))
             else:
                 self._take(self.parts[key], found)
                 if found.any:
@@ -173,10 +177,7 @@ class SnapshotErasing:
             found[key] = planned.latest if made is None else made.snapshot_id
         for key in [key for key, one in found.items() if one == EMPTY]:
             del found[key]
-            again[key] = SourceChangedError(
-                f"{self.parts[key]} has no snapshot, and no record from which one could be made: append the "
-                "records that are to stay, then erase again"
-            )
+            again[key] = SourceChangedError(f"{self.parts[key]} has no snapshot yet: erase again")
         return found
 
     def _submit(

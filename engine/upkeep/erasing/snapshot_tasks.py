@@ -57,6 +57,12 @@ from stratalog.snapshots.reader import Snapshot, read_snapshot
 from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId
 from stratalog.snapshots.writer import SnapshotWriter
 
+NO_SNAPSHOT = (
+    "it has no snapshot, and no record from which one could be made: append the records that are to stay, then "
+    "erase again"
+)
+"""The reason why the keys stay in the published table of a partition without records."""
+
 
 def snapshot_file(name: CheckpointName, stored: StoredObject) -> DataFile:
     """A snapshot as a data file, whose offsets are its rows."""
@@ -395,6 +401,9 @@ def plan_below(work: EraseWork) -> PlannedErasing:
                 log = work.replicas.replica(broker).log()
                 gone = [link for link in log.chain if link.end <= found.looked_to]
                 deleted += len(gone) + len(log.listing.checkpoints)
+    without_snapshot = []
+    if found.any and not found.looked_to:
+        without_snapshot.append(NotErased(f"broker {view.leader}", NO_SNAPSHOT))
     return PlannedErasing(
         offsets=offsets_of(view.erasures, ((0, found.looked_to),) if found.any else ()),
         files=1 if found.any else 0,
@@ -402,7 +411,7 @@ def plan_below(work: EraseWork) -> PlannedErasing:
         deleted=deleted,
         above=found.above,
         looked_to=found.looked_to,
-        not_erased=tuple(one for one in cleaned.not_erased if not one.waits),
+        not_erased=(*(one for one in cleaned.not_erased if not one.waits), *without_snapshot),
         records=found.records,
         large=found.large and found.any,
     )

@@ -1,0 +1,423 @@
+"""Erasures from published snapshots while other programs rewrite the table, jobs are slow, the remote tier fails,
+or the table is the only copy: no record of other keys is lost, and no trace of the key is certified as erased.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from stratalog.engine.upkeep.erasing import erase as erasing
+from stratalog.engine.upkeep.erasing import published as publishing
+from stratalog.engine.upkeep.erasing import snapshot_run
+from stratalog.engine.upkeep.snapshots import publish as publish_module
+from stratalog.partitions.errors import StorageError, StratalogError
+from stratalog.partitions.paths import CheckpointName, published_path
+from stratalog.tiering.snapshot_table import SnapshotTable
+from tests.unit.erase_harness import KEY, OTHER, SECRET
+from tests.unit.faulty_store import Faults
+from tests.unit.restore_harness import Heir
+from tests.unit.snapshot_harness import Keyed
+from tests.unit.test_upkeep_erase_of_snapshots import LATER, STATE, Erasable, during
+from tests.unit.test_upkeep_erase_published import ENABLED, Published, die
+from tests.unit.test_upkeep_snapshot_table import data_files, folder, state, table
+
+ALL = {**STATE, KEY: f"{SECRET}-b"}
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Published:
+    return Published(tmp_path).start()
+
+
+def rewrite(live: Keyed) -> None:
+    """Another program rewrites the file of the table, as OPTIMIZE does."""
+    write_deltalake(str(folder(live)), table(live).to_pyarrow_table(), mode="overwrite")
+
+
+def add_the_key(live: Keyed) -> None:
+    """Another program adds rows of the key."""
+    rows = table(live).to_pyarrow_table()
+    keys = pa.array([KEY.encode()] * rows.num_rows, rows.schema.field("key").type)
+    at = rows.schema.get_field_index("key")
+    write_deltalake(str(folder(live)), rows.set_column(at, "key", keys), mode="append")
+
+
+def no_answer(*_: object) -> None:
+    raise StorageError("no answer")
+
+
+def check_listed_files_exist(live: Keyed) -> None:
+    for uri in table(live).file_uris():
+        assert Path(uri).exists(), f"the table lists {uri}, which is gone"
+
+
+def restored(live: Published) -> None:
+    """A cluster that was restored from the remote tier: its brokers have no record of the topic."""
+    live.tiered("u")
+    live.fill("a", "u")
+    live.cluster.tier().raise_for_failures()
+    heir = Heir(live)
+    heir.restore().raise_for_failures()
+    heir.live_again()
+
+
+# ------------------------------------------------------------------------------- other programs
+
+
+def test_rewritten_rows_stay_if_the_publication_fails(live: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    rewrite(live)
+    with monkeypatch.context() as patch:
+        patch.setattr(publish_module, "write_latest", no_answer)
+        report = live.erase(KEY)
+    assert not report.whole
+    assert state(live) == ALL
+    assert live.erase(KEY).whole
+    live.check_gone()
+
+
+def test_rewritten_rows_stay_if_one_partition_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = Published(tmp_path)
+    live.begin(partitions=2, file_delete_delay_ms="0", **ENABLED)
+    live.cluster.produce("t", pa.table({"key": [b"a", b"b", b"c", KEY.encode()], "value": [b"v"] * 4}))
+    live.take()
+    before = state(live)
+    table(live).optimize.compact()
+    write = publish_module.write_latest
+
+    def fail(work: Any) -> Any:
+        return no_answer() if work.replicas.view.partition == 1 else write(work)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publish_module, "write_latest", fail)
+        report = live.erase(KEY)
+    assert not report.whole
+    assert "another program has rewritten the table" in str(report.failures)
+    assert state(live) == before
+    assert live.erase(KEY).whole
+    assert state(live) == {key: value for key, value in before.items() if key != KEY}
+
+
+@pytest.mark.parametrize(
+    ("owner", "step", "after"),
+    [
+        (publishing, "unfinished_uploads", True),
+        (publishing._Cleaning, "look", True),
+        (SnapshotTable, "delete_history", False),
+        (SnapshotTable, "_delete_older", False),
+        (SnapshotTable, "_delete_older", True),
+    ],
+)
+def test_a_rewrite_while_the_table_is_cleaned_loses_no_row(
+    live: Published, monkeypatch: pytest.MonkeyPatch, owner: Any, step: str, after: bool
+) -> None:
+    with monkeypatch.context() as patch:
+        during(patch, owner, step, lambda: rewrite(live), after=after)
+        live.erase(KEY)
+    assert state(live) == STATE
+    check_listed_files_exist(live)
+    assert live.erase(KEY).whole
+    live.check_gone()
+
+
+@pytest.mark.parametrize("step", ["load_with_removed", "delete_history"])
+def test_rows_of_the_key_that_are_added_before_the_history_goes_are_reported(
+    live: Published, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    with monkeypatch.context() as patch:
+        during(patch, SnapshotTable, step, lambda: add_the_key(live), after=False)
+        report = live.erase(KEY)
+    assert not report.whole
+    assert live.remote_traces(KEY)
+    assert live.erase(KEY).whole
+    live.check_gone()
+
+
+@pytest.mark.parametrize(
+    "name", [".tmp/00000000000000000009.json.0e0e0e", "00000000000000000009.json.tmp", "notes"]
+)
+def test_an_object_in_the_log_that_is_not_deltas_is_reported(live: Published, name: str) -> None:
+    path = folder(live) / "_delta_log" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(KEY)
+    report = live.erase(KEY)
+    assert not report.whole
+    assert "it is not a file of the table's log" in str(report.failures)
+    path.unlink()
+    assert live.erase(KEY).whole
+    live.check_gone()
+
+
+def test_checksums_that_spark_writes_on_folders_leave_with_their_versions(live: Published) -> None:
+    log = folder(live) / "_delta_log"
+    (log / ".00000000000000000000.json.crc").write_text("old")
+    newest = table(live).version()
+    (log / f".{newest + 1:020d}.json.crc").write_text("new")
+    assert live.erase(KEY).whole
+    assert not (log / ".00000000000000000000.json.crc").exists()
+
+
+def test_an_object_of_a_partition_that_the_topic_does_not_have_is_reported(live: Published) -> None:
+    [name] = data_files(live)
+    path = folder(live) / "1" / Path(name).name
+    path.parent.mkdir()
+    path.write_bytes((folder(live) / name).read_bytes())
+    report = live.erase(KEY)
+    assert not report.whole
+    assert "it is not an object of the table" in str(report.failures)
+
+
+# ------------------------------------------------------------------------------------ slow jobs
+
+
+def test_a_file_that_a_later_leader_is_about_to_list_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two jobs publish the same snapshot, under two leader epochs. An erasure comes between their commits."""
+    live = Published(tmp_path)
+    live.begin(copies=3, file_delete_delay_ms="0", segment_bytes="1", **ENABLED)
+    live.put([(OTHER, "3"), (LATER, "x")])
+    early, late, eraser = live.driver(), live.driver(), live.driver()
+    commit = SnapshotTable.commit
+    calls: list[Any] = []
+
+    def held(self: SnapshotTable, *planned: Any) -> Any:
+        calls.append((self, *planned))
+        if len(calls) == 1:
+            live.driver().elect("t", leader=live.followers()[0]).raise_for_failures()
+            late.snapshot("t", by_hand=True)
+        elif len(calls) == 2:
+            monkeypatch.setattr(SnapshotTable, "commit", commit)
+            commit(*calls[0])
+            assert eraser.erase("t", ["nobody"], check=False).whole
+        return commit(self, *planned)
+
+    monkeypatch.setattr(SnapshotTable, "commit", held)
+    early.snapshot("t", by_hand=True)
+    check_listed_files_exist(live)
+    assert state(live) == STATE
+
+
+def test_a_late_object_of_the_present_generation_is_found_by_its_rows(live: Published) -> None:
+    [name] = data_files(live)
+    held = (folder(live) / name).read_bytes()
+    assert live.erase(KEY).whole
+    path = published_path(0, CheckpointName(7, 1, live.generation()), "0" * 31 + "f")
+    (folder(live) / path).write_bytes(held)
+    assert live.erase(KEY).whole, "the keys in it give the partition another erasure"
+    live.check_gone()
+
+
+def test_a_job_that_publishes_after_publishing_was_switched_off_is_reported(
+    live: Published, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It gives its file a name after the run has found the folder empty."""
+    live.put([(LATER, "y")])
+    reached, go = threading.Event(), threading.Event()
+    check = publish_module.check_still_there
+
+    def held(*given: Any) -> None:
+        check(*given)
+        reached.set()
+        assert go.wait(60)
+
+    monkeypatch.setattr(publish_module, "check_still_there", held)
+    job = live.driver()
+    thread = threading.Thread(target=lambda: job.snapshot("t", by_hand=True, check=False))
+    thread.start()
+    assert reached.wait(60)
+    live.cluster.topics.alter_configs("t", {"remote.snapshot.table.enable": "false"})
+    live.cluster.vacuum("t").raise_for_failures()
+
+    def release() -> None:
+        go.set()
+        thread.join(60)
+
+    during(monkeypatch, snapshot_run, "find_keys", release, after=False)
+    report = live.erase(KEY, certificate=tmp_path / "erased.json")
+    assert live.remote_traces(KEY)
+    assert not report.whole
+    assert "before the topic stopped to publish its snapshots" in str(report.failures)
+    assert not live.cluster.verify_erased(tmp_path / "erased.json").ok
+
+
+def test_a_table_that_is_switched_on_and_off_meanwhile_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = Erasable(tmp_path).start(remote_snapshot_table_enable="false")
+
+    def flip() -> None:
+        other = live.driver()
+        other.topics.alter_configs("t", {"remote.snapshot.table.enable": "true"})
+        other.snapshot("t", by_hand=True).raise_for_failures()
+        other.topics.alter_configs("t", {"remote.snapshot.table.enable": "false"})
+
+    during(monkeypatch, snapshot_run, "find_keys", flip, after=False)
+    report = live.erase(KEY)
+    assert Published.remote_traces(live, KEY)  # type: ignore[arg-type]
+    assert not report.whole
+
+
+def test_a_job_whose_snapshot_is_gone_names_no_file(live: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise an erasure that found no key on the brokers would end before the file has a name."""
+    live.put([(LATER, "y")])
+    live.cluster.snapshot("t", by_hand=True).raise_for_failures()
+    live.put([(LATER, "z")])
+    live.cluster.snapshot("t", by_hand=True).raise_for_failures()
+    before = data_files(live)
+    table(live).delete()
+    calls = []
+    check = publish_module.check_still_there
+
+    def gone(leader: Any, listing: Any, stored: Any) -> None:
+        calls.append(stored.name)
+        if len(calls) == 1:
+            leader.store.delete([stored.name])
+            listing = leader.log(fresh=True).listing
+        check(leader, listing, stored)
+
+    monkeypatch.setattr(publish_module, "check_still_there", gone)
+    live.cluster.snapshot("t", check=False)
+    assert calls[0] not in calls[1:], "the job reads another snapshot"
+    assert len(data_files(live) - before) <= 1
+
+
+# ----------------------------------------------------------------------- failures, and two runs
+
+
+@pytest.mark.parametrize("number", range(1, 62, 6))
+@pytest.mark.slow  # a cluster for each number, and three runs
+def test_a_remote_tier_that_stops_at_any_call_loses_nothing(tmp_path: Path, number: int) -> None:
+    faults = Faults()
+    live = Published(tmp_path, through=faults.wrap).start()
+    left = number
+
+    def count(uri: str, what: str, name: str) -> None:
+        nonlocal left
+        if "remote" in uri:
+            left -= 1
+            if left <= 0:
+                raise StorageError("no answer")
+
+    faults.before = count
+    report = None
+    with suppress(StratalogError):
+        report = live.erase(KEY)
+    faults.none()
+    if report is not None and report.whole:
+        assert live.remote_traces(KEY, SECRET) == []
+    for run in (
+        lambda: None,
+        lambda: live.driver().snapshot("t", by_hand=True),
+        lambda: live.driver().vacuum("t"),
+    ):
+        run()
+        check_listed_files_exist(live)
+        assert STATE.items() <= state(live).items()
+    assert live.driver().erase("t", [KEY], check=False).whole
+    live.check_gone()
+
+
+def test_two_runs_delete_the_history_at_once(tmp_path: Path) -> None:
+    faults = Faults()
+    live = Published(tmp_path, through=faults.wrap).start()
+    other, done = live.driver(), []
+
+    def before(uri: str, what: str, name: str) -> None:
+        if what == "stat" and name.endswith("checkpoint.parquet") and not done:
+            done.append(name)
+            live.put([("new", "1")], driver=other)
+            other.erase("t", [OTHER], check=False)
+
+    faults.before = before
+    live.erase(KEY)
+    faults.none()
+    assert done
+    assert live.driver().erase("t", [KEY, OTHER], check=False).whole
+    assert state(live) == {LATER: "x", "new": "1"}
+    assert live.remote_traces(KEY, SECRET, OTHER) == []
+
+
+@pytest.mark.parametrize("step", ["publish", "clean", "clean_remotely", "forget"])
+@pytest.mark.slow  # five runs each
+def test_a_table_that_is_switched_off_and_on_after_a_crash_is_erased(
+    live: Published, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+        during(patch, erasing._Erasing, step, die, after=False)
+        live.erase(KEY)
+    other = live.driver()
+    for enabled in ("false", "true"):
+        other.topics.alter_configs("t", {"remote.snapshot.table.enable": enabled})
+        with suppress(StratalogError):
+            other.erase("t", None, check=False)
+    other.snapshot("t", by_hand=True)
+    check_listed_files_exist(live)
+    assert live.erase(KEY).whole
+    live.check_gone()
+
+
+# --------------------------------------------------------------------------------- the only copy
+
+
+@pytest.mark.parametrize("keys", [[KEY], ["nobody"], []])
+def test_the_only_copy_that_another_program_has_rewritten_is_kept(tmp_path: Path, keys: list[str]) -> None:
+    live = Published(tmp_path).start()
+    rewrite(live)
+    restored(live)
+    report = live.erase(*keys)
+    assert not report.whole
+    assert state(live) == ALL
+
+
+def test_a_dry_run_says_that_the_only_copy_cannot_be_replaced(tmp_path: Path) -> None:
+    live = Published(tmp_path).start()
+    restored(live)
+    with live.unchanged():
+        report = live.erase(KEY, dry_run=True)
+    assert "no record from which one could be made" in str(report.failures)
+
+
+def test_a_snapshot_job_keeps_the_only_copy_that_another_program_has_rewritten(tmp_path: Path) -> None:
+    live = Published(tmp_path).start()
+    rewrite(live)
+    restored(live)
+    report = live.cluster.snapshot("t", by_hand=True, check=False)
+    assert "another program has rewritten the table" in str(report.failures)
+    live.cluster.vacuum("t")
+    assert state(live) == ALL
+
+
+@pytest.mark.parametrize("job", ["erase", "snapshot"])
+def test_an_unreadable_log_is_kept_while_its_files_may_be_the_only_copy(tmp_path: Path, job: str) -> None:
+    live = Published(tmp_path).start()
+    restored(live)
+    newest = sorted((folder(live) / "_delta_log").glob("*.json"))[-1]
+    held = newest.read_text()
+    newest.write_text("[" * 2000)
+    with suppress(StratalogError):
+        if job == "erase":
+            live.erase()
+        else:
+            live.cluster.snapshot("t", by_hand=True, check=False)
+    newest.write_text(held)
+    assert state(live) == ALL
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 2000])
+def test_an_erasure_is_refused_while_the_log_is_unreadable(live: Published, text: str) -> None:
+    sorted((folder(live) / "_delta_log").glob("*.json"))[-1].write_text(text)
+    for dry_run in (True, False):
+        with live.unchanged(), pytest.raises(StratalogError):
+            live.erase(KEY, dry_run=dry_run)
+    live.cluster.snapshot("t").raise_for_failures()
+    assert live.erase(KEY).whole
+    live.check_gone()
