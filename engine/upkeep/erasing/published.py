@@ -139,8 +139,9 @@ class PublishedErasing:
     run: OperationRun
     tables: dict[str, SnapshotTable] = field(default_factory=dict)
     """Keyed by topic id: the topics that publish their snapshots."""
-    others: dict[str, SnapshotTable] = field(default_factory=dict)
-    """The other topics with snapshots; they have no objects in the folder of their table."""
+    unused: dict[str, str] = field(default_factory=dict)
+    """Keyed by topic id: the folders of the tables of the other topics with snapshots. They are empty when the run
+    begins."""
     holders: set[TopicIdPartition] = field(default_factory=set)
     """The partitions with an object that has the keys, or that could not be searched."""
     _searched: dict[str, bool | StratalogError] = field(default_factory=dict)
@@ -158,7 +159,7 @@ class PublishedErasing:
                 table = self.tables[topic.topic_id] = self.storage.snapshot_table(topic)
                 table.load()
             elif config.snapshots and self.storage.remote is not None:
-                self.others[topic.topic_id] = self.storage.snapshot_table(topic)
+                self.unused[topic.topic_id] = paths.join(paths.SNAPSHOT_TABLES, topic.folder)
 
     def search(self, parts: Mapping[TopicIdPartition, ErasingPartition]) -> None:
         """Find the ``holders``. Raises: errors from the store."""
@@ -177,6 +178,25 @@ class PublishedErasing:
         if isinstance(found, StratalogError):
             return f"it cannot be searched ({found.code}: {found})"
         return "it has a record of the keys, or is damaged" if found else None
+
+    def _check_unused(self, parts: Mapping[TopicIdPartition, ErasingPartition]) -> None:
+        """Find objects that a slow job has written since the run began."""
+        remote = self.storage.remote
+        for topic_id, folder in self.unused.items():
+            assert remote is not None
+            try:
+                found = {stored.name for stored in remote.walk(folder)}
+                why = (
+                    "a job wrote it before the topic stopped to publish its snapshots: run `stratalog vacuum` "
+                    "until it is deleted, then erase again"
+                )
+            except StratalogError as error:
+                found = {folder}
+                why = f"it cannot be listed: {error.code}: {error}; erase again when the remote tier answers"
+            left = [NotErased(f"{_WHERE}: {name}", why) for name in sorted(found)]
+            for key, part in parts.items():
+                if key.topic_id == topic_id:
+                    part.left += left
 
     def _search(
         self, table: SnapshotTable, files: Sequence[_TableFile], parts: Mapping[int, ErasingPartition]
@@ -208,20 +228,18 @@ class PublishedErasing:
         now: bool,
     ) -> None:
         """Delete what may be deleted, and add the outcome to the partitions. Nothing is deleted in a dry run."""
+        self._check_unused(parts)
         of_topic: dict[str, dict[int, ErasingPartition]] = {}
         for key, part in parts.items():
-            if key.topic_id in image.topics and key.topic_id in self.tables | self.others:
+            if key.topic_id in image.topics and key.topic_id in self.tables:
                 of_topic.setdefault(key.topic_id, {})[key.partition] = part
         if not of_topic:
             return
-        publishing = not self.tables.keys().isdisjoint(of_topic)
-        unfinished = unfinished_uploads(self.storage, clock) if publishing and not self.run.dry_run else []
+        unfinished = [] if self.run.dry_run else unfinished_uploads(self.storage, clock)
         work = []
         for topic_id, some in of_topic.items():
-            publishes = topic_id in self.tables
-            table = self.tables[topic_id] if publishes else self.others[topic_id]
             delay_ms = 0 if now else topic_config_of(image, image.topics[topic_id]).file_delete_delay_ms
-            work.append(_Cleaning(self, table, some, clock, delay_ms, publishes, unfinished if publishes else ()))
+            work.append(_Cleaning(self, self.tables[topic_id], some, clock, delay_ms, unfinished))
         for outcome in ask_remote(self.storage, _Cleaning.look, work):
             if isinstance(outcome, Failed):
                 outcome.item.failed(outcome.error)
@@ -236,7 +254,7 @@ class PublishedErasing:
                 part.deleted += one.deleted
                 part.remote_files += one.replaced
                 part.left += [left for left in one.left if not (self.run.dry_run and left.waits)]
-                if topic.publishes and not self.run.dry_run:
+                if not self.run.dry_run:
                     part.published = ErasedTable(one.version, one.file)
 
 
@@ -250,8 +268,6 @@ class _Cleaning:
     """All partitions of the topic."""
     clock: Clock
     delay_ms: int
-    publishes: bool
-    """Whether the topic publishes its snapshots."""
     unfinished: Sequence[NotErased]
     cleaned: dict[int, _Cleaned] = field(init=False)
     sound: bool = True
@@ -281,9 +297,7 @@ class _Cleaning:
 
     def clean(self) -> None:
         """Delete what may be deleted. Raises: errors from the store and the table."""
-        if not self.publishes:
-            self._check_empty()
-        elif failed := sorted(partition for partition, part in self.parts.items() if part.failed):
+        if failed := sorted(partition for partition, part in self.parts.items() if part.failed):
             why = f"the work on partitions {failed} failed: correct this, then erase again"
             self._leave(self.parts, self.table.folder, why)
         elif self.dry_run:
@@ -294,17 +308,6 @@ class _Cleaning:
             if doomed:
                 self.table.remote.delete(doomed)
             self._forget_history()
-
-    def _check_empty(self) -> None:
-        """Without a table, the folder was empty when the run began."""
-        why = (
-            "a job wrote it before the topic stopped to publish its snapshots: run `stratalog vacuum` until it is "
-            "deleted, then erase again"
-        )
-        for file in self.folder.files:
-            self._leave([file.partition], file.object.name, why)
-        for stored in (*self.folder.foreign.values(), *self.folder.log_files):
-            self._leave(self.parts, stored.name, why)
 
     def _check_listed(self) -> bool:
         """Whether the table lists only files that follow the erasures, so that all others may be deleted."""
