@@ -15,8 +15,7 @@ from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import chosen_topics, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.quorum.client import MetadataClient
-from stratalog.engine.replicas.logs import DescribeWork, ListedLog, ListedReplica, list_replicas
-from stratalog.engine.replicas.topic_walk import walk_topics
+from stratalog.engine.replicas.logs import DescribeWork, ListedLog, ListedReplica, list_replicas, walk_topics
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
 from stratalog.engine.upkeep.tiering.remote_logs import load_remotes, rewrites

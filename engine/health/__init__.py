@@ -6,12 +6,10 @@ it. The modules, lowest first:
     brokers      roots, folders, voters
     partitions   leaders, the ISR, lag, damage, lost logs
     remote       failing uploads, overdue segments, tables changed by other programs
-    expiry       overdue deletions
-    compaction   overdue compactions
+    overdue      overdue compactions and deletions
     state        consumer groups and transactions
-    cause        effects of an unreachable broker become part of its finding
     upkeep       steps of ``maintain`` that failed, or have not run
-    health       the operation
+    health       the operation; effects of an unreachable broker become part of its finding
 
 A health check costs as much as a sweep of ``maintain``: one listing of each broker. In addition, it reads only
 suspicious files, the tables of tiered topics, and internal partitions that have records. Everything else is

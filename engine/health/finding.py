@@ -79,7 +79,7 @@ class HealthFinding:
     since_ms: int | None = None
     """The time since which the problem has been known; the problem may be older. None if this time is unknown."""
     because: frozenset[Cause] = frozenset()
-    """The causes of this finding. Their findings absorb this finding (``cause``)."""
+    """The causes of this finding. Their findings absorb this finding (``by_cause``)."""
     affected: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The subjects of this finding's effects, by kind of finding."""
 

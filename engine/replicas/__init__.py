@@ -8,8 +8,8 @@
     repair, registers  the kinds of damage of a replica and their repairs; the content of its registers
     repairing          performs repairs
     former             folders of replicas that a broker no longer has
-    logs               the logs of all replicas, as a task lists them
-    topic_walk         one listing of a broker for all partitions of a topic
+    logs               the logs of all replicas, as a task lists them; one walk of a broker for all partitions of a
+                       topic
     foreign_files      ignores files of removal rules that were never committed
     nearest            lists the leader for a reader, and finds the replica to read from (KIP-392)
     out_of_range       pure: the answer to a fetch at an offset, from the logs of replica and leader

@@ -12,7 +12,6 @@ the metadata afterwards (protocol, rule 2).
     remote_end        keeps the leader's log from ending below the remote log
     lost_log          a leader that has none of the records that the metadata shows
     sync              brings followers to the leader's log
-    planned_sync      what a sync would copy, for a dry run
     append            writes records at the end of the leader's log, then to the ISR; finds old appends
     append_file       the file of an append: records, and then the footer
     removal           applies a removal rule on the leader; the ISR copies the segments
@@ -23,8 +22,7 @@ the metadata afterwards (protocol, rule 2).
     snapshots         selects the valid snapshot of a replica; followers fetch the leader's (KIP-630)
     unreadable        the error for records that a copy cannot provide, and the fallback to another copy
     replica_selector  selects the replica to read from: KIP-392's plugin, and two implementations
-    throttle          limits the bytes per second that a task copies
-    shared_throttle   the same limit, shared by all drivers that copy to one broker
+    throttle          limits the bytes per second that a task, or all drivers together, copy
 
 Differences from the text of the protocol
     * The log of a tiered partition never ends below its remote log, because the two are one log (``remote_end``).

@@ -24,8 +24,8 @@ from stratalog.engine.replication.leader import (
 )
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.remote_end import RemoteTail
-from stratalog.engine.replication.shared_throttle import SharedThrottle
 from stratalog.engine.replication.snapshots import fetch_latest, newest_id, usable_snapshot
+from stratalog.engine.replication.throttle import SharedThrottle
 from stratalog.engine.replication.watermark import record_high_watermark
 from stratalog.partitions.cache import BoundedCache
 from stratalog.partitions.errors import (

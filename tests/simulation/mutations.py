@@ -22,8 +22,8 @@ import stratalog.engine.replication.sync
 import stratalog.engine.state.transaction_steps
 import stratalog.engine.upkeep.maintenance.maintain
 import stratalog.engine.upkeep.replication.merge
-import stratalog.engine.upkeep.replication.proving
 import stratalog.engine.upkeep.replication.replicate
+import stratalog.engine.upkeep.replication.syncing
 import stratalog.engine.upkeep.retention.tasks
 import stratalog.engine.upkeep.tiering.tasks
 import stratalog.partitions.known_log
@@ -280,7 +280,7 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "high watermark without a read",
         "the high watermark advances once the partition epoch was found unchanged by a linearizable read",
-        variants.patched(stratalog.engine.upkeep.replication.proving, "is_current", variants.true),
+        variants.patched(stratalog.engine.upkeep.replication.syncing, "is_current", variants.true),
         directed=UNSEEN,
         script=JOINED_UNSEEN,
     ),

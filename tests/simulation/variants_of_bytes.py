@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from stratalog.engine.replicas.logs import NOT_WALKED, Walked
 from stratalog.engine.replicas.repair import Repair
-from stratalog.engine.replicas.topic_walk import NOT_WALKED, Walked
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.watermark import record_high_watermark
 from stratalog.engine.upkeep.verification.structure import ReplicaStructure, _SeenReplica

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.engine.health.compaction import COMPACTION
+from stratalog.engine.health.overdue import COMPACTION
 from stratalog.partitions.errors import RetriableError
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.compact_remote_harness import Tiered

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from stratalog import Cluster
-from stratalog.engine.replication import shared_throttle, sync
-from stratalog.engine.replication.shared_throttle import SharedThrottle
+from stratalog.engine.replication import sync
+from stratalog.engine.replication import throttle as throttles
+from stratalog.engine.replication.throttle import SharedThrottle
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.errors import InvalidCallError, StorageError
 from stratalog.partitions.paths import REPLICATION_THROTTLE, base_name
@@ -194,7 +195,7 @@ def test_the_bucket_keeps_few_files(tmp_path: Path) -> None:
     for _ in range(30):
         throttle.spend(live.replica(2), 1)
     names = [stored.name for stored in live.store(2).list("") if REPLICATION_THROTTLE in stored.name]
-    assert 0 < len(names) <= shared_throttle._KEPT + 1
+    assert 0 < len(names) <= throttles._KEPT + 1
     live.clock.sleep(2 * 24 * 60 * 60)
     live.cluster.vacuum()
     assert {*names} <= live.store(2).names(""), "it is no litter"
@@ -217,7 +218,7 @@ def test_a_copy_with_a_short_wait_copies_the_paid_part_and_leaves_the_rest(tmp_p
 def test_a_bucket_of_a_stranger_ends(tmp_path: Path, content: bytes) -> None:
     live = LiveCluster(tmp_path)
     live.topic()
-    throttle = SharedThrottle(shared_throttle._MOST_BYTES, live.clock)
+    throttle = SharedThrottle(throttles._MOST_BYTES, live.clock)
     throttle.spend(live.replica(2), 1)
     (name,) = [stored.name for stored in live.store(2).list("") if REPLICATION_THROTTLE in stored.name]
     live.store(2).delete([name])

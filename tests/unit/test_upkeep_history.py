@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from stratalog.engine.upkeep.healing.export import described
+from stratalog.engine.upkeep.healing.recover import described
 from stratalog.partitions.errors import (
     InvalidCallError,
     LogDirError,

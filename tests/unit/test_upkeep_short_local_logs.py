@@ -10,9 +10,10 @@ from stratalog.engine.upkeep.replication.candidates import (
     Candidate,
     Candidates,
     CandidateWork,
+    has_short_local_log,
     list_candidates,
+    short_local_logs_last,
 )
-from stratalog.engine.upkeep.replication.short_local_logs import has_short_local_log, short_local_logs_last
 from tests.unit.cluster_harness import LiveCluster, rows_of
 from tests.unit.test_upkeep_bootstrap import LAST_TIERED
 from tests.unit.test_upkeep_bootstrap_ways import ALWAYS

@@ -49,7 +49,7 @@ from stratalog.engine.upkeep.healing.plan import HealPlan, HealRow, plan_heal
 from stratalog.engine.upkeep.healing.rebuild import RebuildJob, rebuild_remote
 from stratalog.engine.upkeep.healing.rebuild_plan import plan_rebuilds
 from stratalog.engine.upkeep.healing.tables import put_right, table_row
-from stratalog.engine.upkeep.memory.looks import remember_look
+from stratalog.engine.upkeep.memory.kept_times import remember_look
 from stratalog.engine.upkeep.replication.replicate import replicate
 from stratalog.engine.upkeep.verification.audit import Audited, audit, failures_of, found_in, notes_of, rewrites_of
 from stratalog.engine.upkeep.verification.findings import offsets

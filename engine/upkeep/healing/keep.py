@@ -5,8 +5,9 @@ remote     the leader begins at the end of the remote log, as the only member of
            copy from this leader. The brokers' records after the offset of divergence are discarded. Until these
            records are deleted, ``recover --to`` can export them
 brokers    segments after the offset of divergence are removed from the remote table; earlier versions of the table
-           still list them. If there is no remote log, and the brokers have lost all records, the log restarts
-           (``begin_again``)
+           still list them. A log that has no records, neither on replicas nor in the remote tier, restarts: the
+           partition gets a new leader epoch and new folders, and its log begins at the last known offset of the
+           lost log, so that no earlier offset is used twice
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Literal
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Report
-from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.run import OperationRun, PartitionRow
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
@@ -26,11 +27,17 @@ from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.look import chosen_views
 from stratalog.engine.replicas.remote_records import RecordsWork, compare_records
+from stratalog.engine.replication.lost_log import (
+    begins_again_at,
+    has_remote_records,
+    is_lost,
+    unknown_behind,
+    with_remote_asked,
+)
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.remote_end import DivergentRemoteError, LogBehindRemoteError, same_until
-from stratalog.engine.upkeep.healing.begin_again import KeptRow, begin_again
 from stratalog.engine.upkeep.replication.replicate import replicate
-from stratalog.partitions.errors import InvalidCallError, LogGapError
+from stratalog.partitions.errors import CorruptionError, InvalidCallError, LogGapError, RemoteNotReadyError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import ReplicaLog
@@ -40,6 +47,20 @@ from stratalog.tiering.remote_segment import RemoteSegment
 
 Side = Literal["remote", "brokers"]
 SIDES: tuple[Side, ...] = ("remote", "brokers")
+
+
+class KeptRow(PartitionRow, frozen=True, kw_only=True):
+    """A partition with one kept and one dropped history."""
+
+    same_until: int
+    """The offset below which both histories are the same."""
+    brokers_end: int
+    brokers_high_watermark: int
+    remote_end: int | None
+    keeps: str
+    gives_up: int
+    """The number of dropped offsets."""
+    outcome: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +104,44 @@ class Parted:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class LostLog:
+    """A partition that has lost all its records."""
+
+    replicas: PartitionReplicas
+    unseen: tuple[int, ...]
+    """The fenced brokers with a replica; they were not checked."""
+
+    def __str__(self) -> str:
+        return str(self.replicas)
+
+    def row(self, outcome: str) -> KeptRow:
+        """The row of the partition in the report."""
+        view = self.replicas.view
+        begin = begins_again_at(view)
+        return KeptRow(
+            topic=view.topic,
+            partition=view.partition,
+            same_until=begin,
+            brokers_end=0,
+            brokers_high_watermark=0,
+            remote_end=None,
+            keeps="brokers",
+            gives_up=begin - view.log_start_offset,
+            outcome=outcome,
+        )
+
+    def note(self) -> str:
+        """A note for the report."""
+        view = self.replicas.view
+        unseen = "".join(f"; broker {broker} is fenced, and was not checked" for broker in self.unseen)
+        return (
+            f"{view}: no replica has any record of the partition, although its records reached at least offset "
+            f"{view.written_to}. The log begins again at {begins_again_at(view)}: "
+            f"{unknown_behind(view)}{unseen}"
+        )
+
+
 def keep_one(
     metadata: MetadataClient,
     storage: Storage,
@@ -106,17 +165,18 @@ def keep_one(
         raise InvalidCallError(f"keep is {keep!r}: give {' or '.join(SIDES)}")
     with execution.run("recover", dry_run=dry_run) as run:
         parted = _find(metadata, storage, topics, partitions, run)
-        if not dry_run and parted:
-            done = (
-                _keep_remote(metadata, storage, execution, memory, parted, run)
-                if side == "remote"
-                else _keep_brokers(metadata, storage, parted, run)
-            )
-        else:
-            done = parted
+        done = parted
+        led: list[Parted] = []
+        if side == "remote" and not dry_run:
+            done = led = _keep_remote(metadata, parted, run)
+        elif not dry_run and parted:
+            done = _keep_brokers(metadata, storage, parted, run)
         run.add(each.row(side, "planned" if dry_run else "kept") for each in done)
+        keys = [each.replicas.view.key for each in led]
         if side == "brokers":
-            begin_again(metadata, storage, execution, memory, topics, partitions, run)
+            keys += _begin_again(metadata, storage, topics, partitions, run)
+        if keys and not dry_run:
+            run.absorb(replicate(metadata, storage, execution, memory, only=keys))
     run.totals["partitions"] = len(run.rows)
     return run.report()
 
@@ -159,28 +219,22 @@ def _look(look: tuple[PartitionReplicas, RemoteLog]) -> Parted | None:
     return None
 
 
-def _keep_remote(
-    metadata: MetadataClient,
-    storage: Storage,
-    execution: Execution,
-    memory: Memory,
-    parted: Sequence[Parted],
-    run: OperationRun,
-) -> list[Parted]:
+def _keep_remote(metadata: MetadataClient, parted: Sequence[Parted], run: OperationRun) -> list[Parted]:
     elections: list[Election] = []
     electing: dict[TopicIdPartition, Parted] = {}
     for each in parted:
         view = each.replicas.view
         if each.log.local_start > each.remote_end:
-            run.fail(each, _begins_behind(each))
+            why = (
+                f"{each}: the leader's log begins at {each.log.local_start}, after the end of the remote log at "
+                f"{each.remote_end}, so the leader cannot continue from there; use --keep brokers"
+            )
+            run.fail(each, LogGapError(why))
             continue
         epochs = (view.partition_epoch, each.wrote.latest_epoch)
         elections.append(Election(*view.key, view.leader, partition_epoch=epochs[0], remote_epoch=epochs[1]))
         electing[view.key] = each
-    done = run.commit(metadata, ElectLeaders(tuple(elections)), electing)
-    if done:
-        run.absorb(replicate(metadata, storage, execution, memory, only=done.keys()))
-    return [*done.values()]
+    return [*run.commit(metadata, ElectLeaders(tuple(elections)), electing).values()]
 
 
 def _keep_brokers(
@@ -193,7 +247,12 @@ def _keep_brokers(
         kept = [segment for segment in each.segments if segment not in each.leaving]
         end = kept[-1].next_offset if kept else each.replicas.view.log_start_offset
         if end < each.log.local_start:
-            run.fail(each, _lacks(each, end))
+            why = (
+                f"{each}: without the segments after offset {each.same}, the remote log ends at {end}, but the "
+                f"leader's log begins at {each.log.local_start}: the offsets in between would be lost; use --keep "
+                "remote"
+            )
+            run.fail(each, LogGapError(why))
         else:
             by_topic.setdefault(each.replicas.view.topic_id, []).append(each)
     for topic_id, some in by_topic.items():
@@ -204,16 +263,68 @@ def _keep_brokers(
     return done
 
 
-def _begins_behind(each: Parted) -> LogGapError:
-    return LogGapError(
-        f"{each}: the leader's log begins at {each.log.local_start}, after the end of the remote log at "
-        f"{each.remote_end}, so the leader cannot continue from there; use --keep brokers"
-    )
+def _begin_again(
+    metadata: MetadataClient,
+    storage: Storage,
+    topics: Sequence[str] | None,
+    partitions: Sequence[int] | None,
+    run: OperationRun,
+) -> list[TopicIdPartition]:
+    """Restart the lost logs among these partitions, and return their keys; each gets a row and a note in the
+    report. A dry run only shows which logs would be restarted, and which may not be.
+    """
+    image = metadata.image()
+    views = [view for _, some in chosen_views(image, topics, partitions) for view in some]
+    suspicious = [storage.replicas(view) for view in views if view.written_to and view.leader is not None]
+    lost = {
+        each.replicas.view.key: each
+        for _, each in run.done(storage.threads.run(_look_for_loss, suspicious))
+        if each
+    }
+    if lost:
+        elections = tuple(
+            Election(*key, lost=True, partition_epoch=each.replicas.view.partition_epoch)
+            for key, each in lost.items()
+        )
+        lost = run.commit(metadata, ElectLeaders(elections), lost)
+    run.add(each.row("planned" if run.dry_run else "kept") for each in lost.values())
+    run.notes += [each.note() for each in lost.values()]
+    return [*lost]
 
 
-def _lacks(each: Parted, end: int) -> LogGapError:
-    return LogGapError(
-        f"{each}: without the segments after offset {each.same}, the remote log ends at {end}, "
-        f"but the leader's log begins at {each.log.local_start}: the offsets in between would "
-        "be lost; use --keep remote"
-    )
+def _look_for_loss(replicas: PartitionReplicas) -> LostLog | None:
+    """The lost log of a partition; None if the log exists. Also None if the remote log has records, because
+    ``replicate`` then continues from the end of the remote log. Raises: CorruptionError if another replica has the
+    log; RemoteNotReadyError; errors from listing a replica in service.
+    """
+    view = replicas.view
+    if not is_lost(view, replicas.leader.log(fresh=True)):
+        return None
+    replicas = with_remote_asked(replicas)
+    if replicas.remote is not None and replicas.remote.unknown:
+        raise RemoteNotReadyError(
+            f"{view}: the remote tier does not answer, so it is unknown whether the remote tier "
+            "has the records that the replicas lack; try again when it answers"
+        )
+    if has_remote_records(replicas):
+        return None
+    unseen: list[int] = []
+    for broker in view.replicas:
+        if broker == view.leader:
+            continue
+        if view.brokers[broker].fenced:
+            unseen.append(broker)
+            continue
+        log = replicas.replica(broker).log(fresh=True)
+        if broker in view.isr and log.log_end >= view.written_to:
+            raise CorruptionError(
+                f"{view}: broker {broker}, a member of the ISR, has the log; run replicate to make "
+                "this broker the leader"
+            )
+        if log.chain:
+            raise CorruptionError(
+                f"{view}: broker {broker} has records up to offset {log.log_end}; to continue from that offset, "
+                "fence all other replicas and elect --unclean; otherwise remove that replica, and run recover "
+                "again"
+            )
+    return LostLog(replicas, tuple(unseen))

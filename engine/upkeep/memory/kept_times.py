@@ -4,13 +4,15 @@ this module.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
+from stratalog.engine.driver.report import Failure
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.driver.stored_schedule import StoredSchedule, load_stored, save_stored
 from stratalog.engine.metadata.image import ClusterImage
-from stratalog.engine.upkeep.memory.times import Times, decode, encode
+from stratalog.engine.upkeep.memory.times import Looked, Times, decode, encode
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.paths import MAINTENANCE, METADATA_TOPIC
 
@@ -81,3 +83,32 @@ class KeptTimes:
             TopicIdPartition(topic_id, one.partition) for topic_id, topic in topics for one in topic.partitions
         ]
         return [*keys, METADATA_LOG]
+
+
+def remember_look(
+    storage: Storage,
+    clock: Clock,
+    image: ClusterImage,
+    found: Mapping[TopicIdPartition, Sequence[Failure]],
+    *,
+    deep: bool,
+) -> list[str]:
+    """Store the results for these partitions; with ``deep`` every byte was read. Writes nothing if nothing
+    changed. Returns a note if the write failed.
+    """
+    looked = Looked(found, _sound(image, found), deep, clock.now_ms())
+    kept = KeptTimes(storage, image)
+    kept.change(lambda times: times.after(looked, kept.keys))
+    why = kept.keep()
+    return [] if why is None else [f"the result could not be stored for health: {why}"]
+
+
+def _sound(image: ClusterImage, found: Mapping[TopicIdPartition, Sequence[Failure]]) -> frozenset[str]:
+    """The names of intact partitions, and of topics whose partitions are all intact."""
+    sound = {key for key, failures in found.items() if not failures}
+    names = set()
+    for topic in image.topics.values():
+        here = [one.partition for one in topic.partitions if (topic.topic_id, one.partition) in sound]
+        names |= {f"{topic.name}-{partition}" for partition in here}
+        names |= {topic.name} if here and len(here) == len(topic.partitions) else set()
+    return frozenset(names)

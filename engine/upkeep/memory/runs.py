@@ -22,7 +22,7 @@ from stratalog.partitions.errors import InvalidCallError, SourceChangedError, St
 from stratalog.partitions.paths import METADATA_TOPIC
 
 VERIFY = "verify"
-"""The step of ``verify`` and ``heal``. The damage that they find is stored as damage (``looks``), not as a
+"""The step of ``verify`` and ``heal``. The damage that they find is stored as damage (``remember_look``), not as a
 failure.
 """
 

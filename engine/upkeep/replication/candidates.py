@@ -1,4 +1,5 @@
-"""Finds candidates for an unclean election: the stored replicas of a partition whose ISR is lost.
+"""Finds the leaders that replicas' files decide: candidates for an unclean election, which are the stored replicas
+of a partition whose ISR is lost, and preferred leaders without a short local log.
 
 A leader must have the log from the log start on, or the remote tier or a snapshot must have the missing part. So a
 replica that ends below the log start, the end of the remote log or the end of the snapshot can lead only after its
@@ -7,19 +8,32 @@ from the remote; KIP-630, "Changes to Leader Election": "the latest epoch and en
 latest snapshot or replicated log"). Starting over discards the replica's records that the tiered history lacks.
 The tiered history has priority, because the remote tier has every offset once, and all its records were
 acknowledged.
+
+A replica has a short local log if it began at the earliest pending upload offset (KIP-1023). If it leads, reads of
+the records that it lacks go to the remote tier. With ``leader.election.short.local.log.last.enable`` such replicas
+are the last choice (KIP-1023, "Motivation"). This order affects only speed, so it applies only to elections that
+an operator or a job requests: the election after a broker is fenced reads no storage, and the next ``elect``
+corrects its choice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import topic_config_of
+from stratalog.engine.metadata.image import ClusterImage, PartitionView
+from stratalog.engine.metadata.partition_changes import first_candidate
+from stratalog.engine.replicas.logs import DescribeWork, ListedLog, list_replicas
 from stratalog.engine.replication.damage import check_whole
 from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
 from stratalog.engine.replication.remote_end import RemoteTail
 from stratalog.engine.replication.snapshots import snapshot_ahead
-from stratalog.engine.upkeep.replication.short_local_logs import has_short_local_log
 from stratalog.partitions.errors import EligibleLeadersNotAvailableError, StratalogError
+from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import ReplicaLog, resolve
 from stratalog.partitions.paths import EpochName, LocalStartName
@@ -170,3 +184,51 @@ def prepare(replicas: PartitionReplicas, candidate: Candidate) -> None:
     if candidate.start_over is not None:
         offset, producers = candidate.start_over
         replica.store.create(replica.path(LocalStartName(offset)), producers)
+
+
+def has_short_local_log(held: int, others: Iterable[int]) -> bool:
+    """Whether a replica with ``held`` records in its local log holds less than half as many as another replica.
+    (Replicas that drop records by the same rules differ by a few segments.)
+    """
+    return 2 * held < max(others, default=0)
+
+
+def short_local_logs_last(order: Sequence[int], held: Mapping[int, int]) -> list[int]:
+    """``order``, with the replicas that have short local logs at the end. ``held`` is the number of records that
+    each replica holds locally; replicas that are not in ``held`` keep their place.
+    """
+    most = held.values()
+    short = [broker for broker in order if broker in held and has_short_local_log(held[broker], most)]
+    return [broker for broker in order if broker not in short] + short
+
+
+def preferred_leaders(
+    storage: Storage, execution: Execution, image: ClusterImage, views: Iterable[PartitionView], run: OperationRun
+) -> dict[TopicIdPartition, int]:
+    """The preferred leaders of the partitions whose preferred leader depends on the replicas' files. The preferred
+    leader is the first replica, in order of preference, that is in the ISR, unfenced, and without a short local
+    log. If all have a short local log, it is the preferred replica. A partition whose replicas cannot be listed is
+    a failure.
+    """
+    works = [
+        DescribeWork(storage.replicas(view))
+        for view in views
+        if _is_wanted(image, view) and first_candidate(view.replicas, view.isr, image.brokers) is not None
+    ]
+    chosen: dict[TopicIdPartition, int] = {}
+    for work, looks in run.done(execution.tasks.run(list_replicas, works)):
+        view = work.replicas.view
+        held = {
+            look.broker_id: look.found.log_end - look.found.local_start
+            for look in looks
+            if isinstance(look.found, ListedLog) and look.broker_id in view.isr
+        }
+        leader = first_candidate(short_local_logs_last(view.replicas, held), view.isr, image.brokers)
+        if leader is not None:
+            chosen[view.key] = leader
+    return chosen
+
+
+def _is_wanted(image: ClusterImage, view: PartitionView) -> bool:
+    config = topic_config_of(image, image.topics[view.topic_id])
+    return config.remote_storage_enable and config.leader_election_short_local_log_last_enable

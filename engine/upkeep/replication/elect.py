@@ -29,9 +29,9 @@ from stratalog.engine.upkeep.replication.candidates import (
     Candidates,
     CandidateWork,
     list_candidates,
+    preferred_leaders,
     prepare,
 )
-from stratalog.engine.upkeep.replication.short_local_logs import preferred_leaders
 from stratalog.engine.upkeep.tiering.remote_logs import load_remotes
 from stratalog.partitions.errors import (
     InvalidCallError,
@@ -99,7 +99,7 @@ def elect(
     uncleanly.
 
     With ``leader.election.short.local.log.last.enable`` the preferred leader is the first replica without a short
-    local log (``short_local_logs``).
+    local log (``candidates``).
 
     ``partitions`` applies to every named topic. Without it, ``leader`` applies to all partitions that have a
     replica on that broker.

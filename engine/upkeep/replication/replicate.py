@@ -42,14 +42,13 @@ from stratalog.engine.replicas.in_sync import Progressed, adding, is_current, jo
 from stratalog.engine.replicas.taking_writes import FailedCreates, unwritable_leaders
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.remote_end import LogBehindRemoteError, RemoteTail
-from stratalog.engine.replication.shared_throttle import SharedThrottle
 from stratalog.engine.replication.sync import SyncOptions
+from stratalog.engine.replication.throttle import SharedThrottle
 from stratalog.engine.state.internal_topics import TRANSACTIONS_TOPIC
 from stratalog.engine.upkeep.replication.elect import elect_uncleanly_where_allowed
 from stratalog.engine.upkeep.replication.letting_go import check_joins
 from stratalog.engine.upkeep.replication.planned import plan_copies
-from stratalog.engine.upkeep.replication.proving import mark_written, prove
-from stratalog.engine.upkeep.replication.syncing import SyncWork, sync_all
+from stratalog.engine.upkeep.replication.syncing import SyncWork, mark_written, prove, sync_all
 from stratalog.engine.upkeep.tiering.remote_logs import ask_for_logs
 from stratalog.partitions.clock import FOREVER_MS, Clock
 from stratalog.partitions.errors import (

@@ -2,6 +2,5 @@
 
 restore  restores the partitions, by a plan
 plan     the content of the remote tier, and the cluster that a restore builds from it and a restore point
-estimate the requests that a dry run does not send
 drill    restores to a temporary folder, and compares the result with the running cluster
 """

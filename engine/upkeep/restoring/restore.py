@@ -47,7 +47,6 @@ from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.state.internal_topics import OPERATIONS_TOPIC
 from stratalog.engine.upkeep.replication.elect import elect
 from stratalog.engine.upkeep.replication.replicate import replicate
-from stratalog.engine.upkeep.restoring.estimate import send_restore
 from stratalog.engine.upkeep.restoring.plan import RestorePlan, plan_restore
 from stratalog.engine.upkeep.tiering.point import write_description
 from stratalog.partitions.clock import Clock
@@ -57,6 +56,16 @@ from stratalog.partitions.identity import random_id
 from stratalog.partitions.records import schema_of
 from stratalog.partitions.runner import SerialRunner
 from stratalog.partitions.store import Store
+
+_PUTS_OF_BROKER, _GETS_OF_BROKER = 9, 14
+"""Requests to check, format, register and probe a root."""
+_PER_REPLICA = 5
+"""The number of requests per replica, in each of the two price classes: to start the replica at the end of the
+remote log, and to list it later.
+"""
+_COMMITS, _COMMITS_TO_JOIN = 6, 2
+"""The number of commits, in addition to one for each broker and one for each topic."""
+_LOOKS = 11
 
 
 def restore(
@@ -95,7 +104,7 @@ def restore(
         formatted = any(row["plan"] != "format" for row in roots.rows if row["broker"] in file.voters)
         if not roots.failures and formatted and check_log_not_lost(file, sends.storage.stores):
             check_target(open_heir().metadata.image(), plan)
-        send_restore(sends, file, plan)
+        _send(sends, file, plan)
         planned = _planned(plan, dry_run)
         failures = [*roots.failures, *planned.failures]
         return replace(planned, failures=failures, estimate=None if failures else sends.estimate())
@@ -236,3 +245,26 @@ def as_image(topic: TopicDescription) -> TopicImage:
 
 def _ids(plan: RestorePlan) -> set[str]:
     return {topic.topic_id for topic in plan.topics}
+
+
+def _send(sends: Planned, file: ClusterFile, plan: RestorePlan) -> None:
+    """Add the requests that a dry run does not send: the formatting of the brokers, the commits of the topics, a
+    second plan, and the first replicate. Requests that delta-rs sends for the tables are not counted. The numbers
+    were counted with stores in memory.
+    """
+    stores = sends.storage.stores
+    brokers, voters = len(file.brokers), file.voters
+    copied = any(min(topic.replication_factor, brokers) > 1 for topic in plan.topics)
+    commits = _COMMITS + brokers + len(plan.topics) + copied * _COMMITS_TO_JOIN
+    for voter in voters:
+        sends.send(stores.get(voter), puts=2 * commits, gets=commits)
+    for voter in voters[: len(voters) // 2 + 1]:
+        looks = _LOOKS + 2 * brokers
+        sends.send(stores.get(voter), puts=looks, gets=looks)
+    for store in stores.values():
+        sends.send(store, puts=_PUTS_OF_BROKER, gets=_GETS_OF_BROKER)
+    for one in plan.partitions:
+        for store in list(stores.values())[: one.topic.replication_factor]:
+            sends.send(store, puts=_PER_REPLICA, gets=_PER_REPLICA)
+    tiered, read = len(plan.tiered), sum(bool(one.segments) for one in plan.partitions)
+    sends.send(sends.storage.remote, puts=4 + 6 * tiered, gets=1 + 3 * tiered + 2 * read)

@@ -23,15 +23,15 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from stratalog.engine.driver.execution import Execution
-from stratalog.engine.driver.planned import Planned
+from stratalog.engine.driver.planned import Planned, copies, reads_to_rewrite, uploads
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.storage import Storage
+from stratalog.engine.driver.stored_schedule import places_of_copies
 from stratalog.engine.metadata.chosen import chosen_topics, cluster_config_of, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.damaged import under_others
-from stratalog.engine.upkeep.tiering.estimate import send_uploads
 from stratalog.engine.upkeep.tiering.iceberg import follow
 from stratalog.engine.upkeep.tiering.point import describe_first
 from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
@@ -42,10 +42,17 @@ from stratalog.engine.upkeep.tiering.uploads import Uploads
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import CorruptionError, SourceChangedError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.merge import Run
+from stratalog.partitions.parquet_decoding import TAIL_BYTES
 from stratalog.partitions.removal import Rule
 from stratalog.partitions.runner import Done, Failed
+from stratalog.partitions.store import Store
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.schedule import Schedule
+
+_WALKS_OF_LOG = 3
+"""The number of listings of a table's log by one commit."""
+_WALKS_TO_CREATE = 3
 
 
 def tier(
@@ -96,7 +103,7 @@ def tier(
             run.notes += [] if why is None else [f"the list of due partitions could not be stored: {why}"]
         run.add(part.row(after[part.key], now_ms) for part in parts)
         if dry_run:
-            send_uploads(sends, image, parts)
+            _send(sends, image, parts)
             run.estimate = sends.estimate()
         run.settled |= {part.key: part.quiet_until_ms for part in parts if part.quiet_until_ms}
         next_ms = schedule.updated(after).next_due_ms(chosen)
@@ -323,3 +330,40 @@ class _TierRun:
         ]
         for of in {id(of): of for of in changed if of.table is not None}.values():
             follow(self.metadata, self.storage, of.topic, of.config, self.run)
+
+
+def _send(sends: Planned, image: ClusterImage, parts: Sequence[PartitionTiering]) -> None:
+    """Add the requests that a dry run does not send: the uploads of these partitions, a commit for each topic, the
+    restore point, and the list of due partitions. The requests that delta-rs sends for the tables are not counted.
+    The numbers were counted with stores in memory.
+    """
+    remote = sends.storage.remote
+    if not parts or remote is None:
+        return
+    topics = {id(part.of): part.of for part in parts if part.waiting}.values()
+    new = [of for of in topics if of.remote is not None and of.remote.version < 0]
+    sends.send(remote, puts=1 + bool(new))
+    for of in topics:
+        sends.send(remote, puts=_WALKS_OF_LOG + (_WALKS_TO_CREATE if of in new else 0))
+        sends.send_look(image, times=2)
+    for part in parts:
+        for run in part.waiting:
+            _send_upload(sends, remote, part.of, part.replicas.leader.store, run)
+    for store in places_of_copies(sends.storage, image):
+        sends.send(store, puts=1, gets=1)
+
+
+def _send_upload(sends: Planned, remote: Store, of: TopicTiering, leader: Store, run: Run) -> None:
+    """Add the requests of one upload. The object is looked up before and after the upload; then its footer is
+    read.
+    """
+    size = run.size_bytes
+    sends.send(remote, gets=3, moved_bytes=size + min(size, TAIL_BYTES))
+    if run.is_segment:  # the footer, the bytes, and a check that the file is still the same object
+        puts, gets = copies(size)
+        sends.send(remote, puts=puts)
+        sends.send(leader, gets=2 + gets, moved_bytes=size + min(size, TAIL_BYTES))
+    else:  # each file, and another listing of the log
+        reads = sum(reads_to_rewrite(of.topic, link.file.object.size_bytes) for link in run.links)
+        sends.send(remote, puts=uploads(size))
+        sends.send(leader, puts=1, gets=1 + reads, moved_bytes=size)

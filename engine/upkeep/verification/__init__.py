@@ -1,9 +1,8 @@
 """Compares replicas and the remote tier with each other, and checks everything against its checksums.
 
-verify                       one run
-audit                        the steps for some partitions, also used by heal
-structure, registers,        checks without reading records
-snapshots, remote, metadata
-content                      checks every byte
-findings                     findings as values; compares the copies of one file, which must be equal
+verify                         one run; checks the metadata log
+audit                          the steps for some partitions, also used by heal
+structure, registers, remote   checks without reading records
+content                        checks every byte
+findings                       findings as values; compares the copies of one file, which must be equal
 """

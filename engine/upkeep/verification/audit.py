@@ -1,7 +1,7 @@
 """Finds damage in the replicas and remote logs of partitions.
 
 1. tasks, one per partition: list all replicas, and check names, sizes, contiguity and footers (``structure``,
-   ``registers``, ``snapshots``). Compare the replicas with the remote tables, which are read after the leaders
+   ``registers``). Compare the replicas with the remote tables, which are read after the leaders
    were listed (``remote``). If many partitions of a topic are checked, one walk through the topic's folder on each
    broker lists them all; a partition with findings is listed again, replica by replica
 2. check partitions with uncertain findings again: two successive checks must agree
@@ -24,9 +24,9 @@ from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.quorum.client import MetadataClient
+from stratalog.engine.replicas.logs import NOT_WALKED, Walked, walk_topics
 from stratalog.engine.replicas.remote_records import RecordsWork, compare_records
 from stratalog.engine.replicas.repair import BadFile, Copy, HeldFile
-from stratalog.engine.replicas.topic_walk import NOT_WALKED, Walked, walk_topics
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
 from stratalog.engine.upkeep.verification.content import ReadWork, groups_of, is_small, read_files

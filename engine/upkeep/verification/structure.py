@@ -24,8 +24,7 @@ from stratalog.engine.replication.lost_log import check_not_lost
 from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
 from stratalog.engine.upkeep.verification.content import ReadFiles, ReadWork, check_file, is_small, read_file
 from stratalog.engine.upkeep.verification.findings import Finding, foreign_file, odd_copies, offsets
-from stratalog.engine.upkeep.verification.registers import check_registers
-from stratalog.engine.upkeep.verification.snapshots import check_snapshots, read_snapshots
+from stratalog.engine.upkeep.verification.registers import check_registers, check_snapshots, read_snapshots
 from stratalog.partitions.errors import (
     CorruptionError,
     CorruptSegmentError,
