@@ -65,7 +65,7 @@ def examine(metadata: MetadataClient, storage: Storage, execution: Execution, me
     with execution.run("health") as run:
         sight = look(metadata, storage, execution.clock, run)
         isr, figures = isr_findings(sight)
-        copies, lag = copies_findings(metadata, storage, execution, sight, run)
+        copies, lag = copies_findings(metadata, storage, sight, run)
         damaged = {subject for one in copies if one.kind == DAMAGED for subject in one.subjects}
         remote, backlog, remotes = remote_findings(storage, sight)
         tables = {subject for one in remote if one.kind == REMOTE_TABLE for subject in one.subjects}

@@ -8,7 +8,6 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.health.brokers import root_remedy
@@ -125,7 +124,7 @@ def _of_views(severity: Severity, kind: str, views: Iterable[PartitionView], wha
 
 
 def copies_findings(
-    metadata: MetadataClient, storage: Storage, execution: Execution, sight: Sight, run: OperationRun
+    metadata: MetadataClient, storage: Storage, sight: Sight, run: OperationRun
 ) -> tuple[list[HealthFinding], dict[str, int | None]]:
     """Findings about partitions that look lagging or damaged. A partition that cannot be examined is a failure."""
     behind, odd = [], []
@@ -141,7 +140,7 @@ def copies_findings(
         if any(isinstance(other, Listing) and known_end(other) < known_end(leader) for other in others.values()):
             behind.append(seen)
     lagging, figures = _lagging(storage, sight, behind, run)
-    return [*lagging, *_damaged(metadata, storage, execution, sight, odd, run)], figures
+    return [*lagging, *_damaged(metadata, storage, sight, odd, run)], figures
 
 
 def known_end(listing: Listing) -> int:
@@ -249,23 +248,14 @@ def _lag(found: object, leader: ListedLog) -> tuple[int, int, int | None]:
 
 
 def _damaged(
-    metadata: MetadataClient,
-    storage: Storage,
-    execution: Execution,
-    sight: Sight,
-    odd: list[SeenPartition],
-    run: OperationRun,
+    metadata: MetadataClient, storage: Storage, sight: Sight, odd: list[SeenPartition], run: OperationRun
 ) -> Iterator[HealthFinding]:
     """Find damage in suspicious partitions, judging by names, sizes and footers. Also report the damage that the
     last full read of the bytes found, until a later check finds it repaired.
     """
     keys = {seen.view.key for seen in odd}
     topics = [sight.image.topics[topic_id] for topic_id in sorted({key.topic_id for key in keys})]
-    audits = (
-        audit(metadata, storage, execution, sight.image, topics, OperationRun("health"), deep=False, only=keys)
-        if keys
-        else []
-    )
+    audits = audit(metadata, storage, sight.image, topics, run.aside(), deep=False, only=keys) if keys else []
     lines_of: Mapping[str, list[str]] = {}
     for each in audits:
         if wrong := failures_of([each]):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.storage import Storage
+from stratalog.engine.driver.tasks import TaskRunner
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.metadata.partition_commands import Altered, RefusedPartition
@@ -30,7 +30,7 @@ Behind = Mapping[TopicIdPartition, tuple[PartitionView, LogBehindRemoteError]]
 
 
 def continue_from_remote(
-    metadata: MetadataClient, storage: Storage, execution: Execution, behind: Behind
+    metadata: MetadataClient, storage: Storage, tasks: TaskRunner, behind: Behind
 ) -> tuple[dict[TopicIdPartition, str], dict[TopicIdPartition, StratalogError]]:
     """Elect each leader again, alone in its ISR, to continue from the end of the remote log; one commit for all.
     Returns a note for each partition with an elected leader, and an error for each partition whose election would
@@ -45,7 +45,7 @@ def continue_from_remote(
             case Failed(key, why):
                 refused[key] = why
     elections: list[Election] = []
-    for compared in execution.tasks.run(compare_records, _records_works(storage, prefixes, behind, refused)):
+    for compared in tasks.run(compare_records, _records_works(storage, prefixes, behind, refused)):
         key = compared.item.replicas.view.key
         view, error = behind[key]
         match compared:

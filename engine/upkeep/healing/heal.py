@@ -96,7 +96,7 @@ def heal(
             topic_ids = {key.topic_id for key in only}
             chosen = [topic for topic in chosen if topic.topic_id in topic_ids]
         before = storage.billed_counts()
-        audits = audit(metadata, storage, execution, image, chosen, run, deep=True, only=only)
+        audits = audit(metadata, storage, image, chosen, run, deep=True, only=only)
         audited = Estimate.of(storage.billed_counts() - before)
         plans: dict[TopicIdPartition, tuple[Audited, HealPlan]] = {}
         jobs: list[RebuildJob] = []
@@ -309,9 +309,7 @@ class _HealRun:
         topics = [
             image.topics[topic_id] for topic_id in sorted({k[0] for k in touched}) if topic_id in image.topics
         ]
-        audits = audit(
-            self.metadata, self.storage, self.execution, image, topics, self.run, deep=True, only=touched
-        )
+        audits = audit(self.metadata, self.storage, image, topics, self.run, deep=True, only=touched)
         self.run.failures += failures_of(audits)
         return audits
 

@@ -3,8 +3,7 @@
     sweep      one listing of each broker, to find the partitions that have changed
     due        the time at which each step is due, and the partitions for which it is due
     budget     limits of seconds, bytes and requests, checked between pieces of work
-    scrub      a deep verify in pieces, every scrub.interval.ms, which heals damage
-    maintain   the steps, and a run
+    maintain   the steps, and a run; the scrub, a deep verify in pieces that heals damage
 
 Each step is an operation of another package of ``stratalog.engine.upkeep``, over all topics. Like the operation,
 the step may run concurrently or twice. This package itself never writes to a log.

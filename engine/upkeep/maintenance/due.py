@@ -13,7 +13,6 @@ from stratalog.engine.config.topic_config import TopicConfig
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import cluster_config_of, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionImage, TopicImage
-from stratalog.engine.upkeep.maintenance.scrub import due_partitions
 from stratalog.engine.upkeep.maintenance.sweep import Look, sweep
 from stratalog.engine.upkeep.memory.kept_times import KeptTimes
 from stratalog.engine.upkeep.memory.times import wait_ms
@@ -136,15 +135,21 @@ class DueWork:
         return step == "tier" and self.any_copies_to_remote
 
     def to_scrub(self) -> list[TopicIdPartition]:
-        """The partitions whose bytes are due to be read; partitions with known damage come first. If the step must
-        run now, all partitions are due.
+        """The partitions whose bytes are due to be read; those whose last read was longest ago come first. If the
+        step must run now, all partitions are due, and partitions with known damage come first.
         """
         times, now_ms = self._kept.present, self._clock.now_ms()
-        if not self.is_now("scrub"):
-            return due_partitions(self._image, times, self._config.scrub_interval_ms, now_ms)
-        every = due_partitions(self._image, times, 0, now_ms)
-        damaged = [key for key, one in times.damaged.items() if one.is_there and key in set(every)]
-        return list(dict.fromkeys([*damaged, *every]))
+        last, at_once = times.scrubbed, self.is_now("scrub")
+        interval_ms = 0 if at_once else self._config.scrub_interval_ms
+        keys = [view.key for topic in self._image.topics.values() for view in self._image.views(topic.name)]
+        due = sorted(
+            (key for key in keys if wait_ms(last.get(key), interval_ms, now_ms) == 0),
+            key=lambda key: (last.get(key, 0), key),
+        )
+        damaged = (
+            [key for key, one in times.damaged.items() if one.is_there and key in set(due)] if at_once else []
+        )
+        return list(dict.fromkeys([*damaged, *due]))
 
     def metadata_wait_ms(self) -> int:
         """The time until the bytes of the metadata log must be read again."""

@@ -54,10 +54,10 @@ from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import cluster_config_of
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.quorum.client import MetadataClient
+from stratalog.engine.upkeep.healing.heal import heal
 from stratalog.engine.upkeep.healing.tables import take_rewrites_back
 from stratalog.engine.upkeep.maintenance.budget import Budget, Spending
 from stratalog.engine.upkeep.maintenance.due import DueWork
-from stratalog.engine.upkeep.maintenance.scrub import scrub
 from stratalog.engine.upkeep.maintenance.sweep import log_ends
 from stratalog.engine.upkeep.memory.kept_times import KeptTimes
 from stratalog.engine.upkeep.memory.times import LONGEST_MS, Ran, Settled, Times
@@ -69,6 +69,7 @@ from stratalog.engine.upkeep.retention.retain import retain
 from stratalog.engine.upkeep.retention.vacuum import vacuum
 from stratalog.engine.upkeep.tiering.point import describe_first
 from stratalog.engine.upkeep.tiering.tier import tier
+from stratalog.engine.upkeep.verification.verify import verify
 from stratalog.partitions.errors import (
     BrokerUnreachableError,
     ClusterKeyError,
@@ -85,6 +86,9 @@ _FEW, _SMALL_BYTES = 32, 256 * 1024 * 1024
 """The limits of a small piece, in partitions and bytes. Threads of this process finish a small piece faster than
 executors.
 """
+
+_SCRUBBED_AT_ONCE = 256
+"""The maximum number of partitions in a piece of the scrub."""
 
 _THROTTLED_S = 10.0
 """The maximum time that replicate waits for the throttle of a reassignment, so that other steps are not delayed.
@@ -291,35 +295,22 @@ class _Maintenance:
             self._run.parts.append(report)
             return report
 
-        metadata = self._metadata
-        storage = self._storage
-        execution = self._execution
+        ports = self._metadata, self._storage, self._execution
         match name:
             case "elect":
                 if not self._due.elected_topics():
                     return 0, [], None
-                return (
-                    len(done(lambda: _without_unavailable(elect(metadata, storage, execution))).rows),
-                    failures,
-                    None,
-                )
+                return len(done(lambda: _without_unavailable(elect(*ports))).rows), failures, None
             case "vacuum":
-                return len(done(lambda: vacuum(metadata, storage, execution)).rows), failures, None
+                return len(done(lambda: vacuum(*ports)).rows), failures, None
             case "scrub":
                 return len(done(self._scrub).rows), failures, None
         if name == "tier" and self._due.any_copies_to_remote:  # also if nothing is due
-            done(lambda: Report(name, (), describe_first(metadata, storage, self._image)))
+            done(lambda: Report(name, (), describe_first(self._metadata, self._storage, self._image)))
         due = self._due.partitions(name)
         reached, cut_off, opened = list[TopicIdPartition](), False, set[object]()
         for piece in self._spending.pieces(due):
-            report = done(
-                partial(
-                    self._call,
-                    name,
-                    *self._for(piece),
-                    frozenset(piece),
-                )
-            )
+            report = done(partial(self._call, name, frozenset(piece), *self._for(piece)))
             self._settle(name, piece, report)
             opened |= {row.get("topic") for row in report.rows}  # a row may be about the metadata log
             if "cut_off" in report.totals:
@@ -329,35 +320,29 @@ class _Maintenance:
         if name == "tier" and self._due.any_copies_to_remote:
             done(lambda: self._take_rewrites_back(opened))
         if name == "snapshot" and not due:  # a snapshot of the metadata log may be due in any case
-            done(lambda: self._make_snapshots(storage, execution, (), False))
+            done(lambda: self._make_snapshots(self._storage, self._execution, (), False))
         ended = len(reached) == len(due) and not cut_off
         return len(due), failures, None if ended else {self._due.name_of(key) for key in reached}
 
     def _call(
-        self,
-        name: str,
-        storage: Storage,
-        execution: Execution,
-        piece: Collection[TopicIdPartition],
+        self, name: str, piece: Collection[TopicIdPartition], storage: Storage, execution: Execution
     ) -> Report:
-        metadata, memory = self._metadata, self._memory
+        ports = self._metadata, storage, execution
         over = self._spending.over if self._spending.limited else None
         # An earlier step may have listed a partition since the sweep. This step may use that listing to find that
         # it has nothing to do.
         since = None if self._due.is_now(name) else self._due.swept
         match name:
             case "replicate":
-                return replicate(
-                    metadata, storage, execution, memory, only=piece, over=over, throttled_s=_THROTTLED_S
-                )
+                return replicate(*ports, self._memory, only=piece, over=over, throttled_s=_THROTTLED_S)
             case "merge":
-                return merge(metadata, storage, execution, only=piece, over=over, since=since)
+                return merge(*ports, only=piece, over=over, since=since)
             case "compact":
-                return compact(metadata, storage, execution, only=piece, over=over)
+                return compact(*ports, only=piece, over=over)
             case "tier":
-                return tier(metadata, storage, execution, only=piece, due=not self._due.is_now(name), over=over)
+                return tier(*ports, only=piece, due=not self._due.is_now(name), over=over)
             case "retain":
-                return retain(metadata, storage, execution, only=piece, over=over, since=since)
+                return retain(*ports, only=piece, over=over, since=since)
             case _:
                 return self._make_snapshots(storage, execution, piece, False)
 
@@ -410,35 +395,28 @@ class _Maintenance:
     # ------------------------------------------------------------------------------ the scrub
 
     def _scrub(self) -> Report:
-        metadata, storage, execution, memory, now_ms = (
-            self._metadata,
-            self._storage,
-            self._execution,
-            self._memory,
-            self._execution.clock.now_ms(),
-        )
+        """A deep verify in pieces, at least one. The partitions whose last read was longest ago come first. A
+        piece has as many partitions as will probably fit into ``scrub.max.bytes``. Damage in a piece is healed
+        immediately. The metadata log is read with the first piece, but not healed: ``stratalog quorum`` replaces a
+        voter. The report has one row per damage.
+        """
+        ports, now_ms = (self._metadata, self._storage, self._execution), self._execution.clock.now_ms()
+        budget = Budget(bytes=self._config.scrub_max_bytes)
+        spending = Spending(self._storage, self._execution.clock, budget, self._spending)
+        due, reached = self._due.to_scrub(), 0
         metadata_log = self._due.is_now("scrub") or self._due.metadata_wait_ms() == 0
-        with execution.run("scrub") as run:
-            scrub(
-                metadata,
-                storage,
-                execution,
-                memory,
-                self._due.to_scrub(),
-                run,
-                metadata_log=metadata_log,
-                spending=Spending(
-                    storage, execution.clock, Budget(bytes=self._config.scrub_max_bytes), self._spending
-                ),
-                read=lambda piece: self._read(piece, now_ms),
-            )
+        with self._execution.run("scrub") as run:
+            if metadata_log:
+                run.absorb(verify(*ports, [METADATA_TOPIC], deep=True))
+            for piece in spending.pieces(due, _SCRUBBED_AT_ONCE):
+                run.absorb(heal(*ports, self._memory, only=frozenset(piece)), rows=True)
+                self._kept.remember(Times({}, dict.fromkeys(piece, now_ms)))
+                self.keep(once=True)
+                reached += len(piece)
             if metadata_log:
                 self._kept.remember(Times({METADATA_TOPIC: now_ms}))
+        run.totals |= {"partitions": reached, "partitions_due": len(due) - reached}
         return run.report()
-
-    def _read(self, piece: Sequence[TopicIdPartition], now_ms: int) -> None:
-        self._kept.remember(Times({}, dict.fromkeys(piece, now_ms)))
-        self.keep(once=True)
 
     def _settle(self, name: str, piece: Sequence[TopicIdPartition], report: Report) -> None:
         longest_ms = self._execution.clock.now_ms() + LONGEST_MS

@@ -161,7 +161,7 @@ def _plan(
     for broker in new:
         sends.send(storage.stores[broker], gets=1)
     works = plan(storage, execution, image, topics, None, brokers, run)
-    rows = plan_copies(sends, execution, image, works, run, new)
+    rows = plan_copies(sends, image, works, run, new)
     run.estimate = sends.estimate()
     return rows
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import topic_config_of
@@ -203,7 +202,7 @@ def short_local_logs_last(order: Sequence[int], held: Mapping[int, int]) -> list
 
 
 def preferred_leaders(
-    storage: Storage, execution: Execution, image: ClusterImage, views: Iterable[PartitionView], run: OperationRun
+    storage: Storage, image: ClusterImage, views: Iterable[PartitionView], run: OperationRun
 ) -> dict[TopicIdPartition, int]:
     """The preferred leaders of the partitions whose preferred leader depends on the replicas' files. The preferred
     leader is the first replica, in order of preference, that is in the ISR, unfenced, and without a short local
@@ -216,7 +215,7 @@ def preferred_leaders(
         if _is_wanted(image, view) and first_candidate(view.replicas, view.isr, image.brokers) is not None
     ]
     chosen: dict[TopicIdPartition, int] = {}
-    for work, looks in run.done(execution.tasks.run(list_replicas, works)):
+    for work, looks in run.done(run.tasks.run(list_replicas, works)):
         view = work.replicas.view
         held = {
             look.broker_id: look.found.log_end - look.found.local_start

@@ -8,7 +8,7 @@ the replica is prepared to lead (``candidates``). Every election begins a new le
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -114,9 +114,9 @@ def elect(
         views = _views(image, topics, partitions, leader)
         if unclean:
             views = [view for view in views if view.leader is None]
-            chosen = _choose_uncleanly(storage, execution, image, views, leader, run)
+            chosen = _choose_uncleanly(storage, image, views, leader, run)
         else:
-            by_storage = preferred_leaders(storage, execution, image, views, run) if leader is None else {}
+            by_storage = preferred_leaders(storage, image, views, run) if leader is None else {}
             wanted = [
                 _Chosen(view, by_storage.get(view.key, view.replicas[0]) if leader is None else leader)
                 for view in views
@@ -165,7 +165,7 @@ def elect_uncleanly_where_allowed(
     if not views:
         return image, tuple(notes)
     with execution.run("elect") as tried:
-        chosen = _choose_uncleanly(storage, execution, image, views, None, tried)
+        chosen = _choose_uncleanly(storage, image, views, None, tried)
         elected = _commit(metadata, image, chosen, False, tried)
     notes += [_note(one, image) for one in elected]
     notes += [f"{failure.item}: no unclean election: {failure.message}" for failure in tried.failures]
@@ -221,12 +221,7 @@ def _that_take_files(storage: Storage, chosen: Sequence[_Chosen], run: Operation
 
 
 def _choose_uncleanly(
-    storage: Storage,
-    execution: Execution,
-    image: ClusterImage,
-    views: Iterable[PartitionView],
-    leader: int | None,
-    run: OperationRun,
+    storage: Storage, image: ClusterImage, views: Sequence[PartitionView], leader: int | None, run: OperationRun
 ) -> list[_Chosen]:
     """List the replicas of all partitions in parallel, choose leaders, and prepare them (not in a dry run)."""
 
@@ -240,8 +235,8 @@ def _choose_uncleanly(
         lost = found.high_watermark - best.log_end
         return _Chosen(work.replicas.view, best.broker_id, best, lost if lost > 0 else None)
 
-    works = _candidate_works(storage, image, list(views), run)
-    listed = list(run.done(execution.tasks.run(list_candidates, works)))
+    works = _candidate_works(storage, image, views, run)
+    listed = list(run.done(run.tasks.run(list_candidates, works)))
     return [one for _, one in run.done(storage.threads.run(choose, listed), lambda item: item[0])]
 
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.storage import Storage
+from stratalog.engine.driver.tasks import TaskRunner
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.chosen import cluster_config_of, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
@@ -98,7 +98,6 @@ def plan_cover(
 def check_joins(
     metadata: MetadataClient,
     storage: Storage,
-    execution: Execution,
     joins: Mapping[TopicIdPartition, tuple[PartitionReplicas, Collection[int]]],
     run: OperationRun,
 ) -> Iterator[tuple[TopicIdPartition, StratalogError]]:
@@ -118,7 +117,7 @@ def check_joins(
         stay = [broker for broker in replicas.view.target if broker in replicas.view.isr]
         return None if work is None else replace(work, replicas=replicas, staying=(*brokers, *stay))
 
-    for outcome in check_covers(metadata.image, execution, completing, plan):
+    for outcome in check_covers(metadata.image, run.tasks, completing, plan):
         match outcome:
             case Done(key, damaged):
                 yield from ((key, error) for error in damaged)
@@ -128,7 +127,7 @@ def check_joins(
 
 def check_covers(
     read_image: Callable[[], ClusterImage],
-    execution: Execution,
+    tasks: TaskRunner,
     keys: Iterable[TopicIdPartition],
     plan: Callable[[TopicIdPartition, ClusterImage], CoverWork | None],
 ) -> Iterator[Outcome[TopicIdPartition, tuple[CorruptionError, ...]]]:
@@ -148,7 +147,7 @@ def check_covers(
             else:
                 works += [] if work is None else [work]
         left = []
-        for outcome in execution.tasks.run(check_cover, works):
+        for outcome in tasks.run(check_cover, works):
             key = outcome.item.replicas.view.key
             match outcome:
                 case Done(_, damaged):

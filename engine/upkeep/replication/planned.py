@@ -8,7 +8,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.planned import Planned, copies, pieces
 from stratalog.engine.driver.run import OperationRun, PartitionRow
 from stratalog.engine.metadata.image import ClusterImage
@@ -140,12 +139,7 @@ def send_probe(sends: Planned, image: ClusterImage) -> None:
 
 
 def plan_copies(
-    sends: Planned,
-    execution: Execution,
-    image: ClusterImage,
-    works: Sequence[SyncWork],
-    run: OperationRun,
-    new: Collection[int] = (),
+    sends: Planned, image: ClusterImage, works: Sequence[SyncWork], run: OperationRun, new: Collection[int] = ()
 ) -> list[ReplicatePlanRow]:
     """The rows of a ``replicate`` run with these works. Its requests are added to ``sends``. ``image`` may be the
     metadata after commits that are only planned. The roots of the brokers ``new`` are not formatted yet. A replica
@@ -153,7 +147,7 @@ def plan_copies(
     """
     planned: list[tuple[SyncWork, PlannedSync]] = []
     failed: list[SyncWork] = []
-    for outcome in execution.tasks.run(partial(plan_sync, new=new), works):
+    for outcome in run.tasks.run(partial(plan_sync, new=new), works):
         match outcome:
             case Done(work, found):
                 planned.append((work, found))

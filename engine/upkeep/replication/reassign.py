@@ -133,7 +133,7 @@ def reassign(
         }
         if not force:
             read_image = (lambda: image) if dry_run else metadata.image
-            _check_cover(read_image, storage, execution, planned, run)
+            _check_cover(read_image, storage, planned, run)
             if dry_run:
                 sends.send_look(image)
         targets = {key: one.replicas for key, one in planned.items() if not one.refused}
@@ -191,7 +191,6 @@ def cancel(
 def _check_cover(
     read_image: Callable[[], ClusterImage],
     storage: Storage,
-    execution: Execution,
     planned: dict[TopicIdPartition, _Planned],
     run: OperationRun,
 ) -> None:
@@ -203,7 +202,7 @@ def _check_cover(
         topic, one = image.topics.get(key[0]), planned[key]
         return None if topic is None else plan_cover(storage, image, topic, key[1], one.replicas, run)
 
-    for outcome in check_covers(read_image, execution, planned, plan):
+    for outcome in check_covers(read_image, run.tasks, planned, plan):
         one = planned[outcome.item]
         match outcome:
             case Done(_, damaged):
@@ -261,7 +260,7 @@ def _plan(
     topics = list(dict.fromkeys(planned[key].topic for key in joining))
     works = plan_replicate(storage, execution, after, topics, joining, brokers, run) if joining else []
     by_name = {str(one): one for one in planned.values()}
-    for row in plan_copies(sends, execution, after, works, run):
+    for row in plan_copies(sends, after, works, run):
         by_name[f"{row.topic}-{row.partition}"].copied_bytes = row.bytes
 
 

@@ -115,7 +115,7 @@ def replicate(
             run.notes += elected
         works = plan(storage, execution, image, topics, only, brokers, run, throttled_s)
         if dry_run:
-            run.add(plan_copies(sends, execution, image, works, run))
+            run.add(plan_copies(sends, image, works, run))
             run.estimate = sends.estimate()
         else:
             states = _run(metadata, storage, execution, works, brokers, over, run)
@@ -340,7 +340,7 @@ def _replace_leaders(
         for key, (view, error) in damaged.items()
         if key not in replaced and isinstance(error, LogBehindRemoteError)
     }
-    gone_on, refused = continue_from_remote(metadata, storage, execution, behind) if behind else ({}, {})
+    gone_on, refused = continue_from_remote(metadata, storage, execution.tasks, behind) if behind else ({}, {})
     for key, note in {**resigned, **replaced, **gone_on}.items():
         states[key].notes.append(note)
         states[key].again = True
@@ -434,7 +434,7 @@ def _expand(
     #    been read.
     reached = {key: [b for b in newcomers[key] if b in states[key].caught_up] for key in added}
     joins = {key: (states[key].replicas, brokers) for key, brokers in reached.items()}
-    for key, error in check_joins(metadata, storage, execution, joins, run):
+    for key, error in check_joins(metadata, storage, joins, run):
         states[key].fail(states[key].replicas, error)
         to_blame = error.broker_id if isinstance(error, CorruptionError) else None
         reached[key] = [broker for broker in reached[key] if to_blame not in (None, broker)]

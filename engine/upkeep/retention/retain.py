@@ -94,7 +94,7 @@ def retain(
         sound = {work.replicas.view.topic_id for work in works}  # the steps below skip topics that have failed
         chosen = [topic for topic in chosen if topic.topic_id in sound]
         works = [replace(work, since=since) for work in works]
-        wanted = _wanted(metadata, storage, execution, works, now_ms, run)
+        wanted = _wanted(metadata, storage, execution.clock, works, now_ms, run)
         log_starts = {
             key: found.log_start
             for key, (work, found) in wanted.items()
@@ -197,7 +197,7 @@ def _plan(
 def _wanted(
     metadata: MetadataClient,
     storage: Storage,
-    execution: Execution,
+    clock: Clock,
     works: Sequence[RetainWork],
     now_ms: int | None,
     run: OperationRun,
@@ -208,7 +208,7 @@ def _wanted(
     found: dict[TopicIdPartition, tuple[RetainWork, Wanted]] = {}
     for last in (False, True):
         gaps: list[RetainWork] = []
-        for outcome in execution.tasks.run(wanted_log_start, works):
+        for outcome in run.tasks.run(wanted_log_start, works):
             match outcome:
                 case Failed(work, LogGapError()) if work.tiered and not last:
                     gaps.append(work)
@@ -223,7 +223,7 @@ def _wanted(
         named = {work.replicas.view.topic_id: image.topics.get(work.replicas.view.topic_id) for work in gaps}
         topics = [topic for topic in named.values() if topic is not None]
         keys = {work.replicas.view.key for work in gaps}
-        works = _plan(storage, execution.clock, image, topics, keys, now_ms, run)
+        works = _plan(storage, clock, image, topics, keys, now_ms, run)
     return found
 
 

@@ -17,12 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.report import Failure
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import topic_config_of
-from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.logs import NOT_WALKED, Walked, walk_topics
 from stratalog.engine.replicas.remote_records import RecordsWork, compare_records
@@ -80,7 +79,6 @@ class Audited:
 def audit(
     metadata: MetadataClient,
     storage: Storage,
-    execution: Execution,
     image: ClusterImage,
     topics: Sequence[TopicImage],
     run: OperationRun,
@@ -96,13 +94,17 @@ def audit(
     """
     audits: dict[TopicIdPartition, Audited] = {}
     for _ in range(_ROUNDS):
-        looked = _audit_once(storage, execution, image, topics, run, deep, only)
+        looked = _audit_once(storage, image, topics, run, deep, only)
         audits |= looked
         doubtful = {key: each for key, each in looked.items() if each.findings}
         if not doubtful:
             break
         image = metadata.image()
-        passed = {key for key, each in doubtful.items() if not _is_present(image, key, each.replicas.view)}
+        passed = {
+            key
+            for key, each in doubtful.items()
+            if key[0] not in image.topics or image.view(*key) != each.replicas.view
+        }
         if not passed:
             break
         for key in passed:
@@ -121,13 +123,8 @@ def audit(
     return sorted(audits.values(), key=lambda each: (each.replicas.view.topic, each.replicas.view.partition))
 
 
-def _is_present(image: ClusterImage, key: TopicIdPartition, view: PartitionView) -> bool:
-    return key[0] in image.topics and image.view(*key) == view
-
-
 def _audit_once(
     storage: Storage,
-    execution: Execution,
     image: ClusterImage,
     topics: Sequence[TopicImage],
     run: OperationRun,
@@ -140,9 +137,9 @@ def _audit_once(
         for view in image.views(topic.name):
             if only is None or view.key in only:
                 audits[view.key] = Audited(StructureWork(storage.replicas(view), deep, snapshots))
-    _audit_until_sure(storage, execution, image, audits, run)
+    _audit_until_sure(storage, image, audits, run)
     if deep:
-        _read(execution, audits)
+        _read(run, audits)
         _add_missing(storage, image, audits)
     return audits
 
@@ -177,7 +174,6 @@ def notes_of(audits: Sequence[Audited]) -> list[str]:
 
 def _audit_until_sure(
     storage: Storage,
-    execution: Execution,
     image: ClusterImage,
     audits: Mapping[TopicIdPartition, Audited],
     run: OperationRun,
@@ -186,11 +182,11 @@ def _audit_until_sure(
     failed: dict[str, Failure] = {}
     walked = walk_topics(storage, image, [each.replicas for each in audits.values()])
     if walked:
-        _audit(storage, execution, image, audits, failed, walked)
+        _audit(storage, image, audits, run, failed, walked)
     unsure = {key: each for key, each in audits.items() if not walked or each.findings}
     signatures: dict[TopicIdPartition, set[tuple[str, str]]] = {}
     for _ in range(_ROUNDS if unsure else 0):
-        _audit(storage, execution, image, unsure, failed)
+        _audit(storage, image, unsure, run, failed)
         before, signatures = signatures, {}
         for key, each in unsure.items():
             now = {found.signature for found in each.findings if not found.is_sure}
@@ -204,16 +200,16 @@ def _audit_until_sure(
 
 def _audit(
     storage: Storage,
-    execution: Execution,
     image: ClusterImage,
     audits: Mapping[TopicIdPartition, Audited],
+    run: OperationRun,
     failed: dict[str, Failure],
     walked: Walked = NOT_WALKED,
 ) -> None:
     """Step 1."""
-    execution.progress.start("verify", len(audits), "partitions")
+    run.progress.start("verify", len(audits), "partitions")
     works = [replace(each.work, listed=walked.get(key, {})) for key, each in audits.items()]
-    for outcome in execution.tasks.run(partition_structure, works):
+    for outcome in run.tasks.run(partition_structure, works):
         each = audits[outcome.item.replicas.view.key]
         each.looked, each.remote, each.cold = None, None, ()
         match outcome:
@@ -221,15 +217,15 @@ def _audit(
                 each.findings = [Finding(str(work), error)]
             case Done(_, looked):
                 each.looked, each.findings = looked, list(looked.findings)
-        execution.progress.advance()
-    execution.progress.finish()
+        run.progress.advance()
+    run.progress.finish()
     _load_remote(storage, image, audits, failed)
     remotes = [
         RemoteWork(each.replicas, each.remote, None if each.looked is None else each.looked.leader_log)
         for each in audits.values()
         if each.remote is not None
     ]
-    for checked in execution.tasks.run(check_remote, remotes):
+    for checked in run.tasks.run(check_remote, remotes):
         each = audits[checked.item.replicas.view.key]
         match checked:
             case Failed(remote, error):
@@ -299,15 +295,15 @@ def _is_listed(each: Audited, found: Finding) -> bool:
 # ------------------------------------------------------------------------------------ all bytes
 
 
-def _read(execution: Execution, audits: Mapping[TopicIdPartition, Audited]) -> None:
+def _read(run: OperationRun, audits: Mapping[TopicIdPartition, Audited]) -> None:
     """Steps 3 and 4."""
     for each in audits.values():
         for broker, read in () if each.looked is None else each.looked.read:
             each.findings += read.findings
             each.good += [Copy(broker, each.store(broker), held, crc32) for held, crc32 in read.good]
     works = [work for each in audits.values() for work in _groups(each)]
-    execution.progress.start("verify --deep", len(works), "groups of files")
-    for outcome in execution.tasks.run(read_files, works, lambda work: work.size_bytes):
+    run.progress.start("verify --deep", len(works), "groups of files")
+    for outcome in run.tasks.run(read_files, works, lambda work: work.size_bytes):
         work = outcome.item
         each = audits[work.replicas.view.key]
         match outcome:
@@ -317,8 +313,8 @@ def _read(execution: Execution, audits: Mapping[TopicIdPartition, Audited]) -> N
                 each.findings += read.findings
                 found = each.good if work.of_log else each.spare
                 found += [Copy(work.place, work.store, held, crc32) for held, crc32 in read.good]
-        execution.progress.advance(work.size_bytes)
-    execution.progress.finish()
+        run.progress.advance(work.size_bytes)
+    run.progress.finish()
     compared = [one for each in audits.values() if (one := _records_work(each)) is not None]
     for each in audits.values():
         for copy, agreed, error in list(odd_copies(each.good, each.replicas.view.leader)):
@@ -330,14 +326,14 @@ def _read(execution: Execution, audits: Mapping[TopicIdPartition, Audited]) -> N
             # The odd copy must not be a source. If it is unknown which copy is right, no file of that name may be
             # a source.
             each.good = [one for one in each.good if one != copy and (agreed or one.held.name != held.name)]
-    _compare_records(execution, audits, compared)
+    _compare_records(run, audits, compared)
 
 
 def _compare_records(
-    execution: Execution, audits: Mapping[TopicIdPartition, Audited], works: Sequence[RecordsWork]
+    run: OperationRun, audits: Mapping[TopicIdPartition, Audited], works: Sequence[RecordsWork]
 ) -> None:
     """Step 4, for records."""
-    for outcome in execution.tasks.run(compare_records, works):
+    for outcome in run.tasks.run(compare_records, works):
         each = audits[outcome.item.replicas.view.key]
         where = f"{each.replicas} in the remote tier"
         match outcome:

@@ -74,7 +74,7 @@ def verify(
     topics, with_metadata = without_metadata(topics)
     with execution.run("verify") as run:
         image = metadata.image()
-        audits = audit(metadata, storage, execution, image, chosen_topics(image, topics), run, deep=deep)
+        audits = audit(metadata, storage, image, chosen_topics(image, topics), run, deep=deep)
         run.failures += failures_of(audits)
         found = found_in(audits)
         run.notes += [f"{image.topics[topic_id].name}: {note}" for topic_id, note in rewrites_of(audits).items()]
