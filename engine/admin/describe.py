@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import msgspec
 
@@ -16,7 +15,6 @@ from stratalog.engine.metadata.chosen import chosen_topics, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.logs import DescribeWork, ListedLog, ListedReplica, list_replicas, walk_topics
-from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
 from stratalog.engine.upkeep.tiering.remote_logs import load_remotes, rewrites
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
@@ -82,7 +80,7 @@ def describe(
         walked = walk_topics(storage, image, partitions)
         works = [
             DescribeWork(
-                _with_remote(replicas, remote),
+                replicas if (log := remote.get(replicas.view.topic_id)) is None else replicas.with_remote_log(log),
                 _remote_end(replicas.view, remote, due),
                 walked.get(replicas.view.key, {}),
             )
@@ -124,13 +122,6 @@ def describe(
         run.totals["empty_internal_replicas"] = empty
     run.notes += rewrites(image, remote)
     return run.report()
-
-
-def _with_remote(replicas: PartitionReplicas, remote: Mapping[str, RemoteLog]) -> PartitionReplicas:
-    log = remote.get(replicas.view.topic_id)
-    if log is None or replicas.remote is None:
-        return replicas
-    return replace(replicas, remote=replicas.remote.with_log(log))
 
 
 def _fail_where_needed(image: ClusterImage, work: DescribeWork, entry: Entry | None, run: OperationRun) -> None:

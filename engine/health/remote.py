@@ -112,7 +112,7 @@ def _behind(
         if seen.leader is None or log is None or replicas.remote is None or not segments:
             continue
         if not _reaches(seen.leader, segments[-1]):
-            suspicious.append(replace(replicas, remote=replicas.remote.with_log(log)))
+            suspicious.append(replicas.with_remote_log(log))
 
     def look(replicas: PartitionReplicas) -> None:
         replicas.check_remote_end(replicas.leader.log())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stratalog.engine.replication.partition import PartitionWork
@@ -21,10 +20,6 @@ class RecordsWork(PartitionWork):
     store: Store
     folder: str
     segments: tuple[RemoteSegment, ...]
-
-    def stores_used(self) -> Iterable[Store]:
-        """See ``stratalog.engine.driver.tasks.Work``."""
-        return [self.replicas.leader.store, self.store]
 
 
 def compare_records(work: RecordsWork) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.replication.remote_end import RemotePart, check_reaches_remote
@@ -11,6 +11,7 @@ from stratalog.partitions.errors import LeaderNotAvailableError, UnknownBrokerEr
 from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.store import Store
+from stratalog.tiering.remote_log import RemoteLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,10 @@ class PartitionReplicas:
             generation=self.view.generation,
         )
 
+    def with_remote_log(self, log: RemoteLog) -> PartitionReplicas:
+        """The same, with the remote log of its topic, which was read before the leader is listed."""
+        return self if self.remote is None else replace(self, remote=self.remote.with_log(log))
+
     def check_remote_end(self, log: ReplicaLog) -> None:
         """Compare the leader's ``log`` with the remote log, if the remote log was read before ``log`` was listed.
 
@@ -97,8 +102,9 @@ class PartitionWork:
     replicas: PartitionReplicas
 
     def stores_used(self) -> Iterable[Store]:
-        """The stores of the partition's brokers; see ``stratalog.engine.driver.tasks.Work``."""
-        return self.replicas.stores.values()
+        """The partition's stores in both tiers; see ``stratalog.engine.driver.tasks.Work``."""
+        remote = self.replicas.remote
+        return [*self.replicas.stores.values(), *([] if remote is None else [remote.store])]
 
     def __str__(self) -> str:
         return str(self.replicas)

@@ -35,7 +35,7 @@ class DiscardedWork(PartitionWork):
     """The former replicas of the partition."""
 
     def stores_used(self) -> Iterable[Store]:
-        return [*self.replicas.stores.values(), *(replica.store for replica in self.former)]
+        return [*PartitionWork.stores_used(self), *(replica.store for replica in self.former)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ brokers    segments after the offset of divergence are removed from the remote t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from stratalog.engine.driver.execution import Execution
@@ -194,9 +194,7 @@ def _find(
         if not topic_config_of(image, topic).remote_storage_enable:
             continue
         log = storage.remote_table(topic).load()
-        for replicas in map(storage.replicas, views):
-            if replicas.remote is not None:
-                looks.append((replace(replicas, remote=replicas.remote.with_log(log)), log))
+        looks += ((storage.replicas(view).with_remote_log(log), log) for view in views)
     outcomes = storage.threads.run(_look, looks)
     return [each for _, each in run.done(outcomes, lambda look: look[0]) if each is not None]
 

@@ -38,7 +38,7 @@ from stratalog.partitions.listing import ReplicaLog, resolve
 from stratalog.partitions.paths import EpochName, LocalStartName
 from stratalog.partitions.producers import encode
 from stratalog.partitions.replica import Replica
-from stratalog.partitions.store import Store, StoredObject
+from stratalog.partitions.store import StoredObject
 from stratalog.snapshots.reader import Snapshot
 from stratalog.tiering.bootstrap import AuxiliaryState, auxiliary_state
 
@@ -50,10 +50,6 @@ class CandidateWork(PartitionWork):
     remote: RemoteTail | None
     snapshots: bool
     """Whether a snapshot replaces the log below the snapshot's end (cleanup.policy=snapshot)."""
-
-    def stores_used(self) -> Iterable[Store]:
-        remote = [] if self.remote is None else [self.remote.store]
-        return [*self.replicas.stores.values(), *remote]
 
 
 @dataclass(frozen=True, slots=True)

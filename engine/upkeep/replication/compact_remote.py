@@ -72,10 +72,6 @@ class RemoteRemovalWork(BoundedWork):
     looked_again: bool = False
     """Whether the table was read again, after one of the errors ``_MAY_HAVE_MOVED``."""
 
-    def stores_used(self) -> Iterable[Store]:
-        """See ``PartitionWork``."""
-        return [*self.replicas.stores.values(), self.remote]
-
 
 def remove_remotely(work: RemoteRemovalWork) -> RemovedRemotely:
     """The task of step 1. Raises: errors from listing the leader; see ``carry_out_remotely``."""

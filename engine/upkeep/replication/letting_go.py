@@ -37,7 +37,6 @@ from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.runner import Done, Failed, Outcome
 from stratalog.partitions.segment_check import verify_bytes
-from stratalog.partitions.store import Store
 from stratalog.tiering.divergence import agreeing
 from stratalog.tiering.remote_file import verify_remote
 
@@ -58,9 +57,6 @@ class CoverWork(PartitionWork):
     """None when the topic is not tiered."""
     from_remote: bool
     """Whether new replicas may skip records that are in the remote tier."""
-
-    def stores_used(self) -> Iterable[Store]:
-        return [*self.replicas.stores.values(), *([] if self.remote is None else [self.remote.store])]
 
 
 def plan_cover(

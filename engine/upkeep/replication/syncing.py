@@ -20,7 +20,6 @@ from stratalog.engine.replication.watermark import advance_high_watermark
 from stratalog.partitions.errors import StratalogError, ThrottlingQuotaExceededError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Done, Failed
-from stratalog.partitions.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +29,6 @@ class SyncWork(PartitionWork):
     followers: tuple[int, ...]
     options: SyncOptions
     min_insync_replicas: int
-
-    def stores_used(self) -> Iterable[Store]:
-        remote = [] if self.options.remote is None else [self.options.remote.store]
-        return [*self.replicas.stores.values(), *remote]
 
 
 @dataclass(frozen=True, slots=True)

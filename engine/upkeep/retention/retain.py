@@ -126,7 +126,7 @@ def retain(
             _send(sends, image, chosen, done, log_starts, removed)
             run.estimate = sends.estimate()
     run.settle(until_ms)
-    nothing = Dropped((), 0, 0, (), {})
+    nothing = Dropped()
     run.fill(
         (view for _, views in asked for view in views if view.topic_id in image.topics),
         lambda view: _row(view, nothing, log_starts, removed, NOT_DONE),

@@ -19,7 +19,6 @@ the damaged file from them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -109,9 +108,6 @@ class RetainWork(BoundedWork):
         begins_late = found and found[0].base_offset > max(log.local_start, self.replicas.view.log_start_offset)
         return () if begins_late else found
 
-    def stores_used(self) -> Iterable[Store]:
-        return [*self.replicas.stores.values(), *([] if self.remote is None else [self.remote.store])]
-
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -126,18 +122,18 @@ class Wanted:
     """The reason why the offset is unchanged."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Dropped:
     """The files that one partition's replicas have deleted."""
 
-    local_starts: tuple[tuple[int, int], ...]
+    local_starts: list[tuple[int, int]] = field(default_factory=list)
     """The current local start offset, by broker."""
-    deleted: int
+    deleted: int = 0
     """The number of deleted data files; registers are not included."""
-    deleted_bytes: int
-    failed: tuple[tuple[str, StratalogError], ...]
+    deleted_bytes: int = 0
+    failed: list[tuple[str, StratalogError]] = field(default_factory=list)
     """The failed items, with the errors."""
-    bad: Mapping[str, StratalogError]
+    bad: dict[str, StratalogError] = field(default_factory=dict)
     """Unreliable remote segments, by path, as the table listed them when the task was planned."""
     next_ms: int = FOREVER_MS
     """The time (ms) before which nothing more is deleted unless the replicas change."""
@@ -159,7 +155,7 @@ class Dropped:
             self,
             deleted=before.deleted + self.deleted,
             deleted_bytes=before.deleted_bytes + self.deleted_bytes,
-            failed=tuple(dict.fromkeys((*before.failed, *self.failed))),
+            failed=list(dict.fromkeys((*before.failed, *self.failed))),
             bad={**before.bad, **self.bad},
         )
 
@@ -235,18 +231,7 @@ def drop(work: RetainWork) -> Dropped:
     for broker in work.replicas.view.replicas:
         if not work.replicas.view.brokers[broker].fenced:
             dropping.on(broker)
-    starts, failed = tuple(dropping.starts), tuple(dropping.failed)
-    return Dropped(
-        starts,
-        dropping.deleted,
-        dropping.deleted_bytes,
-        failed,
-        dropping.bad,
-        dropping.next_ms,
-        dropping.left,
-        dropping.why,
-        dropping.moves,
-    )
+    return dropping.done
 
 
 @dataclass(slots=True)
@@ -254,22 +239,9 @@ class _Dropping:
     """Processes the replicas of one partition, one after the other."""
 
     work: RetainWork
-    starts: list[tuple[int, int]] = field(default_factory=list)
-    deleted: int = 0
-    deleted_bytes: int = 0
-    failed: list[tuple[str, StratalogError]] = field(default_factory=list)
+    done: Dropped = field(default_factory=Dropped)
     sound: set[str] = field(default_factory=set)
     """Paths of remote segments that were read and are intact."""
-    bad: dict[str, StratalogError] = field(default_factory=dict)
-    """Unreliable remote segments."""
-    next_ms: int = FOREVER_MS
-    """See ``Dropped``."""
-    left: bool = False
-    """See ``Dropped``."""
-    why: str | None = None
-    """See ``Dropped``."""
-    moves: int = 0
-    """See ``Dropped``."""
     objects: dict[str, StoredObject] = field(init=False)
     """The objects of the remote segments, by path."""
 
@@ -284,7 +256,7 @@ class _Dropping:
             replica = self.work.replicas.replica(broker)
             while_it_changes(lambda: self._drop(broker, replica))
         except StratalogError as error:
-            self.failed.append((f"{self.work} on broker {broker}", error))
+            self.done.failed.append((f"{self.work} on broker {broker}", error))
 
     def _drop(self, broker: int, replica: Replica) -> None:
         work = self.work
@@ -293,27 +265,29 @@ class _Dropping:
         wanted = self._relied_upon(log, local_start_for(log, self._wanted_local_start(replica, log)))
         start = local_start_for(log, wanted)
         if start > log.local_start:
-            self.moves += 1
+            self.done.moves += 1
             producers = encode(replica.producers_at(log, start))
             if not work.dry_run:
                 replica.store.create(replica.path(LocalStartName(start)), producers)
         names, damaged = covered(replica, log, [] if now_ms is None else self._deletable(replica, log, now_ms))
-        self.failed += [(f"{self.work} on broker {broker}", error) for error in damaged]
+        self.done.failed += [(f"{self.work} on broker {broker}", error) for error in damaged]
         sizes = {str(file.name): file.object.size_bytes for file in log.listing.data}
         if names and not work.dry_run:
             replica.store.delete([replica.path(name) for name in names])
-        self.starts.append((broker, start))
+        self.done.local_starts.append((broker, start))
         removal_ms = 0 if now_ms is None else next_removal_ms(log, now_ms, work.delay_ms)
-        self.next_ms = min(self.next_ms, removal_ms)
+        self.done.next_ms = min(self.done.next_ms, removal_ms)
         if now_ms is None:
-            self.why = NO_TIME
+            self.done.why = NO_TIME
         elif start > log.local_start:
-            self.why = f"files below offset {start} are deleted from this broker after {span_text(work.delay_ms)}"
+            self.done.why = (
+                f"files below offset {start} are deleted from this broker after {span_text(work.delay_ms)}"
+            )
         elif removal_ms < FOREVER_MS:
-            self.why = f"files that have left the log are deleted in {span_text(removal_ms - now_ms)}"
+            self.done.why = f"files that have left the log are deleted in {span_text(removal_ms - now_ms)}"
         gone = [sizes[name] for name in names if name in sizes]
-        self.deleted += len(gone)
-        self.deleted_bytes += sum(gone)
+        self.done.deleted += len(gone)
+        self.done.deleted_bytes += sum(gone)
 
     def _log(self, replica: Replica) -> tuple[ReplicaLog, int | None]:
         """The current log, and the current time for deleting files (None: unknown). If the log was already listed
@@ -343,11 +317,11 @@ class _Dropping:
         extents = local_extents(replica, log, work.local)
         now_ms = work.clock.now_ms() if work.now_ms is None else work.now_ms
         by_limits = retained_from(extents, at_least, now_ms) or 0
-        self.next_ms = min(self.next_ms, next_expiry_ms(extents, at_least, now_ms))
+        self.done.next_ms = min(self.done.next_ms, next_expiry_ms(extents, at_least, now_ms))
         if not safe and extents:
-            self.why = "nothing is tiered, so all records remain on the brokers"
+            self.done.why = "nothing is tiered, so all records remain on the brokers"
         elif extents and work.local != work.total:
-            self.why = f"on brokers {why_kept(extents, at_least, now_ms)}"
+            self.done.why = f"on brokers {why_kept(extents, at_least, now_ms)}"
         return max(min(by_limits, safe[-1].next_offset if safe else 0), log_start)
 
     def _snapshot_end(self, replica: Replica, log: ReplicaLog) -> int:
@@ -359,7 +333,7 @@ class _Dropping:
             named = CorruptSegmentError(
                 f"{error}; the part of the log that the snapshot would replace remains: take a new snapshot"
             )
-            self.failed.append((f"{self.work} on broker {replica.broker_id}", named))
+            self.done.failed.append((f"{self.work} on broker {replica.broker_id}", named))
         held = [] if usable.snapshot is None else [usable.snapshot.snapshot_id]
         return follower_start_offset(log.local_start, self.work.replicas.view.log_start_offset, held)
 
@@ -390,7 +364,7 @@ class _Dropping:
             held_from = max([safe[0].base_offset, *doubtful])
         free = [name for name in names if name not in begins or begins[name] >= held_from]
         if len(free) < len(names):  # the remaining files stay until the remote tier is complete again
-            self.next_ms = 0
+            self.done.next_ms = 0
         return free
 
     def _beside_snapshot(self, replica: Replica, log: ReplicaLog, names: list[str]) -> list[str]:
@@ -411,7 +385,7 @@ class _Dropping:
             f"{replica}: no intact snapshot covers the records below offset {log.local_start}, so "
             "the files of these records remain: take a snapshot"
         )
-        self.failed.append((f"{self.work} on broker {replica.broker_id}", error))
+        self.done.failed.append((f"{self.work} on broker {replica.broker_id}", error))
         return [name for name in names if name not in below]
 
     def _relied_upon(self, log: ReplicaLog, wanted: int) -> int:
@@ -419,7 +393,7 @@ class _Dropping:
         begin = max(log.local_start, self.work.replicas.view.log_start_offset)
         needed = [s for s in self.work.safe(log) if s.next_offset > begin and s.base_offset < wanted]
         for count, segment in enumerate(needed):
-            self.left = self.left or count == self.work.most
+            self.done.left = self.done.left or count == self.work.most
             if count == self.work.most or not self._is_sound(segment):
                 return segment.base_offset
         return wanted
@@ -427,10 +401,10 @@ class _Dropping:
     def _is_sound(self, segment: RemoteSegment) -> bool:
         remote = self.work.remote
         assert remote is not None
-        if segment.path not in self.sound and segment.path not in self.bad:
+        if segment.path not in self.sound and segment.path not in self.done.bad:
             try:
                 verify_remote(remote.store, segment, self.objects[segment.path])
                 self.sound.add(segment.path)
             except StratalogError as error:
-                self.bad[segment.path] = error
+                self.done.bad[segment.path] = error
         return segment.path in self.sound

@@ -21,7 +21,7 @@ that holds the objects. If this clock and the clock of this machine disagree, no
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stratalog.engine.driver.compared_clocks import compared_clocks
@@ -45,6 +45,7 @@ from stratalog.partitions.store import Store, StoredObject
 from stratalog.tiering.remote_objects import RemoteObjects, TopicLitter, find_litter
 
 DAY_MS = 24 * 60 * 60 * 1000
+LITTER, SWITCHED_OFF, DELETED_TOPIC = "replaced", "switched off", "deleted topic"
 _LOG_RETENTION_MS = 30 * DAY_MS
 """delta.logRetentionDuration of this product's tables."""
 
@@ -113,7 +114,12 @@ class _Vacuum:
                 )
             return
         image = self.metadata.image()
-        for folder, seen in tables_in(folders.pop(paths.SNAPSHOT_TABLES, ())).items():
+        by_table: dict[str, list[StoredObject]] = {}
+        for stored in folders.pop(paths.SNAPSHOT_TABLES, ()):
+            _, folder, *below = stored.name.split("/", 2)
+            if below:
+                by_table.setdefault(folder, []).append(stored)
+        for folder, seen in by_table.items():
             try:
                 self._snapshot_table(image, folder, seen, now_ms)
             except StratalogError as error:
@@ -192,19 +198,33 @@ class _Vacuum:
     def _snapshot_table(
         self, image: ClusterImage, folder: str, objects: Sequence[StoredObject], now_ms: int
     ) -> None:
-        """Step 6."""
-        found = doomed_in(
-            self.storage,
-            image,
-            folder,
-            objects,
-            before_ms=now_ms - self.older_than_ms,
-            clean_before_ms=now_ms - _LOG_RETENTION_MS,
-            dry_run=self.run.dry_run,
-        )
-        if found is not None and found[1]:
-            size = sum(stored.size_bytes for stored in found[1])
-            self._add_row(paths.join(paths.SNAPSHOT_TABLES, folder), found[0], len(found[1]), size)
+        """Step 6. Raises: StorageError kinds; see ``SnapshotTable.load``."""
+        parsed, where = paths.parse_topic_folder(folder), paths.join(paths.SNAPSHOT_TABLES, folder)
+        if parsed is None:
+            return
+        topic = image.topics.get(parsed[1])
+        config = None if topic is None else topic_config_of(image, topic)
+        table = self.storage.snapshot_table(_gone(*parsed) if topic is None else topic)
+        if config is None:
+            marked = table.is_marked_deleted()
+            if marked is False or (marked is None and self._is_recent(objects, now_ms)):
+                return
+        if config is None or not config.snapshot_table:
+            if not self.run.dry_run:
+                table.delete()
+            why = DELETED_TOPIC if config is None else SWITCHED_OFF
+            self._add_row(where, why, len(objects), sum(stored.size_bytes for stored in objects))
+            return
+        before_ms, clean_before_ms = now_ms - self.older_than_ms, now_ms - _LOG_RETENTION_MS
+        doomed = table.litter(objects, delay_ms=config.file_delete_delay_ms, before_ms=before_ms)
+        self._delete(table.remote, where, [(stored, LITTER) for stored in doomed])
+        log = [one for one in objects if paths.folder_of(one.name) == paths.join(table.folder, paths.DELTA_LOG)]
+        if not self.run.dry_run and any(one.modified_ms < clean_before_ms for one in log):
+            table.clean_log()
+
+    def _is_recent(self, objects: Sequence[StoredObject], now_ms: int) -> bool:
+        """Whether a job that was still active after the deletion of a topic may have made these objects."""
+        return max(stored.modified_ms for stored in objects) >= now_ms - self.older_than_ms
 
     def _lineages(self, image: ClusterImage, topic: TopicImage, partitions: frozenset[int]) -> dict[int, Lineage]:
         """The lineages of the leaders that can be listed and have joined the metadata's leader epoch."""
@@ -224,18 +244,17 @@ class _Vacuum:
         """Step 4. If there is no table, the objects are uploads of a tier run that was still active after the
         deletion.
         """
-        gone = TopicImage(name=name, topic_id=topic_id, key_schema=None, value_schema=None)
-        table = self.storage.remote_table(gone)
+        table = self.storage.remote_table(_gone(name, topic_id))
         marked = table.is_marked_deleted()
         size = sum(stored.size_bytes for stored in seen)
-        if marked is None and max(stored.modified_ms for stored in seen) >= now_ms - self.older_than_ms:
+        if marked is None and self._is_recent(seen, now_ms):
             return
         if marked is False:
             self.run.notes.append(f"{folder}: the topic was deleted, but its remote table was kept: {size} bytes")
             return
         if not self.run.dry_run:
             table.delete()
-        self._add_row(name, "deleted topic", len(seen), size)
+        self._add_row(name, DELETED_TOPIC, len(seen), size)
 
     def brokers(self) -> None:
         """Step 5."""
@@ -268,61 +287,6 @@ class _Vacuum:
         self.run.add([VacuumRow(where=where, why=why, files=files, bytes=size_bytes)])
 
 
-LITTER, SWITCHED_OFF, DELETED_TOPIC = "replaced", "switched off", "deleted topic"
-
-
-def tables_in(objects: Iterable[StoredObject]) -> dict[str, list[StoredObject]]:
-    """The objects below ``_snapshots``, by the folder of their table."""
-    found: dict[str, list[StoredObject]] = {}
-    for stored in objects:
-        _, folder, *below = stored.name.split("/", 2)
-        if below:
-            found.setdefault(folder, []).append(stored)
-    return found
-
-
-def doomed_in(
-    storage: Storage,
-    image: ClusterImage,
-    folder: str,
-    objects: Sequence[StoredObject],
-    *,
-    before_ms: int,
-    clean_before_ms: int,
-    dry_run: bool,
-) -> tuple[str, Sequence[StoredObject]] | None:
-    """The objects to delete in one table's folder, and the reason. This call deletes the objects, unless
-    ``dry_run``. None if the folder does not belong to a table, or is kept. A file that was never listed is deleted
-    if it was made before ``before_ms``. The table's log is cleaned if it has entries from before
-    ``clean_before_ms``.
-
-    Raises: StorageError kinds; see ``SnapshotTable.load``.
-    """
-    parsed = paths.parse_topic_folder(folder)
-    if parsed is None:
-        return None
-    name, topic_id = parsed
-    topic = image.topics.get(topic_id)
-    if topic is None:
-        table = storage.snapshot_table(
-            TopicImage(name=name, topic_id=topic_id, key_schema=None, value_schema=None)
-        )
-        marked = table.is_marked_deleted()
-        if marked is False or (marked is None and max(one.modified_ms for one in objects) >= before_ms):
-            return None
-        if not dry_run:
-            table.delete()
-        return DELETED_TOPIC, objects
-    table, config = storage.snapshot_table(topic), topic_config_of(image, topic)
-    if not config.snapshot_table:
-        if not dry_run:
-            table.delete()
-        return SWITCHED_OFF, objects
-    doomed = table.litter(objects, delay_ms=config.file_delete_delay_ms, before_ms=before_ms)
-    if not dry_run:
-        if doomed:
-            table.remote.delete([stored.name for stored in doomed])
-        log = paths.join(table.folder, paths.DELTA_LOG)
-        if any(one.modified_ms < clean_before_ms for one in objects if paths.folder_of(one.name) == log):
-            table.clean_log()
-    return LITTER, doomed
+def _gone(name: str, topic_id: str) -> TopicImage:
+    """A deleted topic."""
+    return TopicImage(name=name, topic_id=topic_id, key_schema=None, value_schema=None)

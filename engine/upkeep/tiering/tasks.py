@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stratalog.engine.replication.leader import check_agreed, compare_with_remote, leader_log, look_at_leader
@@ -190,9 +190,6 @@ class UploadWork(PartitionWork):
     deadline_s: float
     throttle: Throttle | None
     prober: Prober
-
-    def stores_used(self) -> Iterable[Store]:
-        return [*self.replicas.stores.values(), self.remote]
 
 
 def upload_run(work: UploadWork) -> Uploaded:

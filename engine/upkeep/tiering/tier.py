@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.planned import Planned, copies, reads_to_rewrite, uploads
@@ -171,8 +171,8 @@ def _partitions(
 def _plan_work(clock: Clock, part: PartitionTiering, whole: bool, dry_run: bool) -> PlanWork:
     log, replicas = part.of.remote, part.replicas
     remote = None if log is None else log.of_partition(replicas.view.partition)
-    if log is not None and replicas.remote is not None:
-        replicas = replace(replicas, remote=replicas.remote.with_log(log))
+    if log is not None:
+        replicas = replicas.with_remote_log(log)
     return PlanWork(
         replicas=replicas,
         entry=part.entry,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stratalog.engine.replicas.repair import BadFile, HeldFile
@@ -55,10 +54,6 @@ class RemoteWork(PartitionWork):
     """The leader's log, with which the end of the remote log is compared. It was listed before the table was
     read, so the table lists all records that the leader had deleted. None if the leader's log is unreliable.
     """
-
-    def stores_used(self) -> Iterable[Store]:
-        """See ``stratalog.engine.driver.tasks.Work``."""
-        return [self.part.store]
 
 
 def check_remote(work: RemoteWork) -> tuple[tuple[HeldFile, ...], list[Finding]]:
