@@ -22,7 +22,6 @@ from stratalog.engine.upkeep.memory.trouble import DAMAGE
 from stratalog.partitions.amounts import span_text
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import StratalogError
-from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.listing import Listing
 from stratalog.partitions.runner import Done, Failed
 
@@ -110,9 +109,26 @@ def group_findings(storage: Storage, clock: Clock, memory: Memory, sight: Sight,
     }
     lags = {name: _lags(sight, group, marks) for name, group in groups.items()}
     since = {name: _since(sight, group, marks, logs) for name, group in groups.items()}
-    many = _too_many(storage, memory, sight, groups, lags, run)
-    beyond = _beyond_end(storage, memory, sight, groups, marks, run)
-    named = {one.subject for one in many}
+    limit = sight.config.health_consumer_max_lag_records
+    over = {name for name, found in lags.items() if 0 <= limit < max(known(found), default=0)}
+    ahead = {
+        name
+        for name, group in groups.items()
+        if any(key in marks and record.offset > marks[key] for key, record in named(sight.image, group))
+    }
+    rows: dict[str, list[LagRow]] = {}
+    if over or ahead:  # their logs are listed after the commits were read
+        suspects = {name: groups[name] for name in sorted(over | ahead)}
+        leaders, unlisted = list_leaders(storage, memory, sight.image, suspects.values())
+        run.failures += unlisted
+        rows = {name: lag_rows(sight.image, group, leaders) for name, group in suspects.items()}
+    many = list(_too_many(sight, {name: found for name, found in rows.items() if name in over}))
+    beyond: dict[tuple[str, str], list[LagRow]] = {}
+    for name in sorted(ahead):
+        for row in rows[name]:
+            if row.beyond_end is not None:
+                beyond.setdefault((name, row.topic), []).append(row)
+    reported = {one.subject for one in many}
     every = {(name, topic): lag for name, found in lags.items() for topic, lag in found.items()}
     unknown = unread or None in every.values()
     known_lags = {key: lag for key, lag in every.items() if lag is not None and key not in beyond}
@@ -121,64 +137,24 @@ def group_findings(storage: Storage, clock: Clock, memory: Memory, sight: Sight,
         "records-lag-max": None if unknown else max(known(every), default=0),
         "records-lag-max-ms": None if unknown else max(0, sight.now_ms - oldest_ms),
     }
-    old = [one for one in _too_old(sight, since) if one.subject not in named]
+    old = [one for one in _too_old(sight, since) if one.subject not in reported]
     return GroupsFound([*unread, *many, *old, *_of_beyond_end(sight, beyond)], known_lags, figures, groups)
 
 
-def _too_many(
-    storage: Storage,
-    memory: Memory,
-    sight: Sight,
-    groups: Mapping[str, GroupState],
-    lags: Mapping[str, Mapping[str, int | None]],
-    run: OperationRun,
-) -> list[HealthFinding]:
+def _too_many(sight: Sight, rows: Mapping[str, Iterable[LagRow]]) -> Iterator[HealthFinding]:
     """Find the groups with more unprocessed records than the limit."""
     limit = sight.config.health_consumer_max_lag_records
-    over = {name: groups[name] for name, found in lags.items() if 0 <= limit < max(known(found), default=0)}
-    findings: list[HealthFinding] = []
-    if over:
-        leaders, unlisted = list_leaders(storage, memory, sight.image, over.values())
-        run.failures += unlisted
-        for name, group in sorted(over.items()):
-            by_topic: dict[str, int] = {}
-            for row in lag_rows(sight.image, group, leaders):
-                by_topic[row.topic] = by_topic.get(row.topic, 0) + (row.lag or 0)
-            late = [f"{lag:,} records of {topic}" for topic, lag in sorted(by_topic.items()) if lag > limit]
-            if late:
-                what = (
-                    f"the group has not processed {', '.join(late)}; the limit is {limit:,} "
-                    "(health.consumer.max.lag.records). Start its consumers, or add consumers"
-                )
-                findings.append(_of_group(sight, Severity.ERROR, name, what))
-    return findings
-
-
-def _beyond_end(
-    storage: Storage,
-    memory: Memory,
-    sight: Sight,
-    groups: Mapping[str, GroupState],
-    marks: Mapping[TopicPartition, int],
-    run: OperationRun,
-) -> dict[tuple[str, str], list[LagRow]]:
-    """Return the commits beyond the log end, by group and topic. Only the logs of groups with a commit beyond a
-    high watermark are listed, after the commits were read.
-    """
-    suspect = {
-        name: group
-        for name, group in groups.items()
-        if any(key in marks and record.offset > marks[key] for key, record in named(sight.image, group))
-    }
-    found: dict[tuple[str, str], list[LagRow]] = {}
-    if suspect:
-        leaders, unlisted = list_leaders(storage, memory, sight.image, suspect.values())
-        run.failures += unlisted
-        for name, group in sorted(suspect.items()):
-            for row in lag_rows(sight.image, group, leaders):
-                if row.beyond_end is not None:
-                    found.setdefault((name, row.topic), []).append(row)
-    return found
+    for name, found in rows.items():
+        by_topic: dict[str, int] = {}
+        for row in found:
+            by_topic[row.topic] = by_topic.get(row.topic, 0) + (row.lag or 0)
+        late = [f"{lag:,} records of {topic}" for topic, lag in sorted(by_topic.items()) if lag > limit]
+        if late:
+            what = (
+                f"the group has not processed {', '.join(late)}; the limit is {limit:,} "
+                "(health.consumer.max.lag.records). Start its consumers, or add consumers"
+            )
+            yield _of_group(sight, Severity.ERROR, name, what)
 
 
 def _of_beyond_end(sight: Sight, found: Mapping[tuple[str, str], Sequence[LagRow]]) -> Iterator[HealthFinding]:

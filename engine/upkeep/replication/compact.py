@@ -50,7 +50,7 @@ from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.merge import MergePolicy
 from stratalog.partitions.removal import carried_out, to_rewrite
-from stratalog.partitions.removing import RemovingOptions
+from stratalog.partitions.removing import Removed, RemovingOptions
 from stratalog.partitions.replica import errors_of
 from stratalog.partitions.runner import Runner
 from stratalog.partitions.transactions import transactions_of
@@ -120,34 +120,28 @@ class Dirty:
 
 @dataclass(frozen=True, slots=True)
 class CompactResult:
-    """The rewritten files, and the number of remaining segments."""
+    """The segments made, and the number of remaining segments."""
 
-    segments: int = 0
-    files: int = 0
-    removed: int = 0
-    read_bytes: int = 0
-    written_bytes: int = 0
+    removed: Removed = Removed()  # noqa: RUF009 - immutable
     left: int = 0
-    keyless: int = 0
-    """The number of removed records without a key."""
 
     @property
     def moved_bytes(self) -> int:
         """See ``PartDone``."""
-        return self.written_bytes
+        return self.removed.written_bytes
 
     def after(self, before: CompactResult) -> CompactResult:
         """See ``PartDone``."""
-        return CompactResult(
-            segments=before.segments + self.segments,
-            files=before.files + self.files,
-            removed=before.removed + self.removed,
-            read_bytes=before.read_bytes + self.read_bytes,
-            written_bytes=before.written_bytes + self.written_bytes,
-            left=self.left,
-            # the first part has already counted the keyless records of all parts
-            keyless=max(before.keyless, self.keyless),
+        was, now = before.removed, self.removed
+        removed = Removed(
+            segments=was.segments + now.segments,
+            files=was.files + now.files,
+            gaps=was.gaps + now.gaps,
+            read_bytes=was.read_bytes + now.read_bytes,
+            written_bytes=was.written_bytes + now.written_bytes,
+            keyless=max(was.keyless, now.keyless),  # the first part has counted the records of all parts
         )
+        return CompactResult(removed, self.left)
 
 
 class CompactRow(PartitionRow, frozen=True, kw_only=True):
@@ -233,17 +227,8 @@ def _compact(work: CompactWork) -> CompactResult:
     done = remove_records(work.replicas, rule, work.options, work.copies)
     if done.missed:
         raise next(iter(done.missed.values()))
-    removed = done.removed
     left = len(to_rewrite(work.replicas.leader.log(), rule)) if work.most is not None else 0
-    return CompactResult(
-        segments=removed.segments,
-        files=removed.files,
-        removed=removed.gaps,
-        read_bytes=removed.read_bytes,
-        written_bytes=removed.written_bytes,
-        left=left,
-        keyless=removed.keyless,
-    )
+    return CompactResult(done.removed, left)
 
 
 def compact(
@@ -269,7 +254,7 @@ def compact(
         planned, protected = _plan(storage, execution.clock, image, topics, only, now_ms)
         tables = RemoteTables(metadata, storage, run, copy_throttle(execution, cluster_config_of(image)))
         works = _with_remote(tables, image, planned)
-        run.add(_row(view, None, CompactResult(), PROTECTED) for view in protected)
+        run.add(_row(view, None, Removed(), PROTECTED) for view in protected)
         looked = {work.replicas.view.key: seen for work, seen in run.each(look_at_log, list(works.values()))}
         wanted = {key: seen.wanted for key, seen in looked.items() if seen.wanted is not None}
         ruled = run.commit(
@@ -306,7 +291,7 @@ def compact(
                 f"{work.replicas}: removed records without a key, written before compaction was enabled: "
                 f"{keyless:,}"
                 for work, result in finished
-                if (keyless := max(result.keyless, tables.figures_of(work.replicas.view.key).keyless))
+                if (keyless := max(result.removed.keyless, tables.figures_of(work.replicas.view.key).keyless))
             ]
         idle = {key: seen for key, seen in looked.items() if key not in due and key not in wanted}
         run.settle(
@@ -314,12 +299,16 @@ def compact(
             for key, seen in idle.items()
         )
         run.add(
-            _row(works[key].replicas.view, seen, done.get(key, CompactResult()), seen.why, tables.figures_of(key))
+            _row(
+                works[key].replicas.view,
+                seen,
+                done.get(key, CompactResult()).removed,
+                seen.why,
+                tables.figures_of(key),
+            )
             for key, seen in looked.items()
         )
-    run.fill(
-        (work.replicas.view for work in planned.values()), lambda view: _row(view, None, CompactResult(), NOT_DONE)
-    )
+    run.fill((work.replicas.view for work in planned.values()), lambda view: _row(view, None, Removed(), NOT_DONE))
     run.total("segments", "removed", "remote_segments", "remote_removed")
     return run.report()
 
@@ -340,7 +329,9 @@ def _plan_removals(
         key = work.replicas.view.key
         tiered = work.recorded is not None
         send_removal(sends, image.topics[key.topic_id], work.replicas, found, tiered=tiered)
-        done[key] = CompactResult(segments=len(found.sizes), files=found.files, read_bytes=sum(found.sizes))
+        done[key] = CompactResult(
+            Removed(segments=len(found.sizes), files=found.files, read_bytes=sum(found.sizes))
+        )
         tables.figures[key] = RemovedRemotely(made=len(found.remote), read_bytes=sum(found.remote))
     if done:
         sends.send_look(image, times=2)
@@ -452,7 +443,7 @@ def _with_remote(
 def _row(
     view: PartitionView,
     seen: Dirty | None,
-    done: CompactResult,
+    removed: Removed,
     why: str | None,
     remote: RemovedRemotely = NOTHING_REMOVED,
 ) -> CompactRow:
@@ -460,11 +451,11 @@ def _row(
         topic=view.topic,
         partition=view.partition,
         dirty_ratio=None if seen is None else round(seen.found.dirty_ratio, 3),
-        segments=done.segments,
-        files=done.files,
-        removed=done.removed,
-        read_bytes=done.read_bytes,
-        written_bytes=done.written_bytes,
+        segments=removed.segments,
+        files=removed.files,
+        removed=removed.gaps,
+        read_bytes=removed.read_bytes,
+        written_bytes=removed.written_bytes,
         remote_segments=remote.segments,
         remote_removed=remote.gaps,
         remote_read_bytes=remote.read_bytes,
