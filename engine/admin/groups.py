@@ -78,15 +78,11 @@ class GroupRow(Row, frozen=True, kw_only=True):
 
 
 class ResetRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition whose offset was reset."""
-
     old_offset: int | None
     new_offset: int
 
 
 class ForgottenRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition whose committed offset was deleted."""
-
     committed: int
 
 

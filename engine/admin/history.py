@@ -34,8 +34,6 @@ _TOPIC_ARGUMENTS = ("name", "topic", "topics")
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """Selects events."""
-
     since_ms: int | None = None
     """Only events at or after this time, in milliseconds since the epoch."""
     operation: str | None = None
@@ -43,7 +41,6 @@ class EventFilter:
     """Only events with this topic among their arguments or figures."""
 
     def takes(self, event: Event) -> bool:
-        """Whether an event is selected."""
         return (
             (self.since_ms is None or event.time_ms >= self.since_ms)
             and (self.operation is None or event.operation == self.operation)
@@ -142,7 +139,6 @@ class NewEvents:
 
 
 def event_row(event: Event) -> dict[str, Value]:
-    """Return an event as a row of a report."""
     texts = {
         "time": utc_text(event.time_ms),
         "totals": json.dumps(dict(event.totals)),

@@ -53,8 +53,6 @@ class VoterSnapshotRow(Row, frozen=True, kw_only=True):
 
 
 class ElectedVoterRow(Row, frozen=True, kw_only=True):
-    """A voter after a change of the voters."""
-
     voter: int
     directory: str
 
@@ -210,7 +208,6 @@ def _check_replaceable(image: ClusterImage, there: VoterId) -> None:
 
 
 def _root_of(storage: Storage, broker_id: int) -> VoterId:
-    """Return the current root of the broker."""
     store = storage.stores.get(broker_id)
     if store is None:
         raise InvalidCallError(f"the cluster file does not name broker {broker_id}: add the broker to the file")

@@ -64,14 +64,10 @@ class AlteredRow(Row, frozen=True, kw_only=True):
 
 
 class AddedRow(PartitionRow, frozen=True, kw_only=True):
-    """A new partition, with its brokers."""
-
     replicas: str
 
 
 class ConfigRow(Row, frozen=True, kw_only=True):
-    """A config of a topic or of the cluster."""
-
     config: str
     value: str | None
     """None: it was reset to its default."""

@@ -66,8 +66,6 @@ def format_roots(
 
 
 class RegisteredRow(Row, frozen=True, kw_only=True):
-    """A registered broker."""
-
     broker: int
     rack: str | None
     broker_epoch: int

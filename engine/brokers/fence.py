@@ -57,8 +57,6 @@ class UnfencedRow(Row, frozen=True, kw_only=True):
 
 
 class DecommissionedRow(Row, frozen=True, kw_only=True):
-    """A broker that was removed."""
-
     broker: int
     now: str
 
@@ -106,7 +104,6 @@ class ImageChange:
                         yield f"{topic.name}-{old.partition}", old, new
 
     def left_without_leader(self) -> list[str]:
-        """The partitions that lost their leader."""
         return [name for name, old, new in self.of_partitions() if old.leader is not None and new.leader is None]
 
 

@@ -51,7 +51,6 @@ class Examined:
 
 
 def health(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> HealthReport:
-    """Return the report of ``examine``."""
     return examine(metadata, storage, execution, memory).report
 
 

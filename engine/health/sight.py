@@ -53,8 +53,6 @@ NOTHING: Listing = parse("", ())
 
 @dataclass(frozen=True, slots=True)
 class SeenPartition:
-    """The observed state of one partition."""
-
     view: PartitionView
     config: TopicConfig | None
     """None if unknown."""
@@ -85,8 +83,6 @@ class SeenFolder:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """The observed state."""
-
     now_ms: int
     clocks: ComparedClocks
     commands: Commands

@@ -82,8 +82,6 @@ def _states(
 
 @dataclass(frozen=True, slots=True)
 class GroupsFound:
-    """The observed consumer groups."""
-
     findings: list[HealthFinding]
     lags: Mapping[tuple[str, str], int]
     """The known lags by group and topic. A topic with a commit beyond a log end has no lag here."""
@@ -217,7 +215,6 @@ def _since(
 
 
 def known(lags: Mapping[Any, int | None]) -> list[int]:
-    """The known lags."""
     return [lag for lag in lags.values() if lag is not None]
 
 

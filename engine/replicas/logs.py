@@ -42,8 +42,6 @@ class DescribeWork(PartitionWork):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFile:
-    """One file of a log."""
-
     end: int
     size_bytes: int
     modified_ms: int
@@ -51,8 +49,6 @@ class ReplicaFile:
 
 @dataclass(frozen=True, slots=True)
 class ListedLog:
-    """The log of one replica."""
-
     local_start: int
     high_watermark: int
     log_end: int
@@ -67,8 +63,6 @@ class ListedLog:
 
 @dataclass(frozen=True, slots=True)
 class ListedReplica:
-    """One replica: its log, or the error from listing it."""
-
     broker_id: int
     found: ListedLog | StratalogError
 

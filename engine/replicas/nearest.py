@@ -67,12 +67,10 @@ class SeenLeader:
 
     @property
     def view(self) -> PartitionView:
-        """The partition, in the metadata."""
         return self.replicas.view
 
     @property
     def topic(self) -> TopicImage:
-        """The topic, in the metadata."""
         return self.image.topics[self.view.topic_id]
 
     @property
@@ -149,8 +147,6 @@ def seen_leader(
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The replica to read from."""
-
     replica: Replica
     log: ReplicaLog
     """The replica's log, in the leader's history. If the leader has meanwhile merged an append, the append's end
@@ -190,7 +186,6 @@ def nearest(clock: Clock, memory: Memory, seen: SeenLeader, client: ClientMetada
 
 
 def leader_of(seen: SeenLeader) -> Chosen:
-    """The leader and its log."""
     rack = _rack(seen.view, seen.view.leader)
     return Chosen(seen.replicas.leader, seen.log, seen.log.high_watermark, rack, True)
 

@@ -14,8 +14,6 @@ from enum import Enum, auto
 
 
 class FetchAnswer(Enum):
-    """The answer to a fetch."""
-
     FROM_REPLICA = auto()
     """The replica holds the record, and the replica's high watermark is above it."""
     FROM_LEADER = auto()

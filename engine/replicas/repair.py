@@ -67,12 +67,10 @@ class HeldFile:
 
     @property
     def name(self) -> DataName:
-        """The file's name."""
         return self.file.name
 
     @property
     def size_bytes(self) -> int:
-        """The size of the file, as listed."""
         return self.file.object.size_bytes
 
 

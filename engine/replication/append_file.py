@@ -30,8 +30,6 @@ _REPLAY_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class AppendOptions:
-    """Options of an append to one partition."""
-
     schema: pa.Schema
     acks_all: bool
     min_insync_replicas: int

@@ -30,7 +30,6 @@ class PartitionReplicas:
 
     @property
     def epoch(self) -> int:
-        """The leader epoch of the view."""
         return self.view.leader_epoch
 
     @property

@@ -70,8 +70,6 @@ _REMEMBERED = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncOptions:
-    """Options of a sync."""
-
     copies: Runner
     """Runs the copies of a task."""
     remote: RemoteTail | None = None

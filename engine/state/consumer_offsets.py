@@ -40,8 +40,6 @@ class _Tagged(
 
 
 class _OffsetsRecord(_Tagged, frozen=True, kw_only=True):
-    """A record about a group."""
-
     group: str
 
 
@@ -140,8 +138,6 @@ OffsetsRecord = (
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """The state of one group."""
-
     offsets: Mapping[TopicIdPartition, OffsetCommit]
     latest_commit: int
     """The offset in the log of the group's latest valid commit."""
@@ -157,8 +153,6 @@ GroupPartition = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """The state of one transactional producer."""
-
     epoch: int
     """The epoch of the open transaction with pending offsets; without such a transaction, the epoch of the next
     transaction.

@@ -80,7 +80,6 @@ def event_time(time_ms: int) -> datetime:
 
 
 def to_batch(event: Event) -> pa.RecordBatch:
-    """The record of an event, as a batch."""
     value: dict[str, Any] = {name: getattr(event, name) for name in EVENT_COLUMNS}
     value |= {"totals": list(event.totals.items()), "notes": list(event.notes)}
     schema = pa.schema([_SCHEMA.field(name) for name in ("timestamp", "key", "value", "headers")])

@@ -80,7 +80,6 @@ class Parted:
 
     @property
     def remote_end(self) -> int:
-        """The end of the remote log."""
         return self.segments[-1].next_offset
 
     @property
@@ -89,7 +88,6 @@ class Parted:
         return tuple(segment for segment in self.segments if segment.next_offset > self.same)
 
     def row(self, keep: Side, outcome: str) -> KeptRow:
-        """The row of the partition in the report."""
         lost = (self.same, self.remote_end) if keep == "brokers" else (self.same, self.log.log_end)
         return KeptRow(
             topic=self.replicas.view.topic,
@@ -106,8 +104,6 @@ class Parted:
 
 @dataclass(frozen=True, slots=True)
 class LostLog:
-    """A partition that has lost all its records."""
-
     replicas: PartitionReplicas
     unseen: tuple[int, ...]
     """The fenced brokers with a replica; they were not checked."""
@@ -116,7 +112,6 @@ class LostLog:
         return str(self.replicas)
 
     def row(self, outcome: str) -> KeptRow:
-        """The row of the partition in the report."""
         view = self.replicas.view
         begin = begins_again_at(view)
         return KeptRow(
@@ -132,7 +127,6 @@ class LostLog:
         )
 
     def note(self) -> str:
-        """A note for the report."""
         view = self.replicas.view
         unseen = "".join(f"; broker {broker} is fenced, and was not checked" for broker in self.unseen)
         return (

@@ -39,8 +39,6 @@ class HealRow(Row, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class HealPlan:
-    """The plan for one partition."""
-
     leader: int
     """The leader after the damaged replicas have left the ISR."""
     resigns: bool

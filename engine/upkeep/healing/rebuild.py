@@ -49,8 +49,6 @@ from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
 
 @dataclass(frozen=True, slots=True)
 class RebuildJob:
-    """One plan for one partition."""
-
     each: Audited
     plan: RebuildPlan
 
@@ -58,7 +56,6 @@ class RebuildJob:
         return f"{self.each.replicas} in the remote tier"
 
     def row(self, outcome: str) -> HealRow:
-        """The job's row in the report."""
         return HealRow(
             topic=self.each.replicas.view.topic,
             partition=self.each.replicas.view.partition,

@@ -56,7 +56,6 @@ class RebuildPlan:
 
     @property
     def start(self) -> int:
-        """The first offset."""
         return self.lost[0].base_offset if self.lost else self.pieces[0].links[0].start
 
     @property

@@ -29,7 +29,6 @@ def put_right(
 
 
 def table_row(topic: TopicImage, outcome: str) -> HealRow:
-    """The row of a topic's table."""
     return HealRow(topic=topic.name, damage="table rewritten by others", source="remote", outcome=outcome)
 
 

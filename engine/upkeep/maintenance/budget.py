@@ -47,11 +47,9 @@ class Spending:
 
     @property
     def limited(self) -> bool:
-        """Whether any limit applies."""
         return bool(self._left())
 
     def over(self) -> bool:
-        """Whether a limit has been reached."""
         return any(left <= 0 for left in self._left())
 
     def pieces(self, items: Sequence[T], most: int | None = None) -> Iterator[Sequence[T]]:

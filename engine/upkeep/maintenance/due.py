@@ -33,8 +33,6 @@ class _Topic:
 
 
 class DueWork:
-    """The work that is due in one run."""
-
     def __init__(
         self, storage: Storage, clock: Clock, image: ClusterImage, kept: KeptTimes, now: Collection[str] = ()
     ) -> None:
@@ -64,12 +62,10 @@ class DueWork:
 
     @property
     def any_copies_to_remote(self) -> bool:
-        """Whether the segments of any topic are copied to the remote tier."""
         return bool(self.copied_topics)
 
     @property
     def copied_topics(self) -> list[TopicImage]:
-        """The topics whose segments are copied to the remote tier."""
         return [
             self._image.topics[topic_id]
             for topic_id, of in self._topics.items()
@@ -117,7 +113,6 @@ class DueWork:
         return sorted(due, key=lambda key: self._urgency(step, key))
 
     def name_of(self, key: TopicIdPartition) -> str:
-        """The name of a partition in failures."""
         return f"{self._image.topics[key.topic_id].name}-{key.partition}"
 
     def elected_topics(self) -> int:

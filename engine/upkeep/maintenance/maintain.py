@@ -99,8 +99,6 @@ MakeSnapshots = Callable[[Storage, Execution, Collection[TopicIdPartition], bool
 
 
 class StepRow(Row, frozen=True, kw_only=True):
-    """A step."""
-
     step: str
     outcome: str
     items: int | None = None
@@ -171,8 +169,6 @@ def _seconds(ms: int) -> float:
 
 
 class _Maintenance:
-    """One run."""
-
     def __init__(
         self,
         metadata: MetadataClient,
@@ -206,7 +202,6 @@ class _Maintenance:
         self._begun = False
 
     def in_turn(self, names: Sequence[str]) -> list[str]:
-        """The steps in the order of this run."""
         last = self._kept.present.steps
         return sorted(names, key=lambda name: (name != "replicate", last.get(name, 0)))
 
@@ -253,7 +248,6 @@ class _Maintenance:
         )
 
     def _planned(self, name: str, now_ms: int) -> StepRow:
-        """The row of a dry run."""
         items = self._items(name)
         try:
             if self._due.needs_key(name):
@@ -368,7 +362,6 @@ class _Maintenance:
         return self._begun and self._spending.over()
 
     def log_ends(self) -> Report:
-        """The log ends, from the listing of the brokers."""
         return log_ends(self._image, self._due.looks, self._due.entries)
 
     def keep(self, *, once: bool = False) -> None:

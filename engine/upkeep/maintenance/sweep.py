@@ -34,8 +34,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The state of one partition in a sweep."""
-
     digest: int
     """The digest, at least 1; 0 if a broker could not be listed, because changes are then unknown."""
     files: int
@@ -105,8 +103,6 @@ def _looks(
 
 
 class LogEndRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition."""
-
     log_end: int
     remote_end: int | None
 

@@ -21,8 +21,6 @@ METADATA_LOG = TopicIdPartition(METADATA_TOPIC, 0)
 
 
 class KeptTimes:
-    """The times of earlier runs and of this run."""
-
     def __init__(self, storage: Storage, image: ClusterImage) -> None:
         """Load the times of earlier runs. Raises: errors of the stores."""
         self._storage = storage
@@ -38,7 +36,6 @@ class KeptTimes:
         """Whether the newest version has only one copy."""
 
     def remember(self, later: Times) -> None:
-        """Update the times with the ``later`` times."""
         keys = self.keys
         self.change(lambda times: times.updated(later, keys))
 

@@ -42,8 +42,6 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """The result of a check of some partitions."""
-
     found: Mapping[TopicIdPartition, Sequence[Failure]]
     """The damage of each checked partition; empty for an intact partition."""
     sound: frozenset[str]
@@ -55,8 +53,6 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """The outcome of one run of an operation."""
-
     step: str
     """A step of ``maintain``, or the name of a job."""
     failures: Sequence[Failure]
@@ -125,7 +121,6 @@ class Times:
         )
 
     def ran(self, run: Ran) -> Times:
-        """These times after a run."""
         known = self.failing.get(run.step, NO_TROUBLE)
         trouble = known.after(trouble_of(run.failures, run.now_ms), run.tried)
         others = {step: one for step, one in self.failing.items() if step != run.step}

@@ -31,8 +31,6 @@ _MOST_LISTED = 100
 
 
 class ListedFailure(NamedTuple):
-    """One stored failure."""
-
     item: str
     code: str
     message: str
@@ -57,7 +55,6 @@ class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
     @property
     def is_there(self) -> bool:
-        """Whether there is any failure."""
         return self.failures > 0
 
     def again(self, later: Trouble) -> Trouble:
@@ -67,7 +64,6 @@ class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
     @property
     def unlisted(self) -> int:
-        """The number of failures that are not listed."""
         return self.failures - len(self.listed)
 
     def without_damage_of(self, subjects: Collection[str]) -> Trouble:

@@ -43,14 +43,10 @@ _BACKOFF = Backoff(first_s=1.0, longest_s=8.0, least=1.0)
 
 
 class BootstrapPlanRow(ReplicatePlanRow, frozen=True, kw_only=True):
-    """A partition, in a dry run."""
-
     remote_bytes: int
 
 
 class BootstrapRow(ReplicateRow, frozen=True, kw_only=True):
-    """A partition."""
-
     remote_bytes: int
 
 

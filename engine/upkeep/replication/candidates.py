@@ -70,8 +70,6 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The candidates of one partition."""
-
     able: tuple[Candidate, ...]
     """The possible leaders, in order of preference."""
     unable: tuple[tuple[int, str], ...]

@@ -95,7 +95,6 @@ class CompactWork(BoundedWork):
 
     @property
     def options(self) -> RemovingOptions:
-        """The options of a removal."""
         return RemovingOptions(
             segment_bytes=self.merging.segment_bytes,
             compression=self.compression,
@@ -127,11 +126,9 @@ class CompactResult:
 
     @property
     def moved_bytes(self) -> int:
-        """See ``PartDone``."""
         return self.removed.written_bytes
 
     def after(self, before: CompactResult) -> CompactResult:
-        """See ``PartDone``."""
         was, now = before.removed, self.removed
         removed = Removed(
             segments=was.segments + now.segments,

@@ -92,8 +92,6 @@ def _remove(work: RemoteRemovalWork) -> RemovedRemotely:
 
 @dataclass(slots=True)
 class RemoteTables:
-    """The tables of tiered topics in one run."""
-
     metadata: MetadataClient
     storage: Storage
     run: OperationRun
@@ -130,7 +128,6 @@ class RemoteTables:
         return unread
 
     def figures_of(self, key: TopicIdPartition) -> RemovedRemotely:
-        """The counts of a partition."""
         return self.figures.get(key, NOTHING_REMOVED)
 
     def generation(self, key: TopicIdPartition) -> int:

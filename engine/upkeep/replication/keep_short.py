@@ -52,16 +52,12 @@ from stratalog.partitions.store import Store
 
 @dataclass(frozen=True, slots=True)
 class ShortenWork(MergeWork):
-    """Shorten the log of one partition."""
-
     delay_ms: int = 0
     """file.delete.delay.ms."""
 
 
 @dataclass(slots=True)
 class Shortened:
-    """The result of shortening one log."""
-
     segments: int = 0
     """The number of new segments."""
     deleted: int = 0

@@ -66,11 +66,9 @@ class MergeResult:
 
     @property
     def moved_bytes(self) -> int:
-        """See ``PartDone``."""
         return self.written_bytes
 
     def after(self, before: MergeResult) -> MergeResult:
-        """See ``PartDone``."""
         return replace(
             self,
             why=before.why,
@@ -82,8 +80,6 @@ class MergeResult:
 
 
 class MergeRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition."""
-
     segments: int
     files: int
     read_bytes: int

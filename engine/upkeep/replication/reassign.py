@@ -290,7 +290,6 @@ def _copy(
 
 
 def _note_unfinished(planned: dict[TopicIdPartition, _Planned], image: ClusterImage, run: OperationRun) -> None:
-    """Report the unfinished partitions."""
     elsewhere = 0
     for key, one in planned.items():
         now = _now(image, key)

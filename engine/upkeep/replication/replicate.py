@@ -67,8 +67,6 @@ _ROUNDS = 6
 
 
 class ReplicateRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition."""
-
     leader: int | None
     isr: str
     log_end: int

@@ -24,8 +24,6 @@ from stratalog.partitions.runner import Done, Failed
 
 @dataclass(frozen=True, slots=True)
 class SyncWork(PartitionWork):
-    """Sync some followers of one partition."""
-
     followers: tuple[int, ...]
     options: SyncOptions
     min_insync_replicas: int

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 
 class RestoreRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition after the restore."""
-
     log_start: int
     log_end: int
     records: int
@@ -64,7 +62,6 @@ class RestoredPartition:
 
     @property
     def row(self) -> RestoreRow:
-        """The partition's row in a report."""
         return RestoreRow(
             topic=self.topic.name,
             partition=self.partition,
@@ -93,12 +90,10 @@ class RestorePlan:
     """The items that cannot be restored. If there is any such item, nothing is restored."""
 
     def of(self, topic: TopicDescription) -> Iterator[RestoredPartition]:
-        """The partitions of a topic."""
         return (one for one in self.partitions if one.topic.topic_id == topic.topic_id)
 
     @property
     def totals(self) -> dict[str, Value]:
-        """The totals of a report."""
         rows = [one.row for one in self.partitions]
         return {
             "topics": len(self.topics),

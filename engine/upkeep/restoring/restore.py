@@ -130,7 +130,6 @@ def restore(
 
 
 def _storage(file: ClusterFile, remote: Store, opener: OpenStore, clock: Clock) -> Storage:
-    """The storage of the brokers, for a dry run."""
     return Storage(
         file=file,
         stores=open_stores(file, clock, opener),

@@ -110,7 +110,6 @@ class Expiry:
         return self.removed
 
     def _expire(self, topic: TopicImage, config: TopicConfig) -> None:
-        """Remove the segments below the log start offset."""
         table = self.storage.remote_table(topic)
         gone = expired_segments(
             table.load(), {p.partition: self._log_start(topic, p.partition) for p in topic.partitions}

@@ -49,8 +49,6 @@ from stratalog.tiering.remote_segment import RemoteSegment
 
 
 class RetainRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition."""
-
     log_start: int
     local_starts: str
     """The local starts, by broker."""

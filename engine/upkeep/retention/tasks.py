@@ -95,7 +95,6 @@ class RetainWork(BoundedWork):
 
     @property
     def tiered(self) -> bool:
-        """Whether remote.storage.enable is set for the topic."""
         return self.remote is not None
 
     def safe(self, log: ReplicaLog) -> tuple[RemoteSegment, ...]:
@@ -146,11 +145,9 @@ class Dropped:
 
     @property
     def moved_bytes(self) -> int:
-        """See ``stratalog.engine.driver.run.PartDone``."""
         return self.deleted_bytes
 
     def after(self, before: Dropped) -> Dropped:
-        """See ``stratalog.engine.driver.run.PartDone``."""
         return replace(
             self,
             deleted=before.deleted + self.deleted,

@@ -94,8 +94,6 @@ def vacuum(
 
 @dataclass(slots=True)
 class _Vacuum:
-    """One run."""
-
     metadata: MetadataClient
     storage: Storage
     clock: Clock
@@ -288,5 +286,4 @@ class _Vacuum:
 
 
 def _gone(name: str, topic_id: str) -> TopicImage:
-    """A deleted topic."""
     return TopicImage(name=name, topic_id=topic_id, key_schema=None, value_schema=None)

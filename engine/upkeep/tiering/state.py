@@ -92,8 +92,6 @@ class TopicTiering:
 
 
 class TierRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition."""
-
     uploaded_files: int
     uploaded_bytes: int
     planned_bytes: int | None
@@ -116,8 +114,6 @@ def _schema(topic: TopicImage) -> pa.Schema:
 
 @dataclass(slots=True, eq=False)
 class PartitionTiering:
-    """One partition."""
-
     of: TopicTiering
     replicas: PartitionReplicas
     entry: Entry
@@ -145,7 +141,6 @@ class PartitionTiering:
 
     @property
     def key(self) -> TopicIdPartition:
-        """The partition's key."""
         return self.replicas.view.key
 
     @property
@@ -187,7 +182,6 @@ class PartitionTiering:
             self.of.pending.append((self, upload))
 
     def entry_after(self, now_ms: int, intervals: Intervals, draw: float) -> Entry:
-        """The partition's entry in the list after this run."""
         if self.error is not None:
             return failed(
                 self.entry,
@@ -212,7 +206,6 @@ class PartitionTiering:
         return msgspec.structs.replace(done, due_ms=now_ms) if self.is_cut_off else done
 
     def row(self, after: Entry, now_ms: int) -> TierRow:
-        """The partition's row in the report."""
         plan = None if self.planned is None else self.planned.plan
         backlog = self.backlog
         oldest_ms = min((link.file.object.modified_ms for run in backlog for link in run.links), default=now_ms)
@@ -252,6 +245,5 @@ def histories(metadata: MetadataClient, of: TopicTiering, parts: Iterable[Partit
 
 
 def present_of(image: ClusterImage, topic: TopicImage, of: PartitionImage) -> Present:
-    """The current metadata of a partition."""
     erasure = last_erasure(image.erasures_of(TopicIdPartition(topic.topic_id, of.partition)))
     return Present(of.leader_epoch, of.log_start_offset, erasure)

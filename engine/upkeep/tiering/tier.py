@@ -152,7 +152,6 @@ def _leader_epochs(topics: Iterable[TopicTiering]) -> dict[TopicIdPartition, int
 
 
 def _all(schedule: Schedule) -> list[TopicIdPartition]:
-    """Every partition, the longest overdue first."""
     return sorted(schedule.entries, key=lambda key: (schedule.entries[key].due_ms, key))
 
 

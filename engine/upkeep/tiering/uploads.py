@@ -48,8 +48,6 @@ _NOWHERE = -1
 
 
 class Uploads:
-    """All uploads of one run."""
-
     def __init__(
         self,
         metadata: MetadataClient,
@@ -133,7 +131,6 @@ class Uploads:
         )
 
     def _arrived(self, outcome: Outcome[UploadWork, Uploaded]) -> None:
-        """Handle a completed upload."""
         with self._changed:
             part = self._parts[outcome.item.replicas.view.key]
             if part.in_flight == LOOKAHEAD and part.waiting:

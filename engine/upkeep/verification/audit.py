@@ -145,7 +145,6 @@ def _audit_once(
 
 
 def failures_of(audits: Sequence[Audited]) -> list[Failure]:
-    """The findings, as failures of a report."""
     return [Failure.of(found.where, found.error) for each in audits for found in each.findings if not found.unused]
 
 

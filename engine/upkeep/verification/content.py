@@ -45,7 +45,6 @@ class ReadWork:
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes to read."""
         return sum(held.size_bytes for held in self.files)
 
     @property
@@ -56,7 +55,6 @@ class ReadWork:
         return str(self.replicas.replica(self.place))
 
     def stores_used(self) -> Iterable[Store]:
-        """See ``stratalog.engine.driver.tasks.Work``."""
         return [self.store]
 
     def __str__(self) -> str:
@@ -125,7 +123,6 @@ def check_file(store: Store, file: DataFile) -> CheckedSegment:
 
 
 def read_file(work: ReadWork, file: DataFile, checked: CheckedSegment) -> ReadFiles:
-    """The result of one file of the work that was checked completely."""
     footer = checked.segment.footer
     held = HeldFile(file, footer.base_offset, footer.next_offset)
     if not checked.bad:

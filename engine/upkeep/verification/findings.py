@@ -73,7 +73,6 @@ def other_records(partition: str, first: int, leader: int | None) -> CorruptSegm
 
 
 def offsets(start: int, end: int) -> str:
-    """The text for a range in messages."""
     return f"offsets [{start}, {end})"
 
 
