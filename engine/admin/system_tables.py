@@ -67,10 +67,6 @@ _RESERVED = {"time": "event_time", "user": "user_name"}
 """Columns of reports whose names are reserved words, and their names in SQL."""
 
 
-def _renamed(row: Row) -> Row:
-    return {_RESERVED.get(name, name): value for name, value in row.items()}
-
-
 def _topics(
     metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory, topic: str | None
 ) -> Iterable[Row]:
@@ -126,7 +122,8 @@ def _operations(
 ) -> Iterable[Row]:
     for event in events(metadata, storage, execution.clock, memory, EventFilter(topic=topic)):
         row = {name: getattr(event, name) for name in EVENT_COLUMNS}
-        yield _renamed({**row, "totals": dict(event.totals), "notes": list(event.notes)})
+        row |= {"totals": dict(event.totals), "notes": list(event.notes)}
+        yield {_RESERVED.get(name, name): value for name, value in row.items()}
 
 
 def offset_rows(

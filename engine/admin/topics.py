@@ -310,7 +310,7 @@ def delete_topic(
             metadata.submit(DeleteTopic(name))
         for broker_id, broker in sorted(image.brokers.items()):
             store = storage.stores.get(broker_id)
-            if store is None or not _has_replica(topic, broker_id):
+            if store is None or not any(broker_id in partition.replicas for partition in topic.partitions):
                 continue
             folder = paths.topic_path(broker.incarnation_folder, topic.name, topic.topic_id)
             try:
@@ -353,10 +353,6 @@ def _mark_remote(storage: Storage, topic: TopicImage, deleted: bool) -> None:
             f"topic {topic.name!r} was not deleted: {error}. Its remote table must be marked as deleted first; "
             "otherwise it would never be deleted. Try again when the remote tier is back"
         ) from error
-
-
-def _has_replica(topic: TopicImage, broker_id: int) -> bool:
-    return any(broker_id in partition.replicas for partition in topic.partitions)
 
 
 def _delete(store: Store, found: Sequence[StoredObject], dry_run: bool) -> tuple[int, int]:

@@ -67,11 +67,6 @@ def _replaceable(sight: Sight, broker_id: int) -> bool:
     return sight.image.brokers[broker_id].fenced and not any(broker_id in one.isr for one in partitions)
 
 
-def _staging_remedy(sight: Sight, broker_id: int) -> str:
-    """Return the command that removes a file that blocks the staging folder."""
-    return join(["rm", f"{folder_path(sight.image.brokers[broker_id].log_dir)}/{STAGING_FOLDER}"])
-
-
 def broker_findings(sight: Sight) -> Iterator[HealthFinding]:
     """Findings about roots that differ from their registration, and about brokers out of service."""
     for broker_id, broker in sorted(sight.image.brokers.items()):
@@ -99,7 +94,7 @@ def broker_findings(sight: Sight) -> Iterator[HealthFinding]:
                     "mount, then run the command"
                 )
             case Blocked(error):
-                kind, do = "read-only-log-dir", _staging_remedy(sight, broker_id)
+                kind, do = "read-only-log-dir", join(["rm", f"{folder_path(broker.log_dir)}/{STAGING_FOLDER}"])
                 what = f"{error}. The next run then brings the broker back"
             case Another():
                 what = "its root was replaced: it is new and empty, moved, or restored from a copy"

@@ -166,14 +166,11 @@ def _lacks(listing: Listing, whole: Listing) -> bool:
     merged = sorted((n.base_offset, n.next_offset or 0) for n in held if n.merged)
     return any(
         file.name not in held
-        and _is_within(file.name, listing.local_start, end)
+        and listing.local_start <= file.name.base_offset
+        and file.name.least_end <= end
         and not _is_covered(file.name, merged, held)
         for file in whole.data
     )
-
-
-def _is_within(name: DataName, start: int, end: int) -> bool:
-    return name.base_offset >= start and name.least_end <= end
 
 
 def _is_covered(name: DataName, merged: list[tuple[int, int]], held: Collection[DataName]) -> bool:

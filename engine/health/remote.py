@@ -218,9 +218,8 @@ def _tables(storage: Storage, sight: Sight) -> tuple[list[HealthFinding], dict[s
                 )
                 findings.append(_of_table(topic, f"{what}until it is restored: {error}", _restore(error)))
             case Failed(_, error):
-                findings.append(
-                    _of_table(topic, f"the topic's table cannot be read: {error}", _remedy(sight, topic, error))
-                )
+                verify = sight.commands("verify", topics=[topic])
+                findings.append(_of_table(topic, f"the topic's table cannot be read: {error}", verify))
             case Done(_, log):
                 logs[outcome.item.topic_id] = log
                 if log.rewrite is not None:
@@ -231,10 +230,6 @@ def _tables(storage: Storage, sight: Sight) -> tuple[list[HealthFinding], dict[s
 
 def _of_table(topic: str, what: str, do: str) -> HealthFinding:
     return HealthFinding(severity=Severity.ERROR, kind=REMOTE_TABLE, subjects=(topic,), what=what, do=do)
-
-
-def _remedy(sight: Sight, topic: str, error: StratalogError) -> str:
-    return sight.commands("verify", topics=[topic])
 
 
 def _restore(error: ForeignWriteError) -> str:

@@ -140,6 +140,7 @@ def look(metadata: MetadataClient, storage: Storage, clock: Clock, run: Operatio
     partitions = tuple(_partitions(image, listed))
     stored = load_stored(storage, image, MAINTENANCE)
     times = decode(stored.line)
+    any_tiered = any(one.config is not None and one.config.remote_storage_enable for one in partitions)
     return Sight(
         now_ms=clock.now_ms(),
         clocks=compared_clocks(storage, clock, image),
@@ -155,12 +156,8 @@ def look(metadata: MetadataClient, storage: Storage, clock: Clock, run: Operatio
         partitions=partitions,
         times=times,
         remembered=bool(times.steps),
-        entries=load_schedule(storage, image).schedule.entries if _any_tiered(partitions) else {},
+        entries=load_schedule(storage, image).schedule.entries if any_tiered else {},
     )
-
-
-def _any_tiered(partitions: Iterable[SeenPartition]) -> bool:
-    return any(one.config is not None and one.config.remote_storage_enable for one in partitions)
 
 
 def _generations(image: ClusterImage) -> dict[str, int]:

@@ -208,7 +208,8 @@ class _CopySources(GoodFiles):
         Raises: CorruptionError with the remedy, if all three are impossible.
         """
         what = f"{self._view.topic}-{self._view.partition}: the local start register on broker {broker}"
-        same = [b for b in self._view.replicas if b not in lost and self._starts_at(b) == damage.offset]
+        starts = {b: look.local_start for b, look in self._looks.items()}
+        same = [b for b in self._view.replicas if b not in lost and starts.get(b) == damage.offset]
         if same:
             return Repair(broker, damage, (), min(same, key=self.rank))
         ending = [copy for copy in (*self.log, *self.hidden) if copy.held.end == damage.offset]
@@ -228,9 +229,6 @@ class _CopySources(GoodFiles):
                 "this broker is the only member of the ISR, and its log is empty: restore the file from a backup"
             )
         raise CorruptionError(f"{what}, {damage.offset}, is damaged, and no file ends there: {remedy}")
-
-    def _starts_at(self, broker: int) -> int | None:
-        return self._looks[broker].local_start if broker in self._looks else None
 
     def _begin(self, broker: int) -> int:
         """The start of the leader's log, below which a follower needs no records."""

@@ -20,7 +20,7 @@ from stratalog.engine.driver.storage import Storage
 from stratalog.engine.driver.tasks import TaskRunner
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.chosen import cluster_config_of, topic_config_of
-from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.damage import check_whole
 from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
@@ -101,7 +101,11 @@ def check_joins(
     a reassignment. ``joins`` has these new replicas. Yields errors by partition; an error concerns the new replica
     that it names, or otherwise all new replicas.
     """
-    completing = {key: join for key, join in joins.items() if _completes(join[0].view, join[1])}
+    completing = {
+        key: (replicas, newcomers)
+        for key, (replicas, newcomers) in joins.items()
+        if replicas.view.target and newcomers and {*replicas.view.joining} <= {*replicas.view.isr, *newcomers}
+    }
     if not completing:
         return
 
@@ -152,10 +156,6 @@ def check_covers(
                     left.append(key)
                 case Failed(_, error):
                     yield Failed(key, error)
-
-
-def _completes(view: PartitionView, newcomers: Collection[int]) -> bool:
-    return bool(view.target and newcomers) and set(view.joining) <= {*view.isr, *newcomers}
 
 
 def check_cover(work: CoverWork) -> tuple[CorruptionError, ...]:

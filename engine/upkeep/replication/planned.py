@@ -109,13 +109,8 @@ def _planned(
                 links = ()
     except CorruptionError as error:
         return PlannedCopies(follower_id, (), 0, joins=joins, starts=False, error=error)
-    return PlannedCopies(
-        follower_id,
-        _objects(links),
-        mine.high_watermark,
-        joins=joins,
-        starts=isinstance(origin, StartOver | FromRemote),
-    )
+    starts = isinstance(origin, StartOver | FromRemote)
+    return PlannedCopies(follower_id, _objects(links), mine.high_watermark, joins=joins, starts=starts)
 
 
 def _objects(links: Sequence[Link]) -> tuple[StoredObject, ...]:

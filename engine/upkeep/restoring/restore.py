@@ -161,11 +161,12 @@ def check_target(image: ClusterImage, plan: RestorePlan) -> None:
 
     Raises: InvalidCallError.
     """
+    restored = {topic.topic_id for topic in plan.topics}
     foreign = sorted(
         topic.name
         for topic in image.topics.values()
         # this topic has the record of the restore itself
-        if topic.topic_id not in _ids(plan) and topic.name != OPERATIONS_TOPIC
+        if topic.topic_id not in restored and topic.name != OPERATIONS_TOPIC
     )
     if foreign:
         raise InvalidCallError(
@@ -240,10 +241,6 @@ def as_image(topic: TopicDescription) -> TopicImage:
         value_schema=topic.value_schema,
         configs=topic.configs,
     )
-
-
-def _ids(plan: RestorePlan) -> set[str]:
-    return {topic.topic_id for topic in plan.topics}
 
 
 def _send(sends: Planned, file: ClusterFile, plan: RestorePlan) -> None:

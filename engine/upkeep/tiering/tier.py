@@ -19,7 +19,7 @@ computed from the last known end in the list. Nothing else waits for the remote 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from stratalog.engine.driver.execution import Execution
@@ -48,7 +48,6 @@ from stratalog.partitions.removal import Rule
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store import Store
 from stratalog.tiering.remote_log import RemoteLog
-from stratalog.tiering.schedule import Schedule
 
 _WALKS_OF_LOG = 3
 """The number of listings of a table's log by one commit."""
@@ -81,17 +80,27 @@ def tier(
         chosen = {topic.topic_id for topic in chosen_topics(image, topics)}
         tiered = _tiered(image, chosen, run)
         run.notes += _not_copied(image, topics or (), tiered, run.failures)
-        leader_epochs = _leader_epochs(tiered.values())
+        leader_epochs = {
+            TopicIdPartition(topic_id, partition.partition): partition.leader_epoch
+            for topic_id, of in tiered.items()
+            for partition in of.topic.partitions
+        }
         intervals = cluster_config_of(image).tier_intervals
         kept = load_schedule(storage, image) if tiered else KeptSchedule()
         schedule = kept.schedule.assigned(leader_epochs)
         now_ms = execution.clock.now_ms()
-        times = schedule.due(now_ms, intervals.longest_ms) if due else _all(schedule)
-        keys = [key for key in times if key[0] in chosen and (only is None or key in only)]
-        parts = _partitions(storage, image, tiered, schedule, keys)
+        entries = schedule.entries
+        overdue_first = sorted(entries, key=lambda key: (entries[key].due_ms, key))
+        times = schedule.due(now_ms, intervals.longest_ms) if due else overdue_first
+        parts = [
+            PartitionTiering(tiered[key[0]], storage.replicas(image.view(*key)), entries[key])
+            for key in times
+            if key[0] in chosen and (only is None or key in only)
+        ]
         run.failures += describe_first(metadata, storage, image, dry_run=dry_run) if parts else []
         steps = _TierRun(metadata, storage, execution, image, parts, over, run)
-        steps.prepare()
+        steps.open()
+        steps.plan()
         run.notes += dict.fromkeys(note for of in tiered.values() for note in of.notes)
         if not dry_run:
             steps.carry_out()
@@ -143,30 +152,6 @@ def _not_copied(
     ]
 
 
-def _leader_epochs(topics: Iterable[TopicTiering]) -> dict[TopicIdPartition, int]:
-    return {
-        TopicIdPartition(of.topic.topic_id, partition.partition): partition.leader_epoch
-        for of in topics
-        for partition in of.topic.partitions
-    }
-
-
-def _all(schedule: Schedule) -> list[TopicIdPartition]:
-    return sorted(schedule.entries, key=lambda key: (schedule.entries[key].due_ms, key))
-
-
-def _partitions(
-    storage: Storage,
-    image: ClusterImage,
-    tiered: dict[str, TopicTiering],
-    schedule: Schedule,
-    keys: Sequence[TopicIdPartition],
-) -> list[PartitionTiering]:
-    return [
-        PartitionTiering(tiered[key[0]], storage.replicas(image.view(*key)), schedule.entries[key]) for key in keys
-    ]
-
-
 def _plan_work(clock: Clock, part: PartitionTiering, whole: bool, dry_run: bool) -> PlanWork:
     log, replicas = part.of.remote, part.replicas
     remote = None if log is None else log.of_partition(replicas.view.partition)
@@ -204,18 +189,13 @@ class _TierRun:
     over: Callable[[], bool] | None
     run: OperationRun
 
-    def prepare(self) -> None:
-        """Steps 2 and 3."""
-        self._open()
-        self._plan()
-
     def carry_out(self) -> None:
         """Step 4, and its consequences."""
         self._upload(self.parts)
         self._upload_from_others()
         self._let_go()
 
-    def _open(self) -> None:
+    def open(self) -> None:
         """Step 2."""
         topics = list({part.of.topic.topic_id: part.of for part in self.parts}.values())
         for outcome in ask_remote(
@@ -228,7 +208,7 @@ class _TierRun:
                     if part.of is of:
                         part.error, part.excused = of.error, True
 
-    def _plan(self) -> None:
+    def plan(self) -> None:
         """Step 3. If offsets seem to be missing, or belong to another history, the table is read again, and the
         plan uses all segments of the partition. Another driver may have tiered records after the table was read,
         and the leader then deleted them. Or an earlier unclean election lost tiered records.

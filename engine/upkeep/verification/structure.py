@@ -369,14 +369,11 @@ def _find_short(
                 # The register of a member of the ISR may be the right one, so it stays.
                 damage = None if broker in replicas.view.isr else BadEpoch(found.joined_epoch)
                 findings.append(Finding(str(replica), error, broker, damage))
-        if _has_not_begun(look, log) and must_reach <= replicas.view.log_start_offset:
+        # A replica may have neither a local start nor any record, although the log begins above 0.
+        has_begun = look.end > 0 or log.claimed_high_watermark > 0
+        if not has_begun and must_reach <= replicas.view.log_start_offset:
             continue
         findings += _gaps(replica, look, must_reach, why)
-
-
-def _has_not_begun(look: ReplicaStructure, log: ReplicaLog) -> bool:
-    """Whether the replica has neither a local start nor any record, although the log begins above 0."""
-    return look.end == 0 and log.claimed_high_watermark == 0
 
 
 def _known_of(
