@@ -26,7 +26,6 @@ from stratalog.partitions.offsets import FoundOffset, OffsetSpec
 
 MOST = 100
 _STRETCH = 500
-"""The maximum number of records in one read."""
 _AGE = re.compile(r"(\d{1,9})([smhd])")
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _TOPIC_ARGUMENTS = ("name", "topic", "topics")

@@ -32,7 +32,6 @@ from stratalog.engine.quorum.client import MetadataClient
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 
 _NAMED = 5
-"""The maximum number of partitions that a message names."""
 
 
 class FencedRow(Row, frozen=True, kw_only=True):

@@ -19,7 +19,6 @@ from stratalog.partitions.printable import printable
 CURRENT_LEADER = "current-leader"
 """The kind of finding for a missing majority of voters."""
 WIDTH = 100
-"""The columns of the printed table."""
 _NAMED = 5
 """The maximum number of subjects or topics that a line names."""
 

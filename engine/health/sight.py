@@ -103,7 +103,6 @@ class Sight:
     remembered: bool
     """Whether any run of ``maintain`` has stored its times."""
     entries: Mapping[TopicIdPartition, Entry]
-    """The state of the remote log manager."""
 
     def usable(self, broker_id: int) -> bool:
         """Whether a broker is in service, and has its registered root."""

@@ -21,11 +21,8 @@ class CoveredProblems:
     """Problems that already have another finding."""
 
     damaged: Collection[str]
-    """Partitions with a finding about damage."""
     tables: Collection[str]
-    """Topics with a finding about the remote table."""
     uploads: Collection[str]
-    """Partitions with a finding about uploads."""
     remote_is_away: bool
 
     def has(self, step: str, failed: ListedFailure) -> bool:

@@ -60,7 +60,6 @@ class SeenLeader:
     footer_of: FooterOf
     """Reads the footers of the leader's files; see ``footers_nearby``."""
     tiered: bool
-    """Whether the topic has a remote log."""
 
     def __str__(self) -> str:
         return str(self.replicas)

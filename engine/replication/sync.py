@@ -71,7 +71,6 @@ _REMEMBERED = 100_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncOptions:
     copies: Runner
-    """Runs the copies of a task."""
     remote: RemoteTail | None = None
     """The remote log; None if the topic is not tiered, or all followers are members of the ISR and do not need it.
     """

@@ -170,7 +170,6 @@ class ConsumerOffsets:
     groups: Mapping[str, GroupState] = field(default_factory=dict)
     next_offset: int = 0
     producers: Mapping[str, ProducerState] = field(default_factory=dict)
-    """The producers, by producer id."""
 
     def apply(self, offset: int, records: Iterable[OffsetsRecord]) -> ConsumerOffsets:
         """The state after these records, the first of which is at ``offset``."""

@@ -85,4 +85,3 @@ TRANSACTIONS: StateFormat[TransactionStates, TransactionRecord] = StateFormat(
     Codec(transaction_state.encode, transaction_state.decode),
 )
 FORMATS: dict[str, StateFormat[Any, Any]] = {OFFSETS.topic: OFFSETS, TRANSACTIONS.topic: TRANSACTIONS}
-"""Keyed by topic name."""

@@ -32,7 +32,6 @@ class DiscardedWork(PartitionWork):
 
     brokers: tuple[int, ...]
     former: tuple[Replica, ...]
-    """The former replicas of the partition."""
 
     def stores_used(self) -> Iterable[Store]:
         return [*PartitionWork.stores_used(self), *(replica.store for replica in self.former)]
@@ -53,7 +52,6 @@ class Relic:
     discarded: Discarded
     next_offset: int | None
     former: bool = False
-    """Whether the file is in the folder of a former replica."""
 
 
 class RelicRow(PartitionRow, frozen=True, kw_only=True):

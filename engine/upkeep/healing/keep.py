@@ -70,7 +70,6 @@ class Parted:
     replicas: PartitionReplicas
     log: ReplicaLog
     wrote: Lineage
-    """The leader epochs of the remote log."""
     segments: tuple[RemoteSegment, ...]
     same: int
     """The offset below which both histories have the same records."""

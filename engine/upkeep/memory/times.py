@@ -47,7 +47,6 @@ class Looked:
     sound: frozenset[str]
     """The names of partitions without damage, and of topics whose partitions are all intact."""
     deep: bool
-    """Whether every byte was read."""
     now_ms: int
 
 

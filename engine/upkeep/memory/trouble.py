@@ -26,7 +26,6 @@ DAMAGE = frozenset(
 """The error codes of damage that ``verify`` finds and ``heal`` repairs."""
 
 _MOST_TEXT = 500
-"""The maximum number of characters of a stored text."""
 _MOST_LISTED = 100
 
 
@@ -47,7 +46,6 @@ class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
     since_ms: Int64
     failures: Int64
-    """The number of failures in the last run."""
     listed: tuple[ListedFailure, ...] = ()
     """The first failures of the last run."""
     deep: bool = False

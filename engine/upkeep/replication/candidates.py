@@ -58,7 +58,6 @@ class Candidate:
 
     broker_id: int
     last_epoch: int
-    """The epoch of the last record."""
     log_end: int
     held: int
     """The number of records in the local log."""

@@ -77,7 +77,6 @@ class CompactWork(BoundedWork):
     clock: Clock
     copies: Runner
     segments: tuple[RemoteSegment, ...] = ()
-    """The remote segments of the partition."""
     recorded: int | None = None
     """The generation of the rule that the remote log follows; None if the topic is not tiered."""
     unerased: bool = False
@@ -114,7 +113,6 @@ class Dirty:
     is_unfinished: bool = False
     """Whether the current rule has not been applied everywhere."""
     why: str | None = None
-    """The reason why nothing is due."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,6 @@ class RemoteRemovalWork(BoundedWork):
 
     rule: Rule
     segments: tuple[RemoteSegment, ...]
-    """All remote segments of the partition."""
     remote: Store
     folder: str
     options: RemovingOptions
@@ -100,7 +99,6 @@ class RemoteTables:
     logs: dict[str, RemoteLog] = field(default_factory=dict)
     """The content of each table as last read, by topic id. Topics whose table cannot be read are absent."""
     figures: dict[TopicIdPartition, RemovedRemotely] = field(default_factory=dict)
-    """The counts of each partition."""
     _tables: dict[str, DeltaTopicTable] = field(default_factory=dict)
 
     def open(self, image: ClusterImage, topics: Iterable[TopicImage]) -> set[str]:

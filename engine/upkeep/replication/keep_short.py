@@ -59,7 +59,6 @@ class ShortenWork(MergeWork):
 @dataclass(slots=True)
 class Shortened:
     segments: int = 0
-    """The number of new segments."""
     deleted: int = 0
     """The number of deleted names of files."""
     names: int = 0

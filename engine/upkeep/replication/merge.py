@@ -62,7 +62,6 @@ class MergeResult:
     next_ms: int
     """If nothing was merged: the time (ms) before which an unchanged log has nothing to merge."""
     why: str | None
-    """The reason why nothing was merged."""
 
     @property
     def moved_bytes(self) -> int:

@@ -47,7 +47,6 @@ class PlannedCopies:
     starts: bool
     """Whether the follower's log starts over, at the leader's local start or at the end of the remote log."""
     error: StratalogError | None = None
-    """The error if the follower could not be listed."""
 
 
 @dataclass(frozen=True, slots=True)

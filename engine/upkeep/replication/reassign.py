@@ -59,7 +59,6 @@ class _Planned:
     topic: str
     before: PartitionImage
     replicas: tuple[int, ...]
-    """The planned replicas."""
     refused: bool = False
     copied_bytes: int = 0
     """In a dry run, the bytes to copy."""

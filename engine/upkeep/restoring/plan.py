@@ -39,7 +39,6 @@ class RestoreRow(PartitionRow, frozen=True, kw_only=True):
     records: int
     remote_bytes: int
     replicas: int | msgspec.UnsetType = msgspec.UNSET
-    """The number of replicas in the restored cluster."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,6 @@ class Expiry:
     """The partitions whose log now starts at the offset that retention wants."""
     operation: OperationRun
     removed: dict[TopicIdPartition, list[RemoteSegment]] = field(default_factory=dict)
-    """The removed segments of each partition."""
 
     def run(self, topics: Iterable[TopicImage]) -> dict[TopicIdPartition, list[RemoteSegment]]:
         """Step 3 of retain."""

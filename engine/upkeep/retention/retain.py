@@ -51,9 +51,7 @@ from stratalog.tiering.remote_segment import RemoteSegment
 class RetainRow(PartitionRow, frozen=True, kw_only=True):
     log_start: int
     local_starts: str
-    """The local starts, by broker."""
     remote_removed: int
-    """The number of removed remote segments."""
     remote_removed_bytes: int
     deleted_files: int
     """The number of deleted files on brokers."""

@@ -64,7 +64,6 @@ class RemoteRetention:
 
     store: Store
     listed: tuple[RemoteSegment, ...]
-    """The segments in the table."""
     objects: tuple[StoredObject, ...]
     """The objects of the listed segments, from the first segment up to the first whose object is missing or has
     another size.
@@ -131,7 +130,6 @@ class Dropped:
     """The number of deleted data files; registers are not included."""
     deleted_bytes: int = 0
     failed: list[tuple[str, StratalogError]] = field(default_factory=list)
-    """The failed items, with the errors."""
     bad: dict[str, StratalogError] = field(default_factory=dict)
     """Unreliable remote segments, by path, as the table listed them when the task was planned."""
     next_ms: int = FOREVER_MS

@@ -33,7 +33,6 @@ from stratalog.partitions.store import Store
 _KIND = "description"
 
 KEPT = 3
-"""The number of descriptions to keep per cluster."""
 
 
 def describe_first(

@@ -75,7 +75,6 @@ class PlannedUploads:
     quiet_until_ms: int = 0
     """For this field and the next, see ``Entry``."""
     why: str | None = None
-    """The reason why nothing is due."""
 
 
 def plan_partition(work: PlanWork) -> PlannedUploads:

@@ -52,7 +52,6 @@ class Audited:
     """The partition's segments in the remote table; None if the topic is not tiered, or the segments are unknown.
     """
     remote_unread: bool = False
-    """Whether the remote table could not be read."""
     cold: tuple[HeldFile, ...] = ()
     """The objects of the remote tier whose footers match the table."""
     findings: list[Finding] = field(default_factory=list)
