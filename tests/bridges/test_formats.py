@@ -78,7 +78,7 @@ AVRO = {
 
 
 @pytest.mark.parametrize(("how", "frame"), [("avro", b""), ("confluent-avro", b"\0\0\0\0\x07")])
-def test_values_of_avro(how: str, frame: bytes, tmp_path: Path) -> None:
+def test_avro_values_are_decoded_into_typed_columns(how: str, frame: bytes, tmp_path: Path) -> None:
     fastavro = pytest.importorskip("fastavro")
     values = opened(tmp_path, how, json.dumps(AVRO))
     assert ddl(values.schema) == (
@@ -227,7 +227,7 @@ JSON = """id LONG NOT NULL, small TINYINT, name STRING, ok BOOLEAN, ratio FLOAT,
     day DATE, raw BINARY, legs ARRAY<STRUCT<gate: STRING NOT NULL>>, tags MAP<STRING, INT>"""
 
 
-def test_values_of_json(tmp_path: Path) -> None:
+def test_json_values_are_decoded_into_typed_columns(tmp_path: Path) -> None:
     values = opened(tmp_path, "json", JSON)
     good = {
         "id": 2**62 + 1,
@@ -310,7 +310,7 @@ def descriptors() -> bytes:
     return bytes(pb2.FileDescriptorSet(file=[stamp, file]).SerializeToString())
 
 
-def test_values_of_protobuf(tmp_path: Path) -> None:
+def test_protobuf_values_are_decoded_into_typed_columns(tmp_path: Path) -> None:
     values = opened(tmp_path, "protobuf", descriptors(), "p.Trip")
     assert ddl(values.schema) == (
         "_undecoded BINARY, id DECIMAL(20,0), kind STRING, at TIMESTAMP, raw ARRAY<BINARY>, "

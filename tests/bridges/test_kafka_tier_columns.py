@@ -32,7 +32,7 @@ def decoded(data: bytes, start: int = 0, end: int = 1 << 62) -> pa.RecordBatch:
 
 
 @given(st.lists(st.lists(record, min_size=1, max_size=5), max_size=4), st.sampled_from([0, 1]))
-def test_what_aiokafka_writes_is_read_again(batches: list[list[Any]], codec: int) -> None:
+def test_batches_that_aiokafka_writes_decode_to_their_records(batches: list[list[Any]], codec: int) -> None:
     data, expected, offset = b"", [], 0
     for records in batches:
         data += batch_bytes(records, offset, codec=codec, epoch=3)
@@ -171,7 +171,7 @@ def test_the_first_damaged_batch_is_named(at: int, value: bytes, kind: type[Stra
     assert re.search(rf"at byte {1000 + 2 * len(GOOD)}\b", str(caught.value))
 
 
-def test_what_is_behind_the_wanted_offsets_is_not_looked_at() -> None:
+def test_batches_above_the_wanted_offsets_are_not_checked() -> None:
     behind = GOOD[:17] + bytes(4) + GOOD[21:]
     (only,) = batches_of(GOOD + behind, 0, "s", until=12)
     assert (only.base_offset, only.last_offset, only.end) == (10, 11, len(GOOD))

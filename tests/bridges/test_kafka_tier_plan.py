@@ -35,7 +35,7 @@ def starts_of(log: list[int]) -> tuple[tuple[int, int], ...]:
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_what_is_read_is_the_present_history_and_the_rest_is_named(seed: int) -> None:
+def test_a_plan_reads_the_present_history_and_names_the_offsets_that_it_leaves_out(seed: int) -> None:
     draw = random.Random(seed)
     log: list[int] = [0] * draw.randrange(1, 30)
     segments: list[tuple[RemoteLogSegment, list[int]]] = []

@@ -33,7 +33,9 @@ def same(rows: list[dict[str, object]], truth: dict[int, SourceRecord]) -> None:
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("block", range(10))
 @pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
-def test_what_is_read_is_true_and_the_rest_is_named(level: str, block: int) -> None:
+def test_a_read_returns_true_records_and_its_plan_names_the_offsets_that_are_unclear(
+    level: str, block: int
+) -> None:
     read = refused = 0
     for seed in range(block, SEEDS, 10):
         made = Made(seed)

@@ -156,7 +156,7 @@ def edit(metadata: dict[str, object], path: str, value: object) -> bytes:
         ("encrypted", "encryption.aad", "?", CorruptionError, "base64"),
     ],
 )
-def test_what_the_layout_does_not_know_is_refused_by_name(
+def test_a_manifest_with_unknown_or_contradictory_fields_is_refused_by_the_name_of_its_segment(
     folder: str, path: str, value: object, kind: type[StratalogError], message: str
 ) -> None:
     tier = Tier(f"{AIVEN}/{folder}")

@@ -196,7 +196,7 @@ def make_again(source: MemorySource) -> None:
     ],
     ids=["retention", "shorter", "other-history", "no-leader", "made-again"],
 )
-def test_what_the_source_has_lost_is_said_before_anything_is_read(
+def test_a_source_that_has_lost_its_records_or_leader_fails_the_plan(
     live: LiveCluster, happens: Callable[[MemorySource], None], error: type[StratalogError], message: str
 ) -> None:
     source = MemorySource()

@@ -319,7 +319,7 @@ def test_configs_that_mean_the_same_come_along(tmp_path: Path) -> None:
         assert configs(cleanup_policy=policy, **theirs) == wanted
 
 
-def test_what_differs_is_named_by_its_offset(tmp_path: Path) -> None:
+def test_compare_names_each_difference_by_its_offset(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some()
     mirrored(live, source)
     log = source.logs[0]

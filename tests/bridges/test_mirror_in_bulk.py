@@ -103,7 +103,7 @@ def test_tasks_that_run_with_another_mirror_make_no_second_copy(tmp_path: Path) 
     live.cluster.verify(deep=True).raise_for_failures()
 
 
-def test_what_tasks_of_a_driver_that_died_have_appended_is_acknowledged_by_the_next_one(tmp_path: Path) -> None:
+def test_the_next_driver_acknowledges_the_records_that_tasks_of_a_dead_driver_appended(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some(3)
     with pytest.raises(KeyboardInterrupt):
         with_ports(mirror, ports_of(live.cluster).with_tasks(DriverDies()))(
@@ -118,7 +118,7 @@ def test_what_tasks_of_a_driver_that_died_have_appended_is_acknowledged_by_the_n
 
 @pytest.mark.parametrize("start", [4, 9])
 @pytest.mark.slow
-def test_what_a_task_cannot_read_is_left_to_the_driver(start: int, tmp_path: Path) -> None:
+def test_the_driver_mirrors_the_partitions_that_a_task_cannot_read(start: int, tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some()
     calls = iter(range(1000))
 

@@ -303,7 +303,7 @@ def test_two_mirrors_at_once_make_one_copy(tmp_path: Path, monkeypatch: pytest.M
     run(live, whole("plain"), "plain")
 
 
-def test_a_renamed_topic(tmp_path: Path) -> None:
+def test_a_renamed_topic_is_mirrored_from_the_tier(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     options = MirrorOptions(replication_factor=2, bulk_offsets=1, tier=True, rename={"plain": "rides"})
     ports = ports_of(live.cluster).with_tasks(TwoTasks())
@@ -359,7 +359,7 @@ def test_an_earlier_mirror_through_the_brokers_continues_without_them(tmp_path: 
     with_ports(compare, ports_of(live.cluster))(full, ["plain"]).raise_for_failures()
 
 
-def test_what_cannot_be_known_in_the_middle_is_named_by_its_offsets(tmp_path: Path) -> None:
+def test_a_lost_segment_in_the_middle_leaves_gaps_and_is_named_by_its_offsets(tmp_path: Path) -> None:
     names = opened(MAIN)
     segment = segment_of(names, "plain", 1)
     log = names.layout.objects(segment)["log"]

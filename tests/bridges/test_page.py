@@ -243,7 +243,7 @@ def test_a_history_that_cannot_be_read_is_no_reason_for_no_page(live: LiveCluste
     assert partition(content, "t")["log_end"] == 7
 
 
-def test_series_of_the_cluster_and_of_each_topic() -> None:
+def test_the_history_makes_series_for_the_cluster_and_for_each_topic() -> None:
     rows = [
         row(0, totals={"a/log_end": 10, "b/log_end": 5, "a/remote_end": 4}),
         row(HOUR_MS, totals={"a/log_end": 30, "b/log_end": 6, "a/remote_end": 30, "copied_bytes": 7}),
@@ -348,7 +348,9 @@ def test_a_cluster_that_cannot_be_opened_has_a_page_that_says_so(
 
 
 @pytest.mark.slow
-def test_a_place_that_cannot_be(live: LiveCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_is_not_saved_to_a_bad_address_or_inside_a_root(
+    live: LiveCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     page = live.cluster.report()
     (tmp_path / "link").symlink_to(tmp_path / "b1")
     for target, why in (

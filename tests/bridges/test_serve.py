@@ -155,7 +155,7 @@ def test_a_reader_of_committed_records_stops_at_an_open_transaction(tmp_path: Pa
         assert [value for *_, value, _ in consumed(address)] == [b"of 0", b"plain", b"open", b"behind"]
 
 
-def test_offsets_by_time(tmp_path: Path) -> None:
+def test_consumers_find_offsets_by_time(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic()
     for at_ms in (1000, 3000):
@@ -297,7 +297,7 @@ def say_something(address: tuple[str, int], ca: str) -> None:
             raise ConnectionResetError
 
 
-def test_tls_and_only_clients_with_a_certificate(tmp_path: Path) -> None:
+def test_a_server_with_tls_accepts_only_clients_with_a_certificate(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic()
     live.append(["a"]).raise_for_failures()
@@ -312,7 +312,7 @@ def test_tls_and_only_clients_with_a_certificate(tmp_path: Path) -> None:
         live.cluster.serve(ANYWHERE, tls_cert=str(live.file))
 
 
-def test_bad_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_calls_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     live = LiveCluster(tmp_path, on_disk=True)
     with served(live.cluster) as address:
         taken = "{}:{}".format(*address)

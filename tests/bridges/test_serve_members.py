@@ -375,7 +375,7 @@ def test_the_assignor_is_one_that_all_members_have_and_most_prefer(
         ({"group_protocols": None}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
     ],
 )
-def test_no_member_by_a_bad_request(
+def test_a_bad_request_to_join_makes_no_member(
     fields: dict[str, Any], code: int, address: Address, members_of: Callable[[int], list[Joining]]
 ) -> None:
     (one,) = members_of(1)

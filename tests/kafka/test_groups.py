@@ -113,7 +113,7 @@ def test_a_group_that_is_deleted_has_committed_nothing(both: Both) -> None:
     ]
 
 
-def test_what_was_committed_for_a_deleted_topic_is_not_that_of_the_next_one_of_its_name(both: Both) -> None:
+def test_a_new_topic_does_not_inherit_the_offsets_of_a_deleted_topic_of_the_same_name(both: Both) -> None:
     def script(log: Log) -> Trace:
         topic(log)
         log.commit("g", "t", {0: 3})

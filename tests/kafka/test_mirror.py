@@ -179,7 +179,7 @@ def test_an_open_transaction_holds_its_records_back(clients: KafkaClients, clust
     assert mirrored(cluster, topic).rows[0]["log_end"] == 4
 
 
-def test_what_is_compacted_there_is_a_gap_here_and_leaves_if_it_was_here_before(
+def test_records_that_the_source_has_compacted_become_gaps_and_leave_with_a_compaction_of_the_mirror(
     clients: KafkaClients, cluster: Cluster, prefix: str
 ) -> None:
     often = {"segment_ms": "100", "min_cleanable_dirty_ratio": "0.0001", "delete_retention_ms": "0"}

@@ -71,7 +71,7 @@ def test_the_active_segment_expires_by_size_if_nothing_should_stay(both: Both, l
     assert both.same(script) == [{0: start}, {0: 2}]
 
 
-def test_what_producers_have_appended_outlives_their_records(both: Both) -> None:
+def test_the_state_of_a_producer_outlives_its_records(both: Both) -> None:
     """An expired log recognizes a retry, and knows the next sequence."""
 
     def script(log: Log) -> Trace:

@@ -257,7 +257,7 @@ def test_tiered_runs_leave_litter_for_a_vacuum_to_find(monkeypatch: pytest.Monke
     assert found[Why.SUPERSEDED] >= at_depth(test=1, nightly=5)
 
 
-def test_what_the_remote_tier_has_too_much_or_too_little_in_the_end_is_found() -> None:
+def test_the_final_check_finds_surplus_and_missing_objects_in_the_remote_tier() -> None:
     run = Run(small("append p0 0 0 1; tier; vacuum", **TIERED))
     assert run.run(Seeded(run.configuration)).violation is None
     world = run.world

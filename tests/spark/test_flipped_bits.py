@@ -169,7 +169,7 @@ def test_the_error_is_one_line_with_topic_partition_offsets_and_remedy(
 
 @pytest.mark.parametrize("where", ["page index", "footer"])
 @pytest.mark.parametrize("topic", ["zstd", "tiered"])
-def test_what_parquet_has_no_checksum_of_is_checked_when_a_read_is_made(
+def test_planning_a_read_checks_the_footer_and_the_page_index_which_have_no_checksum_in_parquet(
     cluster: Cluster, topic: str, where: str
 ) -> None:
     """Spark would skip row groups because of a wrong statistic, and read nulls because of a wrong name."""
@@ -235,7 +235,9 @@ def test_a_snapshot_s_pages_are_checked_too(spark: SparkSession, tmp_path: Path)
 @pytest.mark.nightly
 @pytest.mark.parametrize("tier", ["local", "remote"])
 @pytest.mark.parametrize("where", ["page", "footer"])
-def test_what_the_line_says_helps(spark: SparkSession, tmp_path: Path, tier: str, where: str) -> None:
+def test_the_advice_in_the_error_repairs_the_read(
+    spark: SparkSession, tmp_path: Path, tier: str, where: str
+) -> None:
     """Another copy replaces the damaged one: on a broker under its name, in the remote tier under another name."""
     made = format_cluster(spark, tmp_path)
     remote = TIERED | {"file.delete.delay.ms": "600000"} if tier == "remote" else {}

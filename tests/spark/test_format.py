@@ -83,7 +83,9 @@ def test_hot_and_cold_records_are_those_of_a_read_row_for_row(cluster: Cluster, 
     assert read().count() == 100
 
 
-def test_several_topics_patterns_and_partitions(cluster: Cluster, spark: SparkSession, read: Reading) -> None:
+def test_a_read_takes_several_topics_a_pattern_or_chosen_partitions(
+    cluster: Cluster, spark: SparkSession, read: Reading
+) -> None:
     append(cluster, spark, topic_for(cluster, "numbers-too"), 0, 10)
     both = cluster.read(["numbers", "numbers-too"])
     assert rows(read(None, subscribe="numbers,numbers-too"), *COLUMNS) == rows(both, *COLUMNS)
@@ -103,11 +105,13 @@ def test_several_topics_patterns_and_partitions(cluster: Cluster, spark: SparkSe
         ({"startingOffsetsByTimestamp": '{"0": 97000, "1": 97000}', "endingOffsets": "latest"}, [97, 98, 99]),
     ],
 )
-def test_ranges(read: Reading, options: dict[str, str], numbers: list[int]) -> None:
+def test_options_bound_a_read_by_offset_or_time(
+    read: Reading, options: dict[str, str], numbers: list[int]
+) -> None:
     assert sorted(row[0] for row in read(**options).select("value.n").collect()) == numbers
 
 
-def test_chosen_columns_and_headers(read: Reading) -> None:
+def test_a_read_returns_only_the_chosen_columns(read: Reading) -> None:
     assert read(columns="offset, value.n").schema.simpleString() == "struct<offset:bigint,value:struct<n:bigint>>"
     assert read(columns="value.n").selectExpr("sum(value.n)").collect()[0][0] == sum(range(100))
     assert "headers" not in read(includeHeaders="false").columns
@@ -148,7 +152,7 @@ def test_a_query_never_reads_by_the_filters_of_the_one_before(
 # ------------------------------------------------------------------------------------------ write
 
 
-def test_what_is_written_is_read_and_a_repeated_save_appends_once(
+def test_a_save_can_be_read_and_a_repeated_save_appends_once(
     cluster: Cluster, spark: SparkSession, folder: Path, read: Reading
 ) -> None:
     topic = topic_for(cluster, "written")
@@ -190,7 +194,7 @@ def test_rows_with_their_partitions_go_through_the_driver(
         ("append", ["partition", "value", "'b' AS topic"], {}, "a row's topic is 'b'"),
     ],
 )
-def test_refused_writes(
+def test_bad_writes_are_refused(
     cluster: Cluster,
     read: Reading,
     spark: SparkSession,
@@ -221,7 +225,7 @@ def test_refused_writes(
         ({"endingOffsets": '{"0": 51, "1": 8}'}, r"endingOffsets is 51, but the log has \[0, 50\)"),
     ],
 )
-def test_refused_reads(read: Reading, options: dict[str, str], message: str) -> None:
+def test_bad_reads_are_refused(read: Reading, options: dict[str, str], message: str) -> None:
     with pytest.raises(Exception, match=message):
         read(**options).collect()
 

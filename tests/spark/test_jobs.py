@@ -255,7 +255,7 @@ def test_an_append_counts_its_bad_records_and_puts_them_into_their_topic(
 # ---------------------------------------------------------------------------- from end to end
 
 
-def test_the_life_of_a_topic(filled: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_jobs_manage_a_topic_for_all_of_its_life(filled: Place, capsys: pytest.CaptureFixture[str]) -> None:
     def run(job: str, *argv: str) -> dict[str, Any]:
         assert filled.call(job, *argv, "--json") == 0, capsys.readouterr()
         return last_line(capsys)

@@ -27,7 +27,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("kind", ["classic", "connect"])
-def test_64_partitions_of_wide_rows_in_workers_of_a_gibibyte(
+def test_workers_of_a_gibibyte_handle_64_partitions_of_wide_rows(
     kind: str, s3_endpoint: S3Endpoint, tmp_path: Path
 ) -> None:
     """One of the partitions is larger than a worker's memory: appended, copied, tiered, verified, read back."""

@@ -125,7 +125,7 @@ def test_a_range_is_that_part_of_the_source(
     assert seen(cluster.read("t", start, end)) == rows(wanted, *COLUMNS)
 
 
-def test_some_partitions_only(cluster: Cluster, spark: SparkSession) -> None:
+def test_a_read_may_choose_partitions(cluster: Cluster, spark: SparkSession) -> None:
     assert seen(cluster.read("t", partitions=[1])) == rows(expected(spark).where("partition = 1"), *COLUMNS)
 
 
@@ -221,7 +221,9 @@ def test_if_segments_overlap_each_record_is_read_once(cluster: Cluster, spark: S
 
 
 @pytest.mark.parametrize("count", [3, 230])
-def test_many_files_of_which_a_part_counts(spark: SparkSession, tmp_path: Path, count: int) -> None:
+def test_a_read_takes_only_the_planned_offsets_of_each_of_many_files(
+    spark: SparkSession, tmp_path: Path, count: int
+) -> None:
     """Beyond some number of ranges a join replaces a filter."""
     schema = physical_schema()
     ranges = []

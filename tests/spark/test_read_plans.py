@@ -256,7 +256,7 @@ def test_a_damaged_file_fails_a_frame_whatever_the_session_says(cluster: Cluster
             frame.collect()
 
 
-def test_what_is_deleted_meanwhile_fails_or_is_left_out_and_warned_of(
+def test_records_deleted_after_planning_fail_the_read_or_are_skipped_with_a_warning(
     cluster: Cluster, spark: SparkSession
 ) -> None:
     """failOnDataLoss."""

@@ -66,7 +66,7 @@ def test_a_day_is_all_records_of_that_day_and_no_others(cluster: Cluster, topic:
     assert cluster.read(topic, None, "2013-01-06").count() == len(expected(0, 5 * 24))
 
 
-def test_where_the_look_up_would_have_missed_records(cluster: Cluster) -> None:
+def test_a_range_of_offsets_found_by_time_has_records_of_other_times(cluster: Cluster) -> None:
     """The look-up returns a range of offsets, which contains records of other times."""
     start, end = "2013-01-10", "2013-01-11"
     looked_up = cluster.read("both", FirstAt(start), FirstAt(end))

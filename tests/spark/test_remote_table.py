@@ -239,7 +239,9 @@ def test_spark_reads_only_files_that_can_match(
 
 @pytest.mark.nightly
 @pytest.mark.long("runs a dozen Spark queries")
-def test_time_travel_history_and_vacuum(spark: SparkSession, table: DeltaTopicTable) -> None:
+def test_delta_offers_time_travel_history_detail_and_vacuum_on_the_remote_table(
+    spark: SparkSession, table: DeltaTopicTable
+) -> None:
     older = spark.read.format("delta").option("versionAsOf", 1).load(table.uri)
     assert older.count() == 2 * ROWS_PER_FILE * PARTITIONS
     history = spark.sql(f"DESCRIBE HISTORY delta.`{table.uri}`").orderBy("version").collect()
@@ -358,7 +360,7 @@ def test_deltalake_polars_and_delta_spark_read_the_same_of_a_table_with_a_histor
 
 
 @pytest.mark.long("runs a dozen Spark queries")
-def test_what_leaves_the_remote_log_is_seen_by_time_travel_until_it_is_vacuumed(
+def test_time_travel_sees_files_that_left_the_remote_log_until_vacuum_deletes_them(
     spark: SparkSession, changing: DeltaTopicTable
 ) -> None:
     """Retention, and histories lost in an unclean election, remove files from the newest version only."""

@@ -86,7 +86,9 @@ def named_by_environment(s3_endpoint: S3Endpoint, tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.delta
-def test_a_server_that_the_environment_alone_names(spark: SparkSession, named_by_environment: Path) -> None:
+def test_spark_reaches_a_server_that_only_the_environment_names(
+    spark: SparkSession, named_by_environment: Path
+) -> None:
     """Spark's tasks, its Parquet reader and its Delta tables go there."""
     roots = load_cluster_file(named_by_environment).roots
     reach_stores(spark, roots)
@@ -107,7 +109,7 @@ def test_a_server_that_the_environment_alone_names(spark: SparkSession, named_by
 
 @pytest.mark.nightly
 @pytest.mark.classic("it starts a session of its own")
-def test_a_profile_that_the_environment_alone_names(
+def test_spark_uses_a_profile_that_only_the_environment_names(
     named_by_environment: Path, s3_endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The profile has the server and the keys, for S3A too, which does not read profiles itself."""

@@ -80,7 +80,7 @@ def test_a_session_starts_without_a_word_on_standard_error(tmp_path: Path) -> No
     ("master", "cores"),
     [("local", 1), ("local[3]", 3), ("local[2,4]", 2), ("spark://host:7077", None), ("yarn", None)],
 )
-def test_cores_of_a_master(master: str, cores: int | None) -> None:
+def test_the_master_determines_the_number_of_local_cores(master: str, cores: int | None) -> None:
     assert local_cores(master) == cores
 
 

@@ -68,13 +68,13 @@ def test_bounds_of_a_read(cluster: Cluster, topic: str, start: object) -> None:
 
 
 @pytest.mark.parametrize("column", ["timestamp", "value.at", "value.ntz"])
-def test_literals_of_sql(cluster: Cluster, topic: str, column: str) -> None:
+def test_sql_literals_are_read_in_the_zone_of_the_session(cluster: Cluster, topic: str, column: str) -> None:
     noon = "TIMESTAMP_NTZ" if column == "value.ntz" else "TIMESTAMP"
     assert hours(cluster, where=f"{column} >= {noon}'2013-06-01 12:00:00'") == list(range(FROM_NOON, 24))
     assert hours(cluster, where=f"{column} >= '2013-06-01 12:00:00'") == list(range(FROM_NOON, 24))
 
 
-def test_what_the_log_holds_is_a_point_in_time(cluster: Cluster, topic: str) -> None:
+def test_timestamps_in_the_log_are_points_in_time(cluster: Cluster, topic: str) -> None:
     record = cluster.fetch(topic, 0, FROM_NOON, max_bytes=1).records.to_pylist()[0]
     assert record["timestamp"] == record["value"]["at"] == NOON_UTC
     assert record["value"]["ntz"] == datetime(2013, 6, 1, 12)
@@ -122,6 +122,6 @@ def test_zones_are_what_they_are_to_spark(spark: SparkSession, zone: str) -> Non
     assert [int(at * 1_000_000) for at in ours] == list(row)
 
 
-def test_a_zone_that_only_java_knows() -> None:
+def test_a_zone_that_only_java_knows_is_refused() -> None:
     with pytest.raises(InvalidCallError, match="'PST', which Python's zone database lacks: give times with their"):
         zone_of("PST")

@@ -27,7 +27,9 @@ def options(folder: Path, **more: str) -> dict[str, str]:
     return {"cluster": str(folder / "cluster.toml"), **more}
 
 
-def test_kafka_s_columns_and_a_column_for_the_topic(cluster: Cluster, spark: SparkSession, folder: Path) -> None:
+def test_a_column_routes_rows_with_kafkas_columns_to_their_topics(
+    cluster: Cluster, spark: SparkSession, folder: Path
+) -> None:
     one, other = created(cluster, "kafka-1"), created(cluster, "kafka-2")
     frame = spark.range(20).selectExpr("concat('kafka-', id % 2 + 1) AS topic", "'k' || id AS key", "'v' AS value")
     frame.write.format("stratalog").options(**options(folder)).mode("append").save()

@@ -316,7 +316,7 @@ def test_a_snapshot_of_nothing_but_old_tombstones_is_empty(spark: SparkSession, 
     assert cluster.read_snapshot("cities").collect() == []
 
 
-def test_the_lag_of_a_group_as_a_frame(spark: SparkSession, cluster: Cluster) -> None:
+def test_the_lag_of_a_group_is_available_as_a_dataframe(spark: SparkSession, cluster: Cluster) -> None:
     """Lag per partition as a DataFrame."""
     cluster.topics.alter_configs(
         None, {"offsets.topic.replication.factor": "2", "offsets.topic.num.partitions": "2"}

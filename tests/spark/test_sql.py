@@ -243,7 +243,9 @@ def test_a_view_of_both_tiers_says_what_a_catalog_cannot_do(
 
 @pytest.mark.delta
 @pytest.mark.classic("the second catalog is set up in the JVM")
-def test_names_of_three_parts_in_a_second_catalog(cluster: Cluster, spark: SparkSession, logs: str) -> None:
+def test_a_second_catalog_is_reached_by_names_of_three_parts(
+    cluster: Cluster, spark: SparkSession, logs: str
+) -> None:
     """A catalog like Unity Catalog: Delta's, over a catalog that does not have Spark's name."""
     spark.conf.set("spark.sql.catalog.lake", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
     catalogs = spark._jsparkSession.sessionState().catalogManager()  # type: ignore[attr-defined]

@@ -135,7 +135,7 @@ def failure(run: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-def test_a_checkpoint_of_another_topic_or_of_one_that_was_created_again(
+def test_a_checkpoint_of_another_topic_or_of_an_earlier_topic_of_the_same_name_is_refused(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
     numbers = Numbers(cluster, spark, topic)
@@ -220,7 +220,7 @@ def test_batches_of_other_columns_are_refused_by_the_formats_sink(
 
 
 @pytest.mark.skipif(spark_version() >= LIMITS, reason="for versions of Spark that lack something")
-def test_what_this_version_of_spark_lacks_is_refused_when_it_is_used(
+def test_features_that_this_version_of_spark_lacks_are_refused_when_used(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
     reader = spark.readStream.format("stratalog").option("cluster", str(folder / "cluster.toml"))

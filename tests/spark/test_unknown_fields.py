@@ -35,7 +35,7 @@ WIDER = {
 }
 
 
-def test_each_policy_at_every_depth(cluster: Cluster, spark: SparkSession) -> None:
+def test_every_policy_for_unknown_fields_applies_at_every_depth(cluster: Cluster, spark: SparkSession) -> None:
     cluster.topics.create("t", partitions=1, replication_factor=1, value=TYPE)
     everything = {**WHOLE, **{name: text for more in WIDER.values() for name, text in more.items()}}
     frame = spark.range(1).selectExpr(*everything.values())

@@ -39,7 +39,9 @@ def table(cluster: Cluster, spark: SparkSession) -> str:
     return str(next(row["table_uri"] for row in cluster.topics.list().rows if row["topic"] == "wide"))
 
 
-def test_reads_of_the_log(cluster: Cluster, spark: SparkSession, folder: Path, table: str, tmp_path: Path) -> None:
+def test_every_kind_of_read_of_the_log_filters_by_one_of_100_fields(
+    cluster: Cluster, spark: SparkSession, folder: Path, table: str, tmp_path: Path
+) -> None:
     where = f"value.{FIELD} = {IS}"
     by_format = spark.read.format("stratalog").option("cluster", str(folder / "cluster.toml"))
     cluster.create_view("wide_view", "wide")
@@ -72,12 +74,12 @@ def test_each_of_many_required_fields_is_checked(cluster: Cluster, spark: SparkS
 
 
 @pytest.mark.delta
-def test_delta_spark(spark: SparkSession, table: str) -> None:
+def test_delta_on_spark_filters_by_one_of_100_fields(spark: SparkSession, table: str) -> None:
     frame = spark.read.format("delta").load(table).where(f"control IS NULL AND value.{FIELD} = {IS}")
     assert sorted(row.offset for row in frame.select("offset").collect()) == WANTED
 
 
-def test_deltalake(table: str) -> None:
+def test_delta_rs_and_its_sql_filter_by_one_of_100_fields(table: str) -> None:
     opened = DeltaTable(table)
     where = pc.field("value", FIELD) == IS
     assert sorted(opened.to_pyarrow_dataset().to_table(filter=where).column("offset").to_pylist()) == WANTED
@@ -85,7 +87,7 @@ def test_deltalake(table: str) -> None:
     assert sorted(value.as_py() for value in asked.read_all().column(0)) == WANTED
 
 
-def test_polars(table: str) -> None:
+def test_polars_filters_by_one_of_100_fields(table: str) -> None:
     where = polars.col("value").struct.field(FIELD) == IS
     assert sorted(polars.scan_delta(table).filter(where).select("offset").collect()["offset"].to_list()) == WANTED
     eager = polars.read_delta(table, use_pyarrow=True).filter(where)

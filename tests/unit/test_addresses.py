@@ -226,11 +226,11 @@ def test_every_place_says_which_it_is(tmp_path: Path) -> None:
         ("memory://name", "memory://name"),
     ],
 )
-def test_what_an_address_may_be(given: str, spelt: str) -> None:
+def test_valid_addresses_of_roots_are_accepted(given: str, spelt: str) -> None:
     assert str(parse_address(given, "x")) == spelt
 
 
-def test_what_the_others_may_be() -> None:
+def test_valid_folders_servers_and_brokers_are_accepted() -> None:
     assert parse_folder("cache/of me", "x") == "cache/of me"
     assert str(parse_server("https://s3.example.org:9000/devstoreaccount1/", "x")) == (
         "https://s3.example.org:9000/devstoreaccount1"

@@ -168,7 +168,7 @@ def test_to_a_time_is_to_the_first_record_at_or_after_it(live: LiveCluster) -> N
     ],
     ids=str,
 )
-def test_what_is_out_of_range_is_moved_to_the_nearest_end_and_noted(
+def test_a_reset_to_an_offset_out_of_range_takes_the_nearest_end_and_notes_it(
     live: LiveCluster, where: dict[str, Any], moved: dict[int, int], noted: list[str]
 ) -> None:
     """It warns and continues, like kafka-consumer-groups.sh."""
@@ -176,7 +176,7 @@ def test_what_is_out_of_range_is_moved_to_the_nearest_end_and_noted(
     assert at(live.driver()) == {("t", partition): offset for partition, offset in moved.items()}
 
 
-def test_what_was_not_committed_yet_is_committed_by_a_reset(live: LiveCluster) -> None:
+def test_a_reset_commits_offsets_for_partitions_that_have_none(live: LiveCluster) -> None:
     """All partitions of the named topics; by default those for which the group has committed."""
     live.topic("u")
     live.append(["x"], "u").raise_for_failures()
@@ -323,7 +323,7 @@ def test_two_drivers_that_delete_a_group_at_once_both_find_it_gone(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_what_was_deleted_stays_deleted_through_a_snapshot(live: LiveCluster) -> None:
+def test_deleted_offsets_and_groups_stay_deleted_through_a_snapshot(live: LiveCluster) -> None:
     """KIP-630: the snapshot replaces the log, including the deleted groups."""
     live.cluster.snapshot(OFFSETS_TOPIC, by_hand=True).raise_for_failures()
     live.cluster.groups.delete_offsets("g", "t")

@@ -89,7 +89,7 @@ def test_a_replica_that_cannot_be_inspected_has_nulls_and_its_role_says_so(live:
     assert all(row["log_end"] is None and "unreachable" in str(row["role"]) for row in away)
 
 
-def test_offsets_of_positions_and_times(live: LiveCluster) -> None:
+def test_the_table_of_offsets_resolves_positions_and_times(live: LiveCluster) -> None:
     ports = ports_of(live.cluster)
     found = [
         (row.get("partition"), row.get("offset"))

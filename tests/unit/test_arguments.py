@@ -60,7 +60,7 @@ def test_every_named_position_of_list_offsets_can_be_written() -> None:
     assert position("2013-06-01") == position("first-at:2013-06-01") == FirstAt("2013-06-01")
 
 
-def test_lists_and_pairs() -> None:
+def test_lists_pairs_and_times_are_parsed() -> None:
     assert names("a, b") == ["a", "b"]
     assert numbers("1, 20") == [1, 20]
     assert pair("k = v=w") == ("k", " v=w")
@@ -105,7 +105,7 @@ def test_the_cluster_file_comes_from_the_call_the_environment_or_the_usual_place
         ("--list --at 0 --any-place", "--list and --at cannot be used together"),
     ],
 )
-def test_options_that_need_or_exclude_others(argv: str, message: str | None) -> None:
+def test_options_are_checked_for_those_they_need_and_those_they_exclude(argv: str, message: str | None) -> None:
     """An argument with its default is absent; 0 is present."""
     parser = job_parser("x", "")
     for flag in ("--deep", "--heal", "--list", "--any-place"):

@@ -211,7 +211,7 @@ def test_each_measured_commit_changes_a_partition() -> None:
     assert after.topic("topic-000000").partitions[0].isr == image.topic("topic-000000").partitions[0].isr[:2]
 
 
-def test_what_one_small_record_costs_is_measured_at_any_size() -> None:
+def test_the_cost_of_one_small_record_is_measured_at_any_size_of_the_cluster() -> None:
     measured = large_cluster.measure_fencing(200)
     assert measured.changed > 0
     assert measured.bytes_per_partition > measured.changed * 50

@@ -46,7 +46,7 @@ def test_a_gib_of_small_appends_costs_more() -> None:
     assert large < small / 5
 
 
-def test_the_size_at_which_we_break_even() -> None:
+def test_the_break_even_size_follows_from_the_price_of_a_gib() -> None:
     """An append costs the same at any size of its class: twice the price of a GiB is half the size."""
     small = MEASURED.appends[1.0].of(100).dollars(PRICES.bucket) / 100
     assert break_even_mib(PRICES, MEASURED, small * 1024 * 2) == pytest.approx(0.5)
@@ -65,7 +65,7 @@ def test_an_append_is_priced_as_the_next_larger_one_or_as_several(mib: float, pu
     assert MEASURED.append(mib).partition.puts == puts
 
 
-def test_a_day_in_buckets() -> None:
+def test_a_day_in_buckets_costs_its_requests_storage_and_machine() -> None:
     """One append of 1 MiB and one round per minute; segments of 128 MiB; no traffic between zones."""
     found = in_buckets(PRICES, ONE, MEASURED)
     puts = 1440 * (2 + 8 + 1) + 1440 * (8 + 3) + 11.25 * 5
@@ -75,7 +75,7 @@ def test_a_day_in_buckets() -> None:
     assert found.total == found.requests + found.storage + found.machines
 
 
-def test_who_pays_for_what() -> None:
+def test_each_system_pays_only_for_the_resources_that_it_uses() -> None:
     shape = Shape(partitions=100, mib_s=20)
     ours, disks, broker, less = (
         in_buckets(PRICES, shape, MEASURED),

@@ -10,7 +10,7 @@ from bench.in_a_row import compared, files, run
 from bench.options import bench_options
 
 
-def test_a_line_after_some_appends(tmp_path: Path) -> None:
+def test_a_line_is_printed_after_every_few_appends(tmp_path: Path) -> None:
     made = Bench(None, bench_options({}, tmp_path)).cluster("row", brokers=REPLICAS)
     made.cluster.topics.create(TOPIC, partitions=2, replication_factor=REPLICAS)
     lines = run(made, 3, 2)

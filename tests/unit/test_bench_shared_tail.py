@@ -37,7 +37,7 @@ def test_the_requests_of_a_run_do_not_depend_on_its_partitions() -> None:
     assert brokers.counted(lambda: brokers.driver().append(batches(3))) == shared_run(1) + Requests(2, 1)
 
 
-def test_what_races_readers_splits_and_large_objects_cost() -> None:
+def test_races_readers_splits_and_large_objects_are_counted_in_requests() -> None:
     assert [raced(drivers) for drivers in (1, 2, 3)] == [1.0, 1.5, 2.0]
     read, split = of_tail(16, 2)
     assert (read.puts, read.gets) == (1, 32)

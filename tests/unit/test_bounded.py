@@ -71,7 +71,7 @@ def test_one_request_fetches_no_more_of_an_object_than_the_bound() -> None:
     assert (spent.requests, spent.read_bytes) == (2, 9)
 
 
-def test_what_a_listing_says_is_too_large_is_not_asked_for() -> None:
+def test_an_object_that_the_listing_shows_as_too_large_is_not_requested() -> None:
     store = MemoryStore("memory://b")
     store.create("large", b"12345")
     [listed] = store.list("")

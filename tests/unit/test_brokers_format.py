@@ -138,7 +138,7 @@ def test_new_topics_groups_and_transactions_have_three_copies_or_as_many_as_ther
     assert factors == {min(3, brokers)}
 
 
-def test_what_is_set_stays_when_a_cluster_is_formatted_again(tmp_path: Path) -> None:
+def test_formatting_a_cluster_again_keeps_its_configs(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path, brokers=2)
     live.cluster.topics.alter_configs(None, {"offsets.topic.replication.factor": "1"})
     before = dict(live.cluster.image.configs)

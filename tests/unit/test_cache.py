@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stratalog.partitions.cache import BoundedCache
 
 
-def test_what_was_used_longest_ago_is_forgotten_first() -> None:
+def test_the_least_recently_used_item_is_evicted_first() -> None:
     cache: BoundedCache[str, int] = BoundedCache(3)
     for number, key in enumerate("abc"):
         cache.put(key, number)

@@ -176,7 +176,7 @@ def test_a_description_reads_the_lineages_and_one_footer_of_a_partition(tmp_path
     assert not few - many
 
 
-def test_what_a_check_finds_by_a_walk_it_looks_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_looks_again_for_files_that_a_walk_misses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A walk that misses files, like a torn one, makes no finding; a lost file is found."""
     made = CountedCluster(tmp_path)
     IDLE.prepare(made, 4, 1)
@@ -192,7 +192,9 @@ def test_what_a_check_finds_by_a_walk_it_looks_for_again(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize(("replicas", "puts", "gets"), [(3, 7, 4), (1, 3, 2)])
-def test_what_a_later_append_costs_in_a_bucket(tmp_path: Path, replicas: int, puts: int, gets: int) -> None:
+def test_a_later_append_to_a_bucket_makes_a_fixed_number_of_requests(
+    tmp_path: Path, replicas: int, puts: int, gets: int
+) -> None:
     """At a PUT's price: its file and its high watermark on each replica, and one listing. At a GET's: one read of
     the file, and a look at the root of each replica."""
     found = []

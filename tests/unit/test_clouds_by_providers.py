@@ -64,7 +64,9 @@ def on_azure(azure_endpoint: CloudEndpoint, silent: None, tmp_path: Path) -> Ope
     return opened
 
 
-def test_an_account_key_then_a_signature(on_azure: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_provider_may_replace_an_account_key_by_a_signature(
+    on_azure: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The connections are renewed with the latest credentials, and Delta's writer gets the same."""
     clock = ManualClock(1_700_000_000_000)
     monkeypatch.setattr(providers, "_CLOCK", clock)
@@ -126,7 +128,7 @@ def test_google_takes_a_token_and_delta_a_service_account(silent: None, monkeypa
 
 @pytest.mark.long("works on three servers")
 @pytest.mark.slow
-def test_one_cluster_on_three_clouds(
+def test_one_cluster_works_on_three_clouds(
     silent: None,
     azure_endpoint: CloudEndpoint,
     gcs_endpoint: CloudEndpoint,

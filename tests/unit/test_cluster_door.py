@@ -68,7 +68,7 @@ def test_a_group_is_where_it_says_and_shows_how_it_is_used(name: str) -> None:
     assert [one for one in used if not hasattr(GROUPS[name], one)] == []
 
 
-def test_what_a_read_and_a_tail_take_has_the_defaults_of_their_options() -> None:
+def test_parameters_of_reads_and_tails_have_the_defaults_of_their_options() -> None:
     for method, options in ((Client.read, ReadQuery), (Client.plan_read, ReadQuery), (Client.tail, TailOptions)):
         taken = inspect.signature(method).parameters
         defaults = {one.name: one.default for one in fields(options) if one.init and one.name != "topics"}
@@ -87,7 +87,7 @@ def test_a_call_with_the_data_before_the_topic_fails_and_names_the_order(tmp_pat
 
 
 @pytest.mark.parametrize("given", [str, {"n": "int"}, 7, ["n INT"]])
-def test_what_declares_no_type_is_refused_by_name(given: Any) -> None:
+def test_a_value_that_declares_no_type_is_refused_with_its_repr(given: Any) -> None:
     with pytest.raises(InvalidCallError, match=f"{re.escape(repr(given))} does not declare a type: give DDL"):
         declared(given)
 

@@ -85,7 +85,7 @@ def life(cluster: Cluster, again: Cluster) -> None:
     again.verify(deep=True).raise_for_failures()
 
 
-def test_a_file_in_a_bucket_with_roots_next_to_it_and_a_named_provider(
+def test_a_cluster_file_in_a_bucket_may_name_roots_next_to_it_and_use_a_named_provider(
     nobody: S3Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = put_file(
@@ -125,7 +125,7 @@ def test_a_file_in_a_bucket_that_is_missing_or_names_code_is_refused(
 
 
 @pytest.mark.nightly
-def test_brokers_and_remote_on_two_servers_at_once(s3_endpoint: S3Endpoint, tmp_path: Path) -> None:
+def test_brokers_and_the_remote_tier_may_be_on_different_servers(s3_endpoint: S3Endpoint, tmp_path: Path) -> None:
     """Each root has its own endpoint, and one has a provider; the other server does not have its bucket."""
     (tmp_path / "server").mkdir()
     bucket, lake = s3_endpoint.buckets

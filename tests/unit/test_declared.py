@@ -83,7 +83,7 @@ def test_ddl_for_people_declares_the_same_type_again(data_type: pa.DataType) -> 
         ('"varchar(5)"', "cannot hold the type"),
     ],
 )
-def test_what_declares_no_type_is_refused_with_what_is_wrong(text: str, why: str) -> None:
+def test_ddl_that_declares_no_type_is_refused_with_the_reason(text: str, why: str) -> None:
     with pytest.raises(InvalidCallError) as error:
         declared(text)
     assert why in str(error.value)

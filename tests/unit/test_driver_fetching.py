@@ -96,7 +96,7 @@ def test_work_that_no_caller_waits_for_is_not_begun(fetches: Fetches, threads: i
     assert len([topic for topic, _ in fetches.begun if topic == "hung"]) == threads
 
 
-def test_what_was_given_up_is_not_kept(fetches: Fetches) -> None:
+def test_fetches_that_were_given_up_leave_the_queue(fetches: Fetches) -> None:
     """However often fetches are tried while a leader hangs."""
     outcomes = fetches.hang(some("t", LOCAL_THREADS), LOCAL_THREADS // 2)
     for _ in range(3):

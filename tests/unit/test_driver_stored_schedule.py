@@ -24,7 +24,7 @@ def place(of: str = SCHEDULES[0], key: ClusterKey | None = None) -> SchedulePlac
 
 
 @pytest.mark.parametrize("of", SCHEDULES)
-def test_what_is_written_is_read(of: str) -> None:
+def test_a_stored_schedule_is_read_as_written_and_never_overwritten(of: str) -> None:
     one = place(of)
     assert one.create(1, LINE)
     assert not one.create(1, b"other")

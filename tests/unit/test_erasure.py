@@ -42,7 +42,7 @@ def test_offsets_become_ranges(offsets: list[int], ranges: tuple[tuple[int, int]
 
 
 @pytest.mark.parametrize("ranges", [((1, 1),), ((2, 1),), ((0, 2), (2, 3)), ((5, 6), (1, 2)), ((-2, 1),)])
-def test_invalid_ranges(ranges: tuple[tuple[int, int], ...]) -> None:
+def test_invalid_ranges_are_recognized(ranges: tuple[tuple[int, int], ...]) -> None:
     assert not are_ranges(ranges)
 
 

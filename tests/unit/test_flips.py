@@ -271,7 +271,7 @@ def test_a_flipped_bit_is_found_or_harmless_and_nothing_good_is_lost(tmp_path: P
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("way", WAYS)
-def test_a_flipped_bit_at_any_of_500_positions(
+def test_a_flipped_bit_at_any_of_500_positions_is_found_or_harmless(
     tmp_path: Path, way: str, record_property: Callable[[str, object], None]
 ) -> None:
     met = try_way(tmp_path, WAYS[way], POSITIONS, seed=14)

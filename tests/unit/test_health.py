@@ -30,7 +30,7 @@ def patient(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Patient:
     return in_good_health(Patient(tmp_path, capsys))
 
 
-def test_a_cluster_that_nobody_maintains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cluster_that_nobody_maintains_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = Patient(tmp_path, capsys)
     assert [(row["severity"], row["subjects"]) for row in made.found().values()] == [("warning", "maintain")]
     made.repair()
@@ -38,7 +38,7 @@ def test_a_cluster_that_nobody_maintains(tmp_path: Path, capsys: pytest.CaptureF
 
 @pytest.mark.parametrize("noticed", [False, True], ids=["before a run", "after a run has fenced it"])
 @pytest.mark.slow
-def test_a_follower_that_is_gone(patient: Patient, noticed: bool) -> None:
+def test_a_follower_that_is_gone_is_one_finding(patient: Patient, noticed: bool) -> None:
     gone = patient.live.followers()[-1]
     with patient.live.unreachable(gone):
         if noticed:
@@ -57,7 +57,7 @@ def test_a_follower_that_is_gone(patient: Patient, noticed: bool) -> None:
 
 
 @pytest.mark.slow
-def test_a_broker_that_lost_its_disk(patient: Patient) -> None:
+def test_a_broker_that_lost_its_disk_is_found_with_the_command_that_restores_it(patient: Patient) -> None:
     """The command for a lost one is in the sentence, because an empty folder may be a volume that is not
     mounted."""
     lost = patient.live.followers()[-1]
@@ -69,7 +69,7 @@ def test_a_broker_that_lost_its_disk(patient: Patient) -> None:
 
 
 @pytest.mark.slow
-def test_a_broker_that_is_fenced_by_hand(patient: Patient) -> None:
+def test_a_broker_that_is_fenced_by_hand_is_found(patient: Patient) -> None:
     broker = patient.live.followers()[-1]
     fence(patient.live, broker)
     found = patient.found()
@@ -80,7 +80,7 @@ def test_a_broker_that_is_fenced_by_hand(patient: Patient) -> None:
 
 
 @pytest.mark.slow
-def test_fewer_members_than_min_insync_replicas(patient: Patient) -> None:
+def test_an_isr_below_min_insync_replicas_is_an_error(patient: Patient) -> None:
     patient.live.cluster.topics.alter_configs("t", {"min.insync.replicas": "3"})
     gone = patient.live.followers()[-1]
     with patient.live.unreachable(gone):
@@ -95,7 +95,7 @@ def test_fewer_members_than_min_insync_replicas(patient: Patient) -> None:
 
 
 @pytest.mark.slow
-def test_a_partition_without_a_leader(patient: Patient) -> None:
+def test_a_partition_without_a_leader_is_found_with_its_broker(patient: Patient) -> None:
     patient.live.topic("u", copies=1)
     patient.live.fill("a", "u")
     only = patient.live.leader("u")
@@ -128,7 +128,9 @@ def test_the_only_voter_is_gone(patient: Patient) -> None:
 
 
 @pytest.mark.slow
-def test_a_voter_of_three_lost_its_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_voter_of_three_that_lost_its_disk_is_found_and_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = Patient(tmp_path, capsys, voters=(1, 2, 3))
     made.job("maintain")
     assert made.found() == {}
@@ -140,7 +142,7 @@ def test_a_voter_of_three_lost_its_disk(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.slow
-def test_followers_that_lag(patient: Patient) -> None:
+def test_followers_that_lag_are_an_error(patient: Patient) -> None:
     live = patient.live
     live.append(["x"], acks="leader").raise_for_failures()
     assert patient.found() == {}
@@ -160,7 +162,7 @@ def test_followers_that_lag(patient: Patient) -> None:
 @pytest.mark.parametrize("which", ["leader", "follower"])
 @pytest.mark.parametrize("how", ["cut", "gone"])
 @pytest.mark.slow
-def test_a_file_that_is_damaged(patient: Patient, which: str, how: str) -> None:
+def test_a_damaged_file_is_found_and_repaired(patient: Patient, which: str, how: str) -> None:
     live = patient.live
     file = files(live, live.leader() if which == "leader" else live.followers()[0])[1]
     if how == "cut":
@@ -222,7 +224,7 @@ def test_a_leader_whose_folder_takes_no_writes(patient: Patient) -> None:
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_nearly_full(patient: Patient) -> None:
+def test_a_disk_that_is_nearly_full_is_found(patient: Patient) -> None:
     patient.live.cluster.topics.alter_configs(None, {"health.log.dir.max.used.ratio": "0"})
     found = patient.found()["log-dir-used-ratio"]
     assert "bytes are free" in found["what"]
@@ -287,7 +289,7 @@ def test_a_lag_that_nobody_can_read_is_not_0(tmp_path: Path) -> None:
     assert live.driver().health().totals["records-lag-max"] == 3
 
 
-def test_a_group_that_lags(patient: Patient) -> None:
+def test_a_group_that_lags_by_too_many_records_is_an_error(patient: Patient) -> None:
     live = patient.live
     live.cluster.groups.commit("g", {("t", 0): 1}).raise_for_failures()
     assert patient.found() == {}
@@ -317,7 +319,7 @@ def test_a_group_that_lags(patient: Patient) -> None:
         *("never", "a longer limit"),
     ],
 )
-def test_a_group_that_lags_for_too_long(
+def test_a_group_is_found_if_it_lags_for_too_long(
     tmp_path: Path, committed: int, old: list[int], limit: str, late: bool
 ) -> None:
     live = LiveCluster(tmp_path, on_disk=True)
@@ -337,7 +339,7 @@ def test_a_group_that_lags_for_too_long(
 
 
 @pytest.mark.slow
-def test_a_transaction_that_was_abandoned(patient: Patient) -> None:
+def test_an_abandoned_transaction_is_found(patient: Patient) -> None:
     live = patient.live
     live.clock.advance_ms(-2 * HOUR_MS)
     live.driver().transactions.begin("loader", timeout_ms=1000).append_batches("t", {0: rows("x")})
@@ -361,9 +363,7 @@ def test_upkeep_that_does_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[
     made.repair()
 
 
-def test_what_people_read_is_no_wider_than_a_terminal(
-    patient: Patient, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_report_is_no_wider_than_a_terminal(patient: Patient, capsys: pytest.CaptureFixture[str]) -> None:
     for topic in ("a" * 60, "b" * 60, "c" * 60):
         patient.live.topic(topic)
     with patient.live.unreachable(3):

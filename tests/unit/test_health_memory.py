@@ -51,7 +51,7 @@ def flip(file: Path) -> None:
     file.write_bytes(bytes(content))
 
 
-def test_what_verify_has_found_stays_until_it_is_seen_gone(live: LiveCluster) -> None:
+def test_a_finding_of_verify_stays_until_a_job_sees_that_it_is_gone(live: LiveCluster) -> None:
     flip(files(live, live.followers()[0])[-1])
     assert found(live) == {}, "no listing shows it"
     assert not live.driver().verify(deep=True).ok
@@ -285,7 +285,7 @@ def test_an_error_that_ends_a_job_is_remembered_and_a_wrong_call_is_not(
     assert found(live) == {}
 
 
-def test_what_failed_by_hand_is_due_for_maintain_though_nothing_has_changed(live: LiveCluster) -> None:
+def test_a_job_that_failed_by_hand_is_due_for_maintain_though_nothing_has_changed(live: LiveCluster) -> None:
     live.tiered("u")
 
     def merged() -> object:

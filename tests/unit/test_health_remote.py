@@ -28,7 +28,7 @@ def no_remote(tiered: Patient) -> Patient:
 
 
 @pytest.mark.slow
-def test_uploads_that_fail(no_remote: Patient) -> None:
+def test_uploads_that_fail_are_one_finding_while_the_remote_tier_is_away(no_remote: Patient) -> None:
     live = no_remote.live
     assert no_remote.job("tier") == 1
     found = no_remote.found()
@@ -67,7 +67,7 @@ def test_records_that_should_be_in_the_remote_tier_by_now(tiered: Patient) -> No
 
 
 @pytest.mark.slow
-def test_a_foreign_optimize(tiered: Patient) -> None:
+def test_a_foreign_optimize_is_found_and_reverted(tiered: Patient) -> None:
     table_of(tiered.live).optimize.compact()
     found = tiered.found()["remote-table"]
     assert "OPTIMIZE" in found["what"]
@@ -76,7 +76,7 @@ def test_a_foreign_optimize(tiered: Patient) -> None:
 
 
 @pytest.mark.slow
-def test_a_foreign_write(tiered: Patient) -> None:
+def test_a_foreign_write_is_found_with_the_command_that_reverts_it(tiered: Patient) -> None:
     table = table_of(tiered.live)
     write_deltalake(table, pa.table(table.to_pyarrow_table()).slice(0, 1), mode="append")
     found = tiered.found()["remote-table"]

@@ -128,7 +128,7 @@ def test_a_change_leaves_an_event_with_user_operation_and_outcome(live: LiveClus
 
 
 @pytest.mark.slow
-def test_what_reads_or_appends_or_only_plans_leaves_none(live: LiveCluster) -> None:
+def test_reads_appends_and_dry_runs_leave_no_event(live: LiveCluster) -> None:
     live.topic()
     before = events(live.cluster)
     live.append(["a"]).raise_for_failures()

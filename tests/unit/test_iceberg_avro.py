@@ -145,7 +145,7 @@ BAD: Sequence[tuple[str, bytes | Callable[[], bytes], str]] = (
 
 @pytest.mark.parametrize(("file", "size_bytes"), [pytest.param(*each, id=what) for what, *each in GOOD])
 @pytest.mark.parametrize("most", [MOST, 20])
-def test_what_iceberg_writes_passes(file: bytes, size_bytes: int, most: int) -> None:
+def test_files_that_iceberg_writes_are_accepted(file: bytes, size_bytes: int, most: int) -> None:
     assert unpacked_bytes(file, most) == size_bytes
 
 

@@ -91,7 +91,7 @@ def test_a_replica_that_does_not_answer_or_lags_is_described_in_words(
     assert table(capsys)[0][-1] == "under-replicated"
 
 
-def test_what_needs_an_operator_has_a_colour_and_names_of_others_do_no_harm() -> None:
+def test_only_text_that_needs_an_operator_is_red() -> None:
     text = "describe: 1 FAILED, partitions 2\ntopic  state\n-----  -----\nt      unavailable\nFAILED t-0: X: y"
     shown = coloured(text)
     assert "\x1b[31munavailable\x1b[0m" in shown

@@ -27,7 +27,7 @@ live, shared = live_and_shared(built)
 run = calls(groups, "--json")
 
 
-def test_list_and_describe(shared: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_groups_are_listed_and_described(shared: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     with shared.unchanged():
         assert run(shared, "list") == 0
         assert [row["group"] for row in rows(capsys)] == ["g"]
@@ -56,7 +56,9 @@ def test_list_and_describe(shared: LiveCluster, capsys: pytest.CaptureFixture[st
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 @pytest.mark.slow
-def test_reset(live: LiveCluster, place: tuple[str, ...], offset: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reset_commits_the_offsets_that_its_dry_run_prints(
+    live: LiveCluster, place: tuple[str, ...], offset: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A dry run prints the plan that the run carries out."""
     with live.unchanged():
         assert run(live, "reset-offsets", "g", "--topics", "t", *place, "--dry-run") == 0
@@ -67,7 +69,7 @@ def test_reset(live: LiveCluster, place: tuple[str, ...], offset: int, capsys: p
     assert live.driver().groups.committed("g")["t", 0].offset == offset
 
 
-def test_delete(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_offsets_and_groups_are_deleted(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     live.topic("u")
     live.cluster.groups.commit("g", {("u", 0): 0})
     with live.unchanged():
@@ -124,12 +126,12 @@ def test_a_wrong_call_changes_nothing(
         ("P0D", timedelta(0)),
     ],
 )
-def test_durations(text: str, span: timedelta) -> None:
+def test_iso_durations_are_parsed(text: str, span: timedelta) -> None:
     assert iso_duration(text) == span
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "7D", "P1W", "P-1D", "P1.5D", "P1DT", "P99999999999D"])
-def test_an_invalid_duration(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
         iso_duration(text)
 

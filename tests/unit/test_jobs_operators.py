@@ -38,7 +38,7 @@ def at(live: LiveCluster, *argv: str) -> list[str]:
 # ------------------------------------------------------------------------------------- words
 
 
-def test_moves_and_rates() -> None:
+def test_moves_and_rates_are_parsed() -> None:
     assert moves("1:2, 3:4") == {1: 2, 3: 4}
     assert rate("50MiB") == rate("50MiB/s") == 50 * 2**20
 
@@ -56,7 +56,7 @@ def test_moves_and_rates() -> None:
     ],
     ids=" ".join,
 )
-def test_what_is_malformed_is_a_bad_call(argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_malformed_arguments_are_refused(argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert reassign(argv) == 2
     assert "stratalog reassign: error: argument" in capsys.readouterr().err
 
@@ -134,7 +134,9 @@ def test_a_plan_that_cannot_be_written_down_is_not_carried_out(
     assert "cannot be written: No such file or directory; nothing was changed" in capsys.readouterr().err
 
 
-def test_status_and_cancel(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reassignment_in_progress_is_shown_and_cancelled(
+    live: LiveCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = replicas(live)
     new = ({1, 2, 3, 4} - {*before[0]}).pop()
     wanted = Reassignment(live.replicas().view.topic_id, 0, (before[0][0], new))

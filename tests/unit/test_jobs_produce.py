@@ -88,7 +88,7 @@ def test_keys_come_before_the_separator(live: LiveCluster, capsys: pytest.Captur
     assert seen["notes"] == ["lines 1 to 2 were appended, and no later line: next time, give only the later lines"]
 
 
-def test_what_tail_shows_is_what_produce_takes(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_produce_accepts_the_output_of_tail(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     record = {
         "timestamp": "2013-01-02T03:04:05.000006+00:00",
         "key": 2**60,

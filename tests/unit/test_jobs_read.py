@@ -71,9 +71,7 @@ def test_bytes_that_cross_racks_are_reported_if_the_readers_rack_is_known(
     assert "cross_rack_bytes" not in planned(shared, capsys, "t")["totals"]
 
 
-def test_what_is_deleted_may_be_left_out_with_a_note(
-    live: LiveCluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_deleted_offsets_may_be_skipped_with_a_note(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     live.cluster.topics.delete_records("t", {0: 3}).raise_for_failures()
     argv = ("t", "--start", "1")
     assert read(["--cluster", str(live.file), "--dry-run", *argv]) == 2

@@ -26,7 +26,7 @@ def heir_of(world: World, folder: Path) -> Path:
 
 
 @pytest.mark.s3
-def test_a_drill_and_a_restore_with_the_remote_on_s3(
+def test_a_drill_and_a_restore_work_with_the_remote_tier_on_s3(
     s3_endpoint: S3Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = World(tmp_path, f"s3://{s3_endpoint.bucket}/{tmp_path.name}", s3_endpoint)
@@ -58,7 +58,7 @@ def test_a_drill_and_a_restore_with_the_remote_on_s3(
         (("--drill",), "has no restore point of cluster 'c'"),
     ],
 )
-def test_wrong_calls(
+def test_wrong_calls_are_refused(
     tmp_path: Path, argv: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     World(tmp_path, "remote", None)

@@ -23,7 +23,7 @@ def at(live: Keyed, *argv: str) -> list[str]:
     return ["--cluster", str(live.file), "--json", *argv]
 
 
-def test_plan_then_make(live: Keyed, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_plans_the_snapshots_that_the_job_makes(live: Keyed, capsys: pytest.CaptureFixture[str]) -> None:
     with live.unchanged():
         assert snapshot(at(live, "--dry-run", "--by-hand")) == 0
     assert report(capsys)["dry_run"] is True

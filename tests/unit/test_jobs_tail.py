@@ -54,7 +54,7 @@ def shown(capsys: pytest.CaptureFixture[str]) -> list[str]:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_where_it_begins(
+def test_options_choose_the_records_that_a_tail_shows(
     shared: LiveCluster, argv: tuple[str, ...], found: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with shared.unchanged():
@@ -180,7 +180,9 @@ def test_following_ends_with_a_timeout_or_a_number_of_records(
     assert shown(capsys) == []
 
 
-def test_a_reader_in_a_rack(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reader_in_a_rack_reads_from_the_replica_in_its_rack(
+    live: LiveCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     live.cluster.topics.alter_configs(
         None, {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
     )
@@ -191,7 +193,9 @@ def test_a_reader_in_a_rack(live: LiveCluster, capsys: pytest.CaptureFixture[str
         assert found["totals"]["cross_rack_bytes"] == 0
 
 
-def test_committed_records_only(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_read_committed_shows_only_committed_records(
+    live: LiveCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.cluster.transactions.begin("loader").append_batches("t", {1: [batch(["open"])]})
     assert run(live, "--partitions", "1") == 0
@@ -257,7 +261,7 @@ def test_numbers_that_json_has_not_are_texts_as_sparks_to_json_writes_them(
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_wrong_calls(
+def test_wrong_calls_are_refused(
     shared: LiveCluster, argv: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(shared, *argv) == 2

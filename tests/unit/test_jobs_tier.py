@@ -26,7 +26,9 @@ def at(live: LiveCluster, *argv: str) -> list[str]:
     return ["--cluster", str(live.file), "--json", *argv]
 
 
-def test_plan_then_once_then_what_is_due(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_uploads_nothing_and_after_a_run_nothing_is_due(
+    live: LiveCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     with live.unchanged():
         assert tier(at(live, "--dry-run")) == 0
     assert report(capsys)["totals"]["uploaded_files"] == 0

@@ -37,7 +37,7 @@ def test_looking_changes_nothing(shared: LiveCluster, capsys: pytest.CaptureFixt
         assert run(shared, "finish", "--dry-run") == 0
 
 
-def test_abort(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_transaction_is_aborted(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(live, "abort", "x") == 0
     assert rows(capsys) == [{"topic": "t", "partition": 0, "marker": 1}]
     assert run(live, "finish") == 0

@@ -76,12 +76,12 @@ def looks(folders: list[dict[str, str]]) -> None:
 
 
 @given(_folders)
-def test_any_folder_after_any_other(folders: list[dict[str, str]]) -> None:
+def test_a_known_log_equals_a_fresh_look_after_any_change_of_its_folder(folders: list[dict[str, str]]) -> None:
     looks(folders)
 
 
 @given(_steps)
-def test_a_log_that_is_appended_to_merged_and_cleaned_up(steps: list[tuple[str, int]]) -> None:
+def test_a_known_log_equals_a_fresh_look_after_appends_merges_and_deletions(steps: list[tuple[str, int]]) -> None:
     folder, folders = {"1.epoch": "1", "0.1": "1"}, []
     for what, number in steps:
         texts = [text for text in folder if isinstance(name_of(text), DataName)]

@@ -79,7 +79,7 @@ def test_taking_over_drops_the_entries_that_start_at_or_above_the_log_end() -> N
 
 @pytest.mark.slow
 @given(lineages, st.integers(0, 50))
-def test_what_a_new_leader_holds_keeps_its_epochs(lineage: Lineage, log_end: int) -> None:
+def test_a_new_leader_changes_no_epoch_below_its_log_end(lineage: Lineage, log_end: int) -> None:
     """Taking over changes the epoch of no offset below the log end: the log stays live."""
     continued = lineage.continued_by(lineage.latest_epoch + 1, log_end)
     for offset in range(log_end):
@@ -88,7 +88,7 @@ def test_what_a_new_leader_holds_keeps_its_epochs(lineage: Lineage, log_end: int
 
 
 @given(lineages, st.integers(0, 50))
-def test_what_is_left_when_the_log_start_moves_shows_every_offset_from_there_on(
+def test_a_lineage_truncated_from_its_start_keeps_the_epoch_of_every_later_offset(
     lineage: Lineage, log_start: int
 ) -> None:
     """Kafka's epoch cache: entries entirely below the log start are removed."""

@@ -218,7 +218,7 @@ def test_the_greatest_generation_counts_however_far_others_reach(names: str, cha
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_at_each_offset_the_greatest_generation_counts_and_of_these_what_reaches_furthest(seed: int) -> None:
+def test_a_chain_takes_the_file_of_the_greatest_generation_at_each_offset(seed: int) -> None:
     rng = random.Random(seed)
     ranges = [(base, base + rng.randint(1, 15)) for base in (rng.randrange(20) for _ in range(12))]
     names = [DataName(start, end, 1, rng.randint(1, 4)) for start, end in [(0, 35), *ranges]]

@@ -187,7 +187,7 @@ def test_a_member_that_has_the_log_leads(tmp_path: Path) -> None:
     assert live.read() == {0: [f"v{number}" for number in range(6)]}
 
 
-def test_what_a_replica_outside_the_isr_has_is_not_given_up_unseen(tmp_path: Path) -> None:
+def test_records_that_only_a_replica_outside_the_isr_has_are_not_given_up_unseen(tmp_path: Path) -> None:
     live = written(tmp_path)
     outside, *members = live.followers()
     fence(live, outside)

@@ -49,20 +49,20 @@ times = st.builds(
     [(None, 0), (NOW - 101, 0), (NOW - 100, 0), (NOW - 99, 1), (NOW, 100), (NOW + 1, 0)],
     ids=["never done", "overdue", "due", "nearly", "just done", "in the future: the clock has jumped back"],
 )
-def test_a_thing_is_due_an_interval_after_it_was_done(last_ms: int | None, wait: int) -> None:
+def test_a_step_is_due_an_interval_after_it_ran(last_ms: int | None, wait: int) -> None:
     assert wait_ms(last_ms, 100, NOW) == wait
 
 
 @pytest.mark.slow
 @given(times)
-def test_what_is_written_is_read(kept: Times) -> None:
+def test_encoded_times_decode_to_the_same_times(kept: Times) -> None:
     assert decode(encode(kept)) == kept
 
 
 @pytest.mark.parametrize(
     "line", [b"", b"[1,{},{}]", b"[3,{}", b"[9,{},{},[],[],{}]", b'[3,{"merge":"x"},{},[],[],{}]']
 )
-def test_what_cannot_be_read_is_forgotten(line: bytes) -> None:
+def test_malformed_lines_decode_to_no_times(line: bytes) -> None:
     assert decode(line) == Times()
 
 
@@ -115,7 +115,7 @@ def test_more_than_is_shown_may_be_of_any_partition() -> None:
     assert not Times(failing={"tier": failed(1, ("t-0", "X"))}).has_failed("tier", {"u-7"})
 
 
-def test_what_an_earlier_version_has_written_is_read() -> None:
+def test_lines_of_an_earlier_version_are_decoded() -> None:
     line = b'[3,{"merge":5},{},[],[],{}]'
     assert decode(line) == Times({"merge": 5})
 
@@ -205,7 +205,7 @@ def test_a_partition_is_settled_while_it_looks_the_same_and_until_its_time() -> 
     assert not Times(settled={A: Settled(0, {"merge": NOW + 10})}).is_settled("merge", A, 0, NOW)
 
 
-def test_what_steps_have_found_counts_for_one_look() -> None:
+def test_findings_of_steps_are_kept_only_for_the_look_that_they_were_based_on() -> None:
     """Another look discards all earlier findings."""
     kept = Times(settled={A: Settled(7, {"merge": 10})})
     same = kept.updated(Times(settled={A: Settled(7, {"tier": 20})}), [A])

@@ -114,7 +114,9 @@ def test_erasures_and_compactions_share_their_generations() -> None:
         ({"partition": 7}, StratalogError),
     ],
 )
-def test_what_is_refused(changed: dict[str, object], error: type[Exception]) -> None:
+def test_an_erasure_from_an_old_view_or_with_bad_offsets_is_refused(
+    changed: dict[str, object], error: type[Exception]
+) -> None:
     metadata = compacted()
     (answer,) = metadata.do(AddErasures((replace(wanted(metadata), **changed),)))  # type: ignore[arg-type]
     assert isinstance(refusal(answer), error)

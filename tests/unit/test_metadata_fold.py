@@ -192,7 +192,7 @@ def test_a_view_is_small_whole_and_picklable() -> None:
     assert len(pickle.dumps(view)) < 2000
 
 
-def test_what_a_record_does_not_change_is_shared_with_the_image_before() -> None:
+def test_an_image_shares_unchanged_topics_with_the_image_before_it() -> None:
     """One small commit on a large cluster must not cost a copy of the cluster."""
     metadata = Metadata()
     for number in range(40):

@@ -84,7 +84,7 @@ def test_a_record_of_another_version_is_refused(text: bytes) -> None:
 
 
 @pytest.mark.parametrize("record", ALL, ids=lambda record: type(record).__name__)
-def test_what_is_read_again_may_be_committed(record: MetadataRecord) -> None:
+def test_every_kind_of_record_can_be_read_again(record: MetadataRecord) -> None:
     check_readable(record)
 
 

@@ -107,7 +107,7 @@ def test_to_restore_a_topic_again_changes_nothing() -> None:
         (changed(configs={"retention.ms": "5", "local.retention.ms": "6"}), InvalidConfigError),
     ],
 )
-def test_what_cannot_be_restored_changes_nothing(topic: TopicDescription, error: type[Exception]) -> None:
+def test_a_description_that_cannot_be_restored_is_refused(topic: TopicDescription, error: type[Exception]) -> None:
     metadata = Metadata()
     with pytest.raises(error):
         RestoreTopic(topic).decide(metadata.image)

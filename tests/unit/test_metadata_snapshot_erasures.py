@@ -85,7 +85,9 @@ def test_no_two_runs_get_one_generation() -> None:
         ({"bound": 3}, InvalidUpdateVersionError),
     ],
 )
-def test_what_is_refused(changed: dict[str, int], error: type[Exception]) -> None:
+def test_an_erasure_of_snapshots_from_an_old_view_or_with_a_bad_bound_is_refused(
+    changed: dict[str, int], error: type[Exception]
+) -> None:
     metadata = with_snapshots()
     metadata.do(AdvanceLogStart((LogStart(*KEY, 5),)))
     before = metadata.image

@@ -57,7 +57,7 @@ def of(name: str, **labels: str) -> Key:
 
 
 @pytest.mark.slow
-def test_they_are_printed(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_are_printed(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     with live.unreachable(3):
         assert main(["metrics", "--cluster", str(live.file)]) == 0
     found = samples(capsys.readouterr().out)
@@ -72,7 +72,7 @@ def test_they_are_printed(live: LiveCluster, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.slow
-def test_they_are_written_for_node_exporter(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_are_written_for_node_exporter(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     file = live.folder / "stratalog.prom"
     file.write_text("old")
     assert main(["metrics", "--textfile", str(file), "--cluster", str(live.file)]) == 0
@@ -136,7 +136,7 @@ def test_maintain_serves_what_it_has_done(live: LiveCluster) -> None:
 
 @pytest.mark.slow
 @needs_prometheus
-def test_a_real_prometheus_scrapes_them(live: LiveCluster, tmp_path: Path) -> None:
+def test_a_real_prometheus_scrapes_the_metrics(live: LiveCluster, tmp_path: Path) -> None:
     assert PROMETHEUS is not None
     with served(live) as address:
         target = address.removeprefix("http://").removesuffix("/metrics")

@@ -43,7 +43,7 @@ def test_the_kinds_have_kafkas_numbers(spec: OffsetSpec, number: int) -> None:
         (PLAIN, OffsetSpec.EARLIEST_LOCAL, FoundOffset(10)),
     ],
 )
-def test_each_kind_on_a_tiered_and_on_a_plain_topic(
+def test_every_named_offset_has_its_place_on_tiered_and_on_plain_topics(
     positions: Positions, spec: OffsetSpec, answer: Answer
 ) -> None:
     assert named_offset(positions, spec) == answer
@@ -70,7 +70,7 @@ def test_before_the_first_upload_the_whole_local_log_is_pending() -> None:
     assert named_offset(fresh, OffsetSpec.EARLIEST_PENDING_UPLOAD) == FoundOffset(7)
 
 
-def test_what_was_deleted_and_is_still_local_is_not_pending() -> None:
+def test_deleted_records_that_are_still_local_are_not_pending() -> None:
     """Kafka 4.3: nothing is tiered, and the log start is above the local start, after DeleteRecords; permanently
     if it is inside a file."""
     deleted = replace(TIERED, log_start=65, remote_end=None)

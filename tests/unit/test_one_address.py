@@ -137,7 +137,9 @@ S3_CLIENTS: dict[str, Callable[[StoreOptions], tuple[str, str, bool]]] = {
 @pytest.mark.parametrize("client", S3_CLIENTS)
 @pytest.mark.parametrize("way", ways_of_s3(""))
 @pytest.mark.parametrize("url", [PRIVATE, HTTP])
-def test_s3(url: str, way: str, client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_clients_of_s3_use_one_address(
+    url: str, way: str, client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if "profile of the file" in way and client == "brokers":
         (tmp_path / "credentials").write_text("[lake]\n")
     options = options_of(ways_of_s3(url)[way], "s3://b/x", tmp_path, monkeypatch)
@@ -304,7 +306,9 @@ AZURE_CLIENTS: dict[str, Callable[[StoreOptions], tuple[str, str]]] = {
 @pytest.mark.parametrize("client", AZURE_CLIENTS)
 @pytest.mark.parametrize("way", AZURE_WAYS)
 @pytest.mark.parametrize("root", ["az://c/x", f"abfss://c@{HOST}/x"])
-def test_azure(root: str, way: str, client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_clients_of_azure_use_one_address(
+    root: str, way: str, client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     named, server = AZURE_WAYS[way]
     if root.startswith("abfss") and "account = " in named.file:
         named = Way(named.file.replace('account = "lake"\n', ""), named.environment)
@@ -389,7 +393,9 @@ GOOGLE_CLIENTS: dict[str, Callable[[StoreOptions], str]] = {
 
 @pytest.mark.parametrize("client", GOOGLE_CLIENTS)
 @pytest.mark.parametrize("way", GOOGLE_WAYS)
-def test_google(way: str, client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_clients_of_google_use_one_address(
+    way: str, client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = options_of(GOOGLE_WAYS[way], "gs://b/x", tmp_path, monkeypatch)
     assert GOOGLE_CLIENTS[client](options) == OBJECTS
 
@@ -436,7 +442,7 @@ def test_googles_own_server_has_its_credentials(monkeypatch: pytest.MonkeyPatch)
         ("gs://b/x", {"STORAGE_EMULATOR_HOST": f"k:{SECRET}@host"}, "STORAGE_EMULATOR_HOST: this address"),
     ],
 )
-def test_what_the_environment_names_is_refused_when_the_file_is_read(
+def test_bad_settings_of_the_environment_are_refused_when_the_file_is_read(
     root: str, environment: Mapping[str, str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     way = Way("", environment, "[profile lake]\nservices = s\n")

@@ -182,7 +182,7 @@ class Metadata:
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_what_a_commit_refuses_is_a_failure_and_the_rest_is_returned(dry_run: bool) -> None:
+def test_a_commit_reports_refused_items_as_failures_and_returns_the_others(dry_run: bool) -> None:
     run, metadata = OperationRun("copy", dry_run), Metadata()
     items = {key(number): view(number) for number in range(3)}
     client = cast(MetadataClient, metadata)

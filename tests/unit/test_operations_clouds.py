@@ -21,7 +21,9 @@ TIERED = {
 
 
 @pytest.mark.parametrize("kind", ["azure", "gcs"])
-def test_append_replicate_tier_read_and_verify(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_cluster_appends_replicates_tiers_reads_and_verifies_on_a_cloud(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     endpoint: CloudEndpoint = request.getfixturevalue(f"{kind}_endpoint")
     root = f"{endpoint.root}/life"
     brokers = "".join(f'[[brokers]]\nid = {n}\nlog_dir = "{root}/b{n}"\n' for n in (1, 2, 3))

@@ -53,7 +53,7 @@ def test_murmur2_is_that_of_kafka(times: int) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 20, 500])
-def test_murmur2_of_keys_of_all_lengths(count: int) -> None:
+def test_murmur2_hashes_columns_of_keys_as_it_hashes_each_key(count: int) -> None:
     rng = random.Random(count)
     keys = [rng.randbytes(rng.choice([0, 1, 2, 3, 4, 5, 7, 8, 9, 40, 999])) for _ in range(count)]
     column = pa.array([b"before", *keys, None, b"behind"], pa.binary())

@@ -126,7 +126,7 @@ def test_a_foreign_name_is_not_ours(foreign: str) -> None:
 
 
 @given(st.text(max_size=60))
-def test_what_is_read_as_a_name_is_written_the_same(text: str) -> None:
+def test_a_parsed_name_is_written_as_the_same_text(text: str) -> None:
     """No two names have one meaning: an exclusive create must collide whenever the meaning does."""
     name = parse_name(text)
     assert name is None or str(name) == text

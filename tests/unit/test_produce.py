@@ -184,7 +184,7 @@ def test_the_caller_may_give_the_partition(live: LiveCluster) -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_named_and_nothing_is_appended(
+def test_rows_that_do_not_fit_are_named_and_nothing_is_appended(
     live: LiveCluster, rows: Any, arguments: dict[str, Any], message: str
 ) -> None:
     with live.unchanged(), pytest.raises(InvalidRecordError, match=message):
@@ -202,7 +202,7 @@ def test_numbers_of_a_frame_fit_as_long_as_nothing_is_lost(live: LiveCluster) ->
         live.cluster.produce("typed", pa.table({"n": [2**31], "at": at}))
 
 
-def test_what_a_type_has_grown_by_may_be_absent(live: LiveCluster) -> None:
+def test_fields_that_a_type_has_grown_by_may_be_absent(live: LiveCluster) -> None:
     typed(live)
     wider = pa.struct([*VALUE, ("more", pa.string())])
     live.cluster.topics.alter("typed", value=spark_type(type_to_json(wider)))

@@ -260,7 +260,7 @@ class Model:
 @pytest.mark.parametrize("few", [1, 3])
 @pytest.mark.parametrize("seed", range(25))
 @pytest.mark.slow
-def test_what_is_read_is_what_a_whole_state_in_each_footer_would_say(
+def test_footers_with_changes_give_the_same_state_as_footers_with_the_whole_state(
     seed: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Through appends of many drivers, transactions, expiry, merges (each replica separately), retention,

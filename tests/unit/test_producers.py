@@ -122,7 +122,7 @@ def test_a_state_is_read_back_from_a_footer_or_a_register(state: dict[str, Produ
     assert decode(encode(state)) == state
 
 
-def test_what_an_entry_does_not_say_takes_no_space() -> None:
+def test_absent_fields_of_an_entry_take_no_space() -> None:
     """Entries are in every file; files with fewer entries are still readable."""
     assert encode({"p": LAST}) == sealed(b'{"p":[3,7,100,110,1000]}')
     assert encode({"p": replace(LAST, txn_first_offset=9)}) == sealed(b'{"p":[3,7,100,110,1000,9]}')
@@ -271,7 +271,7 @@ def test_no_answer_about_a_sequence_claims_more_than_is_known(sequences: set[int
     assert len(state["p"].runs) <= MOST_RUNS
 
 
-def test_what_a_producer_did_before_it_was_named_is_not_known() -> None:
+def test_appends_from_before_a_producer_was_named_are_not_known() -> None:
     """An unnamed append with an unknown outcome is retried under the reported name."""
     state = after_append({"p": replace(LAST, epoch=0)}, named(8), 110, 120, 0)
     assert [known(state, sequence) for sequence in (6, 7, 8)] == ["not known", "at offsets", "at offsets"]

@@ -135,7 +135,7 @@ def test_a_time_is_text_or_a_datetime(live: LiveCluster) -> None:
     assert live.cluster.image.topic("u").configs["protect.until.ms"] == str(int(wanted.timestamp() * 1000))
 
 
-def test_the_job_protects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_job_protects_a_topic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     live = LiveCluster(tmp_path, on_disk=True)
     live.topic()
     assert job(["--cluster", str(live.file), "t", "--until", "2150-01-01"]) == 2

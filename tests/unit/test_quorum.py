@@ -223,7 +223,7 @@ def test_a_driver_that_was_fenced_does_not_claim_back_at_once() -> None:
 # ----------------------------------------------------------------------------------- commit
 
 
-def test_what_is_committed_is_read_by_others() -> None:
+def test_other_drivers_read_a_commit() -> None:
     quorum = Quorum(3)
     log = quorum.log()
     log.claim()

@@ -54,7 +54,7 @@ def remembered(folder: Path, state: LogState) -> LogState:
     return loaded
 
 
-def test_what_is_remembered_is_what_was_known(tmp_path: Path) -> None:
+def test_the_cache_returns_the_stored_state(tmp_path: Path) -> None:
     quorum = Quorum(3)
     state = filled(quorum, 5)
     assert remembered(tmp_path, state) == state

@@ -200,7 +200,7 @@ def test_a_writer_to_one_voter_of_three_commits_and_stops_nothing(
     assert quorum.log(8).read() == after
 
 
-def test_what_a_stranger_leaves_twice_in_the_middle_of_a_claim_stops_it_neither_time() -> None:
+def test_files_that_a_stranger_leaves_during_a_claim_do_not_stop_it() -> None:
     """The attacker's first file is below the log of the next driver; the next one is above it."""
     quorum = signed()
     through = quorum.hooked()
@@ -403,7 +403,7 @@ def test_two_drivers_with_different_keys_never_claim_one_epoch() -> None:
     assert all(sum(name.epoch == epoch for name in names) == 1 for names in claimed)
 
 
-def test_what_a_stranger_left_is_named() -> None:
+def test_files_of_a_stranger_are_named() -> None:
     quorum = signed()
     before = quorum.log(1)
     before.read()

@@ -210,7 +210,7 @@ def test_no_epoch_of_eleven_digits_is_ever_claimed() -> None:
     assert all(len(name.partition(".")[0]) in (10, 20) for name in quorum.names(1))
 
 
-def test_what_is_damaged_everywhere_is_damage() -> None:
+def test_a_record_that_is_damaged_on_every_voter_is_corruption() -> None:
     quorum = three()
     for broker in (1, 2, 3):
         last_replaced(b"")(quorum, broker)

@@ -309,7 +309,7 @@ def test_damage_on_former_voters_keeps_no_driver_from_the_log_of_the_present_one
     assert sleeper.commit(config(9)) == quorum.log().read()
 
 
-def test_what_is_found_counts_only_where_a_majority_of_its_voters_confirms_it() -> None:
+def test_a_log_that_is_found_counts_only_if_a_majority_of_its_voters_confirms_it() -> None:
     quorum = Quorum(3)
     through = quorum.hooked()
     sleeper = quorum.log(9, through, patience=IMPATIENT)

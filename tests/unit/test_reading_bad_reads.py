@@ -140,7 +140,7 @@ NO_LEVEL = (InvalidCallError, "unknown isolation 'read_comitted'; did you mean '
     ],
     ids=lambda value: value.__name__ if callable(value) else str(value) if isinstance(value, dict) else "",
 )
-def test_one_clear_error(
+def test_a_bad_read_is_one_clear_error_whichever_way_it_is_asked_for(
     shared: LiveCluster, door: Door, asked: Mapping[str, Any], error: type[StratalogError], message: str
 ) -> None:
     with shared.unchanged(), pytest.raises(error, match=message):
@@ -156,7 +156,7 @@ def test_a_time_that_no_record_has_reached_is_the_end(shared: LiveCluster) -> No
 
 
 @pytest.mark.parametrize("anew", [False, True], ids=["another topic", "created anew"])
-def test_a_checkpoint_of_another_log(live: LiveCluster, anew: bool) -> None:
+def test_a_checkpoint_of_another_log_is_refused(live: LiveCluster, anew: bool) -> None:
     """Its offsets have no meaning there."""
     checkpoint: StreamOffsets = source(live, "trips").initial()
     if anew:
@@ -180,7 +180,7 @@ class Raises(ReplicaSelector):
 
 
 @pytest.mark.parametrize("door", [batch_read, tail, fetch, stream])
-def test_a_selector_that_raises(live: LiveCluster, door: Door) -> None:
+def test_a_selector_that_raises_is_one_clear_error(live: LiveCluster, door: Door) -> None:
     live.select_by(Raises=Raises)
     text = "Raises: for trips-0 it cannot select: KeyError: 'cost of rack b'.*unset replica.selector"
     asked = {"startingOffsets": "earliest"} if door is stream else {"start": 2}

@@ -19,7 +19,7 @@ def planned(live: LiveCluster, **options: str) -> list[StreamTask]:
     return source.plan(*source.bounds())
 
 
-def test_ranges_by_offset_and_by_time(live: LiveCluster) -> None:
+def test_a_batch_reads_ranges_by_offset_and_by_time(live: LiveCluster) -> None:
     live.topic(partitions=2)
     for number, value in enumerate("abcd"):
         live.append({0: [value], 1: [value.upper()]}, at_ms=1000 * number)
@@ -77,7 +77,9 @@ def test_deleted_records_are_refused_or_left_out(live: LiveCluster) -> None:
         ({"endingTimestamp": "2100-01-01T00:00Z"}, InvalidCallError, "use endingOffsets = latest"),
     ],
 )
-def test_refused_ranges(live: LiveCluster, options: dict[str, str], error: type[Exception], message: str) -> None:
+def test_ranges_outside_the_log_are_refused(
+    live: LiveCluster, options: dict[str, str], error: type[Exception], message: str
+) -> None:
     live.topic()
     live.fill("abc")
     with pytest.raises(error, match=message):

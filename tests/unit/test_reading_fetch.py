@@ -67,7 +67,7 @@ def test_a_log_is_read_through_by_going_on_at_the_next_offset(live: LiveCluster)
 
 
 @pytest.mark.parametrize("offset", [0, 3, 4, 5, 6, 7])
-def test_at_least_one_record_however_small_the_bound(live: LiveCluster, offset: int) -> None:
+def test_a_fetch_returns_at_least_one_record_however_small_the_bound(live: LiveCluster, offset: int) -> None:
     """KIP-74: "the first message is returned even if it is larger than the limit"."""
     fetched = live.cluster.fetch("t", 0, offset, max_bytes=1)
     assert (values(fetched), fetched.next_offset) == ([f"a{offset}"], offset + 1)
@@ -83,7 +83,7 @@ def test_the_records_of_a_fetch_take_no_more_memory_than_wanted(live: LiveCluste
     assert (more.records.column("offset")[0].as_py(), more.next_offset) == (some.next_offset, 108)
 
 
-def test_at_the_high_watermark_there_is_nothing_yet(live: LiveCluster) -> None:
+def test_a_fetch_at_the_high_watermark_returns_nothing_yet(live: LiveCluster) -> None:
     live.append(["unseen"], acks="leader").raise_for_failures()
     fetched = live.cluster.fetch("t", 0, 8)
     assert (fetched.records.num_rows, fetched.next_offset, fetched.high_watermark) == (0, 8, 8)
@@ -95,7 +95,7 @@ def test_outside_the_log_the_offset_is_out_of_range(live: LiveCluster, offset: i
         live.cluster.fetch("t", 0, offset)
 
 
-def test_wrong_calls(live: LiveCluster) -> None:
+def test_wrong_calls_are_refused(live: LiveCluster) -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match="nobody"):
         live.cluster.fetch("nobody", 0, 0)
     with pytest.raises(UnknownTopicOrPartitionError, match="no partition 2"):
@@ -108,7 +108,7 @@ def test_wrong_calls(live: LiveCluster) -> None:
         live.cluster.fetch_many({})
 
 
-def test_several_partitions_at_once_each_with_an_outcome_of_its_own(live: LiveCluster) -> None:
+def test_a_fetch_of_several_partitions_has_an_outcome_for_each(live: LiveCluster) -> None:
     wanted = {("t", 0): 5, ("t", 1): 2, ("t", 7): 0, ("nobody", 0): 0}
     found = {outcome.item: outcome for outcome in live.cluster.fetch_many(wanted)}
     assert found.keys() == wanted.keys()
@@ -319,7 +319,7 @@ def test_a_segment_that_is_gone_and_still_listed_is_corruption(live: LiveCluster
     assert values(live.cluster.fetch("t", 0, 2)) == ["a2", "a3", "a4"]
 
 
-def test_what_has_moved_to_the_remote_meanwhile_is_found_there(live: LiveCluster) -> None:
+def test_records_that_have_moved_to_the_remote_tier_meanwhile_are_found_there(live: LiveCluster) -> None:
     """This driver knows a remote log that ends at 6."""
     live.cluster.fetch("t", 0, 0)
     live.append(["a8"]).raise_for_failures()

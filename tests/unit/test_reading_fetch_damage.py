@@ -54,7 +54,9 @@ def damage_note(broker: int, offset: int) -> str:
 
 @pytest.mark.parametrize("what", ["page", "footer"])
 @pytest.mark.parametrize("offset", [0, 1, 2])
-def test_what_is_damaged_on_the_leader_comes_from_a_follower(live: LiveCluster, offset: int, what: str) -> None:
+def test_records_that_are_damaged_on_the_leader_come_from_a_follower(
+    live: LiveCluster, offset: int, what: str
+) -> None:
     bad = spot(live, live.leader(), offset)
     bad.flip(PAGES if what == "page" else footer_of(bad))
     fetched = live.driver().fetch("t", 0, offset)

@@ -104,7 +104,7 @@ def test_a_follower_read_in_the_readers_rack_moves_no_byte_across_racks(
         live.append(["more"], driver=live.driver()).raise_for_failures()
 
 
-def test_what_a_follower_does_not_know_to_be_committed_comes_from_the_leader(live: LiveCluster) -> None:
+def test_records_that_a_follower_does_not_know_to_be_committed_come_from_the_leader(live: LiveCluster) -> None:
     """KIP-392, "Out of range handling", case 1; the previous fetch ends at the follower's high watermark."""
     unaware(live, 2)
     first = live.cluster.fetch("t", 0, 0, client_rack="b")
@@ -113,7 +113,7 @@ def test_what_a_follower_does_not_know_to_be_committed_comes_from_the_leader(liv
     assert (values(second), second.broker, second.crossed_racks) == ("g", 1, True)
 
 
-def test_what_a_follower_lacks_comes_from_the_leader(live: LiveCluster) -> None:
+def test_records_that_a_follower_lacks_come_from_the_leader(live: LiveCluster) -> None:
     """KIP-392, "Out of range handling", case 2: "it is not available locally, but is known to be committed"."""
     out_of_sync(live, 2)
     assert live.cluster.fetch("t", 0, 5, client_rack="b").broker == 2
@@ -178,7 +178,7 @@ def test_a_stale_view_of_the_leader_is_inspected_again(live: LiveCluster) -> Non
 # --------------------------------------------------------------------------- a leader just elected
 
 
-def test_what_a_new_leader_does_not_know_to_be_committed_is_not_available_yet(live: LiveCluster) -> None:
+def test_records_that_a_new_leader_does_not_know_to_be_committed_are_not_available_yet(live: LiveCluster) -> None:
     """KIP-392, "Out of range handling", case 1: OFFSET_NOT_AVAILABLE, not out of range: a reader under the
     previous leader retries. No follower serves records that the leader does not know."""
     unaware(live, 1)
@@ -266,7 +266,7 @@ def test_only_leaders_answer(live: LiveCluster, epochs: dict[int, int], faults: 
     assert asked == {"memory://b3"}
 
 
-def test_what_the_caller_takes_for_the_leader_epoch_is_checked(live: LiveCluster, epochs: dict[int, int]) -> None:
+def test_the_leader_epoch_that_a_caller_expects_is_checked(live: LiveCluster, epochs: dict[int, int]) -> None:
     """KIP-320: FENCED_LEADER_EPOCH for an older one, UNKNOWN_LEADER_EPOCH for a newer one."""
     now = live.replicas().epoch
     ask = live.cluster.offset_for_leader_epoch
@@ -280,7 +280,7 @@ def test_what_the_caller_takes_for_the_leader_epoch_is_checked(live: LiveCluster
 
 
 @pytest.mark.parametrize("epoch", [-1, True, 1.5, None])
-def test_an_epoch_that_is_invalid(live: LiveCluster, epoch: object) -> None:
+def test_an_invalid_leader_epoch_is_refused(live: LiveCluster, epoch: object) -> None:
     with pytest.raises(InvalidCallError, match=r"leader epoch .*: give a whole number from 0 on"):
         live.cluster.offset_for_leader_epoch("t", 0, epoch)  # type: ignore[arg-type]
     with pytest.raises(UnknownTopicOrPartitionError, match="no partition 5"):
@@ -326,7 +326,7 @@ def test_a_returning_consumer_learns_the_offset_up_to_which_the_histories_agree(
 
 
 @pytest.mark.slow
-def test_what_a_group_has_committed_carries_the_leader_epoch(truncated: tuple[LiveCluster, Fetched]) -> None:
+def test_committed_offsets_carry_the_leader_epoch(truncated: tuple[LiveCluster, Fetched]) -> None:
     live, _ = truncated
     (outcome,) = live.cluster.fetch_many(live.cluster.groups.committed("g"))
     assert isinstance(outcome, Failed)

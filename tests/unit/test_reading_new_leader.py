@@ -82,7 +82,7 @@ def test_the_end_is_not_available_until_another_writer_has_found_it_out(live: Li
     assert before.offset == after.offset == 4
 
 
-def test_what_is_known_to_be_committed_is_read_all_the_same(live: LiveCluster) -> None:
+def test_records_that_are_known_to_be_committed_are_read_all_the_same(live: LiveCluster) -> None:
     elect_unaware(live)
     assert live.read(end=3) == {0: list("abc")}
     assert live.cluster.offsets("t", "earliest")[0] == FoundOffset(0, None, 1)

@@ -95,7 +95,9 @@ def values(live: LiveCluster, plan: ReadPlan) -> list[str]:
         ),
     ],
 )
-def test_a_read_covers(shared: LiveCluster, asked: dict[str, Any], expected: dict[tuple[str, int], Any]) -> None:
+def test_a_plan_covers_the_chosen_offsets_of_the_chosen_topics(
+    shared: LiveCluster, asked: dict[str, Any], expected: dict[tuple[str, int], Any]
+) -> None:
     """The last n records of each partition, a group's offsets, several topics, a pattern of their names (which
     matches no internal topic)."""
     assert covered(shared.cluster.plan_read(**{"topic": "t", **asked})) == expected
@@ -151,7 +153,7 @@ def test_a_plan_whose_files_are_tiered_is_carried_out_on_the_remote_ones(tmp_pat
     assert values(live, after) == list("bcde")
 
 
-def test_what_retention_has_deleted_meanwhile_fails_the_plan_or_is_left_out_and_noted(live: LiveCluster) -> None:
+def test_records_deleted_meanwhile_fail_the_plan_or_are_skipped_with_a_note(live: LiveCluster) -> None:
     """failOnDataLoss: "rows are never skipped silently"."""
     strict = live.cluster.plan_read("t", 1, 5, [0])
     lenient = live.cluster.plan_read("t", 1, 5, [0], fail_on_data_loss=False)
@@ -300,7 +302,7 @@ def test_local_files_are_of_the_replica_in_the_readers_rack(racks: LiveCluster) 
     assert ({part.broker for part in nowhere}, nowhere.cross_rack_bytes) == ({racks.leader()}, None)
 
 
-def test_what_the_near_replica_does_not_serve_yet_is_read_from_the_leader(racks: LiveCluster) -> None:
+def test_records_that_the_near_replica_does_not_serve_yet_are_read_from_the_leader(racks: LiveCluster) -> None:
     """Its high watermark bounds what it serves (KIP-392)."""
     leader, (follower, third) = racks.leader(), racks.followers()
     with pytest.MonkeyPatch.context() as patch:

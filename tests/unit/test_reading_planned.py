@@ -256,7 +256,9 @@ def test_a_dataframe_needs_a_session(shared: LiveCluster) -> None:
         (OffsetSpec.LATEST, 8, 0),
     ],
 )
-def test_named_offsets(shared: LiveCluster, spec: OffsetSpec, of_0: int, of_1: int | None) -> None:
+def test_named_offsets_are_found_in_each_partition(
+    shared: LiveCluster, spec: OffsetSpec, of_0: int, of_1: int | None
+) -> None:
     """KIP-405 and KIP-1023, "ListOffsets API". LATEST is the high watermark."""
     answers = shared.cluster.offsets("t", spec)
     assert [a.offset if isinstance(a, FoundOffset) else None for a in answers.values()] == [of_0, of_1]

@@ -73,7 +73,7 @@ def test_below_an_end_they_are_counted_from_there(live: LiveCluster) -> None:
     assert (plan.start, plan.end) == (5, 8)
 
 
-def test_what_the_leader_surely_holds_takes_no_remote_tier(tmp_path: Path) -> None:
+def test_the_remote_tier_is_not_asked_for_records_that_the_leader_surely_holds(tmp_path: Path) -> None:
     """If markers leave it open, the files are read, not guessed."""
     live = LiveCluster(tmp_path)
     live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})

@@ -105,7 +105,7 @@ def test_kafkas_three_ways_to_say_what_is_read(given: dict[str, str], reads: Sub
         ({"subscribe": "a", "includeHeaders": "1"}, "includeHeaders is '1': give true or false"),
     ],
 )
-def test_errors_in_a_subscription(given: dict[str, str], message: str) -> None:
+def test_a_bad_subscription_is_refused(given: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidCallError) as caught:
         source_options({"cluster": "c", **given})
     assert message in str(caught.value)
@@ -134,7 +134,7 @@ def test_kafkas_name_of_the_limit_is_understood() -> None:
         ({"startingTimestamp": "2013-06-01T00:00Z"}, datetime(2013, 6, 1, tzinfo=UTC)),
     ],
 )
-def test_where_a_stream_begins(given: dict[str, str], start: Start) -> None:
+def test_options_say_where_a_stream_begins(given: dict[str, str], start: Start) -> None:
     assert options(**given).start == start
 
 
@@ -208,7 +208,9 @@ def test_a_batch_read_is_from_earliest_to_latest_unless_it_says_otherwise() -> N
         ({"endingTimestamp": "1", "endingOffsets": "latest"}, "endingOffsets and endingTimestamp are both given"),
     ],
 )
-def test_what_a_batch_read_refuses(given: dict[str, str], message: str) -> None:
+def test_a_batch_read_refuses_options_of_streams_and_impossible_bounds(
+    given: dict[str, str], message: str
+) -> None:
     with pytest.raises(InvalidCallError) as caught:
         batch_options({**NEEDED, **given})
     assert message in str(caught.value)

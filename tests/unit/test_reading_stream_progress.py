@@ -109,7 +109,7 @@ def test_a_group_never_goes_back(live: LiveCluster) -> None:
     }
 
 
-def test_what_has_been_reported_costs_nothing(live: LiveCluster) -> None:
+def test_a_repeated_report_of_the_same_progress_makes_no_request(live: LiveCluster) -> None:
     found, done = progress(live), at(live, 2, 2)
     found.report(done)
     stores = list(found._storage.stores.values())

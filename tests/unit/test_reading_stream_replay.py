@@ -205,7 +205,7 @@ def test_a_topic_that_was_deleted_and_created_again_is_not_taken_for_the_old_one
         query.plan()
 
 
-def test_a_checkpoint_of_another_topic(live: LiveCluster) -> None:
+def test_a_checkpoint_of_another_topic_is_refused(live: LiveCluster) -> None:
     live.topic("t")
     live.topic("u")
     done = source(live, "u").initial()

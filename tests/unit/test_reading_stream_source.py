@@ -79,7 +79,7 @@ def test_an_empty_range_has_no_tasks_also_just_after_the_first_batch(live: LiveC
     assert query.source.plan(query.done, query.done) == []
 
 
-def test_offsets_by_partition(live: LiveCluster) -> None:
+def test_a_stream_begins_at_the_offset_given_for_each_partition(live: LiveCluster) -> None:
     live.topic(partitions=3)
     live.append({0: ["a", "b"], 1: ["c", "d"], 2: ["e"]})
     assert Query(live, startingOffsets='{"0": 1, "1": -2, "2": -1}').batch() == ["b", "c", "d"]
@@ -118,7 +118,7 @@ def test_a_time_that_has_not_come_is_refused(live: LiveCluster) -> None:
         source(live, startingTimestamp=later.isoformat()).initial()
 
 
-def test_a_topic_that_is_missing(live: LiveCluster) -> None:
+def test_a_missing_topic_is_refused(live: LiveCluster) -> None:
     with pytest.raises(UnknownTopicOrPartitionError):
         source(live).initial()
 
@@ -126,7 +126,7 @@ def test_a_topic_that_is_missing(live: LiveCluster) -> None:
 # ---------------------------------------------------------------------------------- triggers
 
 
-def test_a_limit_of_rows(live: LiveCluster) -> None:
+def test_a_limit_of_rows_bounds_each_batch(live: LiveCluster) -> None:
     live.topic(partitions=2)
     live.append({0: "abcdefgh", 1: "x"})
     query = Query(live)
@@ -253,7 +253,7 @@ def test_a_stream_of_committed_records_waits_for_open_transactions_and_leaves_ou
 
 
 @pytest.mark.slow
-def test_what_became_of_transactions_is_the_same_after_merges_and_in_the_remote_tier(live: LiveCluster) -> None:
+def test_outcomes_of_transactions_survive_merges_and_tiering(live: LiveCluster) -> None:
     live.tiered(segment_bytes="8000", segment_merge_min_files="2")
     live.fill("a")
     for number, value in enumerate("bcde"):

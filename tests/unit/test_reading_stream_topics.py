@@ -41,7 +41,9 @@ ALL = ["ride", "trips-a0", "trips-a1", "trips-b0", "trips-b1"]
     ],
     ids=str,
 )
-def test_what_is_read(live: LiveCluster, given: dict[str, str], found: list[str], more: list[str]) -> None:
+def test_a_stream_reads_the_topics_and_partitions_that_it_subscribes_to(
+    live: LiveCluster, given: dict[str, str], found: list[str], more: list[str]
+) -> None:
     """A pattern matches none of the engine's own topics."""
     live.cluster.groups.commit("g", {("rides", 0): 0})
     query = Query(live, **given)
@@ -91,7 +93,7 @@ def test_a_batch_that_is_run_again_is_the_same(live: LiveCluster) -> None:
     assert [len(query.source.plan(begin, query.planned)), query.run()] == [2, first]
 
 
-def test_where_each_partition_begins(live: LiveCluster) -> None:
+def test_each_partition_begins_at_its_offset_or_time(live: LiveCluster) -> None:
     live.append({0: ["x"], 1: ["y"]}, "trips-a", at_ms=5000).raise_for_failures()
     offsets = '{"trips-a": {"0": 1, "1": -2}, "rides": {"0": -1}}'
     assert Query(live, subscribe="trips-a,rides", startingOffsets=offsets).batch() == ["trips-a1", "x", "y"]

@@ -36,7 +36,7 @@ def test_a_tail_hands_on_what_is_appended_from_now_on(live: LiveCluster) -> None
     assert texts(islice(live.cluster.tail("t"), 3)) == ["a4", "a5", "a6", "b2"]
 
 
-def test_a_tail_of_some_partitions(live: LiveCluster) -> None:
+def test_a_tail_may_choose_partitions(live: LiveCluster) -> None:
     assert texts(live.cluster.tail("t", [1], start=OffsetSpec.EARLIEST, follow=False)) == ["b0", "b1"]
 
 

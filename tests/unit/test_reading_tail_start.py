@@ -115,7 +115,9 @@ def test_a_group_that_has_committed_nothing_begins_as_its_reset_says(
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_wrong_calls(live: LiveCluster, settings: dict[str, object], error: type[Exception], message: str) -> None:
+def test_wrong_calls_are_refused(
+    live: LiveCluster, settings: dict[str, object], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         live.cluster.tail("t", **settings)  # type: ignore[arg-type]
     with pytest.raises(UnknownTopicOrPartitionError, match="nobody"):

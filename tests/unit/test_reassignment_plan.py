@@ -33,7 +33,7 @@ def test_kafkas_own_plans_are_understood() -> None:
         st.lists(st.integers(0, 9), min_size=1, max_size=4).map(tuple),
     )
 )
-def test_what_is_written_is_read_again(plan: dict[tuple[str, int], tuple[int, ...]]) -> None:
+def test_a_written_plan_is_parsed_to_the_same_plan(plan: dict[tuple[str, int], tuple[int, ...]]) -> None:
     assert parse_plan(plan_json(plan), "p.json") == plan
 
 
@@ -125,7 +125,7 @@ def test_draining_moves_what_is_there_and_nothing_else(image: ClusterImage, gone
             assert ((name, partition.partition) in plan) == (gone in before)
 
 
-def test_what_a_drained_broker_held_is_spread() -> None:
+def test_replicas_and_leaders_of_a_drained_broker_are_spread() -> None:
     image = cluster(6, [(30, 2)])
     plan = plan_change(image, ["u0"], ReplicaChange(drain=(1,)))
     held = Counter(

@@ -140,7 +140,7 @@ def test_more_than_the_driver_has_room_for_is_refused(monkeypatch: pytest.Monkey
         list(many.good())
 
 
-def test_what_is_kept_is_the_record_as_bytes_and_what_happened_to_it() -> None:
+def test_a_kept_bad_record_has_its_bytes_and_headers_that_say_why_it_was_bad() -> None:
     rule = BadRecordRule("trips", RULE.schema, keys_required=False, kept=True, more_headers=(("producer", "p"),))
     batch = typed({**GOOD, "id": None}, keys=["å"])
     batch = batch.set_column(3, "headers", pa.array([[{"key": "h", "value": b"\xff"}]], HEADERS))

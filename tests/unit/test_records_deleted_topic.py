@@ -136,7 +136,7 @@ class LateAppend(Deleted):
     ],
     ids=["fetch", "plan_read", "offsets", "merge", "retain", "delete_records"],
 )
-def test_what_a_deletion_leaves_is_not_damage(tmp_path: Path, act: Callable[[Cluster], object]) -> None:
+def test_remains_of_a_deleted_topic_are_not_damage(tmp_path: Path, act: Callable[[Cluster], object]) -> None:
     """Each operation has read the metadata before the deletion, and looks at the folder after it."""
     found = LateAppend(tmp_path).delete_and_leave(act)
     assert found.code == "UNKNOWN_TOPIC_OR_PARTITION"

@@ -42,7 +42,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
     return made
 
 
-def test_what_was_committed_is_there_for_every_driver(live: LiveCluster) -> None:
+def test_every_driver_sees_committed_offsets(live: LiveCluster) -> None:
     """A commit is acknowledged by the whole ISR, and a read is linearizable."""
     live.cluster.groups.commit("g", {("t", 0): 1, ("t", 1): OffsetAndMetadata(1, 4, "half-way")})
     live.cluster.groups.commit("g", {("t", 0): 2})
@@ -117,7 +117,7 @@ def test_lag_shows_all_that_was_committed(live: LiveCluster) -> None:
     assert found == [(2, 0, "half-way", expires), (1, None, "", expires)]
 
 
-def test_what_is_gone_from_an_uncommitted_partition_is_no_lag(live: LiveCluster) -> None:
+def test_expired_records_of_a_partition_without_a_commit_are_no_lag(live: LiveCluster) -> None:
     """It cannot be read any more; the committed offset counts as in Kafka."""
     live.cluster.topics.alter_configs(
         "t", {"local.retention.bytes": "0", "retention.bytes": "1", "segment.bytes": "1"}

@@ -95,7 +95,7 @@ def test_a_commit_that_a_newer_member_follows_has_counted(tmp_path: Path) -> Non
     assert live.driver().groups.committed("g") == {("t", 0): OffsetAndMetadata(2), ("t", 1): OffsetAndMetadata(1)}
 
 
-def test_what_was_read_of_another_history_is_read_again(live: LiveCluster) -> None:
+def test_a_driver_reads_the_group_again_if_it_has_read_another_history(live: LiveCluster) -> None:
     """The epoch of the last record that a driver has read shows whether it is still valid (an unclean
     election)."""
     live.cluster.groups.commit("g", {("t", 0): 1})

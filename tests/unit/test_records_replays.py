@@ -247,7 +247,7 @@ def test_an_answer_to_changed_replays_is_that_of_a_producer(live: LiveCluster) -
         live.cluster.append_batches("t", {0: [batch(["a"])]}, on_changed_replay="accept")
 
 
-def test_what_no_caller_has_named_is_not_remembered(live: LiveCluster) -> None:
+def test_appends_without_a_named_producer_leave_no_digest(live: LiveCluster) -> None:
     """It is in every file, and never compared."""
     live.append(["a"]).raise_for_failures()
     live.append(["b"]).raise_for_failures()
@@ -292,7 +292,7 @@ def test_a_retry_of_what_is_in_the_log_is_never_called_not_appended_while_too_fe
     assert (outcomes(fresh), codes(fresh)) == ({0: "not appended"}, {"NOT_ENOUGH_REPLICAS"})
 
 
-def test_what_is_not_remembered_any_more_is_unknown(live: LiveCluster) -> None:
+def test_a_sequence_that_is_too_old_to_be_remembered_has_an_unknown_outcome(live: LiveCluster) -> None:
     """Kafka's DUPLICATE_SEQUENCE_NUMBER says neither that it was appended nor that it was not."""
     live.append(["a"]).raise_for_failures()
     leader = live.replicas().leader

@@ -330,7 +330,7 @@ def test_a_transaction_that_reaches_its_timeout_is_aborted_by_any_driver_that_lo
     assert live.log(live.leader()).log_end == 2
 
 
-def test_what_is_left_behind_is_ended_by_replicate(live: Ledger) -> None:
+def test_replicate_aborts_a_transaction_that_was_left_open(live: Ledger) -> None:
     t = live.cluster.transactions.begin("x", timeout_ms=5000)
     put(t, VALUES)
     live.append(["behind"])

@@ -182,7 +182,7 @@ def test_a_topic_that_is_created_again_meanwhile_is_not_part_of_the_transaction(
 
 
 @pytest.mark.slow
-def test_what_another_driver_changed_meanwhile_is_decided_again(live: Ledger) -> None:
+def test_a_driver_decides_again_if_another_driver_has_changed_the_state(live: Ledger) -> None:
     """Drivers decide on the last state that they saw: a refusal, or a record based on an old state, is no answer
     yet."""
     one, other = live.driver(), live.driver()

@@ -172,7 +172,7 @@ def test_overdue_transactions_are_aborted_by_the_snapshot_job(live: Producers) -
     assert open_still.state is State.ONGOING
 
 
-def test_what_a_driver_left_fenced_when_it_died_is_aborted(live: Producers) -> None:
+def test_a_transaction_that_a_dead_driver_left_fenced_is_aborted(live: Producers) -> None:
     """It ended between PrepareEpochFence and PrepareAbort."""
     ports = ports_of(live.driver())
     coordinator = with_ports(TransactionCoordinator, ports)()

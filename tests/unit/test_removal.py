@@ -62,7 +62,7 @@ def test_a_rule_never_takes_back_what_an_earlier_one_has_removed() -> None:
         ("0-4.1.3 4.1", ""),
     ],
 )
-def test_the_links_that_a_rule_has_yet_to_rewrite(names: str, left: str) -> None:
+def test_a_rule_has_yet_to_rewrite_only_links_of_older_generations_below_its_bound(names: str, left: str) -> None:
     log, rule = log_of(names), Rule(2, 4)
     assert " ".join(text_of(link.name) for link in to_rewrite(log, rule)) == left
     assert carried_out(log, rule) == (not left)

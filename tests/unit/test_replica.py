@@ -314,7 +314,7 @@ def test_an_earlier_lineage_is_there_too(store: Store) -> None:
     assert replica.lineage(listing, 0) == Lineage()
 
 
-def test_what_lineages_take_in_memory_is_known() -> None:
+def test_a_lineage_estimates_its_memory() -> None:
     """The cache is bounded by it."""
     text = Lineage((epoch, epoch * 1000) for epoch in range(1, 20_001)).to_json()
     tracemalloc.start()

@@ -97,7 +97,7 @@ def test_only_replicas_that_could_be_chosen_are_listed(
     assert asked_of == {f"memory://b{broker}" for broker in asked}
 
 
-def test_at_the_high_watermark_there_is_nothing_to_look_for_elsewhere(live: LiveCluster, faults: Faults) -> None:
+def test_a_fetch_at_the_high_watermark_asks_no_follower(live: LiveCluster, faults: Faults) -> None:
     asked_of: set[str] = set()
     leader = seen(live, 1)
     faults.before = lambda uri, what, name: asked_of.add(uri)

@@ -29,7 +29,7 @@ def log(*entries: tuple[int, int], end: int = 20, high_watermark: int = 20) -> R
         ("an empty log", [], 0, 0, None),
     ],
 )
-def test_where_histories_part(
+def test_the_divergent_offset_is_where_two_histories_part(
     case: str, entries: list[tuple[int, int]], offset: int, epoch: int, divergent: int | None
 ) -> None:
     assert divergent_offset(log(*entries), offset, epoch) == divergent

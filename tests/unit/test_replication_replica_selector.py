@@ -265,7 +265,7 @@ def test_a_name_that_nobody_offers_is_refused_where_it_would_be_set(tmp_path: Pa
         (Refuses, "it cannot be configured: KeyError: 'my.key'"),
     ],
 )
-def test_what_is_offered_and_is_no_selector_is_one_clear_error(make: MakeSelector, message: str) -> None:
+def test_an_entry_point_that_is_no_selector_is_one_clear_error(make: MakeSelector, message: str) -> None:
     """The process lacks it; the config is not wrong."""
     with pytest.raises(InvalidConfigError, match=f"{KEY} = mine: {message}"):
         offered("mine", make)

@@ -57,7 +57,9 @@ LOG = extents((100, 5_000), (100, 4_000), (100, 3_000), (100, 2_000), (100, 1_00
         pytest.param(UNLIMITED, 10_000, None, id="more allowed than there is"),
     ],
 )
-def test_kafkas_rules_for_time_and_size(retention_ms: int, retention_bytes: int, keeps_from: int | None) -> None:
+def test_retention_follows_kafkas_rules_for_time_and_size(
+    retention_ms: int, retention_bytes: int, keeps_from: int | None
+) -> None:
     """retention.ms and retention.bytes."""
     assert retained_from(LOG, RetentionLimits(retention_ms, retention_bytes), NOW_MS) == keeps_from
 
@@ -183,7 +185,7 @@ def test_v6_a_dead_file_below_the_high_watermark_is_dead_forever() -> None:
     assert removed(names, lineage, _1_1=NOW_MS - DELAY_MS + 1) == set(), "not before the delay"
 
 
-def test_what_is_truncated_waits_for_the_delay_from_when_its_epoch_was_joined() -> None:
+def test_a_truncated_file_waits_for_the_delay_from_when_its_replica_joined_the_epoch() -> None:
     """However old it is: until then it was in the log, and readers' plans may still run."""
     names, lineage = "0.1 1.1 1.2 2.2.hw 1.epoch 2.epoch", [(1, 0), (2, 1)]
     assert removed(names, lineage, _2_epoch=NOW_MS - DELAY_MS) == named("1.1")

@@ -270,7 +270,9 @@ def test_a_producer_does_its_work_and_deletes_nothing(on_s3: OnS3, user: str) ->
     assert "t" in on_s3.driver("admin").image.topic_ids
 
 
-def test_what_a_producer_may_not_delete_fails_no_append_and_is_left_to_the_operator(on_s3: OnS3) -> None:
+def test_an_append_succeeds_without_the_right_to_delete_and_leaves_hidden_files_to_the_operator(
+    on_s3: OnS3,
+) -> None:
     """The driver merges after its appends, and tries to delete the hidden files."""
     configs = {"segment.merge.min.files": "2", "file.delete.delay.ms": "0", "retention.ms": "-1"}
     admin = on_s3.driver("admin")

@@ -145,7 +145,7 @@ OF_THIS_PROCESS = [
 
 
 @pytest.mark.parametrize("error", OF_THIS_PROCESS, ids=repr)
-def test_what_the_process_lacks_is_no_damage_of_the_file(
+def test_an_error_of_the_process_is_not_reported_as_damage_of_the_file(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that is reported as damaged is replaced, and its replica leaves the ISR."""

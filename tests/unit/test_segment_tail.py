@@ -35,7 +35,7 @@ def test_a_good_tail_passes_and_no_page_is_read(groups: int) -> None:
     assert (tail > 64 * 1024) == (groups > 1)
 
 
-def test_a_file_that_is_cut_or_gone() -> None:
+def test_a_truncated_file_is_corrupt_and_a_missing_file_has_changed() -> None:
     data, _ = intact()
     store, file = in_memory(data[:-200])
     with pytest.raises(CorruptSegmentError, match="truncated"):

@@ -54,7 +54,7 @@ def test_a_default_is_a_value_that_the_key_takes(definition: ConfigDef) -> None:
         ("unclean.leader.election.enable", False),
     ],
 )
-def test_kafkas_defaults(key: str, default: object) -> None:
+def test_configs_have_kafkas_defaults(key: str, default: object) -> None:
     assert TOPIC_CONFIGS[key].default == default
 
 

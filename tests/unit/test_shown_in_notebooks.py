@@ -290,7 +290,7 @@ def test_without_a_terminal_long_work_says_a_line_now_and_then(capsys: pytest.Ca
     ("count", "message"),
     [(0, "0 bytes"), (1, "1 byte"), (2735, "2,735 bytes"), (1 << 30, "1 GiB"), (3 << 20, "3 MiB")],
 )
-def test_bytes_as_people_write_them(count: int, message: str) -> None:
+def test_bytes_are_shown_as_people_write_them(count: int, message: str) -> None:
     assert bytes_text(count) == message
 
 
@@ -301,7 +301,7 @@ def test_bytes_as_people_write_them(count: int, message: str) -> None:
         *((86_400_000, "1 day"), (7 * 86_400_000, "7 days"), (1_500, "1 s"), (60_000, "1 min")),
     ],
 )
-def test_spans_of_time_as_people_write_them(ms: int, message: str) -> None:
+def test_spans_of_time_are_shown_as_people_write_them(ms: int, message: str) -> None:
     assert span_text(ms) == message
 
 

@@ -31,7 +31,7 @@ everything = st.text(st.characters(exclude_categories=()))
 
 
 @given(everything)
-def test_what_is_printable_stays_and_the_rest_is_escaped(text: str) -> None:
+def test_printable_characters_stay_and_the_others_are_escaped(text: str) -> None:
     shown = printable(text)
     assert shown.isprintable()
     assert printable(shown) == shown
@@ -49,7 +49,7 @@ def test_what_is_printable_stays_and_the_rest_is_escaped(text: str) -> None:
         ("\u202e\u2066\u2028\ud800", r"\u202e\u2066\u2028\ud800"),
     ],
 )
-def test_what_is_escaped_looks_as_in_python(text: str, shown: str) -> None:
+def test_escapes_look_as_in_python(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 

@@ -125,13 +125,15 @@ def test_policies_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
         pytest.param("ab", "cabcad", 3, id="all of it"),
     ],
 )
-def test_what_counts_as_changed(held: str, touched: str, changed: int) -> None:
+def test_modified_and_deleted_records_count_as_changed_and_new_ones_do_not(
+    held: str, touched: str, changed: int
+) -> None:
     """KIP-630, "When to Snapshot": "new snapshot records don't count against this ratio. ... If a snapshot record
     was added and then modify or deleted then it counts against the ratio"."""
     assert changed_records(set(held), touched) == changed
 
 
-def test_what_was_not_touched_has_not_changed() -> None:
+def test_untouched_records_do_not_count_as_changed() -> None:
     assert not counts_as_changed(0, held=True)
     assert not counts_as_changed(0, held=False)
 

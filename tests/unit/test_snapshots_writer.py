@@ -43,7 +43,7 @@ def test_a_snapshot_is_never_changed() -> None:
     assert list(read(store).values()) == [b"first"]
 
 
-def test_what_was_given_up_leaves_nothing() -> None:
+def test_an_aborted_write_leaves_nothing() -> None:
     store = MemoryStore()
     target = writer(store)
     target.append([b"a"])

@@ -102,7 +102,7 @@ def test_nothing_is_seen_of_a_write_that_is_not_committed(write: Write) -> None:
     assert write.read() == {0: [], 1: []}
 
 
-def test_the_columns_that_a_table_has_besides_those_of_records(write: Write) -> None:
+def test_columns_besides_those_of_records_must_be_null_or_match_the_topic(write: Write) -> None:
     wider = StructType([StructField("topic", StringType()), *DEALT_OUT, StructField("offset", IntegerType())])
     sink = write.sink(wider)
     none: list[object] = [None]
@@ -114,7 +114,7 @@ def test_the_columns_that_a_table_has_besides_those_of_records(write: Write) -> 
         write.task(sink, 0, "a", topic=none, offset=[4])
 
 
-def test_refusals(write: Write) -> None:
+def test_bad_options_are_refused(write: Write) -> None:
     with pytest.raises(InvalidCallError, match="name the topic"):
         BatchSink(batch_sink_options({"cluster": str(write.live.file)}), DEALT_OUT)
     with pytest.raises(UnknownTopicOrPartitionError):

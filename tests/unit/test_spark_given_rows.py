@@ -94,7 +94,7 @@ def test_a_repeated_save_appends_once_and_rows_without_a_key_are_spread(live: Li
     assert min(map(len, found.values())) > 2
 
 
-def test_the_columns_of_a_typed_topic(live: LiveCluster) -> None:
+def test_rows_may_have_the_fields_of_a_typed_topic_as_columns(live: LiveCluster) -> None:
     row = {"key": "no", "city": "Oslo", "people": 700}
     save(live, "key STRING, city STRING, people BIGINT", [row], path="cities")
     save(live, "key STRING, city STRING, people BIGINT, partition INT", [{**row, "partition": 1}], path="cities")

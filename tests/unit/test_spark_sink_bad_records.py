@@ -165,7 +165,7 @@ def test_without_an_option_a_bad_record_ends_the_query_and_nothing_is_stored(que
         query.sink(PLAIN).commit([message], 0)
 
 
-def test_the_options_of_a_sink() -> None:
+def test_options_of_a_sink_choose_the_policy_for_bad_records() -> None:
     given = {"cluster": "c", "topic": "t"}
     assert sink_options(given).bad_records is None
     assert sink_options({**given, "onbadrecord": "skip"}).bad_records == LeaveOut()

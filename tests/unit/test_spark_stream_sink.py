@@ -135,7 +135,7 @@ def test_a_row_without_a_partition_is_refused() -> None:
         ({"cluster": "c", "topic": "t", "startingOffsets": "latest"}, "unknown option 'startingOffsets'"),
     ],
 )
-def test_the_sinks_options(given: dict[str, str], message: str) -> None:
+def test_bad_options_of_a_sink_are_refused(given: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidCallError) as caught:
         sink_options(given)
     assert message in str(caught.value)

@@ -37,7 +37,7 @@ def test_collections_after_the_first_task_look_at_none_of_the_modules(task: Call
 
 
 @pytest.mark.usefixtures("fresh")
-def test_what_a_later_task_leaves_is_collected() -> None:
+def test_garbage_of_a_later_task_is_collected() -> None:
     write(iter([]))
     frozen = gc.get_freeze_count()
     ring: list[object] = []

@@ -77,7 +77,7 @@ def test_a_leader_that_can_take_no_file_leads_no_longer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ["leader", "follower"])
-def test_what_comes_in_the_way_after_the_brokers_were_inspected_is_blamed_on_its_root(
+def test_a_blocked_root_is_blamed_even_if_it_is_blocked_after_the_brokers_were_inspected(
     tmp_path: Path, role: str
 ) -> None:
     """A sound leader does not resign because of a follower."""

@@ -168,7 +168,7 @@ def test_an_expiry_of_long_ago_does_not_meet_the_group_that_came_after() -> None
     assert offsets(state.apply(1, [*forget, commit(5), *forget])) == {("t", 0): 5}
 
 
-def test_what_was_committed_for_deleted_topics_is_forgotten() -> None:
+def test_offsets_of_deleted_topics_are_forgotten() -> None:
     """A topic id never returns; the rest of the group stays."""
     state = state_after(commit(1, expires_ms=200), commit(3, topic_id="gone", expires_ms=200))
     after = state.apply(2, state.expired(150, ["t"]))
@@ -307,7 +307,7 @@ def test_deleted_offsets_do_not_return_with_a_transaction(record: OffsetsRecord,
     assert kept - {2} == {0, 1} - dropped
 
 
-def test_what_comes_late_counts_for_nothing() -> None:
+def test_late_records_of_a_transaction_change_nothing() -> None:
     """KIP-890: an offset of an ended transaction, its end again, and its end after the next one has begun."""
     after = state_after(pending(7), end(1), commit(3), pending(9), end(1), end(1, committed=False))
     assert (offsets(after), after.unstable("g")) == ({("t", 0): 3}, {})

@@ -72,7 +72,7 @@ def test_the_rows_are_as_the_log_has_them() -> None:
 
 @pytest.mark.slow
 @given(ROWS, ROWS)
-def test_what_has_changed_is_counted_as_the_policy_says(before: list[Row], after: list[Row]) -> None:
+def test_changed_records_are_counted_as_the_policy_defines(before: list[Row], after: list[Row]) -> None:
     """KIP-630, "When to Snapshot": deleted and modified records count, new ones do not."""
     held = LatestByKey.empty(BINARY).apply(0, [batch(before)]).table
     keys = {key for key, _ in before if key is not None}

@@ -146,7 +146,7 @@ def store_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 class TestCreate:
     @pytest.mark.parametrize("trouble", [busy, too_many, hang_up])
-    def test_goes_through_when_the_server_recovers(
+    def test_a_create_goes_through_when_the_server_recovers(
         self, server: ScriptedServer, store_on: OpenOn, trouble: Callable[[Handler], None]
     ) -> None:
         server.script = [trouble, trouble, obey]
@@ -200,7 +200,7 @@ class TestCreate:
 
 class TestRead:
     @pytest.mark.parametrize("trouble", [busy, half_a_body, pytest.param(stall, marks=pytest.mark.slow)])
-    def test_goes_through_when_the_server_recovers(
+    def test_a_read_goes_through_when_the_server_recovers(
         self, server: ScriptedServer, store_on: OpenOn, trouble: Callable[[Handler], None]
     ) -> None:
         server.objects["it"] = b"data"
@@ -304,7 +304,7 @@ class TestOnServers:
         child.join(20)
         assert child.exitcode == 0
 
-    def test_an_object_of_very_many_parts(self, root: str) -> None:
+    def test_an_object_may_have_very_many_parts(self, root: str) -> None:
         """Google composes 32 objects at a time."""
         store = open_store(root, StoreOptions(part_bytes=100))
         data = some_bytes(100 * 40 + 1)
@@ -315,7 +315,7 @@ class TestOnServers:
         assert store.read("name") == data
         assert (names(store), leftovers(store)) == (["name"], 0)
 
-    def test_names_of_any_kind(self, root: str) -> None:
+    def test_names_may_have_any_characters(self, root: str) -> None:
         store = open_store(root)
         odd = ["a b", "ä/%41", "x+y?z", "q#&=", "'\"<>"]
         for name in odd:

@@ -22,7 +22,7 @@ class TestAddressesAndCounts:
     def test_an_object_has_an_address_below_the_stores(self, store: Store) -> None:
         assert store.uri_of("a/b") == f"{store.uri}/a/b"
 
-    def test_counts_are_what_was_asked(self, store: Store) -> None:
+    def test_counts_show_the_requests_and_their_bytes(self, store: Store) -> None:
         store.create("name", b"12345")
         store.create("name", b"12345")
         store.read("name")
@@ -75,12 +75,12 @@ class TestAddressesAndCounts:
 
 
 class TestCheck:
-    def test_passes_and_leaves_nothing(self, store: Store) -> None:
+    def test_a_check_passes_and_leaves_nothing(self, store: Store) -> None:
         store.check()
         assert names(store) == []
         assert leftovers(store) == 0
 
-    def test_a_missing_folder(self, tmp_path: Path) -> None:
+    def test_a_missing_folder_is_refused_and_not_created(self, tmp_path: Path) -> None:
         store = open_store(f"file://{tmp_path}/missing")
         with pytest.raises(LogDirError, match="missing"):
             store.check()
@@ -89,14 +89,14 @@ class TestCheck:
         assert not Path(tmp_path, "missing").exists()
 
     @S3
-    def test_a_missing_bucket(self, s3_endpoint: S3Endpoint) -> None:
+    def test_a_missing_bucket_is_refused(self, s3_endpoint: S3Endpoint) -> None:
         store = open_store("s3://no-such-bucket/x", StoreOptions(s3_endpoint.url, s3_endpoint.region))
         with pytest.raises(LogDirError, match="no-such-bucket"):
             store.check()
         with pytest.raises(BrokerUnreachableError, match="no-such-bucket"):
             store.list("")
 
-    def test_refuses_a_store_without_exclusive_create(self, tmp_path: Path) -> None:
+    def test_a_check_refuses_a_store_without_exclusive_create(self, tmp_path: Path) -> None:
         class ReplacingStore(MemoryStore):
             def create(self, name: str, data: bytes) -> bool:
                 self.delete([name])

@@ -88,13 +88,13 @@ class TestRead:
 
 
 class TestStat:
-    def test_is_the_object_as_a_listing_has_it(self, store: Store) -> None:
+    def test_stat_shows_an_object_as_a_listing_does(self, store: Store) -> None:
         assert store.create("folder/name", b"12345")
         found, seen = store.stat("folder/name"), listed(store, "folder/name")
         assert (found.name, found.size_bytes, found.version) == ("folder/name", 5, seen.version)
         assert abs(found.modified_ms - seen.modified_ms) < 1000
 
-    def test_says_the_same_until_the_object_is_another(self, store: Store) -> None:
+    def test_stat_says_the_same_until_the_object_is_another(self, store: Store) -> None:
         assert store.create("name", b"first")
         before = store.stat("name")
         assert not store.create("name", b"later")
@@ -109,7 +109,7 @@ class TestStat:
             with pytest.raises(FileNotFoundError):
                 store.stat(name)
 
-    def test_is_one_request_and_moves_no_bytes(self, store: Store) -> None:
+    def test_stat_is_one_request_and_moves_no_bytes(self, store: Store) -> None:
         assert store.create("name", b"12345")
         before = store.counts.snapshot()
         store.stat("name")
@@ -145,7 +145,7 @@ class TestStat:
 
 
 class TestList:
-    def test_is_sorted_and_of_the_folder_only(self, store: Store) -> None:
+    def test_a_listing_is_sorted_and_of_the_folder_only(self, store: Store) -> None:
         for name in ["b/2", "b/10", "a", "b/c/1", "bb/1", "b.x"]:
             assert store.create(name, name.encode())
         assert names(store) == ["a", "b.x", "b/10", "b/2", "b/c/1", "bb/1"]

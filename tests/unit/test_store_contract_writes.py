@@ -121,7 +121,7 @@ class TestStaging:
 class TestCopy:
     @pytest.mark.parametrize("size", SIZES)
     @pytest.mark.parametrize(("source_kind", "target_kind"), PAIRS)
-    def test_copies_the_bytes_between_all_kinds(
+    def test_bytes_are_copied_between_all_kinds_of_stores(
         self, open_kind: OpenKind, source_kind: str, target_kind: str, size: int
     ) -> None:
         source, target = open_kind(source_kind), open_kind(target_kind)
@@ -136,7 +136,7 @@ class TestCopy:
 
     @pytest.mark.parametrize("size", SIZES)
     @pytest.mark.parametrize(("source_kind", "target_kind"), PAIRS)
-    def test_refuses_an_object_that_is_gone(
+    def test_a_copy_refuses_an_object_that_is_gone(
         self, open_kind: OpenKind, source_kind: str, target_kind: str, size: int
     ) -> None:
         source, target = open_kind(source_kind), open_kind(target_kind)
@@ -149,7 +149,7 @@ class TestCopy:
 
     @pytest.mark.parametrize("size", SIZES[1:])
     @pytest.mark.parametrize(("source_kind", "target_kind"), PAIRS)
-    def test_refuses_another_object_of_the_same_name_and_size(
+    def test_a_copy_refuses_another_object_of_the_same_name_and_size(
         self, open_kind: OpenKind, source_kind: str, target_kind: str, size: int
     ) -> None:
         source, target = open_kind(source_kind), open_kind(target_kind)

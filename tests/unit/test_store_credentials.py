@@ -120,7 +120,7 @@ def test_a_failing_provider_is_tolerated_while_there_are_good_credentials(clock:
         ("s3://b", None, r"failed \(TypeError\)"),
     ],
 )
-def test_what_a_provider_gives_is_checked_and_not_shown(
+def test_bad_credentials_of_a_provider_are_refused_and_not_shown(
     clock: ManualClock, root: str, answer: Any, message: str
 ) -> None:
     with pytest.raises(NoCredentialsFoundError, match=message) as caught:

@@ -48,7 +48,7 @@ def test_plain_http_must_be_requested(url: str) -> None:
         ("STORAGE_EMULATOR_HOST", PLAIN, "gs://bucket/root"),
     ],
 )
-def test_a_server_that_the_environment_names_too(
+def test_an_unencrypted_server_that_the_environment_names_is_refused(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str, address: str
 ) -> None:
     monkeypatch.setenv(variable, value)
@@ -97,7 +97,7 @@ def test_a_key_that_logs_of_tables_would_not_have_is_refused(
         (OF_GOOGLE, f"{OF_GOOGLE}/cryptoKeyVersions/7"),
     ],
 )
-def test_the_key_that_was_asked_for(wanted: str | None, answered: str | None) -> None:
+def test_an_answer_that_names_the_requested_key_is_accepted(wanted: str | None, answered: str | None) -> None:
     check_key(wanted, answered, "s3://bucket/x")
 
 
@@ -150,7 +150,7 @@ def answering(kept: bool) -> Callable[[Handler], None]:
 
 
 @pytest.mark.slow
-def test_what_is_made_has_the_key(server: ScriptedServer, kind: str) -> None:
+def test_a_created_object_must_be_encrypted_with_the_key(server: ScriptedServer, kind: str) -> None:
     options = {
         "s3": StoreOptions(server.url, "eu", kms_key_id="k"),
         "az": StoreOptions(encryption_scope="k"),

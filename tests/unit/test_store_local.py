@@ -86,14 +86,18 @@ class TestFullDisk:
         assert staged_files(store) == []
 
     @pytest.mark.parametrize("kind", ["file", "memory"])
-    def test_a_copy(self, store: LocalStore, tmp_path_factory: pytest.TempPathFactory, kind: str) -> None:
+    def test_a_copy_to_a_full_disk_leaves_no_staged_file(
+        self, store: LocalStore, tmp_path_factory: pytest.TempPathFactory, kind: str
+    ) -> None:
         source = MemoryStore() if kind == "memory" else LocalStore(str(tmp_path_factory.mktemp("source")))
         source.create("name", bytes(MIB))
         with disk_full_after(100_000), pytest.raises(StorageError, match="name"):
             store.stage_copy(source, only(source), "name")
         assert staged_files(store) == []
 
-    def test_no_space_left(self, store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_failed_write_names_its_path_and_leaves_no_staged_file(
+        self, store: LocalStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def refuse(*_: object) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -247,7 +251,7 @@ class TestSettling:
         seen = iter(["a", "b", "a", "c", "c", "d"])
         assert stable_listing(lambda: next(seen), "folder", lambda first, second: None) == "c"
 
-    def test_or_the_combination_of_two_in_a_row(self) -> None:
+    def test_a_listing_may_be_the_combination_of_two_in_a_row(self) -> None:
         seen = iter(["a", "b", "a", "aa", "c"])
 
         def together(first: str, second: str) -> str | None:
@@ -314,14 +318,14 @@ class TestSettling:
 
 class TestCopyFile:
     @pytest.mark.parametrize("size", [0, 1, BUFFER_BYTES, BUFFER_BYTES + 1, 3 * BUFFER_BYTES + 7])
-    def test_shows_the_checksum_of_what_it_has_written(self, tmp_path: Path, size: int) -> None:
+    def test_a_copy_shows_the_checksum_of_the_bytes_that_it_wrote(self, tmp_path: Path, size: int) -> None:
         data = random.Random(size).randbytes(size)
         Path(tmp_path, "source").write_bytes(data)
         with open(tmp_path / "source", "rb") as source, open(tmp_path / "target", "wb") as target:
             assert copy_file(source.fileno(), target.fileno(), len(data)) == zlib.crc32(data)
         assert Path(tmp_path, "target").read_bytes() == data
 
-    def test_stops_where_the_source_ends(self, tmp_path: Path) -> None:
+    def test_a_copy_stops_where_the_source_ends(self, tmp_path: Path) -> None:
         Path(tmp_path, "source").write_bytes(b"short")
         with open(tmp_path / "source", "rb") as source, open(tmp_path / "target", "wb") as target:
             assert copy_file(source.fileno(), target.fileno(), 100) == zlib.crc32(b"short")
@@ -344,7 +348,7 @@ class TestCopyFile:
 
 
 class TestSweep:
-    def test_removes_what_dead_writers_left_and_nothing_younger(self, tmp_path: Path) -> None:
+    def test_a_sweep_removes_files_of_dead_writers_and_nothing_younger(self, tmp_path: Path) -> None:
         clock = ManualClock(SystemClock().now_ms())
         store = FolderByClock(str(tmp_path), clock)
         dead = store.stage_writer("dead")

@@ -128,9 +128,7 @@ def test_a_scan_of_a_settled_folder_is_a_snapshot(store: LocalStore, monkeypatch
     assert counted.taken() == (len(NAMES), 1)
 
 
-def test_what_changes_within_a_tick_of_the_kernel_is_seen(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changes_within_a_tick_of_the_kernel_are_seen(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two changes within a tick have the same timestamp: an unsettled timestamp never replaces a scan."""
     monkeypatch.setattr(local_listing, "stamps_count", lambda device: True)
     fill(store)

@@ -240,7 +240,7 @@ def test_the_key_of_encryption_goes_with_every_request_that_makes_an_object(serv
 
 class TestCreate:
     @pytest.mark.slow
-    def test_goes_through_when_the_server_recovers(self, server: ScriptedServer) -> None:
+    def test_a_create_goes_through_when_the_server_recovers(self, server: ScriptedServer) -> None:
         server.script = [busy, busy, obey]
         store = store_on(server.url)
         assert store.create("name", b"data") is True
@@ -304,7 +304,7 @@ class TestCreate:
 class TestRead:
     @pytest.mark.slow
     @pytest.mark.parametrize("trouble", [busy, half_a_body, stall])
-    def test_goes_through_when_the_server_recovers(
+    def test_a_read_goes_through_when_the_server_recovers(
         self, server: ScriptedServer, trouble: Callable[[Handler], None]
     ) -> None:
         server.objects["/bucket/prefix/name"] = b"data"
@@ -402,7 +402,7 @@ class TestCheck:
         with pytest.raises(UnsupportedStoreError, match="without exclusive create"):
             store_on(server.url).check()
 
-    def test_a_server_that_is_missing(self, server: ScriptedServer) -> None:
+    def test_a_missing_server_fails_the_check(self, server: ScriptedServer) -> None:
         [nobody_there] = free_ports(1)
         with pytest.raises(LogDirError):
             store_on(f"http://{HOST}:{nobody_there}").check()
@@ -470,7 +470,7 @@ def uploads(
 
 
 class TestCredentials:
-    def test_are_in_no_pickle_message_or_name(self, server: ScriptedServer) -> None:
+    def test_credentials_are_in_no_pickle_message_or_name(self, server: ScriptedServer) -> None:
         store = store_on(server.url)
         server.script = [forbidden]
         with pytest.raises(StorageError) as caught:
@@ -478,7 +478,7 @@ class TestCredentials:
         for shown in (repr(store), str(caught.value), repr(store.options), str(pickle.dumps(store))):
             assert "scripted" not in shown
 
-    def test_are_needed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_calls_without_credentials_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
             monkeypatch.delenv(variable, raising=False)
         monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

@@ -85,7 +85,7 @@ def damage() -> Iterator[Callable[[StoreOptions], None]]:
         pytest.param(write, True, False, id="a writer's parts"),
     ],
 )
-def test_what_is_damaged_on_the_way_gets_no_name(
+def test_bytes_that_are_damaged_on_the_way_get_no_name(
     s3_endpoint: S3Endpoint,
     source: LocalStore,
     damage: Callable[[StoreOptions], None],

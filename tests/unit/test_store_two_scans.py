@@ -34,7 +34,7 @@ def listed(first: str, second: str) -> str | None:
     return " ".join(sorted(texts[one.name] + "?" * one.late for one in found))
 
 
-def test_what_came_behind_the_end_is_left_out() -> None:
+def test_files_that_came_above_the_end_between_two_scans_are_left_out() -> None:
     """The second scan may have missed 6.1, which existed before 7.1."""
     assert listed("1.epoch 5.1", "1.epoch 5.1 7.1") == "1.epoch 5.1"
     assert listed("1.epoch", "1.epoch 0.1 1.1") == "1.epoch"

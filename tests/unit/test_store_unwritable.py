@@ -105,7 +105,7 @@ def test_a_mount_that_is_read_only(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["create", "copy"])
-def test_a_disk_that_is_full(tmp_path: Path, name: str) -> None:
+def test_a_full_disk_is_reported_until_there_is_space(tmp_path: Path, name: str) -> None:
     source = LocalStore(str(tmp_path / "source"))
     Path(source.root).mkdir()
     source.create("source", b"x" * 4096)

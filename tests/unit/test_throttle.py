@@ -64,7 +64,7 @@ def test_a_borrower_waits_for_earlier_borrowers_and_not_for_its_own_loan(clock: 
     assert seconds(throttle, clock, 100) == pytest.approx(2)
 
 
-def test_what_would_have_to_wait_for_too_long_costs_nothing(clock: ManualClock) -> None:
+def test_a_request_that_would_wait_for_too_long_is_refused_at_no_cost(clock: ManualClock) -> None:
     throttle = Throttle(100, clock)
     assert throttle.borrow(1000, within_s=0)
     began = clock.monotonic_s()

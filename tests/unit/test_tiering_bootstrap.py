@@ -126,7 +126,7 @@ def test_a_remote_that_ends_at_the_log_start_is_no_reason_to_copy_more() -> None
     assert origin(pending=3, log_start=3) == FromRemote(3, 3)
 
 
-def test_everything_tiered_and_an_empty_active_segment() -> None:
+def test_a_follower_starts_at_the_log_end_if_everything_is_tiered() -> None:
     """KIP-1023, "ReplicaFetcher Changes", "Otherwise": pending upload = log end; nothing is left to copy."""
     assert origin(pending=8) == FromRemote(8, 0)
 
@@ -170,7 +170,9 @@ def test_a_follower_that_crashed_after_its_register_continues() -> None:
         (9, True, FetchError.OFFSET_OUT_OF_RANGE),
     ],
 )
-def test_what_the_leader_answers(fetch: int, tiered: bool, answer: FetchError | None) -> None:
+def test_the_leader_answers_a_fetch_outside_its_local_log_with_kafkas_errors(
+    fetch: int, tiered: bool, answer: FetchError | None
+) -> None:
     """KIP-1023, "High-Level Design": case 1, case 2.1 "lower than the earliest offset the leader knows", case 2.2
     "greater than or equal to the earliest offset the leader knows, but ... moved to tiered storage"."""
     assert fetch_error(LeaderOffsets(1, 3, 8, 6, tiered), fetch) == answer

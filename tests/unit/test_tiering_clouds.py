@@ -33,7 +33,7 @@ def remote(endpoint: CloudEndpoint, request: pytest.FixtureRequest) -> Store:
     return open_store(f"{endpoint.root}/{request.node.originalname}", OPTIONS)
 
 
-def test_tier_reuse_expire_and_delete(remote: Store, tmp_path: Path) -> None:
+def test_a_table_on_a_cloud_is_tiered_reused_expired_and_deleted(remote: Store, tmp_path: Path) -> None:
     part = TieredPartition(tmp_path, remote, OPTIONS)
     part.append(3, 4, 5)
     part.upload(part.plan())

@@ -66,7 +66,7 @@ def test_a_file_that_straddles_the_remote_end_is_cut(part: TieredPartition) -> N
     assert sorted(rows) == list(range(5, 12))
 
 
-def test_what_a_crash_left_uncommitted_is_reused(part: TieredPartition, tmp_path: Path) -> None:
+def test_uploads_that_a_crash_left_uncommitted_are_reused(part: TieredPartition, tmp_path: Path) -> None:
     """Crash after the upload, before the commit: KIP-405's COPY_SEGMENT_STARTED."""
     first = part.upload(part.plan())
     inodes = [object_of(part, done, tmp_path).stat().st_ino for done in first]

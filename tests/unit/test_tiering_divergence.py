@@ -68,7 +68,7 @@ def test_a_segment_agrees_with_a_history_up_to_the_end_of_its_epoch_there(
     assert agreed_end(of, Lineage(lineage)) == end
 
 
-def test_what_comes_behind_a_segment_of_another_history_is_of_that_one_too() -> None:
+def test_segments_behind_one_of_another_history_belong_to_that_history_too() -> None:
     assert agreeing([OLD, LOST], UNCLEAN) == (OLD,)
     assert agreeing([OLD, LOST, segment(20, 30, epoch=5)], UNCLEAN) == (OLD,)
     assert agreeing([OLD, LOST], CLEAN) == (OLD, LOST)

@@ -159,7 +159,7 @@ def test_it_is_reverted_and_the_table_lists_every_offset_once_all_the_while(
     assert part.table.undo_rewrites().version == version + 1, "nothing is left to do"
 
 
-def test_what_takes_it_back_changes_no_data_and_says_what_it_is(part: TieredPartition) -> None:
+def test_the_commit_that_reverts_a_rewrite_changes_no_data_and_says_so(part: TieredPartition) -> None:
     """A streaming reader of the table gets no record twice."""
     compacted(part)
     part.table.undo_rewrites()
@@ -301,7 +301,9 @@ def test_files_of_others_go_a_day_after_they_left_the_table(part: TieredPartitio
         assert found.litter == litter
 
 
-def test_what_a_foreign_vacuum_has_deleted_is_missed_before_the_foreign_files_go(part: TieredPartition) -> None:
+def test_a_rewrite_is_not_reverted_if_a_foreign_vacuum_has_deleted_the_replaced_segments(
+    part: TieredPartition,
+) -> None:
     """They are the only copies of its records: every reader of Delta still has them."""
     compacted(part)
     delta(part).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
@@ -315,7 +317,7 @@ def test_what_a_foreign_vacuum_has_deleted_is_missed_before_the_foreign_files_go
     assert spans(part) == [(0, 3), (3, 7), (7, 12)]
 
 
-def test_what_is_rebuilt_takes_its_place_in_the_version_that_takes_the_rewrite_back(part: TieredPartition) -> None:
+def test_a_rebuilt_segment_enters_the_table_in_the_version_that_reverts_the_rewrite(part: TieredPartition) -> None:
     """The middle segment is permanently gone; the replica has its records in a file with other boundaries."""
     first, lost, last = part.table.load().of_partition(0)
     compacted(part)

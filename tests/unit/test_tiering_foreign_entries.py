@@ -13,7 +13,7 @@ from stratalog.tiering.foreign_commits import parse_commit
 @pytest.mark.parametrize(
     "info", [{}, {"commitInfo": {}}, {"commitInfo": {"operation": 7, "timestamp": 2**60, "userName": None}}]
 )
-def test_what_a_commit_does_not_say_of_itself_is_left_out(info: dict[str, object]) -> None:
+def test_the_text_of_a_commit_leaves_out_missing_information(info: dict[str, object]) -> None:
     assert str(parse_commit(3, json.dumps(info).encode(), "it")) == "a commit at version 3"
 
 

@@ -74,7 +74,7 @@ def test_a_young_upload_stays_whatever_it_is(name: DataName, tiered: bool) -> No
     assert judged(uploaded_at(YOUNG, name), lineages={0: LINEAGE}, tiered=tiered).litter == {}
 
 
-def test_what_only_begins_below_the_log_start_stays_until_other_files_hold_its_offsets() -> None:
+def test_an_object_that_reaches_above_the_log_start_stays_until_other_files_hold_its_offsets() -> None:
     """A commit that began before the log start moved may list it: it also holds records above."""
     objects = uploaded_at(OLD, DataName(10, 25, 1))
     lineages = {0: LINEAGE}
@@ -98,7 +98,9 @@ def test_beyond_the_remote_end_only_a_lineage_shows_the_history() -> None:
 
 
 @pytest.mark.parametrize(("due", "goes"), [(True, [Why.REMOVED]), (False, [])])
-def test_what_left_the_table_goes_after_its_delay_and_no_sooner(due: bool, goes: list[Why]) -> None:
+def test_an_object_that_left_the_table_is_deleted_after_its_delay_and_no_sooner(
+    due: bool, goes: list[Why]
+) -> None:
     """However old its object is, even below the log start: a reader may have planned it."""
     name = DataName(10, 20, 1)
     path = frozenset({remote_segment_path(0, name)})
@@ -106,7 +108,7 @@ def test_what_left_the_table_goes_after_its_delay_and_no_sooner(due: bool, goes:
     assert list(judged(uploaded_at(OLD, name), removed=removed).litter.values()) == goes
 
 
-def test_what_left_the_table_and_came_back_stays() -> None:
+def test_an_object_that_left_the_table_and_came_back_stays() -> None:
     name = DataName(20, 30, 1)
     path = frozenset({remote_segment_path(0, name)})
     assert judged(uploaded_at(OLD, name), removed=RemovedFiles(path, path)).litter == {}

@@ -132,7 +132,7 @@ def test_a_leader_behind_the_remote_has_nothing_to_upload() -> None:
     assert bounds(plan(leader(0, 10), segment(0, 10), segment(10, 20))) == []
 
 
-def test_the_earliest_pending_upload_of_a_real_leader(tmp_path: Path) -> None:
+def test_the_earliest_pending_upload_follows_the_tiered_segments(tmp_path: Path) -> None:
     """KIP-1023, "ListOffsets API": "the next one to be uploaded to the remote storage"."""
     part = TieredPartition(tmp_path)
     part.append(3, 4)
@@ -188,7 +188,7 @@ def test_a_timestamp_in_the_future_holds_nothing_back() -> None:
     assert bounds(lagging(CopyLag(200, -1), 500, -(10**9))) == [(0, 10), (10, 20)]
 
 
-def test_what_a_young_segment_holds_back_stays_in_order() -> None:
+def test_a_young_segment_holds_back_the_segments_behind_it() -> None:
     assert bounds(lagging(CopyLag(200, -1), 500, 100, 900)) == [(0, 10)]
 
 

@@ -32,7 +32,7 @@ def test_segments_are_in_offset_order_per_partition() -> None:
 
 
 @pytest.mark.slow
-def test_what_a_log_takes_in_memory_is_known() -> None:
+def test_a_remote_log_estimates_its_memory() -> None:
     """Bounds of memory depend on it. (Python reuses 2,000 tuples of each length, uncounted.)"""
     start, count = 10**12, 20_000
     tracemalloc.start()

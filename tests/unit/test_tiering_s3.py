@@ -34,7 +34,9 @@ def remote(s3_endpoint: S3Endpoint, options: StoreOptions, request: pytest.Fixtu
     return store
 
 
-def test_tier_crash_reuse_expire_and_delete(remote: S3Store, options: StoreOptions, tmp_path: Path) -> None:
+def test_a_table_on_s3_is_tiered_reused_after_a_crash_expired_and_deleted(
+    remote: S3Store, options: StoreOptions, tmp_path: Path
+) -> None:
     part = TieredPartition(tmp_path, remote, options)
     part.append(3, 4, 5)
     part.upload(part.plan())

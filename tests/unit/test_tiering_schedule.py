@@ -103,7 +103,7 @@ def test_partitions_that_are_gone_leave_the_list() -> None:
     assert set(Schedule({A: Entry(1), B: Entry(1)}).assigned({B: 1, C: 1}).entries) == {B, C}
 
 
-def test_what_is_processed_while_its_topic_goes_does_not_come_back() -> None:
+def test_a_partition_that_is_processed_while_its_topic_is_deleted_does_not_come_back() -> None:
     """ "the topic-partition is marked as "deleted", and will be removed after the current process is done"."""
     listed = Schedule({B: Entry(1)})
     assert set(listed.updated({A: Entry(1, 5), B: Entry(1, 5)}).entries) == {B}
@@ -153,7 +153,7 @@ keys: st.SearchStrategy[TopicIdPartition] = st.builds(
 
 
 @given(st.dictionaries(keys, entries))
-def test_what_is_written_is_read(entries: dict[TopicIdPartition, Entry]) -> None:
+def test_an_encoded_schedule_decodes_to_the_same_schedule(entries: dict[TopicIdPartition, Entry]) -> None:
     assert decode(encode(Schedule(entries))) == Schedule(entries)
 
 

@@ -46,7 +46,7 @@ def test_nullable_fields_at_the_end_of_any_struct_are_added(
     assert table.load().version == len(steps), "one version each"
 
 
-def test_what_was_committed_before_stays(table: DeltaTopicTable) -> None:
+def test_widening_the_schema_keeps_the_committed_segments(table: DeltaTopicTable) -> None:
     table.commit([uploaded(segment(0, 10))], (), OURS)
     table.ensure(physical_schema(value=WIDE))
     done = table.commit([uploaded(segment(10, 20))], (), OURS)

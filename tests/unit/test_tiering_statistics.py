@@ -66,7 +66,7 @@ def bounds_of(
     return found[0], found[1], found[2]
 
 
-def test_the_columns_of_the_log() -> None:
+def test_statistics_bound_the_columns_of_the_log() -> None:
     stats = stats_of([b"a", None], pa.binary(), [1_500, 2_500])
     assert stats["numRecords"] == 2
     assert stats["minValues"] == {"partition": 3, "offset": 10, "timestamp": "1970-01-01T00:00:00.001Z"}
@@ -100,7 +100,9 @@ def test_the_columns_of_the_log() -> None:
         (["x" * 5000, "a"], pa.string(), (None, None, 0)),  # Parquet keeps no bounds so long
     ],
 )
-def test_bounds_by_type(values: list[object], of_type: pa.DataType, wanted: tuple[object, object, int]) -> None:
+def test_bounds_depend_on_the_type_of_a_column(
+    values: list[object], of_type: pa.DataType, wanted: tuple[object, object, int]
+) -> None:
     assert bounds_of(values, of_type) == wanted
 
 

@@ -94,7 +94,7 @@ def test_the_same_batch_again_makes_no_version(table: DeltaTopicTable) -> None:
     assert (done.made, again.made) == ({batch[0].segment.path}, set()), "it counts as done by the one that did it"
 
 
-def test_what_another_driver_tiered_in_other_files_stays(table: DeltaTopicTable) -> None:
+def test_files_of_another_driver_with_the_same_offsets_stay(table: DeltaTopicTable) -> None:
     table.commit([uploaded(segment(0, 12))], histories=OURS)
     late = [uploaded(segment(0, 10)), uploaded(segment(10, 20))]
     done = table.commit(late, histories=OURS)
@@ -342,7 +342,7 @@ def test_folders_with_odd_names_hold_tables(tmp_path: Path) -> None:
     assert spans(made) == [(0, 10)]
 
 
-def test_what_delta_says_is_one_line_without_the_servers_answer() -> None:
+def test_an_error_of_delta_is_shown_in_one_line_without_the_servers_answer() -> None:
     error = OSError(
         "Kernel error \x1b[31m↳\x1b[0m 403 Forbidden\n <?xml version='1.0'?><Error><Code>ExpiredToken</Code>"
         "<Token-0>secret</Token-0></Error>"

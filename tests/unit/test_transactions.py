@@ -196,7 +196,7 @@ def test_sequences_start_over_with_each_transaction() -> None:
     assert log.seen(COMMITTED) == ["p0", "p1"]
 
 
-def test_what_lost_its_marker_does_not_become_part_of_a_later_transaction() -> None:
+def test_records_that_lost_their_marker_do_not_join_a_later_transaction() -> None:
     """An unclean election may lose a marker: the producer's next one is not of the next epoch, and aborts it."""
     log = Log()
     log.add("p", "lost")
@@ -286,7 +286,7 @@ def test_no_transaction_is_open_at_the_end_of_a_merged_segment() -> None:
     assert log.replica.footer(merged.file).producers["p"].txn_first_offset is None
 
 
-def test_what_is_left_of_an_aborted_append_is_still_settled() -> None:
+def test_the_rest_of_an_aborted_append_keeps_its_outcome() -> None:
     """DeleteRecords may set the log start inside an append; readers ask a segment whether it may hold control."""
     log = Log()
     log.append(["a", "b", "c", "d"], producer="p", transactional=True)

@@ -212,7 +212,7 @@ def test_a_table_that_another_writer_has_changed_can_be_restored_to_the_version_
 
 
 @pytest.mark.slow
-def test_what_others_may_do_to_a_table_changes_nothing(live: LiveCluster) -> None:
+def test_permitted_changes_by_others_to_a_table_do_no_harm(live: LiveCluster) -> None:
     """A vacuum of removed files, a checkpoint, a nullable column."""
     filled(live, "abcd")
     table_of(live).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)

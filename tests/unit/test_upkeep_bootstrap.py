@@ -87,7 +87,7 @@ def test_an_empty_follower_copies_what_is_not_tiered_or_all_that_is_local(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tiered", [6, 24])
-def test_what_a_bootstrap_copies_does_not_grow_with_what_is_tiered(tmp_path: Path, tiered: int) -> None:
+def test_a_bootstrap_copies_the_same_bytes_however_much_is_tiered(tmp_path: Path, tiered: int) -> None:
     """Contract: "bootstrap independent of the tiered size, bytes equal to what is not tiered yet"."""
     live = LiveCluster(tmp_path, brokers=4)
     live.cluster.topics.alter_configs(None, {LAST_TIERED: "true"})

@@ -210,7 +210,7 @@ def test_an_elected_leader_that_knows_a_lower_high_watermark_continues_with_a_ru
     assert rows_of(report, "removed") == [(2,)]
 
 
-def test_by_dirty_ratio_and_lags(tmp_path: Path) -> None:
+def test_compaction_waits_for_the_dirty_ratio_between_its_two_lags(tmp_path: Path) -> None:
     live = Compacted(
         tmp_path,
         min_cleanable_dirty_ratio="0.6",
@@ -362,7 +362,7 @@ def test_configs_that_exclude_compaction_are_refused(tmp_path: Path, configs: di
         {"cleanup.policy": "delete", "unclean.leader.election.enable": "true"},
     ],
 )
-def test_what_a_compacted_log_cannot_become_is_refused(tmp_path: Path, configs: dict[str, str]) -> None:
+def test_configs_that_a_compacted_log_cannot_take_are_refused(tmp_path: Path, configs: dict[str, str]) -> None:
     live = Compacted(tmp_path)
     fill(live)
     live.cluster.compact().raise_for_failures()

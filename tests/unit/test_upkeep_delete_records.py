@@ -142,7 +142,7 @@ def test_an_offset_beyond_the_high_watermark_is_out_of_range(live: LiveCluster, 
         live.cluster.topics.delete_records("t", {1: 0, 0: offset})
 
 
-def test_unknown_topics_and_partitions(live: LiveCluster) -> None:
+def test_unknown_topics_and_partitions_are_refused(live: LiveCluster) -> None:
     with live.unchanged():
         for topic, partition in (("nix", 0), ("t", 2)):
             with pytest.raises(UnknownTopicOrPartitionError):
@@ -199,7 +199,7 @@ def on_commit_of(faults: Faults, deed: Callable[[], None]) -> None:
     faults.before = strike
 
 
-def test_where_another_leader_is_elected_meanwhile_its_log_is_inspected(tmp_path: Path) -> None:
+def test_the_log_of_a_leader_elected_meanwhile_is_inspected(tmp_path: Path) -> None:
     """FENCED_LEADER_EPOCH: refresh, and continue."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)

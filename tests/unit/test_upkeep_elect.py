@@ -282,7 +282,7 @@ def test_a_run_elects_uncleanly_by_itself_only_where_the_topic_allows_it(live: L
 # --------------------------------------------------------------------- unclean, and tiered
 
 
-def test_what_is_tiered_is_not_lost_and_its_offsets_are_not_given_away_again(live: LiveCluster) -> None:
+def test_an_unclean_election_loses_no_tiered_record_and_reuses_no_tiered_offset(live: LiveCluster) -> None:
     """KIP-405: the remote log has the records that the new leader lacks; it continues at its end."""
     live.tiered()
     live.fill("ab")

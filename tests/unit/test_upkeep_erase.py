@@ -153,7 +153,7 @@ def test_a_dry_run_counts_what_a_run_then_does(
         ({}, {"topics": []}, InvalidCallError, "name the topics"),
     ],
 )
-def test_what_cannot_be_erased_everywhere_is_refused_by_name(
+def test_a_topic_that_cannot_be_erased_everywhere_is_refused_by_name(
     tmp_path: Path, configs: dict[str, str], options: dict[str, Any], error: type[Exception], named: str
 ) -> None:
     live = Erasable(tmp_path, **configs)
@@ -186,7 +186,7 @@ def test_a_protected_topic_keeps_its_records(tmp_path: Path) -> None:
     assert live.erase(KEY).whole
 
 
-def test_what_an_erased_topic_cannot_become_is_refused(tmp_path: Path) -> None:
+def test_configs_that_an_erased_topic_cannot_take_are_refused(tmp_path: Path) -> None:
     live = Erasable(tmp_path)
     live.erase(KEY).raise_for_failures()
     with pytest.raises(InvalidConfigError, match="records were erased from this topic"):
@@ -375,7 +375,7 @@ def test_a_compacted_topic_is_erased_and_compacted_in_turns(tmp_path: Path) -> N
     assert live.cluster.verify(deep=True).ok
 
 
-def test_only_records_from_before_a_time(tmp_path: Path) -> None:
+def test_an_erasure_may_take_only_records_from_before_a_time(tmp_path: Path) -> None:
     live = Erasable(tmp_path, fill=False)
     live.put((KEY, "old"))
     live.clock.sleep(10)

@@ -413,7 +413,7 @@ def test_an_upload_of_an_earlier_time_of_tiering_is_not_added(
 
 
 @pytest.mark.parametrize("died", ["before", "after"])
-def test_a_driver_that_dies_at_the_first_record_of_the_table(
+def test_tiering_continues_after_a_driver_died_at_the_first_record_of_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, died: str
 ) -> None:
     live = Erasable(tmp_path)

@@ -371,7 +371,7 @@ def test_a_manifest_of_many_snapshots_is_read_once(tmp_path: Path, monkeypatch: 
     assert len(read) == len(set(read)) > 5
 
 
-def test_what_others_have_written_into_the_table_is_named(tmp_path: Path) -> None:
+def test_files_that_others_have_written_into_the_table_are_named(tmp_path: Path) -> None:
     live = Listed(tmp_path)
     table().append(table().scan().to_arrow())
     report = live.erase(KEY, certificate=tmp_path / "c")

@@ -156,7 +156,7 @@ def test_a_protected_topic_is_refused(live: Erasable) -> None:
         live.erase(KEY)
 
 
-def test_typed_keys(tmp_path: Path) -> None:
+def test_snapshots_are_erased_by_typed_keys(tmp_path: Path) -> None:
     live = Keyed(tmp_path)
     configs = {"cleanup.policy": "snapshot", "file.delete.delay.ms": "0"}
     live.cluster.topics.create("s", partitions=2, key="id BIGINT, area STRING", configs=configs)
@@ -325,7 +325,7 @@ def test_an_append_of_the_key_after_the_bound_stays(live: Erasable, monkeypatch:
     assert traces(live, SECRET) == []
 
 
-def test_an_election_meanwhile(live: Erasable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_erasure_continues_after_an_election(live: Erasable, monkeypatch: pytest.MonkeyPatch) -> None:
     other = live.driver()
     during(
         monkeypatch,

@@ -301,7 +301,7 @@ def test_an_upload_without_a_commit_is_deleted(tmp_path: Path) -> None:
     live.check_gone()
 
 
-def test_what_nobody_knows_is_unknown(tmp_path: Path) -> None:
+def test_an_unknown_object_leaves_the_erasure_unknown(tmp_path: Path) -> None:
     live = Tiered(tmp_path)
     (live.remote / live.table().folder / "export.parquet").write_bytes(b"x")
     report = live.erase(KEY, certificate=tmp_path / "c")

@@ -47,7 +47,7 @@ def stage_meanwhile(live: Erasable, monkeypatch: pytest.MonkeyPatch, age_s: floa
 
 @pytest.mark.parametrize("age_s", [-60, 0, 60, 2 * 24 * HOUR_S])
 @pytest.mark.parametrize("driver_ahead_s", [0, 3 * HOUR_S])
-def test_what_is_staged_meanwhile_may_have_old_bytes(
+def test_a_file_that_is_staged_meanwhile_leaves_the_erasure_unfinished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age_s: float, driver_ahead_s: int
 ) -> None:
     live = Erasable(tmp_path, on_disk=True)

@@ -93,7 +93,9 @@ def test_a_key_erases_its_records_alone(tmp_path: Path, ddl: str, line: str, key
         (NESTED, '{"id": 1, "of": {"day": "2020-01-02"}}', "line 2 in its field 'of' lacks the field 'area'"),
     ],
 )
-def test_what_is_no_key_of_the_type_is_refused_by_its_line(tmp_path: Path, ddl: str, line: str, why: str) -> None:
+def test_a_key_that_is_not_of_the_type_is_refused_by_its_line(
+    tmp_path: Path, ddl: str, line: str, why: str
+) -> None:
     live = live_with(tmp_path, ddl)
     with pytest.raises(InvalidCallError, match=why) as error:
         read(live, tmp_path, "null", line)
@@ -118,7 +120,7 @@ def test_topics_of_several_key_types_are_erased_one_after_the_other(tmp_path: Pa
         typed_keys([1], topics, tmp_path)
 
 
-def test_typed_keys(tmp_path: Path) -> None:
+def test_records_are_erased_by_typed_keys(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.cluster.topics.create(
         "u",
@@ -151,7 +153,9 @@ def test_typed_keys(tmp_path: Path) -> None:
         ('{"id": 1}\n7\n"x"\n', "json", [{"id": 1}, 7, "x"]),
     ],
 )
-def test_a_file_of_keys(tmp_path: Path, text: str, key_format: str, keys: list[object]) -> None:
+def test_a_file_of_keys_is_read_in_each_format(
+    tmp_path: Path, text: str, key_format: str, keys: list[object]
+) -> None:
     (tmp_path / "keys").write_text(text)
     assert read_keys(tmp_path / "keys", key_format) == keys
 

@@ -72,7 +72,7 @@ def test_the_records_that_a_condition_selects_are_erased_and_no_others(tmp_path:
         ("value IS NULL OR key IS NULL", [], 0),
     ],
 )
-def test_typed_values_and_their_statistics(
+def test_a_condition_on_typed_values_prunes_files_by_statistics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, gone: list[int], files: int
 ) -> None:
     live = typed(tmp_path)

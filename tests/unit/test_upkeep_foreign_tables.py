@@ -154,7 +154,7 @@ def all_tiered_and_held(folder: Path) -> LiveCluster:
     return live
 
 
-def test_what_replicas_still_have_is_uploaded_again_after_a_foreign_vacuum(tmp_path: Path) -> None:
+def test_segments_that_replicas_still_have_are_uploaded_again_after_a_foreign_vacuum(tmp_path: Path) -> None:
     live = all_tiered_and_held(tmp_path)
     before = listed(live)
     table_of(live).optimize.compact()
@@ -172,7 +172,9 @@ def test_what_replicas_still_have_is_uploaded_again_after_a_foreign_vacuum(tmp_p
     assert seen(live) == list(range(5))
 
 
-def test_what_no_replica_has_is_rebuilt_from_what_others_wrote_in_place_of_it(live: LiveCluster) -> None:
+def test_segments_that_no_replica_has_are_rebuilt_from_the_foreign_files_that_replaced_them(
+    live: LiveCluster,
+) -> None:
     """There was no tiering for a week; the compacted file is the only copy of three segments."""
     follower = live.followers()[0]
     before = DeltaTable(table_of(live).table_uri).to_pyarrow_table().sort_by("offset")
@@ -312,7 +314,9 @@ def forget(live: LiveCluster, *offsets: int) -> None:
         replica.store.delete([replica.path(name) for name in names])
 
 
-def test_what_replicas_still_hold_is_uploaded_again_to_an_older_copy_of_the_remote(tmp_path: Path) -> None:
+def test_segments_that_replicas_still_have_are_uploaded_again_to_an_older_copy_of_the_remote_tier(
+    tmp_path: Path,
+) -> None:
     """Here the reason is that their delay is not over."""
     live = with_an_older_copy(tmp_path, file_delete_delay_ms="3600000")
     failure = the_failure(live.cluster.tier(check=False))

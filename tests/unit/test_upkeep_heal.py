@@ -115,7 +115,7 @@ def test_if_every_member_has_lost_a_different_file_they_repair_each_other(live: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["a byte flipped", "deleted"])
-def test_what_all_replicas_have_lost_comes_from_the_remote(tmp_path: Path, fault: str) -> None:
+def test_records_that_all_replicas_have_lost_come_from_the_remote_tier(tmp_path: Path, fault: str) -> None:
     live = LiveCluster(tmp_path)
     live.tiered(copies=3, local_retention_bytes="-2")
     live.fill("abcde")
@@ -156,7 +156,7 @@ def test_a_hole_without_any_good_copy_is_one_failure_and_nothing_is_touched(live
 
 @pytest.mark.parametrize("copies", [1, 2])
 @pytest.mark.slow
-def test_what_a_damaged_segment_hides_comes_to_life_where_it_is_the_only_good_copy(
+def test_files_that_a_damaged_segment_hides_replace_it_if_they_are_the_only_good_copy(
     tmp_path: Path, copies: int
 ) -> None:
     live = LiveCluster(tmp_path)

@@ -105,7 +105,7 @@ def test_a_last_member_is_repaired_whatever_uncommitted_records_a_former_leader_
     assert_healed(live, "ab")
 
 
-def test_what_was_never_committed_and_is_damaged_leaves_with_replicate(tmp_path: Path) -> None:
+def test_replicate_removes_a_damaged_record_that_was_never_committed(tmp_path: Path) -> None:
     live, former = _led_by_another(tmp_path)
     spot(live, former, 2).flip(30)
     assert "run replicate" in the_failure(live.driver().heal(check=False))
@@ -125,7 +125,7 @@ class _Meanwhile(Silent):
             self.act = lambda: None
 
 
-def test_what_was_acknowledged_while_a_heal_looked_is_not_forgotten(
+def test_a_record_that_is_acknowledged_while_heal_looks_is_not_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The new leader got it after it was listed, and before it was elected: commit, then read. (A file that is not

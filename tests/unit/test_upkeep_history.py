@@ -85,7 +85,7 @@ def test_a_log_that_never_lost_anything_has_no_history(tmp_path: Path) -> None:
         assert live.cluster.discarded().rows == []
 
 
-def test_what_an_unclean_election_has_truncated_is_shown_with_the_reason(tmp_path: Path) -> None:
+def test_records_that_an_unclean_election_truncated_are_shown_with_the_reason(tmp_path: Path) -> None:
     live = diverged(tmp_path)
     (old,), lost = live.followers(), live.replicas().epoch
     with live.unchanged():
@@ -98,7 +98,7 @@ def test_what_an_unclean_election_has_truncated_is_shown_with_the_reason(tmp_pat
     assert found.totals["files"] == 2
 
 
-def test_what_is_above_the_high_watermark_may_come_back_and_has_no_date(tmp_path: Path) -> None:
+def test_a_truncated_file_above_the_high_watermark_may_come_back_and_has_no_date(tmp_path: Path) -> None:
     """V6 of the attack on the protocol. X reaches to offset 3: c is below it, d is not."""
     live = diverged(tmp_path)
     c, d = (str(row["deletable"]) for row in live.cluster.discarded().rows)
@@ -145,7 +145,7 @@ def passed_by(live: LiveCluster) -> int:
 
 
 @pytest.mark.slow
-def test_what_was_truncated_is_shown_and_exported_also_below_the_local_start(tmp_path: Path, out: Path) -> None:
+def test_truncated_records_are_shown_and_exported_even_below_the_local_start(tmp_path: Path, out: Path) -> None:
     """A file whose epoch is not the lineage's at its offsets is of another history, for any log start."""
     live = LiveCluster(tmp_path, brokers=2)
     old = passed_by(live)
@@ -156,7 +156,7 @@ def test_what_was_truncated_is_shown_and_exported_also_below_the_local_start(tmp
 
 
 @pytest.mark.slow
-def test_what_was_truncated_below_the_local_start_stays_for_its_delay_too(tmp_path: Path, out: Path) -> None:
+def test_truncated_records_below_the_local_start_stay_for_their_delay_too(tmp_path: Path, out: Path) -> None:
     """Of the old files, only those that retention released are deleted immediately."""
     live = LiveCluster(tmp_path, brokers=2)
     passed_by(live)
@@ -188,7 +188,7 @@ def orphaned(live: LiveCluster) -> int:
     return old
 
 
-def test_what_a_reassigned_replica_has_alone_is_shown_and_exported(tmp_path: Path, out: Path) -> None:
+def test_records_that_only_a_reassigned_replica_has_are_shown_and_exported(tmp_path: Path, out: Path) -> None:
     live = LiveCluster(tmp_path)
     old = orphaned(live)
     why = f"truncated by epoch {live.replicas().epoch} at offset 2"
@@ -268,7 +268,7 @@ def test_files_below_the_local_start_and_hidden_ones_are_shown_with_theirs(tmp_p
 # -------------------------------------------------------------------------------------- recover
 
 
-def test_what_was_truncated_is_exported_with_all_columns(tmp_path: Path, out: Path) -> None:
+def test_truncated_records_are_exported_with_all_columns(tmp_path: Path, out: Path) -> None:
     """Topic, partition, epoch and base offset are in the path, and again in the manifest."""
     live = diverged(tmp_path)
     with live.unchanged():
@@ -322,7 +322,7 @@ def test_a_damaged_file_is_not_exported_and_named(tmp_path: Path, out: Path) -> 
 
 
 @pytest.mark.slow
-def test_what_others_put_into_the_folder_is_read_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_others_put_into_the_folder_are_read_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrow keeps a hundred bytes for each byte of such a footer, so it never gets one."""
     store = MemoryStore()
     assert described(store, "a.parquet") is None
@@ -362,7 +362,7 @@ def test_a_description_that_stratalog_has_not_written_is_none(
     assert len(json.loads((out / "manifest.json").read_text())["files"]) == 1
 
 
-def test_what_was_exported_by_others_is_not_overwritten(tmp_path: Path, out: Path) -> None:
+def test_an_export_overwrites_no_file_of_others(tmp_path: Path, out: Path) -> None:
     live = diverged(tmp_path)
     path = Path(str(live.cluster.recover("t", str(out), dry_run=True).rows[0]["path"]).removeprefix("file://"))
     path.parent.mkdir(parents=True)
@@ -371,7 +371,7 @@ def test_what_was_exported_by_others_is_not_overwritten(tmp_path: Path, out: Pat
     assert path.read_bytes() == b"mine"
 
 
-def test_what_only_retention_discards_is_not_exported(tmp_path: Path, out: Path) -> None:
+def test_records_that_only_retention_discards_are_not_exported(tmp_path: Path, out: Path) -> None:
     """Expired and hidden records are not lost: retention released them, or they are in the log."""
     live = LiveCluster(tmp_path, brokers=1)
     live.topic(copies=1, segment_merge_min_files="2", retention_bytes="1", segment_bytes="9000")
@@ -419,7 +419,7 @@ def test_calls_that_cannot_succeed_say_why(tmp_path: Path, out: Path) -> None:
         ([(1, 0)], [(1, 0), (2, 10)], None),
     ],
 )
-def test_where_two_histories_part(
+def test_a_file_parts_from_the_log_where_their_lineages_differ(
     file: list[tuple[int, int]], log: list[tuple[int, int]], parts: int | None
 ) -> None:
     """A file has offsets 0 to 9; its lineage is compared with the log's."""

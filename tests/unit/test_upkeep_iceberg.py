@@ -282,7 +282,7 @@ def test_the_delta_table_is_read_after_the_iceberg_table(live: LiveCluster) -> N
 # ------------------------------------------------------------------------------ of others, and away
 
 
-def test_what_others_have_written_into_it_leaves_it(live: LiveCluster) -> None:
+def test_files_that_others_have_written_leave_the_table_with_the_next_run(live: LiveCluster) -> None:
     live.fill("ab")
     live.cluster.tier("t").raise_for_failures()
     table().append(table().scan().to_arrow())

@@ -43,7 +43,7 @@ def test_a_first_run_does_every_step_and_leaves_a_log_in_good_order(live: LiveCl
     live.cluster.verify(deep=True).raise_for_failures()
 
 
-def test_what_was_done_is_not_due_before_its_interval_is_over(live: LiveCluster) -> None:
+def test_a_step_is_not_due_before_its_interval_is_over(live: LiveCluster) -> None:
     live.topic()
     live.cluster.maintain()
     again = live.driver().maintain()
@@ -205,7 +205,7 @@ def test_a_step_that_is_named_is_done_now_and_not_only_where_it_is_due(live: Liv
 # ------------------------------------------------------------------------- what is remembered
 
 
-def test_what_is_remembered_is_a_hint(live: LiveCluster) -> None:
+def test_every_step_is_due_if_the_stored_state_is_lost(live: LiveCluster) -> None:
     """Without the state everything is due."""
     live.topic()
     live.cluster.maintain()
@@ -224,7 +224,9 @@ def test_what_is_remembered_is_a_hint(live: LiveCluster) -> None:
 # ---------------------------------------------------------------------------------- the job
 
 
-def test_the_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_job_takes_its_limits_and_runs_the_steps_that_are_not_excluded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     live = LiveCluster(tmp_path, on_disk=True)
     live.topic()
     live.append(["a"])

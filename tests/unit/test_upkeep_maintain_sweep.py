@@ -80,7 +80,7 @@ def test_an_idle_run_costs_the_same_for_few_partitions_and_for_many(tmp_path: Pa
     assert few == many <= 50
 
 
-def test_an_idle_round_of_an_empty_cluster(tmp_path: Path) -> None:
+def test_an_idle_round_of_an_empty_cluster_makes_few_requests(tmp_path: Path) -> None:
     """With three voters: the metadata, a look at each root, one listing of each, the stored state."""
     live = LiveCluster(tmp_path, voters=(1, 2, 3))
     live.cluster.maintain()
@@ -190,7 +190,7 @@ def test_a_broker_that_cannot_be_listed_leaves_nothing_settled(tmp_path: Path) -
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.slow
-def test_what_is_not_due_has_nothing_to_do(tmp_path: Path, seed: int) -> None:
+def test_a_step_changes_nothing_in_a_settled_partition(tmp_path: Path, seed: int) -> None:
     """The law of the sweep, on random states: a step that gets a settled partition changes nothing; and an
     unchanged partition is finally settled.
     """
@@ -284,7 +284,9 @@ def test_dry_runs_do_not_even_take_over(tmp_path: Path) -> None:
         live.cluster.tier(dry_run=True).raise_for_failures()
 
 
-def test_what_another_run_took_away_is_no_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_another_run_took_away_is_noted_and_does_not_fail_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     live = LiveCluster(tmp_path)
     live.topic()
 

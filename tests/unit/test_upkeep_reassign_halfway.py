@@ -43,7 +43,7 @@ def stuck(tmp_path: Path, faults: Faults) -> LiveCluster:
     return live
 
 
-def test_what_cannot_be_finished_is_named_and_the_next_replicate_continues(
+def test_an_unfinished_reassignment_is_named_and_the_next_replicate_continues_it(
     stuck: LiveCluster, faults: Faults
 ) -> None:
     old, (one, two) = replicas(stuck), two_others(stuck)

@@ -107,7 +107,7 @@ def test_a_table_that_was_not_there_yet_cannot_be_made_by_the_former_cluster(liv
 
 
 @pytest.mark.slow
-def test_what_the_former_cluster_commits_until_it_loses_the_tables_is_restored_too(
+def test_records_that_the_former_cluster_commits_until_it_loses_the_tables_are_restored_too(
     tmp_path: Path,
 ) -> None:
     """Commit, then read: the end of the log is read once no other driver can move it."""

@@ -70,7 +70,7 @@ def test_log_starts_are_described_as_soon_as_retention_moves_them(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_what_was_deleted_by_hand_does_not_come_back_with_a_restore(live: LiveCluster) -> None:
+def test_records_deleted_by_hand_do_not_come_back_with_a_restore(live: LiveCluster) -> None:
     """DeleteRecords moves a log start like retention does. Offsets of deleted records are never used again."""
     live.cluster.tier().raise_for_failures()
     live.cluster.topics.delete_records("t", {0: 3}).raise_for_failures()

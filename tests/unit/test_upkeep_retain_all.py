@@ -153,7 +153,7 @@ def test_an_unclean_election_of_a_replica_that_was_away_continues_at_the_log_end
     assert live.read() == {0: ["c"]}
 
 
-def test_what_is_not_committed_does_not_expire(tmp_path: Path) -> None:
+def test_uncommitted_records_do_not_expire(tmp_path: Path) -> None:
     """Kafka: no segment beyond the high watermark is deleted, so that the log start never passes it."""
     live = LiveCluster(tmp_path)
     live.topic(retention_ms=str(HOUR_MS))

@@ -86,7 +86,7 @@ def test_an_object_that_goes_bad_while_the_delay_passes_keeps_the_copies_on_the_
     assert live.read() == {0: list("abcd")}
 
 
-def test_what_a_merge_has_hidden_goes_once_the_segment_was_read_on_that_replica(live: LiveCluster) -> None:
+def test_files_that_a_merge_hides_are_deleted_once_the_segment_was_read_on_that_replica(live: LiveCluster) -> None:
     live.topic(segment_bytes="1000000", segment_merge_min_files="2", file_delete_delay_ms="0")
     live.fill("abcd")
     live.cluster.merge().raise_for_failures()
@@ -164,7 +164,7 @@ class _Meanwhile(Silent):
 
 
 @pytest.mark.slow
-def test_what_another_run_lets_expire_meanwhile_is_not_missing(live: LiveCluster) -> None:
+def test_objects_that_another_run_expires_meanwhile_are_not_missing(live: LiveCluster) -> None:
     """It left the table before it was deleted, and after this run had read the table."""
     filled(live, "abcd", file_delete_delay_ms="0")
     objects = remote_files(live)
@@ -194,7 +194,7 @@ def late_commit_of_a_lost_history(live: LiveCluster) -> None:
 
 
 @pytest.mark.slow
-def test_what_an_unclean_election_has_lost_counts_for_nothing(tmp_path: Path) -> None:
+def test_remote_segments_of_a_lost_history_count_for_nothing(tmp_path: Path) -> None:
     """Broker 3 was away when broker 2 appended, and leads now. Remote segments of records that it never had are
     not of its history: no reader sees them, it deletes nothing because of them, and the next tier run removes
     them."""

@@ -101,7 +101,7 @@ def test_among_equals_an_unclean_election_takes_a_thin_replica_last(live: LiveCl
     assert Candidates(able, (), 8).best(replicas, 2, short_local_logs_last=True).broker_id == 2
 
 
-def test_what_a_candidate_holds_is_seen(live: LiveCluster) -> None:
+def test_the_local_records_of_each_candidate_are_counted(live: LiveCluster) -> None:
     found = list_candidates(CandidateWork(live.replicas(), None, snapshots=False))
     short, full = live.replicas().view.replicas
     assert {one.broker_id: one.held for one in found.able} == {short: 2, full: 8}

@@ -130,7 +130,7 @@ def test_two_runs_on_the_metadata_log_at_once_do_no_harm(tmp_path: Path, nth: in
 
 
 @pytest.mark.slow
-def test_the_metrics_of_the_metadata_log(live: Keyed) -> None:
+def test_the_metadata_log_has_kafkas_snapshot_metrics(live: Keyed) -> None:
     """KIP-630, "Metrics": kafka.controller:type=KafkaController: these four were made for this log."""
 
     def found(driver: Cluster) -> dict[str, dict[str, object]]:

@@ -337,7 +337,7 @@ def test_a_damaged_table_is_recreated(live: Keyed, damage: Callable[[Keyed], Non
 
 
 @pytest.mark.slow
-def test_what_others_have_appended_leaves_with_the_next_publication(live: Keyed) -> None:
+def test_rows_that_others_have_appended_leave_with_the_next_publication(live: Keyed) -> None:
     live.put([("a", "1")])
     live.take()
     rows = table(live).to_pyarrow_table()

@@ -34,7 +34,7 @@ def cluster(tmp_path: Path, s3_endpoint: S3Endpoint, request: pytest.FixtureRequ
     return Cluster.format(file)
 
 
-def test_the_table_of_snapshots(cluster: Cluster) -> None:
+def test_a_snapshot_is_published_as_a_table_on_s3_and_deleted_with_its_topic(cluster: Cluster) -> None:
     configs = {"cleanup.policy": "snapshot", "remote.snapshot.table.enable": "true", "file.delete.delay.ms": "0"}
     cluster.topics.create("t", partitions=1, replication_factor=1, configs=configs)
     for value in "12":
@@ -75,7 +75,7 @@ def catalogs(
     return catalogs
 
 
-def test_an_iceberg_table(cluster: Cluster, catalogs: Any) -> None:
+def test_a_tiered_topic_is_listed_in_an_iceberg_table_on_s3(cluster: Cluster, catalogs: Any) -> None:
     configs = {**TIERED, "remote.iceberg.table": "lake.flights.trips"}
     cluster.topics.create("t", partitions=1, replication_factor=1, configs=configs)
     for value in "abc":

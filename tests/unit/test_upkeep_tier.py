@@ -141,7 +141,7 @@ def test_a_driver_that_dies_between_upload_and_commit_leaves_files_that_the_next
 
 
 @pytest.mark.slow
-def test_what_was_uploaded_from_appends_counts_after_they_were_merged(live: LiveCluster) -> None:
+def test_uploads_of_appends_count_after_the_appends_were_merged(live: LiveCluster) -> None:
     """A driver crashes between upload and commit, and a merge of the same run happens before the next one: the
     leader's merged segment has the remote file's name, and the same bytes, because merges are reproducible."""
     live.tiered(segment_bytes="1000000", segment_ms="60000")

@@ -86,7 +86,7 @@ def test_a_dry_run_tells_and_changes_nothing(live: LiveCluster) -> None:
     assert (deleted(report), report.totals) == ({"superseded": 1}, {"deleted_files": 1, "deleted_bytes": 10})
 
 
-def test_what_was_uploaded_today_stays(live: LiveCluster) -> None:
+def test_vacuum_keeps_objects_that_were_uploaded_today(live: LiveCluster) -> None:
     filled(live)
     put(live, DataName(0, 3, 1), days_old=0.9)
     assert deleted(live.cluster.vacuum()) == {}
@@ -148,7 +148,7 @@ def test_they_stay_while_no_leader_can_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_retention_has_removed_goes_after_its_delay(live: LiveCluster) -> None:
+def test_vacuum_deletes_objects_that_retention_removed_after_their_delay(live: LiveCluster) -> None:
     live.tiered(file_delete_delay_ms="60000")
     live.fill("abcde")
     live.cluster.tier().raise_for_failures()
@@ -247,7 +247,7 @@ def test_vacuums_at_once_are_one(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------- topics, temporary files
 
 
-def test_what_a_crash_of_a_deletion_left_goes(tmp_path: Path) -> None:
+def test_vacuum_deletes_the_rest_of_a_deletion_that_crashed(tmp_path: Path) -> None:
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     filled(live)
@@ -328,7 +328,7 @@ def test_temporary_files_of_every_store_go_after_a_day(tmp_path: Path) -> None:
     assert not (live.remote / ".staging" / "0").exists()
 
 
-def test_what_a_vacuum_that_crashed_has_left_goes_after_a_day(live: LiveCluster) -> None:
+def test_vacuum_deletes_probes_of_a_crashed_vacuum_after_a_day(live: LiveCluster) -> None:
     old, new = (live.remote / f"{name * 32}.probe" for name in "ab")
     for path, days in ((old, 2.0), (new, 0.5)):
         path.touch()
