@@ -1,21 +1,24 @@
-"""``make bench``: how fast this log is on this machine, compared with the plainest tools for the same bytes. The
-figures are printed, and written into docs/performance.md (those of costs into docs/costs.md, of restore into
-docs/operations.md) in place of the earlier figures.
+"""``make bench`` measures the speed of this log on this machine, compared with the simplest tools that move the
+same bytes. It prints the figures, and replaces the earlier figures in docs/performance.md (for costs: in
+docs/costs.md; for restore: in docs/operations.md).
 
-Settings come from the environment (or ``make bench NAME=value``):
+Settings come from the environment (or ``make bench NAME=value``), here with their defaults:
 
-    BYTES       bytes of the records' values, 1 KiB each: 2GB (the default), 200MB, 1GiB
-    PARTITIONS  of the topics: 8
-    IDLE_PARTITIONS  of the run over idle partitions, on folders; on S3 a part of them: 10000
-    RESTORE_PARTITIONS  of the largest cluster that is restored: 10000
-    METADATA_PARTITIONS  of the largest image of a cluster: 1000000
-    COMMITS     small commits of metadata to replay: 100000
-    GROWTH      the largest size for measuring how costs grow; the sizes are 10, 100 and so on: 1000
-    BENCH_DIR   a folder that does not exist yet, on the disk to measure: ./bench-data
-    KAFKA       a Kafka to compare with: own (fetched from Maven Central, 50 MB, and started by the benchmark), or
-                the host:port of a running broker, which is enough for scans; without it, these lines are left out
-    ONLY        some of calls,latency,rates,append,append3,typed,replicate,hot,idle,tier,remote_log,scan,pruned,
-                plan,ranges,kafka,mirror,stream,remote_reads,bootstrap,restore,quorum,metadata,replay,state,growth,costs
+    BYTES=2GB                    the bytes of the records' values, which are 1 KiB each: also 200MB, 1GiB
+    PARTITIONS=8                 the partitions of a topic
+    IDLE_PARTITIONS=10000        the partitions of the run over idle partitions
+    RESTORE_PARTITIONS=10000     the partitions of the largest restored cluster
+    METADATA_PARTITIONS=1000000  the partitions of the largest image of a cluster
+    COMMITS=100000               small commits of metadata to replay
+    GROWTH=1000                  the largest size for measuring how costs grow; the sizes are 10, 100 and so on
+    BENCH_DIR=./bench-data       a folder that does not exist yet, on the disk to measure
+    KAFKA=                       a Kafka to compare with: own (the benchmark fetches 50 MB from Maven Central, and
+                                 starts a broker), or the host:port of a running broker, which is enough for
+                                 scans; without it, the comparisons with Kafka are skipped
+    ONLY=                        the benchmarks to run, by default all: calls, latency, rates, append, append3,
+                                 typed, replicate, hot, idle, tier, remote_log, scan, pruned, plan, ranges, kafka,
+                                 mirror, stream, remote_reads, bootstrap, restore, quorum, metadata, replay, state,
+                                 growth, costs
 """
 
 from __future__ import annotations
@@ -106,8 +109,8 @@ _BENCHMARKS: dict[str, tuple[Callable[[Bench], Sequence[Row]], ...]] = {
 
 
 def main() -> int:
-    """Measure, and print the table. Returns the exit status; a ratio below its limit is not a failure. A failed
-    benchmark does not stop the others, and is named at the end.
+    """Measure, and print the table. Returns the exit status; a ratio outside its limit is not a failure. A
+    failed benchmark does not stop the others, and is named at the end.
     """
     if len(sys.argv) > 1:
         print(__doc__, file=sys.stderr)
@@ -185,7 +188,7 @@ def _begun(options: BenchOptions) -> Bench:
         f"{options.records:,} records of 1 KiB, {size_text(options.bytes)}, {options.partitions} partitions, in "
         f"{options.folder}\n{page.machine(sessions[0].version)}; zstd at level 1 on both sides; {TURNS} turns of "
         "each, side by side: their medians, with the range in brackets\nthe session started in "
-        f"{started:.1f} s, which no figure below includes\n",
+        f"{started:.1f} s, which the figures below do not include\n",
         flush=True,
     )
     return Bench(sessions[0], options)

@@ -1,7 +1,7 @@
-"""Append (acks=leader, one replica) compared with ``repartition + write.parquet`` with the same codec and level,
-and the peak memory of the Python worker that appends everything to one partition. Also the cost of remembering the
-records of a named producer: an append with a name compared with an append without one, and the share of the digest
-in the processor time.
+"""Appends (acks=leader, one replica), compared with ``repartition + write.parquet`` with the same codec and level,
+and measures the peak memory of the Python worker that appends everything to one partition. Also measures the cost
+of remembering the records of a named producer: an append with a name, compared with one without, and the share of
+the digest in its processor time.
 """
 
 from __future__ import annotations

@@ -40,11 +40,11 @@ _ALPHABET = np.frombuffer(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOP
 
 
 class Bench:
-    """A session, the options, and a folder to work in."""
+    """The session, the options, and the working folder of the benchmarks."""
 
     def __init__(self, session: SparkSession | None, options: BenchOptions) -> None:
         """``session`` is None if no benchmark needs one."""
-        # The figures include only the operations: an event would cost as much as an append of a record.
+        # The figures cover only the operations: writing an event costs as much as appending a record.
         os.environ.setdefault("STRATALOG_HISTORY", "off")
         self.session = session
         self.options = options
@@ -122,7 +122,7 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class BenchCluster:
-    """A cluster in a folder."""
+    """A cluster whose brokers and remote tier are folders."""
 
     cluster: Cluster
     folder: Path
@@ -141,7 +141,7 @@ class BenchCluster:
         )
 
     def driver(self, spark: SparkSession | None = None) -> Cluster:
-        """Another driver, which has cached nothing, like a job that has just started."""
+        """Another driver with empty caches, like a job that has just started."""
         self.drivers.append(Cluster.open(self.folder / "cluster.toml", spark))
         return self.drivers[-1]
 

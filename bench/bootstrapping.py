@@ -1,5 +1,5 @@
-"""Bootstraps a broker that lost its disk from the earliest pending upload offset (KIP-1023), compared with copying
-everything, while the tiered part of the log grows and the rest stays the same."""
+"""Bootstraps a broker that lost its disk, from the earliest pending upload offset (KIP-1023), compared with a full
+copy. The tiered part of the log grows, and the rest stays the same."""
 
 from __future__ import annotations
 

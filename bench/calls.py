@@ -1,8 +1,8 @@
 """The number of storage calls of the protocol's operations, compared with the least possible.
 
-The product's own code runs on stores in memory, for a driver that has opened the cluster and read the metadata,
-but knows no partition yet, like a job that has just started. On a file system, a folder is scanned at least twice
-for a listing, because no file system lists a folder atomically; on object stores every call is one request.
+The product's own code runs on stores in memory. Its driver has opened the cluster and read the metadata, but knows
+no partition yet, like a job that has just started. On a file system, a listing scans a folder at least twice,
+because no file system lists a folder atomically; on object stores every call is one request.
 
 Running at several sizes separates the cost of a run from the cost per partition and per file.
 """
@@ -139,7 +139,8 @@ class CountedCluster:
         return f"{next(self._numbers):032x}"  # placement depends on ids, so they are deterministic
 
     def _open(self, uri: str, options: StoreOptions, clock: Clock) -> Store:
-        # As for a bucket: the checks of folders (are two files the same, can files be written?) are not made.
+        # The addresses are not those of folders, so the checks of folders (are two files the same, can files be
+        # written?) are not made, as for a bucket.
         address = uri if uri.endswith("/remote") else uri.replace("file://", "memory://")
         return CountingStore(self._roots.setdefault(uri, MemoryStore(address, clock)), self._note)
 
@@ -171,7 +172,7 @@ def _filled(made: CountedCluster, partitions: int, files: int = 1) -> None:
 
 
 def _behind(made: CountedCluster, partitions: int, files: int) -> None:
-    """Let the leaders hold this number of files more than their followers."""
+    """Give the leaders this number of files more than their followers."""
     _filled(made, partitions)
     for _ in range(files):
         made.append(partitions, acks="leader")
@@ -213,7 +214,7 @@ def _difference(more: Counter[str], less: Counter[str]) -> Counter[str]:
 
 
 def _metadata(because: str) -> tuple[Call, ...]:
-    """Let a driver that is up to date read the metadata."""
+    """The calls of a driver that is up to date and reads the metadata."""
     return (
         Call(RUN, LIST, 1, f"the metadata: {because}"),
         Call(RUN, READ, 1, "the root of the voter whose folder was listed: is it still the voter's?"),

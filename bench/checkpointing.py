@@ -1,4 +1,4 @@
-"""Generating and loading a snapshot of the metadata, at three sizes: time, bytes, memory; and the codec alone.
+"""The time, bytes and memory of generating and of loading a snapshot of the metadata, at three sizes.
 
 The peer of loading is the minimum: reading the file, and decoding each record and keeping it. Each runs in a
 separate process per size, so that the peak memory of the process is the peak memory of the work.

@@ -1,8 +1,8 @@
-"""Gates in front of the emulators of cloud storage, for requests that the emulators do not implement.
+"""Proxies in front of the emulators of cloud storage, for requests that the emulators do not implement.
 
-    Azurite           a listing ignores ``startFrom``, with which delta-rs asks for newer versions
-    fake-gcs-server   *compose* ignores ``ifGenerationMatch``; the XML interface, which delta-rs uses, takes no
-                      objects, and its listing ignores ``start-after``
+    Azurite           its listing ignores ``startFrom``, with which delta-rs asks for newer versions
+    fake-gcs-server   *compose* ignores ``ifGenerationMatch``; its XML interface, which delta-rs uses, does not
+                      accept objects, and its listing ignores ``start-after``
 
 All other requests are forwarded unchanged. Requests that create objects in Google's emulator are forwarded one by
 one, so that no other request comes between the check of a name and its creation.
@@ -28,7 +28,7 @@ _OF_ONE_CONNECTION = {"connection", "transfer-encoding", "keep-alive", "content-
 
 
 class Gate(BaseHTTPRequestHandler):
-    """One connection of a client to the server behind the gate."""
+    """A client's connection to the server behind the proxy."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -57,7 +57,7 @@ class Gate(BaseHTTPRequestHandler):
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _OF_ONE_CONNECTION}
         if "Content-Length" in self.headers or body:
             headers["Content-Length"] = str(len(body))
-        # a kept connection may be closed at any time
+        # a new connection each time: the server may close a kept one at any time
         with closing(HTTPConnection(*self.behind, timeout=60)) as server:
             server.request(method, path, body or None, headers)
             answer = server.getresponse()
@@ -80,7 +80,7 @@ class Gate(BaseHTTPRequestHandler):
 
 
 class AzureGate(Gate):
-    """The gate in front of Azurite."""
+    """The proxy in front of Azurite."""
 
     def pass_on(self) -> None:
         answer, body = self.forwarded(self.command, self.path, self.body())
@@ -91,7 +91,7 @@ class AzureGate(Gate):
 
 
 class GcsGate(Gate):
-    """The gate in front of fake-gcs-server."""
+    """The proxy in front of fake-gcs-server."""
 
     def pass_on(self) -> None:
         body = self.body()

@@ -1,4 +1,4 @@
-"""Emulators of Azure's and Google's object storage for tests: Azurite and fake-gcs-server on free ports of
+"""Runs emulators of Azure's and Google's object storage for tests: Azurite and fake-gcs-server on free ports of
 127.0.0.1. ``make servers`` installs them if Node and Go are available."""
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ OTHER_SETTINGS = (
     *("AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"),
     *("AZURE_STORAGE_SAS_TOKEN", "GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST"),
 )
-"""Variables that would redirect clients: remove them from the environment."""
+"""Variables that would redirect clients, so they are removed from the environment."""
 
 
 @contextmanager

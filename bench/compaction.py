@@ -1,12 +1,13 @@
 """The cost of a compaction: by the size of its dirty part, and the memory and time for many keys.
 
     python -m bench.compaction                     1, 5 and 20 million keys; then dirty parts of three sizes
-    python -m bench.compaction --keys 1000000      others
+    python -m bench.compaction --keys 1000000      other numbers of keys
     python -m bench.compaction --keys 100000000 --dirty     100 million keys: 12 GB of disk in TMPDIR
 
-One partition on one broker. Each compaction runs in a separate process, so the measured memory is the memory of
-one compaction. Keys are random and 16 bytes long, and values are 20 bytes long. A tenth of the keys occurs twice.
-Records are generated as they are appended. The benchmark needs no Spark, and is not part of ``make bench``.
+The topic has one partition on one broker. Each compaction runs in a separate process, so the measured memory is
+the memory of one compaction. Keys are random and 16 bytes long, and values are 20 bytes long. A tenth of the keys
+occurs twice. Records are generated while they are appended. The benchmark needs no Spark, and is not part of
+``make bench``.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ DIRTY = 500_000, 1_000_000, 2_000_000
 AN_APPEND = 500_000
 KEY_BYTES, VALUE_BYTES = 16, 20
 DISK_BYTES_A_KEY = 120
-"""An upper bound of the disk space per key. A key has 1.1 records, of 32 bytes before and 29 bytes after the
-compaction (20 million keys). Temporary files of keys have 28 bytes per key, and at most 5 more while they are
-split again. A mark is added.
+"""An upper bound of the disk space per key. A key has 1.1 records, which take 32 bytes each before the compaction
+and 29 bytes after it (measured with 20 million keys). Its entry in the temporary files of keys takes 28 bytes, and
+at most 5 more while they are split again. Its mark takes one byte.
 """
 _CONFIGS = {
     "cleanup.policy": "compact",

@@ -1,4 +1,4 @@
-"""The cost of a cluster per day: requests, bytes and machines times a list of prices. Pure.
+"""The cost of a cluster per day: its requests, bytes and machines, multiplied by a list of prices. Pure.
 
 The formulas are on the page ``docs/costs.md``; ``bench/costs.py`` measures the requests of our operations.
 """
@@ -44,7 +44,7 @@ class Disk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A machine, and its throughput per second."""
+    """The price of a machine, and its throughput."""
 
     hour: float
     kafka_mib_s: float
@@ -52,7 +52,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Diskless(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The conditions under which a broker of diskless topics writes an object."""
+    """The interval and the size after which a broker of diskless topics writes an object."""
 
     interval_ms: float
     object_mib: float
@@ -78,7 +78,7 @@ class Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``bench/prices.toml``."""
+    """The content of ``bench/prices.toml``."""
 
     bucket: Bucket
     network: Network
@@ -345,7 +345,7 @@ class BreakEvenLine:
 
 @dataclass(frozen=True, slots=True)
 class ClusterLine:
-    """A cluster of some shape, run by one system."""
+    """The daily costs of a cluster in one system."""
 
     headings: ClassVar[tuple[str, ...]] = (
         *("cluster", "requests", "storage", "between zones", "machines", "dollars per day", "per TB"),

@@ -1,8 +1,8 @@
-"""The cost of a cluster in buckets: the requests of its operations, counted on a real S3 server, and the prices of
-``bench/prices.toml``. Written into docs/costs.md.
+"""Computes the cost of a cluster in buckets, for docs/costs.md, from the requests of its operations, which are
+counted on a real S3 server, and the prices of ``bench/prices.toml``.
 
-The calls of the S3 client are counted without retries, as the operator of a bucket bills them. Three brokers are
-prefixes of one bucket; multipart uploads are completed exclusively, as on Amazon's S3.
+The calls of the S3 client are counted without retries, as the operator of a bucket bills them. The three brokers
+are prefixes of one bucket; multipart uploads are completed exclusively, as on Amazon's S3.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _clusters(prices: Prices, measured: Measured) -> Iterator[ClusterLine]:
         yield ClusterLine(f"{shape_text}: diskless topics", diskless(prices, shape), tb_day)
 
 
-# ------------------------------------------------------------------------------ the measuring
+# ------------------------------------------------------------------------------ measuring
 
 
 def _measured(bench: Bench) -> Measured:

@@ -1,4 +1,4 @@
-"""Ten thousand segments below the log start, in a bucket: removed from the table, and their objects deleted."""
+"""Removes ten thousand segments below the log start from a table in a bucket, and deletes their objects."""
 
 from __future__ import annotations
 

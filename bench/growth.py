@@ -1,9 +1,9 @@
-"""How the cost of each operation grows with the existing data, or with the data that it moves. It is measured
-without Spark, with three replicas, on a file system in memory if there is one.
+"""Measures how the cost of each operation grows with the existing data, or with the data that it moves: without
+Spark, with three replicas, on a file system in memory if there is one.
 
 The appends, group commits and metadata commits are real ones. Long logs of merged segments, backlogs of appends,
-and footers with many producers are written directly as files: the same bytes as an append writes, each with its
-own footer, in the folders of all replicas. ``verify`` checks these files, and finds nothing.
+and footers with many producers are written directly as files into the folders of all replicas, with the same bytes
+as an append writes. ``verify`` then checks these files, and must find nothing wrong.
 """
 
 from __future__ import annotations
@@ -82,13 +82,13 @@ def _at_each(law: Callable[[Bench, Path, int], dict[str, Cost]]) -> Callable[[Be
     return measured
 
 
-# ------------------------------------------------------------------------------------ the laws
+# ------------------------------------------------------------------------------------ the operations
 
 
 def appends(bench: Bench, folder: Path, sizes: Sequence[int]) -> Costs:
     """Measure real appends to one partition, one after the other; nothing else runs meanwhile."""
     with _cluster(bench, folder) as made:
-        append(made.cluster)  # imports come first
+        append(made.cluster)  # the first append of a process includes imports
         taken = _one_after_the_other(made.cluster, lambda: append(made.cluster), sizes[-1])
     reached = _reached(sizes, taken)
     return {
@@ -197,7 +197,7 @@ def metadata_commits(bench: Bench, folder: Path, sizes: Sequence[int]) -> Costs:
     return costs
 
 
-# --------------------------------------------------------------------------------- the measuring
+# --------------------------------------------------------------------------------- measuring
 
 
 def _cost(cluster: Cluster, work: Callable[[], object], turns: int = TURNS) -> Cost:
@@ -216,8 +216,8 @@ def _cost(cluster: Cluster, work: Callable[[], object], turns: int = TURNS) -> C
 
 
 def _one_after_the_other(cluster: Cluster, work: Callable[[], object], times: int) -> list[Cost]:
-    """Run the work a number of times, or as often as time allows: operations whose cost grows would take hours at
-    the largest sizes."""
+    """The costs of runs of the work, one after the other: ``times`` runs, or fewer if time runs out, because an
+    operation whose cost grows would take hours at the largest sizes."""
     end = time.perf_counter() + max(SECONDS, times * SECONDS_EACH)
     taken: list[Cost] = []
     while len(taken) < times and (time.perf_counter() < end or len(taken) < LEAST_SIZE):
@@ -276,7 +276,7 @@ def _opened(made: BenchCluster) -> Cost:
     return _counted(cpu_s, sum((store.counts for store in stores), StoreCounts()))
 
 
-# ---------------------------------------------------------------------------- the ground
+# ---------------------------------------------------------------------------- clusters and files
 
 
 @contextmanager

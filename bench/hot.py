@@ -1,4 +1,4 @@
-"""One hot partition, in memory: the speed of copying its files with all cores compared with one."""
+"""Copies the files of one hot partition, in memory, with all cores compared with one core."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SEED = 406
 
 
 def hot(bench: Bench) -> list[Line]:
-    """One task syncs a follower that holds nothing yet; in memory, nothing waits for a disk."""
+    """Sync an empty follower in one task. The files are in memory, so that nothing waits for a disk."""
     size = SIZE_RATIO * bench.options.bytes
     with in_memory(size * 3 + size // 4) as folder:
         made = bench.cluster("hot", brokers=2, within=folder)

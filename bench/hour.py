@@ -1,16 +1,17 @@
-"""A producer for an hour, with only ``maintain`` running alongside.
+"""Runs a producer for an hour, with only ``maintain`` alongside, and measures whether the cluster stays as fast as
+it was at the beginning.
 
-Measures whether the cluster stays as fast as it was at the beginning.
+    python -m bench.hour                              prints a line per minute, and compares the end with the
+                                                      beginning
+    python -m bench.hour --seconds 300                runs for five minutes
+    python -m bench.hour --file-delete-delay 10000    sets file.delete.delay.ms; all other configs are defaults
 
-    python -m bench.hour                              an hour: a line per minute, then the end against the
-    beginning python -m bench.hour --seconds 300                shorter
-    python -m bench.hour --file-delete-delay 10000    ms; other topic configs stay as they are by default
-
-``--rate`` small appends per second (5), each to one of ``--partitions`` partitions (20) in turn, with three
-replicas and acks=all, on a file system in memory if there is one; a consumer group commits every
+The producer makes ``--rate`` small appends per second (5), to ``--partitions`` partitions (20) in turn, with three
+replicas and acks=all, on a file system in memory if there is one. A consumer group commits every
 ``--commit-every`` seconds (5; 0: never). ``maintain --every 30s`` runs in a separate process. A late append is
-made immediately; the number of appends per minute shows whether the rate was reached. At the end a deep ``verify``
-checks everything, and the records are counted. The benchmark needs no Spark, and is not part of ``make bench``.
+made immediately; the number of appends per minute shows whether the rate was reached. At the end, a deep
+``verify`` checks everything, and the records are counted. The benchmark needs no Spark, and is not part of
+``make bench``.
 """
 
 from __future__ import annotations
@@ -143,8 +144,8 @@ def against(minutes: Sequence[Minute]) -> list[Change]:
         change("append, p99", "ms", lambda some: p99(_append_ms(some))),
         change("append, CPU", "ms", lambda some: 1000 * statistics.fmean(minute.cpu_s_each for minute in some)),
         change("commit of a group, median", "ms", lambda some: middle(_commit_ms(some))),
-        largest("files a partition", "", lambda minute: minute.files),
-        largest("files a partition, the most", "", lambda minute: minute.most_files),
+        largest("files per partition, average", "", lambda minute: minute.files),
+        largest("files per partition, maximum", "", lambda minute: minute.most_files),
         largest("files of the group's partition", "", lambda minute: minute.group_files),
         largest("files of the metadata log", "", lambda minute: minute.metadata_files),
         largest("producer, resident", "MB", lambda minute: minute.producer_mb),
@@ -229,12 +230,12 @@ def _maintaining(made: BenchCluster, every: str) -> Iterator[subprocess.Popen[by
         try:
             yield process
         finally:
-            process.terminate()  # a shell's background processes ignore an interrupt, and so do their children
+            process.terminate()  # not an interrupt, which children of a shell's background process ignore
             process.wait()
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
             rounds = [line for line in lines if line.startswith("maintain: ")]
             failures = [line for line in lines if line.startswith(("FAILED", "ERROR", "Traceback"))]
-            print("\n".join([f"\n{len(rounds)} rounds of maintain, the last one:", *rounds[-1:], *failures[-5:]]))
+            print("\n".join([f"\n{len(rounds)} rounds of maintain; the last one:", *rounds[-1:], *failures[-5:]]))
 
 
 def _arguments() -> argparse.Namespace:

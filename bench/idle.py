@@ -1,8 +1,7 @@
-"""Many idle partitions: a run of everything (``maintain``) over them, a run after a hundred of them got a record,
-and single jobs.
+"""Runs ``maintain`` over many idle partitions, then after a hundred of them got a record, and single jobs.
 
 Each run is a separate process, so the measured memory is the memory of one run. The storage is folders in memory,
-because a run reads only names from a disk, and a real S3 server. Each partition holds one record on all replicas,
+because a run on a disk only reads names, and a real S3 server. Each partition holds one record on all replicas,
 with the files that an append leaves.
 
 On folders, rounds of ``maintain`` tier all partitions. In buckets that would take half a million requests before
@@ -70,7 +69,7 @@ _ALWAYS_DUE = {
     "leader.imbalance.check.interval.seconds": "1",
     "remote.log.manager.task.interval.ms": "1000",
 }
-"""Every step is part of every round."""
+"""Configs that make every step part of every round."""
 NOTE = (
     "Each run is a new process that has not read any partition before. Wall and CPU: without imports. Memory: of "
     "the whole process. Requests: calls to brokers and the remote tier, including opening the cluster but not the "
@@ -83,7 +82,7 @@ NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run."""
+    """The costs of one run."""
 
     seconds: float
     cpu_s: float
@@ -95,7 +94,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class IdleLine:
-    """One run, as a line."""
+    """The costs of one run, as a line."""
 
     headings: ClassVar[tuple[str, ...]] = ("what", "wall", "CPU", "memory", "requests", "per partition (of n)")
     note: ClassVar[str] = NOTE
@@ -250,7 +249,7 @@ def until_idle(cluster: Cluster) -> int:
 
 
 def items_of(report: Report) -> int:
-    """The numbers of partitions for which the steps of a round were due."""
+    """The sum, over the steps of a round, of the partitions for which the step was due."""
     return sum(int(row["items"] or 0) for row in report.rows)
 
 

@@ -1,12 +1,13 @@
-"""Appends to one partition, one directly after the other: the time of the last ones, and the number of files.
+"""Appends to one partition, one directly after the other, and measures the latest appends and the number of files.
 
-    python -m bench.in_a_row                                  10,000 appends
-    python -m bench.in_a_row --appends 2000
-    python -m bench.in_a_row --file-delete-delay 10000        ms; other topic configs stay as they are by default
+    python -m bench.in_a_row                                  makes 10,000 appends
+    python -m bench.in_a_row --appends 2000                   makes fewer
+    python -m bench.in_a_row --file-delete-delay 10000        sets file.delete.delay.ms; all other configs are
+                                                              defaults
 
-Three replicas and acks=all, on a file system in memory if there is one, by one process, while nothing else runs.
-The last line compares, in turns, the processor time of an append with that of an append to a new partition. At the
-end a deep ``verify`` checks everything. The benchmark needs no Spark, and is not part of ``make bench``.
+One process appends with acks=all to three replicas, on a file system in memory if there is one, while nothing else
+runs. The last line compares, in turns, the processor time of an append with that of an append to a new partition.
+At the end, a deep ``verify`` checks everything. The benchmark needs no Spark, and is not part of ``make bench``.
 """
 
 from __future__ import annotations

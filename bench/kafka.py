@@ -1,8 +1,8 @@
-"""The same records through Spark's Kafka connector: ``make bench KAFKA=host:port``, or ``KAFKA=own`` for a broker
-that the benchmark starts on this machine.
+"""Appends and scans the same records here and through Spark's Kafka connector: ``make bench KAFKA=host:port``, or
+``KAFKA=own`` for a broker that the benchmark starts on this machine.
 
-The started broker has as many partitions as our topic. All its other settings are Kafka's defaults, so it uses no
-codec. The scan is ``count`` and the sum of the values' lengths.
+The topic of the started broker has as many partitions as ours. All other settings of the broker are Kafka's
+defaults, so it uses no codec. The scan is ``count`` and the sum of the values' lengths.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AT_LEAST = 4.0
 def kafka(bench: Bench) -> list[Line]:
     """Append the same records to one replica, ``acks=leader`` here and ``acks=1`` on Kafka, and scan them."""
     if bench.options.kafka is None:
-        bench.say("kafka: left out; KAFKA=own starts a broker for it, KAFKA=host:port uses a running broker")
+        bench.say("kafka: skipped; KAFKA=own starts a broker for it, KAFKA=host:port uses a running broker")
         return []
     partitions, size_bytes = bench.options.partitions, bench.options.bytes
     records = bench.records().count()

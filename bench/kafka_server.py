@@ -1,7 +1,7 @@
-"""A real Kafka broker on this machine, for comparisons: Kafka from Maven Central, on free ports of 127.0.0.1.
+"""Runs a real Kafka broker on this machine, for comparisons: Kafka from Maven Central, on free ports of 127.0.0.1.
 
-One process is broker and controller (KRaft), as in Kafka's quick start; all other settings are Kafka's defaults.
-It has its own JVM with a heap of 1 GiB, like that of Kafka's start script.
+One process is both broker and controller (KRaft), as in Kafka's quick start; all other settings are Kafka's
+defaults. It has its own JVM with a heap of 1 GiB, like that of Kafka's start script.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Topics of a real Kafka with tiered storage: mirrored through the broker, and from their tier.
+"""Mirrors topics of a real Kafka with tiered storage, through the broker and from their tier.
 
     python -m bench.kafka_tier --bytes 1GB --partitions 8 --topics 3
 
@@ -292,8 +292,8 @@ def main() -> None:
                     )
                     sent = f", broker sent {proxy.sent - before:,} bytes" if of else ""
                     print(
-                        f"mirror {what}: {spent:.1f} s, {copied / spent:,.0f} records/s, {copied / core:,.0f} a "
-                        f"second of a core, {from_tier:,} of {copied:,} from the tier{sent}",
+                        f"mirror {what}: {spent:.1f} s, {copied / spent:,.0f} records/s, {copied / core:,.0f} per "
+                        f"second and core, {from_tier:,} of {copied:,} from the tier{sent}",
                         flush=True,
                     )
             if given.mirror_maker:

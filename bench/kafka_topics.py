@@ -1,4 +1,4 @@
-"""Topics of a Kafka broker for comparisons: written and read with ``confluent-kafka``."""
+"""Writes and reads topics of a Kafka broker with ``confluent-kafka``, for comparisons."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""KIP-630's own example: 100 brokers and 1,000,000 partitions, in topics of ten partitions with three replicas.
+"""Measures the cost of one small record in a cluster like KIP-630's example: 100 brokers and 1,000,000 partitions,
+in topics of ten partitions with three replicas.
 
-The effect of one small record on such a cluster: its bytes, compared with one record per partition (KIP-630,
-"Motivation"), its replay, the reads after it, and the cost of an ordinary commit.
+The costs are its bytes, compared with one record per partition (KIP-630, "Motivation"), its replay, the reads
+after it, and an ordinary commit.
 """
 
 from __future__ import annotations

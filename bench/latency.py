@@ -1,10 +1,10 @@
-"""The time that an append, a fetch and a commit wait for storage: in round trips, and with storage that answers
+"""Measures how long an append, a fetch and a commit wait for storage: in round trips, and on storage that answers
 slowly.
 
 A round trip is a request that can begin only after another request has ended; concurrent requests are one round
 trip. The number for an operation is the length of its longest chain of requests, which does not depend on the
-machine. The seconds come from the same storage in memory with a delay of 30 ms per answer, or ten times as long
-for some requests.
+machine. The times are measured on the same storage in memory, with a delay of 30 ms per answer, or of ten times
+that for some requests.
 """
 
 from __future__ import annotations

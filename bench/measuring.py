@@ -1,4 +1,4 @@
-"""Turns and clocks. The result of several turns is their median and range."""
+"""Turns and clocks. Several turns give their median and range."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import ParamSpec, Self, TypeVar
 
 TURNS = 5
-"""The least number of turns, so that one slow turn is recognized."""
+"""The number of turns of each work: enough that one slow turn is recognized."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 Timed = Callable[[], float]
-"""Prepares, does its work, and returns the seconds of the work."""
+"""A function that prepares and does its work, and returns the seconds of the work."""
 
 
 class Spread(float):
@@ -33,7 +33,7 @@ class Spread(float):
         self.turns = values
         return self
 
-    def __getnewargs__(self) -> tuple[tuple[float, ...]]:  # type: ignore[override]  # a float's are one number
+    def __getnewargs__(self) -> tuple[tuple[float, ...]]:  # type: ignore[override]  # float's own returns one number
         return (self.turns,)
 
     def __truediv__(self, other: float, /) -> Spread:

@@ -1,9 +1,8 @@
-"""Kafka's own MirrorMaker, in a separate process, from one broker to another, started as its documentation
-describes.
+"""Runs Kafka's own MirrorMaker, in a separate process, from one broker to another, as its documentation describes.
 
-Its settings are the defaults, except: one replica of all topics, as each cluster has one broker; no heartbeats and
-ACLs, which are not compared; one task for each of two cores; and reading only committed records, as the mirror
-here does.
+Its settings are the defaults, with these exceptions. All topics have one replica, because each cluster has one
+broker. Heartbeats and ACLs, which are not compared, are off. There is one task for each of two cores. Only
+committed records are read, as by the mirror here.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class MirrorMaker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the process without waiting; it works after some seconds."""
+        """Start the process without waiting; it begins to copy after some seconds."""
         command: list[str | Path] = [find_java(os.environ).executable, "-Xms256m", "-Xmx2g"]
         command += [
             "-cp",

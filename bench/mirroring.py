@@ -1,10 +1,10 @@
-"""A topic of a real Kafka mirrored here, and by Kafka's own MirrorMaker into another Kafka:
-``make bench ONLY=mirror KAFKA=own``, which starts a broker as the source and one as MirrorMaker's target.
+"""Mirrors a topic of a real Kafka here, and with Kafka's own MirrorMaker into another Kafka: ``make bench
+ONLY=mirror KAFKA=own``, which starts a broker as the source and one as MirrorMaker's target.
 
 Speed
     The two mirrors copy the same records, one after the other. The measured time is the time of a complete run,
-    until the last record is appended, fsynced and acknowledged. The time of MirrorMaker is extrapolated from the
-    second half of its records: its start and the warming up of its JVM are not counted.
+    until the last record is appended, fsynced and acknowledged. MirrorMaker's time is extrapolated from the second
+    half of its records, so that its start and the warm-up of its JVM do not count.
 
 Kills
     A topic is written by transactions, some of them aborted. ``kill -9`` ends the copy in the middle, and another
@@ -55,7 +55,7 @@ _SEED = 382
 def mirror(bench: Bench) -> list[Line]:
     """Measure speed, offsets, and the state after a kill."""
     if bench.options.kafka != OWN_KAFKA:
-        bench.say("mirror: left out; KAFKA=own starts the brokers that it needs")
+        bench.say("mirror: skipped; KAFKA=own starts the brokers that it needs")
         return []
     folders = [bench.folder / name for name in ("kafka-source", "kafka-target")]
     for folder in folders:
@@ -89,7 +89,7 @@ class _Both:
         """The processor seconds of our turns, and of MirrorMaker's."""
 
     def speed(self) -> list[Line]:
-        """Records per second, and per second of a core."""
+        """Records per second, and per CPU second."""
         options = self._bench.options
         self._bench.say(f"mirror: {options.records:,} records into the source")
         kafka_topics.create(self._source, TOPIC, options.partitions)

@@ -1,7 +1,6 @@
-"""Opening a cluster that a driver remembers (``cache`` in the cluster file), compared with opening one without
-topics.
+"""Opens a cluster that a driver remembers (``cache`` in the cluster file), compared with a cluster without topics.
 
-Both clusters have three voters and the same tail: commits after the cached state. Opening ends when the metadata
+Both clusters have three voters and the same tail: commits after the cached state. The time ends when the metadata
 is read, linearizably, and the partitions of one topic are known.
 """
 

@@ -23,7 +23,7 @@ SMALLEST_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """Selects the benchmarks and their sizes."""
+    """The selected benchmarks and their sizes."""
 
     bytes: int
     """The bytes of the records' values, which are 1 KiB each."""
@@ -57,7 +57,7 @@ def bench_options(environ: Mapping[str, str], default_folder: Path) -> BenchOpti
     """
     size = parse_size(environ.get("BYTES") or "2GB")
     if size < SMALLEST_BYTES:
-        raise InvalidCallError(f"BYTES is {size}: below {SMALLEST_BYTES} there is nothing to measure")
+        raise InvalidCallError(f"BYTES is {size}: give at least {SMALLEST_BYTES}")
 
     def number(name: str, default: int, least: int, most: int) -> int:
         text = environ.get(name) or str(default)

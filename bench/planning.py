@@ -1,5 +1,5 @@
-"""Plans a read of many files: ten thousand partitions of ten files each, on folders, by a driver with empty
-caches. No record is read."""
+"""Plans a read of many files with empty caches: ten thousand partitions of ten files each, on folders. It reads no
+record."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Commits of metadata: one driver against plain files, and many concurrent drivers, on folders and on S3.
+"""Commits metadata with one driver, compared with plain files, and with many concurrent drivers, on folders and on
+S3.
 
-Each driver is a separate process, like a Spark driver, and knows the others only through storage. The peer of a
+Each driver is a separate process, like a Spark driver, and sees the others only through storage. The peer of a
 commit with three voters is the minimum: a file on each of three roots, written, fsynced and linked under its name.
 The peer of several competing drivers is a driver that has to claim for each of its commands: two drivers take
 turns.
@@ -153,7 +154,7 @@ def _drive(roots: Sequence[Root], seed: int, together: Barrier, seconds: float, 
     client = MetadataClient(_driver(roots, seed), SystemClock(), print)
     client.image()
     content = BatchRecords.of(DataName(0, None, 1), [NoOpRecord()], 0)
-    encode_batch(_CLUSTER, content, Lineage([(1, 0)]))  # imports come first
+    encode_batch(_CLUSTER, content, Lineage([(1, 0)]))  # imports happen before the clock starts
     together.wait(READY_WITHIN_S)
     done, began = 0, time.perf_counter()
     while time.perf_counter() < began + seconds:

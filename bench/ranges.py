@@ -1,4 +1,4 @@
-"""Reads a small range of offsets compared with all of them, and one hot partition on all cores compared with
+"""Reads a small range of offsets, compared with all of them, and one hot partition on all cores, compared with
 one."""
 
 from __future__ import annotations

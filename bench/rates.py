@@ -1,5 +1,5 @@
-"""Ingest and tiering per core, small appends, and the bytes written to storage per appended byte. Only the first
-line needs Spark."""
+"""Measures ingest and tiering per core, small appends, and the bytes written to storage per appended byte. Only
+the first line needs Spark."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _DEFAULTS = StoreOptions()
 
 
 def remote_log(bench: Bench) -> list[Line]:
-    """Measure on a folder: a bucket only adds a handful of requests."""
+    """Measure on a folder: a bucket would only add a handful of requests."""
     lines: list[Line] = []
     before: float | None = None
     for count in SIZES:

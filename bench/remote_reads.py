@@ -1,4 +1,4 @@
-"""Reads of records that are only in the remote tier: the first record, and all of them."""
+"""Reads records that are only in the remote tier: the first record, and all of them."""
 
 from __future__ import annotations
 

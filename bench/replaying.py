@@ -1,6 +1,6 @@
-"""Replaying many small commits, compared with loading one snapshot of the resulting state (KIP-630, "Motivation").
+"""Replays many small commits, compared with loading one snapshot of the resulting state (KIP-630, "Motivation").
 
-The commits are files as voters have them, written without waiting for the disk; each moves the log start of one
+The commits are files like those of voters, written without waiting for the disk; each moves the log start of one
 partition. A driver that opens the cluster without a cache either replays the commits or loads the snapshot.
 """
 
@@ -64,7 +64,7 @@ class Log:
 
 
 def replay(bench: Bench) -> list[Line]:
-    """Replay all the commits."""
+    """Write all the commits, and replay them."""
     commits = bench.options.commits
     folder = bench.folder / "replay"
     bench.say(f"making {commits:,} commits")
@@ -92,7 +92,7 @@ def begin_log(folder: Path) -> Log:
 
 
 def write_commits(log: Log, numbers: range) -> None:
-    """The commits of these numbers, of one record each."""
+    """Write the commits of these numbers, of one record each."""
     for number in numbers:
         topic_id = log.topic_ids[number % len(log.topic_ids)]
         record = PartitionChangeRecord(topic_id=topic_id, partition=0, log_start_offset=number + 1)

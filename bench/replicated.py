@@ -1,4 +1,4 @@
-"""Append with acks=all to three replicas, compared with Spark writing the same Parquet three times."""
+"""Appends with acks=all to three replicas, compared with Spark writing the same Parquet three times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AT_MOST = Limit(1.3, at_most=True)
 
 
 def append3(bench: Bench) -> list[Line]:
-    """Append from a DataFrame to acknowledged offsets. The second peer copies two of the three replicas with
+    """Append a DataFrame until its offsets are acknowledged. The second peer copies two of the three replicas with
     ``cp``, and has no limit."""
     partitions = bench.options.partitions
     bench.records()
@@ -73,7 +73,7 @@ def append3(bench: Bench) -> list[Line]:
 
 
 def write_plain(records: DataFrame, partitions: int, target: Path) -> None:
-    """A segment's columns as Spark writes them: shuffled by the same partitions, with the same codec and level."""
+    """Write a segment's columns with Spark, shuffled into the same partitions, with the same codec and level."""
     partition = F.pmod(F.hash("key"), F.lit(partitions))
     shuffled = records.withColumn("partition", partition).repartitionById(partitions, "partition")
     frame = shuffled.select(

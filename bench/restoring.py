@@ -1,4 +1,4 @@
-"""The time to restore a cluster from the remote tier after the loss of all brokers, without Spark.
+"""Restores a cluster from the remote tier after the loss of all brokers, and measures the time, without Spark.
 
 All partitions are tiered, with one segment each; the size is irrelevant, because a restore copies no bytes. The
 brokers and the remote tier are folders in memory and, up to a thousand partitions, prefixes of a bucket of an S3

@@ -1,11 +1,11 @@
-"""Compares three clients of S3 on one server: the product's (botocore), s3fs (aiobotocore) and obstore.
+"""Compares three S3 clients on one server: the product's (botocore), s3fs (aiobotocore) and obstore.
 
     python -m bench.s3_clients            # needs s3fs and obstore
 
 Each client moves objects of 16 MiB and of 2 kB as the product does (``ChecksumCRC32`` up, ranges down), with one
-and four threads, in turns. The result is the speed of each, and the milliseconds of CPU of this process per
-request, as the median of the turns with their range. s3fs is called by its ``call_s3``, without its own retries.
-obstore takes no CRC-32 of a caller.
+and four threads, in turns. It prints the speed of each client, and this process's CPU milliseconds per request, as
+the median of the turns with their range. s3fs is called through its ``call_s3``, without its own retries. obstore
+accepts no CRC-32 from its caller.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def main() -> None:
             "s3fs": s3fs_calls(endpoint),
             "obstore": obstore_calls(endpoint),
         }
-        print("threads  what         client     speed           CPU of a request, ms (range)   of botocore's")
+        print("threads  what         client     speed           CPU ms per request (range)   ratio to botocore")
         for threads in (1, 4):
             for what, calls, body in (("16 MiB", 8, data), ("2 kB", 200, small)):
                 for way in ("up", "down"):

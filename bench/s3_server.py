@@ -125,7 +125,7 @@ def credentials() -> dict[str, str]:
 
 
 OTHER_CREDENTIALS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
-"""Variables that would redirect clients: remove them from the environment."""
+"""Variables that would redirect clients, so they are removed from the environment."""
 
 
 def free_ports(count: int) -> list[int]:

@@ -1,11 +1,11 @@
-"""The speed at which a client of Kafka reads through ``cluster.serve``, compared with a fetch of the same records
-in paired turns.
+"""Measures how fast a Kafka client reads through ``cluster.serve``, compared with a fetch of the same records, in
+paired turns.
 
     python -m bench.serving [RECORDS]
 
-One partition on a folder, with records of 100 random bytes and a key. One fetch returns Arrow tables, in pieces of
-4 MiB; another fetch also makes a Python object per record. The client is librdkafka in a separate process, which
-takes its first record before the time begins.
+The topic has one partition on a folder, with records of 100 random bytes and a key. One kind of fetch returns
+Arrow tables, in pieces of 4 MiB; another kind also makes a Python object per record. The client is librdkafka in a
+separate process. Its time begins after its first record.
 """
 
 from __future__ import annotations

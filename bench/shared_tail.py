@@ -2,12 +2,13 @@
 
 One object per run and broker holds the appends of all partitions that the broker leads:
 
-    <number>.tail     the partitions' bytes one after the other, then an index: partition, epoch, records, where
+    <number>.tail     the partitions' bytes one after the other, then an index with the partition, epoch, number of
+                      records and place of each
     <number>.hw       the high watermark of all these partitions: the ISR holds every object up to this number
 
 Numbers have no gaps: the exclusive create of the next number orders all runs of all drivers at this broker. No
 object contains offsets. The offset of a record is the end of the last split, plus the number of earlier records of
-its partition in the live entries. Calls are those of ``bench.calls``, on stores in memory.
+its partition in the live entries. Calls are counted as in ``bench.calls``, on stores in memory.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from stratalog.partitions.store.memory import MemoryStore
 BROKERS = 3
 FOLDER = "shared"
 SPLIT = 20
-"""Partitions whose split is counted."""
+"""The number of partitions whose split is counted."""
 KINDS = ("PUTs", "GETs")
 """Requests at the price of a PUT, and at that of a GET."""
 INDEX_BYTES = 8
@@ -163,7 +164,7 @@ def index_of(store: CountingStore, name: str, size_bytes: int) -> list[Entry]:
     return entries(store.read(name, max(0, size_bytes - INDEX_READ), size_bytes))
 
 
-# --------------------------------------------------------------------------------------------- the figures
+# --------------------------------------------------------------------------------------------- figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +268,7 @@ def parts(mib: float, replicas: int) -> Requests:
 
 
 def dollars(prices: Prices, shape: Shape, trigger_s: float, split_runs: int) -> list[str]:
-    """Dollars of appends per day, as text: today's, with one replica, shared, diskless."""
+    """Dollars of appends per day, as text: as today, with one replica, with a shared tail, and diskless."""
     runs, mib = DAY_S / trigger_s, shape.mib_s * trigger_s
     three, besides = today(BROKERS)
     one, _ = today(1)

@@ -1,5 +1,5 @@
-"""Replicated state: a snapshot of a large partition compared with Spark's own aggregation of the same files;
-commits of offsets by one thread and by eight; the lag of a group with a thousand partitions."""
+"""Measures replicated state: a snapshot of a large partition, compared with Spark's own aggregation of the same
+files; commits of offsets by one thread and by eight; the lag of a group with a thousand partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream of micro-batches: the cost of a trigger without records, and the speed of a full one."""
+"""Measures a stream of micro-batches: the cost of a trigger without records, and the speed of a full one."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _full(bench: Bench, made: BenchCluster) -> list[Line]:
     def scanned() -> float:
         return seconds_of(lambda: made.cluster.read(TOPIC).write.format("noop").mode("overwrite").save())
 
-    streamed()  # the workers' first task imports
+    streamed()  # the workers' first task includes imports
     native()
     ours, peer = in_turn(streamed, scanned)
     by_scan, its_peer = in_turn(native, scanned)

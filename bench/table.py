@@ -58,7 +58,7 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """``ok``, or on which side of its limit the ratio is."""
+        """``ok``, or the side of the limit on which the ratio is: ``above`` or ``below``."""
         if self.limit is None or self.ratio is None:
             return ""
         if self.limit.holds(self.ratio):

@@ -1,6 +1,6 @@
-"""``python -m bench.tier_decoding``: the records per second and core that the bridge ``kafka_tier`` decodes,
-compared with aiokafka's decoder in C on the same bytes. Both decoders verify checksums. The bridge returns Arrow
-columns. aiokafka returns a Python object per record; it is measured with and without a conversion to columns.
+"""``python -m bench.tier_decoding`` compares how many records per second and core the bridge ``kafka_tier`` and
+aiokafka's decoder in C decode from the same bytes. Both verify checksums. The bridge returns Arrow columns.
+aiokafka returns a Python object per record; it is measured with and without a conversion to columns.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def seconds(function: Callable[[bytes], int], data: bytes) -> tuple[float, int]:
 
 def main() -> None:
     """Measure in turns, and print the best of ``ROUNDS``."""
-    print("records per second and core: ours, aiokafka to columns, aiokafka's objects alone; our ratio to each")
+    print("records per second and core: ours, aiokafka to columns, aiokafka to objects; our ratio to each of them")
     for batch_bytes, value_bytes, headers, codec in (
         (16_384, 100, 0, "none"),
         (16_384, 100, 2, "none"),

@@ -1,6 +1,6 @@
-"""Typed rows compared with a lake table: one session appends the same rows to a topic and to a Delta table, and
-scans both. The key of a row is a short text, and its value has a text of 500 characters, a double and a time.
-There are as many rows as records of 1 KiB in ``BYTES``.
+"""Compares typed rows with a lake table: one session appends the same rows to a topic and to a Delta table, and
+scans both. The key of a row is a short text; its value has a city (one of 500 texts), a double and a time. There
+are as many rows as records of 1 KiB in ``BYTES``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WARM_UP = 5
 """The number of small appends before the measured ones, until the JVM has compiled the code."""
 _FILES = 4
 _UNIQUE = 6_000_000
-"""Rows of a number, a text with this number, and a random double."""
+"""The number of rows whose values hardly repeat: a number, a text with this number, and a random double."""
 
 
 def typed(bench: Bench) -> list[Line]:

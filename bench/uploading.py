@@ -1,4 +1,4 @@
-"""Tier to an S3 server, compared with a plain multipart upload of the same files to the same server."""
+"""Tiers to an S3 server, compared with a plain multipart upload of the same files to the same server."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_the_environment_chooses() -> None:
     ("name", "value", "message"),
     [
         ("BYTES", "many", "'many' is not a size"),
-        ("BYTES", "1MB", "BYTES is 1000000: below"),
+        ("BYTES", "1MB", "BYTES is 1000000: give at least"),
         ("PARTITIONS", "0", "PARTITIONS is '0'"),
         ("PARTITIONS", "x", "PARTITIONS is 'x'"),
         ("IDLE_PARTITIONS", "0", "IDLE_PARTITIONS is '0'"),

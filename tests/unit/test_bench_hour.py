@@ -30,7 +30,7 @@ def test_the_last_minutes_are_reported_next_to_the_first() -> None:
     found = {one.what: one.cells for one in against(minutes)}
     assert found["append, median"] == ("append, median", "15.0 ms", "55.0 ms", "3.67")
     assert found["append, CPU"] == ("append, CPU", "5.0 ms", "5.0 ms", "1.00")
-    assert found["files a partition, the most"][1:] == ("25.0", "25.0", "1.00")
+    assert found["files per partition, maximum"][1:] == ("25.0", "25.0", "1.00")
     assert found["producer, resident"][1:3] == ("102.0 MB", "106.0 MB")
     assert found["commit of a group, median"][1:] == ("0.0 ms", "0.0 ms", "")
     assert all(len(one.cells) == len(one.headings) for one in against(minutes))
