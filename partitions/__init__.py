@@ -41,26 +41,20 @@ In and out
 Checksums
     A file contains the checksum of its bytes (``segment_footer``, ``register``). This checksum is compared with
     the checksum of the copied bytes (``StagedCopy.crc32``) before a copy gets a name (``segment_check``), so
-    damage in storage does not spread. Checksums are CRC-32, as in gzip, computed by ISA-L (``isal``) in a tenth of
-    zlib's time: they add almost nothing to the cost of a copy.
+    damage in storage does not spread. Checksums are CRC-32, computed by ISA-L (``isal``) in a tenth of zlib's
+    time: they add almost nothing to the cost of a copy.
 
 Bytes of unknown origin
-    Any writer may have written the bytes, with correct checksums. Before Arrow decodes anything, a small reader in
-    this package reads a segment's footer (``thrift``, ``parquet_footer``) and inspects its pages
-    (``parquet_pages``). This bounds the memory that a row group takes; a form that the log's writers never produce
-    is treated as damage. Arrow's own description of a column chunk is not used, because a contradictory
-    description crashes the process. So decoding needs no child process, which would cost half a second and a copy
-    of the decoded data. Every reader refuses the same files. Arrow only gets pages of known sizes whose checksums
-    match. Spark's executors decode the same files by themselves: a hostile file costs them the memory that its
-    pages claim. Spark has to bound this memory: at worst the task fails, or the executor is lost and the query
-    fails.
+    Any writer may have written the bytes, with correct checksums. So a small reader in this package inspects the
+    footer and the pages of a segment, within bounds (``parquet_footer``, ``parquet_pages``), before Arrow decodes
+    it (``parquet_decoding``). Decoding needs no child process, which would cost half a second and a copy of the
+    decoded data, and every reader refuses the same files. Spark's executors decode the same files by themselves:
+    a hostile file costs them the memory that its pages claim. Spark has to bound this memory: at worst the task
+    fails, or the executor is lost and the query fails.
 
-Differences from the design
-    * S3 is accessed through ``botocore``, not through fsspec, whose S3 file system is itself built on botocore.
-      Staging needs multipart uploads that are completed later, with ``If-None-Match``, and a synchronous client
-      survives Spark's forked Python workers.
-    * ``Store.create`` returns whether it created the object, instead of raising when the name is taken:
-      losing the race is an ordinary outcome of the protocol, not an error.
+S3
+    S3 is accessed through ``botocore``. Staging needs multipart uploads that are completed later, with
+    ``If-None-Match``, and a synchronous client survives Spark's forked Python workers.
 """
 
 if __name__ != "stratalog.partitions":

@@ -77,10 +77,10 @@ def erase_from(
                 "`stratalog compact`, and erase again"
             )
     done = ErasedFrom()
-    for number, (links, generation) in enumerate(_runs(found, options.segment_bytes)):
+    for number, (run, generation) in enumerate(runs_of(found, options.segment_bytes)):
         if number == options.most:
             break
-        run = with_outcomes(Run(links), transactions)
+        run = with_outcomes(run, transactions)
         rule = Rule(generation, options.compacted.bound, options.compacted.tombstones_before)
         named = [one for one in erasures if one.generation <= generation]
         made = remove_from_run(
@@ -92,7 +92,7 @@ def erase_from(
         )
         done = ErasedFrom(
             segments=done.segments + 1,
-            files=done.files + len(links),
+            files=done.files + len(run.links),
             read_bytes=done.read_bytes + run.size_bytes,
             written_bytes=done.written_bytes + made.size_bytes,
         )
@@ -108,9 +108,9 @@ def marks(erasures: Iterable[Erasure], start: int, end: int) -> npt.NDArray[np.b
     return found
 
 
-def _runs(found: Sequence[tuple[Link, int]], segment_bytes: int) -> Iterator[tuple[tuple[Link, ...], int]]:
-    """Runs of neighboring links of one generation, of at most ``segment_bytes`` in total, or single links;
-    ascending.
+def runs_of(found: Iterable[tuple[Link, int]], segment_bytes: int) -> Iterator[tuple[Run, int]]:
+    """Runs of neighboring links of one generation, of at most ``segment_bytes`` in total, or single links; each
+    with its generation, ascending.
     """
     run: list[Link] = []
     size = present = 0
@@ -118,9 +118,9 @@ def _runs(found: Sequence[tuple[Link, int]], segment_bytes: int) -> Iterator[tup
         size += link.file.object.size_bytes
         joins = run and run[-1].end == link.start and generation == present and size <= segment_bytes
         if run and not joins:
-            yield tuple(run), present
+            yield Run(tuple(run)), present
             run, size = [], link.file.object.size_bytes
         run.append(link)
         present = generation
     if run:
-        yield tuple(run), present
+        yield Run(tuple(run)), present

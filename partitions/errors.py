@@ -8,9 +8,8 @@
     |-- CorruptionError           storage contradicts itself; call an operator
     `-- OutcomeUnknownError       the call may have taken effect; read before you retry
 
-Each class has a ``code``, which is Kafka's name of the error if Kafka has one. A message names the thing (topic,
-partition, broker, file), and says what is wrong and what to do. It is one line of printable characters, whatever
-characters its names contain, since it goes to terminals and logs.
+A message names the thing (topic, partition, broker, file), and says what is wrong and what to do. It goes to
+terminals and logs, so it is one line of printable characters, whatever characters its names contain.
 """
 
 from __future__ import annotations
@@ -26,34 +25,38 @@ class StratalogError(Exception):
     """The base class of all errors that stratalog raises on purpose."""
 
     code: ClassVar[str] = "UNKNOWN_SERVER_ERROR"
+    """Kafka's name of the error, if Kafka has one. An error without a code of its own has its parent's code."""
+
+    def __init_subclass__(cls, *, code: str | None = None) -> None:
+        if code is not None:
+            cls.code = code
 
     def __str__(self) -> str:
         return printable(super().__str__())
 
 
+def codes_of(*kinds: type[StratalogError]) -> frozenset[str]:
+    """The codes of these errors and of their subclasses."""
+    return frozenset(kind.code for kind in kinds).union(*(codes_of(*kind.__subclasses__()) for kind in kinds))
+
+
 # --------------------------------------------------------------------------------- retry
 
 
-class RetriableError(StratalogError):
+class RetriableError(StratalogError, code="RETRIABLE"):
     """A transient fault: the same call may succeed later."""
 
-    code = "RETRIABLE"
 
-
-class StorageError(RetriableError):
+class StorageError(RetriableError, code="KAFKA_STORAGE_ERROR"):
     """A store refused a call, or the call failed; nothing is known to have changed."""
-
-    code = "KAFKA_STORAGE_ERROR"
 
 
 class StorageRefusedError(StorageError):
     """A store answers, but will refuse this call until an operator fixes the cause; nothing was changed."""
 
 
-class StorageAuthorizationError(StorageRefusedError):
+class StorageAuthorizationError(StorageRefusedError, code="CLUSTER_AUTHORIZATION_FAILED"):
     """A store denies the caller this action; nothing was changed. The caller needs permissions or credentials."""
-
-    code = "CLUSTER_AUTHORIZATION_FAILED"
 
     def __init__(self, message: str, right: Right | None = None, path: str | None = None) -> None:
         """``right`` is the missing permission, on the address ``path``, if known."""
@@ -61,312 +64,214 @@ class StorageAuthorizationError(StorageRefusedError):
         self.right, self.path = right, path
 
 
-class StorageAuthenticationError(StorageAuthorizationError):
+class StorageAuthenticationError(StorageAuthorizationError, code="SASL_AUTHENTICATION_FAILED"):
     """A store does not recognize the caller: its credentials are missing, wrong or expired."""
 
-    code = "SASL_AUTHENTICATION_FAILED"
 
-
-class StoreTimeoutError(RetriableError):
+class StoreTimeoutError(RetriableError, code="REQUEST_TIMED_OUT"):
     """A store did not answer within the deadline, and the call itself changes nothing."""
 
-    code = "REQUEST_TIMED_OUT"
 
-
-class BrokerUnreachableError(RetriableError):
+class BrokerUnreachableError(RetriableError, code="BROKER_NOT_AVAILABLE"):
     """A broker's root cannot be listed or has no ``broker.json`` (its volume is not mounted, for example)."""
 
-    code = "BROKER_NOT_AVAILABLE"
 
-
-class ListingUnstableError(RetriableError):
+class ListingUnstableError(RetriableError, code="LISTING_UNSTABLE"):
     """A folder kept changing, so that no two listings in a row agreed."""
 
-    code = "LISTING_UNSTABLE"
 
-
-class SourceChangedError(RetriableError):
+class SourceChangedError(RetriableError, code="SOURCE_CHANGED"):
     """An object was deleted or replaced between its listing and its use."""
 
-    code = "SOURCE_CHANGED"
 
-
-class NotEnoughReplicasError(RetriableError):
+class NotEnoughReplicasError(RetriableError, code="NOT_ENOUGH_REPLICAS"):
     """The ISR is smaller than ``min.insync.replicas``; nothing was appended."""
 
-    code = "NOT_ENOUGH_REPLICAS"
 
-
-class NotEnoughReplicasAfterAppendError(RetriableError):
+class NotEnoughReplicasAfterAppendError(RetriableError, code="NOT_ENOUGH_REPLICAS_AFTER_APPEND"):
     """The records were appended to the leader, but the ISR shrank below ``min.insync.replicas`` meanwhile."""
 
-    code = "NOT_ENOUGH_REPLICAS_AFTER_APPEND"
 
-
-class RemoteNotReadyError(RetriableError):
+class RemoteNotReadyError(RetriableError, code="REMOTE_NOT_READY"):
     """The remote log does not yet have the data from which the follower would start (KIP-1023)."""
 
-    code = "REMOTE_NOT_READY"
 
-
-class ThrottlingQuotaExceededError(RetriableError):
+class ThrottlingQuotaExceededError(RetriableError, code="THROTTLING_QUOTA_EXCEEDED"):
     """A quota does not allow these bytes before the timeout; nothing was read."""
 
-    code = "THROTTLING_QUOTA_EXCEEDED"
 
-
-class NoMajorityError(RetriableError):
+class NoMajorityError(RetriableError, code="NO_MAJORITY"):
     """Fewer than a majority of the metadata voters could be reached."""
 
-    code = "NO_MAJORITY"
 
-
-class ConcurrentTransactionsError(RetriableError):
+class ConcurrentTransactionsError(RetriableError, code="CONCURRENT_TRANSACTIONS"):
     """Another change of the transactional id is in progress; this change had no effect."""
 
-    code = "CONCURRENT_TRANSACTIONS"
 
-
-class UnstableOffsetCommitError(RetriableError):
+class UnstableOffsetCommitError(RetriableError, code="UNSTABLE_OFFSET_COMMIT"):
     """An open transaction has offsets of the group; its outcome decides whether they take effect (KIP-447)."""
 
-    code = "UNSTABLE_OFFSET_COMMIT"
 
-
-class CoordinatorNotAvailableError(RetriableError):
+class CoordinatorNotAvailableError(RetriableError, code="COORDINATOR_NOT_AVAILABLE"):
     """The internal partition of a group or transactional id accepts no appends now; nothing was changed."""
 
-    code = "COORDINATOR_NOT_AVAILABLE"
 
-
-class OffsetNotAvailableError(RetriableError):
+class OffsetNotAvailableError(RetriableError, code="OFFSET_NOT_AVAILABLE"):
     """The new leader's high watermark is not known yet; an append determines it (KIP-207, KIP-392)."""
 
-    code = "OFFSET_NOT_AVAILABLE"
 
-
-class UnknownLeaderEpochError(RetriableError):
+class UnknownLeaderEpochError(RetriableError, code="UNKNOWN_LEADER_EPOCH"):
     """The caller knows a newer leader epoch than the answering side, which will learn it later."""
-
-    code = "UNKNOWN_LEADER_EPOCH"
 
 
 # ---------------------------------------------------------------------- refresh and retry
 
 
-class StaleMetadataError(StratalogError):
+class StaleMetadataError(StratalogError, code="STALE_METADATA"):
     """The view on which the caller acted is out of date."""
 
-    code = "STALE_METADATA"
 
-
-class FencedLeaderEpochError(StaleMetadataError):
+class FencedLeaderEpochError(StaleMetadataError, code="FENCED_LEADER_EPOCH"):
     """The caller's leader epoch is older than the partition's leader epoch."""
 
-    code = "FENCED_LEADER_EPOCH"
 
-
-class SnapshotNotFoundError(StaleMetadataError):
+class SnapshotNotFoundError(StaleMetadataError, code="SNAPSHOT_NOT_FOUND"):
     """The leader does not have the requested snapshot: request the leader's current snapshot (KIP-630)."""
 
-    code = "SNAPSHOT_NOT_FOUND"
 
-
-class PositionOutOfRangeError(StaleMetadataError):
+class PositionOutOfRangeError(StaleMetadataError, code="POSITION_OUT_OF_RANGE"):
     """The position is after the end of the snapshot: the caller assumes a different snapshot (KIP-630)."""
 
-    code = "POSITION_OUT_OF_RANGE"
 
-
-class InvalidUpdateVersionError(StaleMetadataError):
+class InvalidUpdateVersionError(StaleMetadataError, code="INVALID_UPDATE_VERSION"):
     """The caller's partition epoch is not the current epoch."""
 
-    code = "INVALID_UPDATE_VERSION"
 
-
-class IneligibleReplicaError(StaleMetadataError):
+class IneligibleReplicaError(StaleMetadataError, code="INELIGIBLE_REPLICA"):
     """A proposed ISR member is fenced or has another broker epoch (KIP-903)."""
 
-    code = "INELIGIBLE_REPLICA"
 
-
-class StaleBrokerError(StaleMetadataError):
+class StaleBrokerError(StaleMetadataError, code="STALE_BROKER_EPOCH"):
     """A broker's root is not the registered root (register it), or was registered again (read the metadata)."""
 
-    code = "STALE_BROKER_EPOCH"
 
-
-class LeaderNotAvailableError(StaleMetadataError):
+class LeaderNotAvailableError(StaleMetadataError, code="LEADER_NOT_AVAILABLE"):
     """The partition currently has no leader."""
 
-    code = "LEADER_NOT_AVAILABLE"
 
-
-class PreferredLeaderNotAvailableError(LeaderNotAvailableError):
+class PreferredLeaderNotAvailableError(LeaderNotAvailableError, code="PREFERRED_LEADER_NOT_AVAILABLE"):
     """The preferred (first) replica is fenced or not in the ISR; it cannot be elected now."""
 
-    code = "PREFERRED_LEADER_NOT_AVAILABLE"
 
-
-class EligibleLeadersNotAvailableError(LeaderNotAvailableError):
+class EligibleLeadersNotAvailableError(LeaderNotAvailableError, code="ELIGIBLE_LEADERS_NOT_AVAILABLE"):
     """No replica is both unfenced and, unless the election is unclean, in the ISR."""
-
-    code = "ELIGIBLE_LEADERS_NOT_AVAILABLE"
 
 
 # ----------------------------------------------------------------------------------- stop
 
 
-class FencedError(StratalogError):
+class FencedError(StratalogError, code="FENCED"):
     """A newer instance has taken over; the caller must stop."""
 
-    code = "FENCED"
 
-
-class InvalidProducerEpochError(FencedError):
+class InvalidProducerEpochError(FencedError, code="INVALID_PRODUCER_EPOCH"):
     """A newer instance of the producer has already appended."""
 
-    code = "INVALID_PRODUCER_EPOCH"
 
-
-class StaleMemberEpochError(FencedError):
+class StaleMemberEpochError(FencedError, code="STALE_MEMBER_EPOCH"):
     """A newer member has already committed for the group (KIP-848)."""
 
-    code = "STALE_MEMBER_EPOCH"
 
-
-class ProducerFencedError(FencedError):
+class ProducerFencedError(FencedError, code="PRODUCER_FENCED"):
     """A newer producer of the same transactional id has taken over (KIP-98)."""
 
-    code = "PRODUCER_FENCED"
 
-
-class NotControllerError(FencedError):
+class NotControllerError(FencedError, code="NOT_CONTROLLER"):
     """Another driver has claimed a greater metadata epoch."""
-
-    code = "NOT_CONTROLLER"
 
 
 # --------------------------------------------------------------------------- fix the call
 
 
-class InvalidCallError(StratalogError):
+class InvalidCallError(StratalogError, code="INVALID_REQUEST"):
     """The call cannot succeed in this form; nothing was changed."""
 
-    code = "INVALID_REQUEST"
 
-
-class InvalidConfigError(InvalidCallError):
+class InvalidConfigError(InvalidCallError, code="INVALID_CONFIG"):
     """A configuration key is unknown, or its value is not allowed."""
 
-    code = "INVALID_CONFIG"
 
-
-class PolicyViolationError(InvalidCallError):
+class PolicyViolationError(InvalidCallError, code="POLICY_VIOLATION"):
     """A config of the topic forbids the call. With ``cleanup.policy=snapshot``, only snapshots move the start of
     the log (KIP-630). Before ``protect.until.ms``, records of the log cannot be deleted."""
 
-    code = "POLICY_VIOLATION"
 
-
-class ClusterKeyError(InvalidCallError):
+class ClusterKeyError(InvalidCallError, code="CLUSTER_KEY"):
     """The key of the cluster is missing or malformed."""
 
-    code = "CLUSTER_KEY"
 
-
-class InvalidRecordError(InvalidCallError):
+class InvalidRecordError(InvalidCallError, code="INVALID_RECORD"):
     """The records do not fit the topic (columns, types, partition)."""
 
-    code = "INVALID_RECORD"
 
-
-class RecordTooLargeError(InvalidRecordError):
+class RecordTooLargeError(InvalidRecordError, code="MESSAGE_TOO_LARGE"):
     """A record needs more memory than readers have; nothing was appended."""
 
-    code = "MESSAGE_TOO_LARGE"
 
-
-class UnknownTopicOrPartitionError(InvalidCallError):
+class UnknownTopicOrPartitionError(InvalidCallError, code="UNKNOWN_TOPIC_OR_PARTITION"):
     """The topic or partition does not exist, or was deleted."""
 
-    code = "UNKNOWN_TOPIC_OR_PARTITION"
 
-
-class TopicAlreadyExistsError(InvalidCallError):
+class TopicAlreadyExistsError(InvalidCallError, code="TOPIC_ALREADY_EXISTS"):
     """A topic of that name exists."""
 
-    code = "TOPIC_ALREADY_EXISTS"
 
-
-class InvalidPartitionsError(InvalidCallError):
+class InvalidPartitionsError(InvalidCallError, code="INVALID_PARTITIONS"):
     """The number of partitions is below one, or below the topic's current number."""
 
-    code = "INVALID_PARTITIONS"
 
-
-class InvalidReplicationFactorError(InvalidCallError):
+class InvalidReplicationFactorError(InvalidCallError, code="INVALID_REPLICATION_FACTOR"):
     """The replication factor is below one or above the number of unfenced brokers."""
 
-    code = "INVALID_REPLICATION_FACTOR"
 
-
-class InvalidReplicaAssignmentError(InvalidCallError):
+class InvalidReplicaAssignmentError(InvalidCallError, code="INVALID_REPLICA_ASSIGNMENT"):
     """The requested replicas are empty, name a broker twice, name a fenced broker, or leave no replica in sync."""
 
-    code = "INVALID_REPLICA_ASSIGNMENT"
 
-
-class NoReassignmentInProgressError(InvalidCallError):
+class NoReassignmentInProgressError(InvalidCallError, code="NO_REASSIGNMENT_IN_PROGRESS"):
     """The partition has no reassignment to cancel."""
 
-    code = "NO_REASSIGNMENT_IN_PROGRESS"
 
-
-class ElectionNotNeededError(InvalidCallError):
+class ElectionNotNeededError(InvalidCallError, code="ELECTION_NOT_NEEDED"):
     """An unclean election was requested although a member of the ISR can lead."""
 
-    code = "ELECTION_NOT_NEEDED"
 
-
-class UnknownBrokerError(InvalidCallError):
+class UnknownBrokerError(InvalidCallError, code="BROKER_ID_NOT_REGISTERED"):
     """The broker is not in the cluster file or the metadata."""
 
-    code = "BROKER_ID_NOT_REGISTERED"
 
-
-class LogDirError(InvalidCallError):
+class LogDirError(InvalidCallError, code="LOG_DIR_NOT_FOUND"):
     """A log dir does not exist, is not writable, or belongs to another broker or cluster."""
-
-    code = "LOG_DIR_NOT_FOUND"
 
 
 class MetadataLostError(InvalidCallError):
     """No voter holds the metadata of a cluster whose brokers exist."""
 
 
-class InconsistentClusterIdError(InvalidCallError):
+class InconsistentClusterIdError(InvalidCallError, code="INCONSISTENT_CLUSTER_ID"):
     """A root belongs to another cluster."""
 
-    code = "INCONSISTENT_CLUSTER_ID"
 
-
-class UnsupportedStoreError(InvalidCallError):
+class UnsupportedStoreError(InvalidCallError, code="UNSUPPORTED_STORE"):
     """The store lacks a guarantee that safety requires, most importantly exclusive create."""
 
-    code = "UNSUPPORTED_STORE"
 
-
-class OffsetOutOfRangeError(InvalidCallError):
+class OffsetOutOfRangeError(InvalidCallError, code="OFFSET_OUT_OF_RANGE"):
     """An offset is below the log start or above the high watermark."""
 
-    code = "OFFSET_OUT_OF_RANGE"
 
-
-class LogTruncationError(OffsetOutOfRangeError):
+class LogTruncationError(OffsetOutOfRangeError, code="LOG_TRUNCATION"):
     """An unclean election has replaced or removed the records that the consumer has read (KIP-320)."""
-
-    code = "LOG_TRUNCATION"
 
     def __init__(self, message: str, divergent_offset: int) -> None:
         super().__init__(message)
@@ -374,89 +279,63 @@ class LogTruncationError(OffsetOutOfRangeError):
         """The offset up to which the log still has the records that the consumer has read."""
 
 
-class DuplicateSequenceNumberError(InvalidCallError):
+class DuplicateSequenceNumberError(InvalidCallError, code="DUPLICATE_SEQUENCE_NUMBER"):
     """The producer has already appended later sequences; whether it appended this sequence is unknown."""
 
-    code = "DUPLICATE_SEQUENCE_NUMBER"
 
-
-class OutOfOrderSequenceNumberError(InvalidCallError):
+class OutOfOrderSequenceNumberError(InvalidCallError, code="OUT_OF_ORDER_SEQUENCE_NUMBER"):
     """The producer has already appended later sequences, but never this sequence."""
-
-    code = "OUT_OF_ORDER_SEQUENCE_NUMBER"
 
 
 class ChangedReplayError(OutOfOrderSequenceNumberError):
     """The producer has already appended this sequence with other records; this call stored nothing."""
 
 
-class InvalidGroupIdError(InvalidCallError):
+class InvalidGroupIdError(InvalidCallError, code="INVALID_GROUP_ID"):
     """The name of a group is empty, too long, or not text."""
 
-    code = "INVALID_GROUP_ID"
 
-
-class GroupIdNotFoundError(InvalidCallError):
+class GroupIdNotFoundError(InvalidCallError, code="GROUP_ID_NOT_FOUND"):
     """The group does not exist: it has committed nothing, or its commits have expired."""
 
-    code = "GROUP_ID_NOT_FOUND"
 
-
-class NonEmptyGroupError(InvalidCallError):
+class NonEmptyGroupError(InvalidCallError, code="NON_EMPTY_GROUP"):
     """The group is active: it committed during the deletion, and was not deleted."""
 
-    code = "NON_EMPTY_GROUP"
 
-
-class OffsetMetadataTooLargeError(InvalidCallError):
+class OffsetMetadataTooLargeError(InvalidCallError, code="OFFSET_METADATA_TOO_LARGE"):
     """The metadata text of a committed offset is longer than ``offset.metadata.max.bytes``."""
 
-    code = "OFFSET_METADATA_TOO_LARGE"
 
-
-class InvalidTopicError(InvalidCallError):
+class InvalidTopicError(InvalidCallError, code="INVALID_TOPIC_EXCEPTION"):
     """The name is not allowed for a topic; or the topic is internal, and only the engine itself may do this."""
 
-    code = "INVALID_TOPIC_EXCEPTION"
 
-
-class TransactionalIdNotFoundError(InvalidCallError):
+class TransactionalIdNotFoundError(InvalidCallError, code="TRANSACTIONAL_ID_NOT_FOUND"):
     """The transactional id does not exist: it was never used, or has expired."""
 
-    code = "TRANSACTIONAL_ID_NOT_FOUND"
 
-
-class InvalidTxnStateError(InvalidCallError):
+class InvalidTxnStateError(InvalidCallError, code="INVALID_TXN_STATE"):
     """The transaction cannot change from its current state to the requested one."""
 
-    code = "INVALID_TXN_STATE"
 
-
-class InvalidProducerIdMappingError(InvalidCallError):
+class InvalidProducerIdMappingError(InvalidCallError, code="INVALID_PRODUCER_ID_MAPPING"):
     """The transactional id has another producer id, or none."""
 
-    code = "INVALID_PRODUCER_ID_MAPPING"
 
-
-class InvalidTransactionTimeoutError(InvalidCallError):
+class InvalidTransactionTimeoutError(InvalidCallError, code="INVALID_TRANSACTION_TIMEOUT"):
     """A transaction's timeout is not positive, or above ``transaction.max.timeout.ms``."""
 
-    code = "INVALID_TRANSACTION_TIMEOUT"
 
-
-class EnvironmentUnusableError(InvalidCallError):
+class EnvironmentUnusableError(InvalidCallError, code="ENVIRONMENT_UNUSABLE"):
     """Something on this machine, such as Java, is missing or has a wrong version."""
-
-    code = "ENVIRONMENT_UNUSABLE"
 
 
 # --------------------------------------------------------------------------- call an operator
 
 
-class CorruptionError(StratalogError):
+class CorruptionError(StratalogError, code="CORRUPT_MESSAGE"):
     """Storage contradicts itself; no automatic step is safe."""
-
-    code = "CORRUPT_MESSAGE"
 
     def __init__(self, *args: object, broker_id: int | None = None) -> None:
         """``broker_id`` is the broker whose storage is damaged, if that is known."""
@@ -464,37 +343,27 @@ class CorruptionError(StratalogError):
         self.broker_id = broker_id
 
 
-class CorruptSegmentError(CorruptionError):
+class CorruptSegmentError(CorruptionError, code="CORRUPT_SEGMENT"):
     """A data file is truncated, has flipped bits, is foreign, or has no footer."""
-
-    code = "CORRUPT_SEGMENT"
 
     file: str | None = None
     """The name of the file in its store, if that is known."""
 
 
-class UnsignedError(CorruptSegmentError):
+class UnsignedError(CorruptSegmentError, code="UNSIGNED"):
     """An object is not signed with the key of the cluster, or was changed after it was signed."""
 
-    code = "UNSIGNED"
 
-
-class LogGapError(CorruptionError):
+class LogGapError(CorruptionError, code="LOG_GAP"):
     """Offsets are missing in the middle of a log."""
 
-    code = "LOG_GAP"
 
-
-class RemoteObjectMissingError(CorruptionError):
+class RemoteObjectMissingError(CorruptionError, code="REMOTE_OBJECT_MISSING"):
     """The remote table lists an object that does not exist."""
-
-    code = "REMOTE_OBJECT_MISSING"
 
 
 # ------------------------------------------------------------------ read before you retry
 
 
-class OutcomeUnknownError(StratalogError):
+class OutcomeUnknownError(StratalogError, code="OUTCOME_UNKNOWN"):
     """The call failed, but may have taken effect; read before you retry."""
-
-    code = "OUTCOME_UNKNOWN"

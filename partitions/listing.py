@@ -153,7 +153,6 @@ class Link:
 
     @property
     def name(self) -> DataName:
-        """The name of the file."""
         return self.file.name
 
 

@@ -345,7 +345,6 @@ def schedule_folder(incarnation_folder: str, of: str) -> str:
 
 
 def schedule_path(incarnation_folder: str, of: str, version: int) -> str:
-    """The path of one version of a schedule."""
     return f"{schedule_folder(incarnation_folder, of)}/{_digits(version)}.schedule"
 
 
@@ -424,7 +423,6 @@ def descriptions_path(cluster_id: str) -> str:
 
 
 def description_path(cluster_id: str, offset: int, digest: str) -> str:
-    """The description of a cluster at metadata offset ``offset``."""
     return f"{descriptions_path(cluster_id)}/{_digits(offset)}.{digest}.json"
 
 

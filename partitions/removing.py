@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stratalog.partitions.columns import booleans, constant, integers_of, valid_of
-from stratalog.partitions.erasing import marks
+from stratalog.partitions.erasing import marks, runs_of
 from stratalog.partitions.erasure import Erasure
 from stratalog.partitions.errors import RetriableError
 from stratalog.partitions.growth import fitted, widest
@@ -75,7 +75,7 @@ def carry_out(
         when the folder cannot be written.
     """
     check_stable(rule, transactions, str(replica))
-    runs = runs_of(to_rewrite(log, rule), options.segment_bytes)
+    runs = runs_by(rule, log, options.segment_bytes)
     if not runs:
         return Removed()
     done = Removed()
@@ -113,18 +113,10 @@ def removed_by(
     return lambda start, end: by_rule(start, end) | marks(erased, start, end)
 
 
-def runs_of(links: tuple[Link, ...], segment_bytes: int) -> list[Run]:
-    """Runs of neighboring links of at most ``segment_bytes`` in total, or single links; ascending."""
-    runs: list[list[Link]] = []
-    size = 0
-    for link in links:
-        size += link.file.object.size_bytes
-        if runs and runs[-1][-1].end == link.start and size <= segment_bytes:
-            runs[-1].append(link)
-        else:
-            runs.append([link])
-            size = link.file.object.size_bytes
-    return [Run(tuple(run)) for run in runs]
+def runs_by(rule: Rule, log: ReplicaLog, segment_bytes: int) -> list[Run]:
+    """The runs of the log that the rule rewrites; see ``erasing.runs_of``."""
+    found = ((link, rule.generation) for link in to_rewrite(log, rule))
+    return [run for run, _ in runs_of(found, segment_bytes)]
 
 
 def check_stable(rule: Rule, transactions: LogTransactions, what: str) -> None:

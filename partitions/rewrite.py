@@ -73,22 +73,8 @@ def merge_run(replica: Replica, run: Run, *, compression: str) -> int | None:
 
     Raises: SourceChangedError when a file of the run left the log meanwhile; CorruptSegmentError, LogGapError.
     """
-    staged, _ = stage_run(
-        replica.store,
-        run,
-        replica.store,
-        replica.path(run.segment_name),
-        compression=compression,
-        state=lambda: state_after(replica, run),
-    )
-    try:
-        check_in_log(replica, run)
-    except BaseException:
-        staged.abort()
-        raise
-    committed = staged.commit()
-    forget_files(replica.store, (link.file for link in run.links))
-    return staged.size_bytes if committed else None
+    _, size_bytes = _rewritten(replica, run, run.segment_name, None, compression)
+    return size_bytes
 
 
 def remove_from_run(
@@ -98,11 +84,16 @@ def remove_from_run(
 
     Raises: see ``merge_run``.
     """
+    footer, size_bytes = _rewritten(replica, run, name, removal, compression)
+    return Rewritten(footer.gaps or 0, size_bytes or 0)
+
+
+def _rewritten(
+    replica: Replica, run: Run, name: DataName, removal: Removal | None, compression: str
+) -> tuple[SegmentFooter, int | None]:
+    """The footer of the new segment, and its size; None if another driver has already made it."""
     staged, footer = stage_run(
-        replica.store,
-        run,
-        replica.store,
-        replica.path(name),
+        *(replica.store, run, replica.store, replica.path(name)),
         compression=compression,
         state=lambda: state_after(replica, run),
         removal=removal,
@@ -114,7 +105,7 @@ def remove_from_run(
         raise
     committed = staged.commit()
     forget_files(replica.store, (link.file for link in run.links))
-    return Rewritten(footer.gaps or 0, staged.size_bytes if committed else 0)
+    return footer, staged.size_bytes if committed else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,11 +196,31 @@ def stage_run(
         oldest_ms = min(segment.footer.oldest_ms for segment in segments)
         joined = combined([(file.footer.base_offset, file.footer.producer_part) for file in segments], run.start)
         producers = without_transactions(applied({}, joined.entries) if joined.since is None else state())
-        part: _Part = whole
+        part: Callable[[ProducerState, int], ProducerPart] = whole
         if joined.since is not None and not leaves:
             part = partial(part_of, Level(joined.since, frozenset(joined.entries)))
-        footer = _write(
-            files, run, schema, staged, last, markers, latest, oldest_ms, compression, producers, part, removal
+        writer = SegmentWriter(
+            staged.file,
+            schema,
+            topic_id=last.topic_id,
+            partition=last.partition,
+            base_offset=run.start,
+            compression=compression,
+        )
+        gaps = _write_records(files, run, writer, removal)
+        if gaps:
+            latest = max(latest or 0, run.start)
+        # Write nothing that depends on the current time: the same files must merge into the same bytes.
+        footer = writer.close(
+            lineage=Lineage(last.lineage),
+            producers=lambda _: producers,
+            part=part,
+            created_ms=last.created_ms,
+            last_transactional_offset=latest,
+            markers=markers,
+            first_created_ms=oldest_ms if oldest_ms < last.created_ms else None,
+            rule=None if removal is None else removal.rule,
+            gaps=None if removal is None else gaps,
         )
     except BaseException:
         with suppress(Exception):
@@ -267,9 +278,6 @@ def _followed(segments: Sequence[Segment]) -> Removal | None:
     return None if rule is None else Removal(rule, lambda start, end: np.zeros(end - start, bool))
 
 
-_Part = Callable[[ProducerState, int], ProducerPart]
-
-
 def _markers(footers: Iterable[SegmentFooter], start: int) -> tuple[TransactionPart, ...]:
     """The markers in these files, each once, that end transactions which began before ``start``."""
     parts = (part for footer in footers for part in (footer.transaction, *footer.markers) if part is not None)
@@ -278,28 +286,8 @@ def _markers(footers: Iterable[SegmentFooter], start: int) -> tuple[TransactionP
     )
 
 
-def _write(
-    files: _Files,
-    run: Run,
-    schema: pa.Schema,
-    staged: StagedWriter,
-    last: SegmentFooter,
-    markers: tuple[TransactionPart, ...],
-    last_transactional_offset: int | None,
-    oldest_ms: int,
-    compression: str,
-    producers: ProducerState,
-    part: _Part,
-    removal: Removal | None,
-) -> SegmentFooter:
-    writer = SegmentWriter(
-        staged.file,
-        schema,
-        topic_id=last.topic_id,
-        partition=last.partition,
-        base_offset=run.start,
-        compression=compression,
-    )
+def _write_records(files: _Files, run: Run, writer: SegmentWriter, removal: Removal | None) -> int:
+    """Write the records of the run. Returns the number of gaps; 0 without a removal."""
     gaps = 0
     try:
         for link in run.links:
@@ -317,21 +305,7 @@ def _write(
     except BaseException:
         writer.abort()
         raise
-
-    if gaps:
-        last_transactional_offset = max(last_transactional_offset or 0, run.start)
-    # Write nothing that depends on the current time: the same files must merge into the same bytes.
-    return writer.close(
-        lineage=Lineage(last.lineage),
-        producers=lambda _: producers,
-        part=part,
-        created_ms=last.created_ms,
-        last_transactional_offset=last_transactional_offset,
-        markers=markers,
-        first_created_ms=oldest_ms if oldest_ms < last.created_ms else None,
-        rule=None if removal is None else removal.rule,
-        gaps=None if removal is None else gaps,
-    )
+    return gaps
 
 
 def _with_gaps(batch: pa.RecordBatch, removed: npt.NDArray[np.bool_]) -> pa.RecordBatch:

@@ -24,13 +24,7 @@ from stratalog.partitions.parquet_decoding import TAIL_BYTES, ColumnChunks, deco
 from stratalog.partitions.parquet_footer import MAGIC, SUFFIX_BYTES, Layout, RowGroup, footer_start, parse_layout
 from stratalog.partitions.parquet_pages import check_row_group
 from stratalog.partitions.paths import segment_owner
-from stratalog.partitions.segment_footer import (
-    FOOTER_KEY,
-    SegmentFooter,
-    checksums_of,
-    decode_footer,
-    file_crc32,
-)
+from stratalog.partitions.segment_footer import FOOTER_KEY, SegmentFooter, checksums_of, decode_footer, file_crc32
 from stratalog.partitions.store.protocol import Readable, StoredObject
 from stratalog.partitions.store.reader import read_range
 

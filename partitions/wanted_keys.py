@@ -56,7 +56,7 @@ class WantedKeys:
         Raises: see ``read_row_groups``.
         """
         segment = read_segment(source, file)
-        chosen = self._row_groups(segment)
+        chosen = {group.first for index, group in enumerate(segment.row_groups) if self.may_hold(segment, index)}
         columns = ["offset", "key", *(() if self.before_us is None else ("timestamp",))]
         key = pa.schema([pa.field("key", self.keys.type)])
         for _, table in read_row_groups(source, file, start, end, columns, lambda group: group.first in chosen):
@@ -79,14 +79,6 @@ class WantedKeys:
             held[places] = [row in self._rows for row in rows]
         return held
 
-    def _row_groups(self, segment: Segment) -> set[int]:
-        """The first rows of the row groups that, by their statistics, may hold one of the keys."""
-        found = set()
-        for index, group in enumerate(segment.row_groups):
-            if self.may_hold(segment, index):
-                found.add(group.first)
-        return found
-
     def may_hold(self, segment: Segment, index: int) -> bool:
         """Whether a row group, by its statistics, may hold one of the keys."""
         metadata = segment.parquet.row_group(index)
@@ -96,7 +88,7 @@ class WantedKeys:
                 continue
             statistics = column.statistics
             if statistics is None or not statistics.has_min_max:
-                return not (statistics is not None and statistics.null_count == group_rows(segment, index))
+                return not (statistics is not None and statistics.null_count == segment.row_groups[index].num_rows)
             try:
                 at = bisect_left(self._sorted, statistics.min)
                 return at < len(self._sorted) and bool(self._sorted[at] <= statistics.max)
@@ -107,11 +99,6 @@ class WantedKeys:
     def digests(self, salt: bytes) -> tuple[str, ...]:
         """The keyed digest of each key, sorted."""
         return tuple(sorted(set(key_digests(self.keys, salt))))
-
-
-def group_rows(segment: Segment, index: int) -> int:
-    """The number of rows of a row group."""
-    return segment.row_groups[index].num_rows
 
 
 def key_digests(keys: pa.Array, salt: bytes) -> list[str]:

@@ -16,10 +16,8 @@ Offsets = Mapping[int, Sequence[int]]
 """The target's offset of each record, by partition."""
 
 
-class OffsetsNotKeptError(InvalidCallError):
+class OffsetsNotKeptError(InvalidCallError, code="OFFSETS_NOT_KEPT"):
     """The target cannot store the records at the same offsets."""
-
-    code = "OFFSETS_NOT_KEPT"
 
 
 class ExportTarget(Protocol):

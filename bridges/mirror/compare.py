@@ -58,10 +58,8 @@ they are unknown.
 """
 
 
-class RecordsDifferError(StratalogError):
+class RecordsDifferError(StratalogError, code="RECORDS_DIFFER"):
     """The records of a topic in Kafka differ from the records here."""
-
-    code = "RECORDS_DIFFER"
 
 
 def compare(

@@ -13,16 +13,12 @@ from stratalog.partitions.errors import InvalidCallError, LeaderNotAvailableErro
 from stratalog.partitions.identity import TopicPartition
 
 
-class InconsistentTopicIdError(InvalidCallError):
+class InconsistentTopicIdError(InvalidCallError, code="INCONSISTENT_TOPIC_ID"):
     """A topic's id has changed: it was deleted and created again under the same name."""
 
-    code = "INCONSISTENT_TOPIC_ID"
 
-
-class SourceTruncatedError(InvalidCallError):
+class SourceTruncatedError(InvalidCallError, code="LOG_TRUNCATION"):
     """The source has lost mirrored records, and has, or will have, different records at the same offsets."""
-
-    code = "LOG_TRUNCATION"
 
     def __init__(self, what: str) -> None:
         super().__init__(

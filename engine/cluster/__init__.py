@@ -148,7 +148,7 @@ class Cluster(Client, Jobs, Erasing, Looks):
         ports.events = operations_log()
         ports.memory.selector = CurrentSelector(OfferedSelectors(selectors))
         if keeps_short:
-            keep_short(ports.metadata, ports.storage, ports.clock, ports.memory, cls._parts.opener)
+            keep_short(*ports.for_records, cls._parts.opener)
         return cls(ports, spark)
 
     @classmethod
@@ -185,7 +185,7 @@ class Cluster(Client, Jobs, Erasing, Looks):
         ports.execution.driver_only = runner == THREADS
         ports.events = operations_log()
         if keeps_short:
-            keep_short(ports.metadata, ports.storage, ports.clock, ports.memory, cls._parts.opener)
+            keep_short(*ports.for_records, cls._parts.opener)
         return cls(ports, spark)
 
     @classmethod

@@ -100,14 +100,16 @@ class Jobs:
     def _remembered(
         self,
         step: str,
-        topics: Sequence[str] | None,
-        act: Callable[[], Report],
+        topics: TopicNames,
+        act: Callable[..., Report],
         *,
         some: bool = False,
         dry_run: bool = False,
     ) -> Report:
-        """Return the report of ``act``, and store its failures, so that ``health`` shows them."""
-        return remembered(*self._ports.for_looks, step, topics, act, some=some, dry_run=dry_run)
+        """Return the report of ``act`` for these topics, and store its failures, so that ``health`` shows them."""
+        named = names(topics)
+        run = partial(act, named, dry_run=dry_run)
+        return remembered(*self._ports.for_looks, step, named, run, some=some, dry_run=dry_run)
 
     def _reduce_large(self) -> snapshotting.ReduceLarge:
         if self._spark is None:
@@ -221,7 +223,8 @@ class Jobs:
         """
         chosen = None if brokers is None else wholes(brokers, "broker")
         named = names(topics)
-        return self._remembered(
+        return remembered(
+            *self._ports.for_looks,
             "replicate",
             named if brokers is None else (),
             lambda: replicating.replicate(*self._ports.all, named, brokers=chosen, dry_run=dry_run),
@@ -234,10 +237,7 @@ class Jobs:
 
         Followers receive the segments when they replicate.
         """
-        named = names(topics)
-        return self._remembered(
-            "merge", named, lambda: merging.merge(*self._ports.for_tasks, named, dry_run=dry_run), dry_run=dry_run
-        )
+        return self._remembered("merge", topics, partial(merging.merge, *self._ports.for_tasks), dry_run=dry_run)
 
     @operation("compact")
     def compact(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
@@ -251,13 +251,8 @@ class Jobs:
         Args:
             topics: only these topics (default: all compacted topics)
         """
-        named = names(topics)
-        return self._remembered(
-            "compact",
-            named,
-            lambda: compacting.compact(*self._ports.for_tasks, named, dry_run=dry_run),
-            dry_run=dry_run,
-        )
+        act = partial(compacting.compact, *self._ports.for_tasks)
+        return self._remembered("compact", topics, act, dry_run=dry_run)
 
     @operation("bootstrap")
     def bootstrap(
@@ -299,7 +294,8 @@ class Jobs:
             deep: read every byte and check it against the checksums
         """
         named = names(topics)
-        return self._remembered(VERIFY, named, lambda: verify.verify(*self._ports.for_tasks, named, deep=deep))
+        act = partial(verify.verify, *self._ports.for_tasks, named, deep=deep)
+        return remembered(*self._ports.for_looks, VERIFY, named, act)
 
     @operation("heal")
     def heal(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
@@ -309,10 +305,7 @@ class Jobs:
         Args:
             dry_run: read the files and list the repairs; change nothing
         """
-        named = names(topics)
-        return self._remembered(
-            VERIFY, named, lambda: healing.heal(*self._ports.all, named, dry_run=dry_run), dry_run=dry_run
-        )
+        return self._remembered(VERIFY, topics, partial(healing.heal, *self._ports.all), dry_run=dry_run)
 
     @operation("recover")
     def recover(
@@ -363,24 +356,15 @@ class Jobs:
         Args:
             due: run once, for the partitions that are due
         """
-        named = names(topics)
-        return self._remembered(
-            "tier",
-            named,
-            lambda: tier.tier(*self._ports.for_tasks, named, due=due, dry_run=dry_run),
-            some=due,
-            dry_run=dry_run,
-        )
+        act = partial(tier.tier, *self._ports.for_tasks, due=due)
+        return self._remembered("tier", topics, act, some=due, dry_run=dry_run)
 
     @operation("retain")
     def retain(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
         """Apply total and local retention, and delete files that were removed from the log at least
         ``log.file.delete.delay.ms`` ago.
         """
-        named = names(topics)
-        return self._remembered(
-            "retain", named, lambda: retain.retain(*self._ports.for_tasks, named, dry_run=dry_run), dry_run=dry_run
-        )
+        return self._remembered("retain", topics, partial(retain.retain, *self._ports.for_tasks), dry_run=dry_run)
 
     @operation("vacuum")
     def vacuum(
@@ -398,13 +382,8 @@ class Jobs:
         Args:
             older_than_ms: delete only files older than TIME (default: 24h)
         """
-        named = names(topics)
-        return self._remembered(
-            "vacuum",
-            named,
-            lambda: vacuuming.vacuum(*self._ports.for_tasks, named, older_than_ms=older_than_ms, dry_run=dry_run),
-            dry_run=dry_run,
-        )
+        act = partial(vacuuming.vacuum, *self._ports.for_tasks, older_than_ms=older_than_ms)
+        return self._remembered("vacuum", topics, act, dry_run=dry_run)
 
     @operation("snapshot")
     def snapshot(
@@ -426,20 +405,14 @@ class Jobs:
             memory_bytes: use Spark for partitions larger than SIZE; a smaller partition is handled by one task
                 (default: 256MiB)
         """
-        named = names(topics)
-        return self._remembered(
-            "snapshot",
-            named,
-            lambda: snapshotting.snapshot(
-                *self._ports.all,
-                named,
-                reduce_large=self._reduce_large(),
-                by_hand=by_hand,
-                memory_bytes=memory_bytes,
-                dry_run=dry_run,
-            ),
-            dry_run=dry_run,
+        act = partial(
+            snapshotting.snapshot,
+            *self._ports.all,
+            reduce_large=self._reduce_large(),
+            by_hand=by_hand,
+            memory_bytes=memory_bytes,
         )
+        return self._remembered("snapshot", topics, act, dry_run=dry_run)
 
     @operation("drill", leaves_event=False)
     def drill(self, *, deep: bool = False) -> Report:

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stratalog.engine.config.definition import (
-    PLAIN_NAME,
-    TRUE_OR_FALSE,
-    Scope,
-    at_least,
-    between,
-    key,
-    keys_of,
-)
+from stratalog.engine.config.definition import PLAIN_NAME, Scope, at_least, between, key, keys_of
 from stratalog.tiering.schedule import Intervals
 
 NO_LIMIT = 2**63 - 1
@@ -27,24 +19,20 @@ class ClusterConfig:
 
     auto_leader_rebalance_enable: bool = key(
         True,
-        TRUE_OR_FALSE,
         doc="maintain makes the preferred replica the leader again if another replica leads.",
     )
     broker_session_timeout_ms: int = key(
         9_000,
         at_least(1),
-        unit="ms",
         doc="If a broker's root has not answered for this long when a run starts, the run fences the broker. "
         "Kafka waits this long for a broker's heartbeat.",
     )
     follower_fetch_last_tiered_offset_enable: bool = key(
         False,
-        TRUE_OR_FALSE,
         doc="An empty follower of a tiered topic starts at the earliest pending upload offset (KIP-1023).",
     )
     follower_fetch_last_tiered_offset_always_enable: bool = key(
         False,
-        TRUE_OR_FALSE,
         doc="With follower.fetch.last.tiered.offset.enable, an empty follower starts at the earliest pending "
         "upload offset even if the leader still has the complete log. Kafka copies the complete log in this "
         "case.",
@@ -60,7 +48,6 @@ class ClusterConfig:
     health_consumer_max_lag_ms: int = key(
         60 * 60 * 1000,
         at_least(-1),
-        unit="ms",
         doc=(
             "health warns of a consumer group whose oldest unprocessed record has been in the log for longer "
             "than this time. -1: never."
@@ -69,7 +56,6 @@ class ClusterConfig:
     health_consumer_max_lag_records: int = key(
         -1,
         at_least(-1),
-        unit="records",
         doc="health reports a consumer group whose lag in a topic is above this number of records. -1: no limit.",
     )
     health_log_dir_max_used_ratio: float = key(
@@ -81,20 +67,17 @@ class ClusterConfig:
     health_replication_max_lag_ms: int = key(
         15 * 60 * 1000,
         at_least(0),
-        unit="ms",
         doc="health reports a follower that has lacked records of its leader for longer than this time.",
     )
     health_upkeep_max_delay_ms: int = key(
         60 * 60 * 1000,
         at_least(0),
-        unit="ms",
         doc="health reports work that has been due for longer than this time: a step of maintain, a segment for "
         "the remote tier, expired records, a compaction, a transaction past its timeout.",
     )
     replica_lag_time_max_ms: int = key(
         30_000,
         at_least(1),
-        unit="ms",
         doc="A follower that has not caught up with its leader for this long leaves the ISR.",
     )
     replica_selector_class: str = key(
@@ -123,32 +106,27 @@ class ClusterConfig:
     log_retention_check_interval_ms: int = key(
         5 * 60 * 1000,
         at_least(1),
-        unit="ms",
         doc="How often maintain merges, applies retention, and checks whether snapshots are due.",
     )
     num_partitions: int = key(
         1,
         at_least(1),
-        unit="partitions",
         doc="The number of partitions of a new topic, unless its creator gives one.",
     )
     offset_metadata_max_bytes: int = key(
         4096,
         at_least(0),
-        unit="bytes",
         doc="Maximum size of the metadata string of a committed offset.",
     )
     offsets_retention_minutes: int = key(
         7 * 24 * 60,
         at_least(1),
-        unit="minutes",
         doc="The job snapshot deletes a group and its committed offsets this long after the group's "
         "latest commit.",
     )
     offsets_topic_num_partitions: int = key(
         50,
         at_least(1),
-        unit="partitions",
         doc="The number of partitions of __consumer_offsets. The first offset commit creates the topic.",
     )
     offsets_topic_replication_factor: int = key(
@@ -168,7 +146,6 @@ class ClusterConfig:
     remote_log_manager_copy_timeout_ms: int = key(
         10 * 60 * 1000,
         at_least(1),
-        unit="ms",
         doc="If a copy of a segment to the remote tier takes longer than this, the copy is stopped and has "
         "failed.",
     )
@@ -182,20 +159,17 @@ class ClusterConfig:
     remote_log_manager_task_interval_ms: int = key(
         30_000,
         at_least(1),
-        unit="ms",
         doc="A partition is due for tiering again this long after its segments were last copied to the remote "
         "tier.",
     )
     remote_log_manager_task_retry_backoff_max_ms: int = key(
         30_000,
         at_least(1),
-        unit="ms",
         doc="The maximum of remote.log.manager.task.retry.backoff.ms after repeated failures.",
     )
     remote_log_manager_task_retry_backoff_ms: int = key(
         500,
         at_least(1),
-        unit="ms",
         doc="A partition is due for tiering again this long after its first failed copy to the remote tier. "
         "Each further failure doubles this time.",
     )
@@ -207,20 +181,17 @@ class ClusterConfig:
     scrub_interval_ms: int = key(
         _SEVEN_DAYS_MS,
         at_least(1),
-        unit="ms",
         doc="maintain reads every byte of every copy once per interval, and heals the damage that it finds.",
     )
     scrub_max_bytes: int = key(
         1024**3,
         at_least(1),
-        unit="bytes",
         doc="The maximum number of bytes that one run of maintain reads to find damage. A run always reads at "
         "least one partition.",
     )
     transaction_max_timeout_ms: int = key(
         15 * 60 * 1000,
         at_least(1),
-        unit="ms",
         doc="The longest timeout that a transactional producer may request.",
     )
     transaction_state_log_min_isr: int = key(
@@ -233,7 +204,6 @@ class ClusterConfig:
     transaction_state_log_num_partitions: int = key(
         50,
         at_least(1),
-        unit="partitions",
         doc="The number of partitions of __transaction_state. The first transactional producer creates the topic.",
     )
     transaction_state_log_replication_factor: int = key(
@@ -246,14 +216,12 @@ class ClusterConfig:
     transactional_id_expiration_ms: int = key(
         _SEVEN_DAYS_MS,
         at_least(1),
-        unit="ms",
         doc="The job snapshot deletes a transactional id that has not been used for this long.",
     )
 
     vacuum_interval_ms: int = key(
         24 * 60 * 60 * 1000,
         at_least(1),
-        unit="ms",
         doc="How often maintain deletes unused files.",
     )
 

@@ -129,9 +129,14 @@ _READERS: Mapping[type[Value], Callable[[str], Value]] = {
 }
 
 
-def key(default: Value, takes: Takes, doc: str, *, unit: str | None = None, name: str | None = None) -> Any:
-    """Define a dataclass field as a configuration key. By default, the key is the field name with dots; ``name``
-    overrides it.
+_UNITS = frozenset({"bytes", "files", "minutes", "ms", "partitions", "records", "replicas"})
+
+
+def key(
+    default: Value, takes: Takes = TRUE_OR_FALSE, *, doc: str, unit: str | None = None, name: str | None = None
+) -> Any:
+    """Define a dataclass field as a configuration key. By default, the key is the field name with dots, and the
+    last word of the field name is the unit if it is one; ``name`` and ``unit`` override them.
     """
     return field(
         default=default, metadata={"default": default, "takes": takes, "doc": doc, "unit": unit, "name": name}
@@ -148,8 +153,13 @@ def keys_of(config: type, scope: Scope) -> Mapping[str, ConfigDef]:
             default=one.metadata["default"],
             takes=one.metadata["takes"],
             doc=one.metadata["doc"],
-            unit=one.metadata["unit"],
+            unit=one.metadata["unit"] or _unit(one.name),
         )
         for one in fields(config)
     ]
     return {definition.name: definition for definition in sorted(found, key=lambda definition: definition.name)}
+
+
+def _unit(field_name: str) -> str | None:
+    last = field_name.rpartition("_")[2]
+    return last if last in _UNITS else None

@@ -8,7 +8,6 @@ from stratalog.engine.config.definition import (
     ICEBERG_NAME,
     SOURCE_TOPIC,
     TOPIC_OF_CLUSTER,
-    TRUE_OR_FALSE,
     Scope,
     at_least,
     between,
@@ -50,13 +49,10 @@ class TopicConfig:
     local retention has no limit.
     """
 
-    segment_bytes: int = key(
-        1024**3, at_least(1), unit="bytes", doc="Small appends are merged into segments of this size."
-    )
+    segment_bytes: int = key(1024**3, at_least(1), doc="Small appends are merged into segments of this size.")
     segment_ms: int = key(
         _SEVEN_DAYS_MS,
         at_least(1),
-        unit="ms",
         doc=(
             "A segment whose first record is older than this is sealed, whatever its size, and may then be tiered."
         ),
@@ -64,14 +60,12 @@ class TopicConfig:
     segment_merge_min_files: int = key(
         16,
         at_least(2),
-        unit="files",
         doc="This many adjacent appends are merged even if they do not fill a segment yet. An append of at least "
         "1/64 of a segment is only merged once it fills a segment together with its neighbors.",
     )
     segment_merge_inline_bytes: int = key(
         64 * 1024**2,
         at_least(0),
-        unit="bytes",
         doc="After an append is acknowledged, its driver shortens the log: it merges small appends into segments "
         "of up to this size, and deletes the replaced files after file.delete.delay.ms. 0: only merge and "
         "retain do this. In a tiered topic without a copy lag, merge also stops at this size, and the upload "
@@ -81,13 +75,11 @@ class TopicConfig:
     retention_ms: int = key(
         _SEVEN_DAYS_MS,
         at_least(UNLIMITED),
-        unit="ms",
         doc="Records older than this are deleted from the log, in both tiers. -1: never.",
     )
     retention_bytes: int = key(
         UNLIMITED,
         at_least(UNLIMITED),
-        unit="bytes",
         doc="If a partition is larger than this in both tiers together, its oldest records are deleted. -1: "
         "never.",
     )
@@ -102,13 +94,11 @@ class TopicConfig:
     local_retention_ms: int = key(
         AS_TOTAL,
         at_least(AS_TOTAL),
-        unit="ms",
         doc="Tiered records older than this are deleted from the brokers. -2: same as retention.ms; -1: never.",
     )
     local_retention_bytes: int = key(
         AS_TOTAL,
         at_least(AS_TOTAL),
-        unit="bytes",
         doc=(
             "If a partition has more bytes than this on a broker, tiered records are deleted from the broker. "
             "Even with 0, the last file is kept for readers at the end of the log (Kafka also uploads and deletes "
@@ -116,30 +106,26 @@ class TopicConfig:
             "-2: same as retention.bytes; -1: never."
         ),
     )
-    remote_storage_enable: bool = key(False, TRUE_OR_FALSE, doc="Copy sealed segments to the remote tier.")
+    remote_storage_enable: bool = key(False, doc="Copy sealed segments to the remote tier.")
     remote_log_copy_disable: bool = key(
         False,
-        TRUE_OR_FALSE,
         doc="Stop copying segments to the remote tier. Records there can still be read, and expire as before "
         "(KIP-950). Local retention must equal total retention.",
     )
     remote_log_delete_on_disable: bool = key(
         False,
-        TRUE_OR_FALSE,
         doc="Allows you to turn off remote.storage.enable. This deletes the topic's records in the remote tier, "
         "so the log then starts at the local log start (KIP-950).",
     )
     remote_copy_lag_ms: int = key(
         0,
         at_least(AS_LOCAL),
-        unit="ms",
         doc="A sealed segment is copied to the remote tier once its latest record is this old, or once "
         "remote.copy.lag.bytes allows the copy. 0: immediately; -1: same as local.retention.ms (KIP-1241).",
     )
     remote_copy_lag_bytes: int = key(
         AS_LOCAL,
         at_least(AS_LOCAL),
-        unit="bytes",
         doc="A sealed segment is copied to the remote tier once the log has this many bytes after the segment, "
         "or once remote.copy.lag.ms allows the copy. 0: immediately; -1: same as local.retention.bytes "
         "(KIP-1241).",
@@ -152,21 +138,18 @@ class TopicConfig:
     )
     remote_snapshot_table_enable: bool = key(
         False,
-        TRUE_OR_FALSE,
         doc="For cleanup.policy=snapshot: publish the latest record of each key as a Delta table in the remote "
         "tier; each snapshot replaces the table's content. If you turn this off, vacuum deletes the table.",
     )
     file_delete_delay_ms: int = key(
         60_000,
         at_least(0),
-        unit="ms",
         doc="How long unused files of a log are kept for running readers. In the remote tier, this time is "
         "rounded up to whole hours.",
     )
     min_insync_replicas: int = key(
         1,
         at_least(1),
-        unit="replicas",
         doc="An append with acks=all needs an ISR of at least this size; with a smaller ISR no further records "
         "are committed (KIP-966). A partition with fewer replicas than this needs all its replicas in the "
         "ISR.",
@@ -201,13 +184,11 @@ class TopicConfig:
     )
     unclean_leader_election_enable: bool = key(
         False,
-        TRUE_OR_FALSE,
         doc="If no member of the ISR can lead, a replica outside the ISR may lead; this loses acknowledged "
         "records.",
     )
     leader_election_short_local_log_last_enable: bool = key(
         False,
-        TRUE_OR_FALSE,
         doc="A replica of a tiered topic is elected only as the last choice if its local log has less than half "
         "the bytes of another candidate's local log (KIP-1023, 'Motivation'). With such a leader, readers "
         "would get the missing records from the remote tier.",
@@ -215,7 +196,6 @@ class TopicConfig:
     producer_id_expiration_ms: int = key(
         _SEVEN_DAYS_MS,
         at_least(1),
-        unit="ms",
         doc="If a producer has not appended for this long, the log deletes its state, and no longer recognizes "
         "its retries. Kafka's default is a day. This default is longer, because a restarted job or stream "
         "repeats its last batch, perhaps after an outage of a week.",
@@ -223,7 +203,6 @@ class TopicConfig:
     delete_retention_ms: int = key(
         _DAY_MS,
         at_least(0),
-        unit="ms",
         doc="For cleanup.policy=snapshot: a snapshot leaves out tombstones whose timestamps are older than this "
         "when the snapshot's last record is appended. For compact: a tombstone is kept for this long after the "
         "remote tier, if there is one, and all replicas of the ISR have completed the first compaction that "
@@ -239,13 +218,11 @@ class TopicConfig:
     min_compaction_lag_ms: int = key(
         0,
         at_least(0),
-        unit="ms",
         doc="For cleanup.policy=compact: a file with a record younger than this is not compacted (KIP-58).",
     )
     max_compaction_lag_ms: int = key(
         2**63 - 1,
         at_least(1),
-        unit="ms",
         doc="For cleanup.policy=compact: a partition with a record that has not been compacted for this long is "
         "compacted at any dirty ratio. If segment.ms is longer than this, segments are sealed after this time "
         "instead (KIP-354).",
@@ -268,7 +245,6 @@ class TopicConfig:
     metadata_log_max_snapshot_interval_ms: int = key(
         60 * 60 * 1000,
         at_least(0),
-        unit="ms",
         doc=(
             "A new snapshot is taken once the latest snapshot is this old, if the log has new records (KIP-876). "
             "0: age is ignored. The metadata log uses the value of the cluster."
@@ -277,7 +253,6 @@ class TopicConfig:
     metadata_start_offset_lag_time_max_ms: int = key(
         _SEVEN_DAYS_MS,
         at_least(0),
-        unit="ms",
         doc="How long the log start waits for available replicas that have not fetched a snapshot yet (KIP-630). "
         "The metadata log uses the value of the cluster.",
     )
@@ -300,7 +275,6 @@ class TopicConfig:
     )
     mirror_archive_enable: bool = key(
         False,
-        TRUE_OR_FALSE,
         doc="For a mirror: keep records that the source deletes. The log start then does not move with the log "
         "start of the source.",
     )
@@ -385,7 +359,6 @@ class TopicConfig:
 
     @property
     def compaction(self) -> CompactionPolicy:
-        """The policy of compaction."""
         return CompactionPolicy(
             min_dirty_ratio=self.min_cleanable_dirty_ratio,
             min_lag_ms=self.min_compaction_lag_ms,
@@ -395,7 +368,6 @@ class TopicConfig:
 
     @property
     def snapshotting(self) -> SnapshotPolicy:
-        """The policy of making snapshots."""
         return SnapshotPolicy(
             min_changed_records_ratio=self.metadata_snapshot_min_changed_records_ratio,
             max_record_bytes_between_snapshots=self.metadata_log_max_record_bytes_between_snapshots,

@@ -4,7 +4,7 @@ driver that read the metadata earlier may find an incomplete log. That is not da
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 
 from stratalog.engine.driver.report import Failure, Report
@@ -16,6 +16,7 @@ from stratalog.partitions.errors import (
     StaleMetadataError,
     StratalogError,
     UnknownTopicOrPartitionError,
+    codes_of,
 )
 
 EXPLAINED = (CorruptionError, SourceChangedError, StaleMetadataError)
@@ -26,7 +27,7 @@ def with_deletions(report: Report, metadata: MetadataClient, topics: Collection[
     """Return the report. If one of ``topics`` has been deleted, the failures about that topic say so. The metadata
     is read only if a failure may come from a deletion. If the metadata cannot be read, the report is unchanged.
     """
-    codes = _codes(EXPLAINED)
+    codes = codes_of(*EXPLAINED)
     if not any(failure.code in codes for failure in report.failures):
         return report
     try:
@@ -47,10 +48,3 @@ def _explained(failure: Failure, topics: Collection[str], image: ClusterImage) -
         return failure
     error = UnknownTopicOrPartitionError(f"topic {topic!r} was deleted during the operation")
     return Failure.of(failure.item, error)
-
-
-def _codes(kinds: Sequence[type[StratalogError]]) -> frozenset[str]:
-    found = {kind.code for kind in kinds}
-    for kind in kinds:
-        found |= _codes(kind.__subclasses__())
-    return frozenset(found)

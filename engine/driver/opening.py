@@ -247,7 +247,6 @@ def make_ports(
     metrics: SnapshotMetrics,
     key: ClusterKey | None,
 ) -> Ports:
-    """The ports of operations."""
     remote_options = replace(file.remote_storage, bytes_with_name=True)
     storage = Storage(
         file=file,

@@ -40,7 +40,6 @@ class OperationsLog:
 
 
 def origin(environ: Mapping[str, str] = os.environ) -> Origin:
-    """The origin of this process."""
     return Origin(
         _user(), socket.gethostname(), _first(environ, _JOBS), _first(environ, _RUNS) or f"{os.getpid()}"
     )

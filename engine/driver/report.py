@@ -230,10 +230,8 @@ class Report:
         return {name: getattr(self.counts, name) for name in names}
 
 
-class OperationFailedError(StratalogError):
+class OperationFailedError(StratalogError, code="OPERATION_FAILED"):
     """An operation failed for some or all items; ``report`` has the outcome of each."""
-
-    code = "OPERATION_FAILED"
 
     def __init__(self, message: str, report: Report) -> None:
         super().__init__(message)

@@ -41,7 +41,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     def columns(self) -> dict[str, Value]:
-        """The values by column."""
         found: dict[str, Value] = msgspec.to_builtins(self)
         return found
 
@@ -213,7 +212,6 @@ class OperationRun:
         self.failures.append(Failure.of(item, error))
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Add rows to the report."""
         self.rows += [row.columns() for row in rows]
 
     def fill(self, asked: Iterable[PartitionView], blank: Callable[[PartitionView], PartitionRow]) -> None:

@@ -83,7 +83,6 @@ class Storage:
         return PartitionReplicas(view, stores, remote, self.foreign.get((view.key, view.generation), frozenset()))
 
     def replicas_of(self, image: ClusterImage, topics: Iterable[TopicImage]) -> list[PartitionReplicas]:
-        """All partitions of the topics."""
         return [self.replicas(view) for topic in topics for view in image.views(topic.name)]
 
     def read_remote_log(self, view: PartitionView) -> Callable[[], RemoteLog]:
@@ -105,7 +104,6 @@ class Storage:
         return self.remote
 
     def remote_table(self, topic: TopicImage) -> DeltaTopicTable:
-        """The remote table of a topic."""
         # Imported here, because it loads delta-rs, which clusters without a remote tier do not need.
         from stratalog.tiering.delta_table import DeltaTopicTable
 

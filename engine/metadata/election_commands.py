@@ -101,11 +101,7 @@ def _elect(image: ClusterImage, present: PartitionImage, election: Election) -> 
         if leader == present.leader:
             return None
     return PartitionChangeRecord(
-        topic_id=election.topic_id,
-        partition=election.partition,
-        isr=isr,
-        leader=leader,
-        unclean=election.unclean,
+        topic_id=election.topic_id, partition=election.partition, isr=isr, leader=leader, unclean=election.unclean
     )
 
 

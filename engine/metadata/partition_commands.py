@@ -33,7 +33,6 @@ class _Answer:
 
     @property
     def key(self) -> TopicIdPartition:
-        """The partition of the answer."""
         return TopicIdPartition(self.topic_id, self.partition)
 
 

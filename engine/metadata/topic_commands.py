@@ -19,7 +19,7 @@ from stratalog.engine.config.settings import (
     find_config,
     topic_config,
 )
-from stratalog.engine.config.topic_config import MIRROR_SOURCE, MIRROR_SOURCE_TOPIC
+from stratalog.engine.config.topic_config import MIRROR_SOURCE, MIRROR_SOURCE_TOPIC, TopicConfig
 from stratalog.engine.metadata.commands import Decision
 from stratalog.engine.metadata.description import TopicDescription
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
@@ -113,17 +113,7 @@ class CreateTopic:
         leaf_types(schema_of(self.key_schema, self.value_schema))
         racks = {broker.broker_id: broker.rack for broker in image.brokers.values() if not broker.fenced}
         placed = place_replicas(racks, partitions, factor, random.Random(self.topic_id))
-        topic = TopicRecord(
-            name=self.name,
-            topic_id=self.topic_id,
-            key_schema=self.key_schema,
-            value_schema=self.value_schema,
-        )
-        records: list[MetadataRecord] = [topic]
-        records += (
-            ConfigRecord(resource=ConfigResource.TOPIC, name=self.name, key=key, value=value)
-            for key, value in configs.items()
-        )
+        records = _topic_records(self.name, self.topic_id, self.key_schema, self.value_schema, configs)
         starts = (*self.log_starts, *[0] * (partitions - len(self.log_starts)))
         records += (
             _new_partition(self.topic_id, number, replicas, log_start=starts[number])
@@ -183,6 +173,17 @@ class CreateTopic:
             for name, (wanted, found) in asked.items()
             if wanted not in (None, found)
         ]
+
+
+def _topic_records(
+    name: str, topic_id: str, key_schema: str | None, value_schema: str | None, configs: Mapping[str, str]
+) -> list[MetadataRecord]:
+    topic = TopicRecord(name=name, topic_id=topic_id, key_schema=key_schema, value_schema=value_schema)
+    set_configs = (
+        ConfigRecord(resource=ConfigResource.TOPIC, name=name, key=key, value=value)
+        for key, value in configs.items()
+    )
+    return [topic, *set_configs]
 
 
 def _type(schema: str | None) -> str:
@@ -368,33 +369,18 @@ class AlterConfigs:
                 ): topic
                 for topic_id, topic in image.topics.items()
             }
-            for (_, internal, compacted, erased, unfinished, key_schema), topic in kinds.items():
+            for topic in kinds.values():
                 whose = f"{what}: topic {topic.name!r}"
-                before_and_after = (
-                    topic_config(topic.configs, image.configs, whose),
-                    topic_config(topic.configs, after, whose),
-                )
-                check_disabling(*before_and_after, whose)
-                if before_and_after[1].keys_required:
-                    check_key(key_schema, before_and_after[1].cleanup_policy, whose)
-                check_removed(*before_and_after, whose, compacted=compacted, erased=erased)
-                check_iceberg_kept(*before_and_after, whose, unfinished=unfinished)
-                check_snapshots_kept(*before_and_after, whose, unfinished=unfinished)
-                if not internal:  # the engine has its own way of partitioning the records of internal topics
-                    check_partitioner(*before_and_after, whose)
+                was, becomes = (topic_config(topic.configs, configs, whose) for configs in (image.configs, after))
+                _check_change(image, topic, was, becomes, whose)
+                if (
+                    topic.name not in INTERNAL_TOPICS
+                ):  # the engine itself partitions the records of internal topics
+                    check_partitioner(was, becomes, whose)
         else:
-            config = topic_config(after, image.configs, what)
-            before = topic_config(present, image.configs, what)
-            check_disabling(before, config, what)
-            check_partitioner(before, config, what)
-            if config.keys_required:
-                check_key(image.topic(self.topic).key_schema, config.cleanup_policy, what)
-            topic_id = image.topic(self.topic).topic_id
-            compacted, erased = topic_id in image.rules, topic_id in image.erasures
-            check_removed(before, config, what, compacted=compacted, erased=erased)
-            unfinished = _erases(image, topic_id)
-            check_iceberg_kept(before, config, what, unfinished=unfinished)
-            check_snapshots_kept(before, config, what, unfinished=unfinished)
+            was, becomes = (topic_config(configs, image.configs, what) for configs in (present, after))
+            _check_change(image, image.topic(self.topic), was, becomes, what)
+            check_partitioner(was, becomes, what)
         records = tuple(
             ConfigRecord(
                 resource=ConfigResource.CLUSTER if self.topic is None else ConfigResource.TOPIC,
@@ -406,6 +392,20 @@ class AlterConfigs:
             if after.get(name) != present.get(name)
         )
         return Decision(records, after)
+
+
+def _check_change(
+    image: ClusterImage, topic: TopicImage, before: TopicConfig, after: TopicConfig, what: str
+) -> None:
+    """Raises: InvalidConfigError if the topic cannot change from one config to the other."""
+    check_disabling(before, after, what)
+    if after.keys_required:
+        check_key(topic.key_schema, after.cleanup_policy, what)
+    compacted, erased = topic.topic_id in image.rules, topic.topic_id in image.erasures
+    check_removed(before, after, what, compacted=compacted, erased=erased)
+    unfinished = _erases(image, topic.topic_id)
+    check_iceberg_kept(before, after, what, unfinished=unfinished)
+    check_snapshots_kept(before, after, what, unfinished=unfinished)
 
 
 def _erases(image: ClusterImage, topic_id: str) -> bool:
@@ -443,18 +443,7 @@ class RestoreTopic:
         racks = {broker.broker_id: broker.rack for broker in image.brokers.values() if not broker.fenced}
         factor = min(topic.replication_factor, len(racks))
         placed = place_replicas(racks, len(topic.partitions), factor, random.Random(topic.topic_id))
-        records: list[MetadataRecord] = [
-            TopicRecord(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                key_schema=topic.key_schema,
-                value_schema=topic.value_schema,
-            )
-        ]
-        records += (
-            ConfigRecord(resource=ConfigResource.TOPIC, name=topic.name, key=key, value=value)
-            for key, value in configs.items()
-        )
+        records = _topic_records(topic.name, topic.topic_id, topic.key_schema, topic.value_schema, configs)
         records += (
             PartitionRecord(
                 topic_id=topic.topic_id,

@@ -9,11 +9,7 @@ from stratalog.engine.metadata.records import VoterId
 from stratalog.engine.quorum.contents import Note
 from stratalog.engine.quorum.state import LogState
 from stratalog.engine.quorum.voter import Voter, VoterLook
-from stratalog.partitions.errors import (
-    InvalidCallError,
-    StorageAuthorizationError,
-    StorageRefusedError,
-)
+from stratalog.partitions.errors import InvalidCallError, StorageAuthorizationError, StorageRefusedError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.unwritable import UnwritableStorageError
@@ -52,7 +48,6 @@ class Claim:
 
     @property
     def next_name(self) -> DataName:
-        """The name of the next batch."""
         return DataName(self.state.end, None, self.epoch)
 
     def check_change(self, after: LogState) -> None:

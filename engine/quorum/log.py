@@ -99,7 +99,6 @@ class MetadataLog:
 
     @property
     def cluster_id(self) -> str:
-        """The id of the cluster."""
         return self._cluster_id
 
     @property
@@ -487,7 +486,6 @@ class MetadataLog:
         return state.is_committed(ids_of(self._electorate.of(state)), looks)
 
     def _mark_committed(self, state: LogState, looks: Iterable[VoterLook]) -> LogState:
-        """Record that ``state`` is committed."""
         self._committed = state.trimmed(looks)
         self._electorate.voters = self._electorate.of(state)
         self._hint = LogState()

@@ -174,15 +174,7 @@ def fetch(
     client: ClientMetadata = NOWHERE,
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
 ) -> Fetched:
-    """Fetch the records of a partition starting at ``offset``: at least one record, if there is one below the high
-    watermark, and more records up to ``max_bytes`` in memory.
-
-    Raises: UnknownTopicOrPartitionError; OffsetOutOfRangeError for an offset below the log start or above the log
-        end; LogTruncationError if the log differs from the records that the reader of ``leader_epoch`` has read;
-        OffsetNotAvailableError for an offset above the high watermark; InvalidCallError;
-        ThrottlingQuotaExceededError; LeaderNotAvailableError, StorageError, StoreTimeoutError and other transient
-        errors that lasted until the timeout; RemoteObjectMissingError and other CorruptionError kinds.
-    """
+    """Fetch the records of a partition starting at ``offset``; see ``Cluster.fetch``, also for the errors."""
     offsets = {(topic, partition): OffsetAndMetadata(offset, leader_epoch)}
     outcomes = fetch_many(
         metadata,

@@ -94,12 +94,8 @@ def offset_for_leader_epoch(
     *,
     current_leader_epoch: int | None = None,
 ) -> EpochEndOffset | UnknownOffset:
-    """The end of ``leader_epoch`` in the leader's log, at most the high watermark (OffsetsForLeaderEpoch, KIP-320;
-    KIP-392, "Protocol Changes"). ``current_leader_epoch`` is the partition's epoch according to the caller.
-
-    Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError; OffsetNotAvailableError while the recently
-        elected leader does not know the high watermark; FencedLeaderEpochError, UnknownLeaderEpochError when
-        ``current_leader_epoch`` is not the current epoch; InvalidCallError; errors from listing the leader.
+    """The end of ``leader_epoch`` in the leader's log (OffsetsForLeaderEpoch, KIP-320; KIP-392, "Protocol
+    Changes"); see ``Cluster.offset_for_leader_epoch``. Also raises errors from listing the leader.
     """
     leader_epoch = whole(leader_epoch, "leader epoch", 0)
     image = metadata.image()

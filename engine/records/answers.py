@@ -102,13 +102,30 @@ def _row(topic: str, partition: int, state: PendingAppend, named: bool) -> dict[
         outcome = "unknown" if state.tried else "not appended"
     else:
         outcome = "acknowledged" if state.ours or not named else "duplicate"
+    if appended is None:
+        return append_row(topic, partition, 0, outcome)
+    next_offset = None if appended.base_offset is None else appended.next_offset
+    return append_row(topic, partition, _records(appended), outcome, appended.base_offset, next_offset)
+
+
+def append_row(
+    topic: str,
+    partition: int | None,
+    records: int | None,
+    outcome: str,
+    base_offset: int | None = None,
+    next_offset: int | None = None,
+    **more: Value,
+) -> dict[str, Value]:
+    """A row of the report of an append, with the columns of every such row in their order, then ``more``."""
     return {
         "topic": topic,
         "partition": partition,
-        "base_offset": appended.base_offset if appended is not None else None,
-        "next_offset": None if appended is None or appended.base_offset is None else appended.next_offset,
-        "records": _records(appended) if appended is not None else 0,
+        "base_offset": base_offset,
+        "next_offset": next_offset,
+        "records": records,
         "outcome": outcome,
+        **more,
     }
 
 

@@ -32,7 +32,7 @@ A record that the topic's log cannot store refuses the append, or is left out (`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import get_args
 
@@ -291,33 +291,19 @@ def append_with(
         topic_of_bad_records(image, lane.policy)
     if who is not None:
         memory.begun_sequences.begin(topic.topic_id, who)
-        who = replace(who, partition_count=partition_count)
-        report = _append_as(
-            metadata, storage, clock, memory, image, topic, tasks, who, acks, earlier, probed=probed, lane=lane
-        )
-        return (
-            report
-            if lane is None
-            else append_bad_records(metadata, storage, clock, memory, topic, report, who, acks, lane)
-        )
-    mine = memory.unnamed_producers.take(storage.new_id)
-    who = replace(mine, partition_count=partition_count)
+    producer = memory.unnamed_producers.take(storage.new_id) if who is None else who
+    by = replace(producer, partition_count=partition_count)
     report = _append_as(
-        *(metadata, storage, clock, memory),
-        image,
-        topic,
-        tasks,
-        who,
-        acks,
-        earlier,
+        *(metadata, storage, clock, memory, image, topic, tasks, by, acks, earlier),
         probed=probed,
-        named=False,
+        named=who is not None,
         lane=lane,
     )
     if lane is not None:
-        report = append_bad_records(metadata, storage, clock, memory, topic, report, who, acks, lane)
-    if all(row["outcome"] != "unknown" for row in report.rows) and (lane is None or report.ok):
-        memory.unnamed_producers.give_back(mine)
+        report = append_bad_records(metadata, storage, clock, memory, topic, report, by, acks, lane)
+    known = all(row["outcome"] != "unknown" for row in report.rows) and (lane is None or report.ok)
+    if who is None and known:
+        memory.unnamed_producers.give_back(producer)
     return report
 
 
@@ -377,46 +363,32 @@ def _append_as(
             found = probe_brokers(metadata, storage, image)
             image, notes = found.image, [*found.notes]
         options = append_options(topic, topic_config_of(image, topic), acks, who)
-        states = _append_by_turns(
-            metadata, storage, clock, memory, image, topic, tasks, who, options, earlier, notes, lane
-        )
+
+        def append_to(by: ProducerAppend, partitions: Sequence[int]) -> dict[int, PendingAppend]:
+            ports = metadata, storage, clock, memory
+            return append_all(*ports, image, topic, tasks, by, options, partitions, notes, lane)
+
+        given = [one.partition for one in topic.partitions] if tasks.partitions is None else tasks.partitions
+        states = _append_by_turns(append_to, image, topic, given, who, earlier, notes)
     return answer(topic.name, who, states, measure, notes, named=named)
 
 
 def _append_by_turns(
-    metadata: MetadataClient,
-    storage: Storage,
-    clock: Clock,
-    memory: Memory,
+    append_to: Callable[[ProducerAppend, Sequence[int]], dict[int, PendingAppend]],
     image: ClusterImage,
     topic: TopicImage,
-    tasks: RunTasks,
+    given: Sequence[int],
     who: ProducerAppend,
-    options: AppendOptions,
     earlier: EarlierTries,
     notes: list[str],
-    lane: Lane | None,
 ) -> dict[int, PendingAppend]:
-    """Append in two turns: first only compare the partitions that have the sequence of an earlier try. If all of
-    these have the same records, append to the other partitions.
+    """Append to the partitions ``given`` in two turns: first only compare the partitions that have the sequence of
+    an earlier try. If all of these have the same records, append to the other partitions.
     """
     late = replace(who, late=earlier.late)
-    given = tasks.partitions
-    if given is None:
-        given = [one.partition for one in topic.partitions]
     if not earlier.partitions:
-        return append_all(metadata, storage, clock, memory, image, topic, tasks, late, options, given, notes, lane)
-    states = append_all(
-        *(metadata, storage, clock, memory),
-        image,
-        topic,
-        tasks,
-        who,
-        options,
-        sorted(earlier.partitions),
-        notes,
-        lane,
-    )
+        return append_to(late, given)
+    states = append_to(who, sorted(earlier.partitions))
     if who.on_changed_replay == "refuse":
         for partition in earlier.partitions - states.keys():
             error = ChangedReplayError(
@@ -429,9 +401,7 @@ def _append_by_turns(
         return states
     failed = sorted(partition for partition, state in states.items() if state.error is not None)
     if not failed:
-        return states | append_all(
-            metadata, storage, clock, memory, image, topic, tasks, late, options, others, notes, lane
-        )
+        return states | append_to(late, others)
     named = ", ".join(str(partition) for partition in others)
     notes.append(f"not tried: partitions {named} of {topic.name}, because partition {failed[0]} was refused")
     return states | {partition: PendingAppend(image.view(topic.topic_id, partition)) for partition in others}

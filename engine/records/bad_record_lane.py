@@ -24,6 +24,7 @@ from stratalog.engine.config.mirrored import check_not_mirrored
 from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.records.answers import append_row
 from stratalog.engine.records.bad_records import NO_PARTITION, UNKNOWN_PARTITION, BadRecordRule, FoundBad
 from stratalog.engine.replication.append_file import AppendOptions
 from stratalog.engine.state.internal_topics import check_not_internal
@@ -108,15 +109,7 @@ class Lane:
             for reason, count in found.counts.items():
                 counts[None if reason in (NO_PARTITION, UNKNOWN_PARTITION) else partition, reason] += count
         return [
-            {
-                "topic": topic,
-                "partition": partition,
-                "base_offset": None,
-                "next_offset": None,
-                "records": count,
-                "outcome": "bad",
-                "reason": reason,
-            }
+            append_row(topic, partition, count, "bad", reason=reason)
             for (partition, reason), count in sorted(counts.items(), key=lambda one: (one[0][0] is None, one[0]))
         ]
 

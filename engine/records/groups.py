@@ -71,19 +71,15 @@ def commit(
     forget: Collection[TopicPartition] = (),
     beyond_end: bool = False,
 ) -> Report:
-    """Commit offsets for a group, all of them or none. ``member_epoch`` grows with every new incarnation of the
-    group's members; it may be an attempt number. Commits of older incarnations are refused. Without
-    ``member_epoch`` the committer is not a member, and is never stale. The same append deletes the commits for the
-    partitions ``forget``. ``beyond_end``: accept offsets beyond the log end, as Kafka does; ``lag`` reports them.
-    The first commit in a cluster creates ``__consumer_offsets``.
+    """Commit offsets for a group, all of them or none; see ``cluster.groups.commit``. ``member_epoch`` grows with
+    every new incarnation of the group's members; it may be an attempt number. Without it the committer is not a
+    member, and is never stale. The same append deletes the commits for the partitions ``forget``. ``beyond_end``:
+    accept offsets beyond the log end, as Kafka does; ``lag`` reports them. The first commit in a cluster creates
+    ``__consumer_offsets``. An unreachable leader is fenced if it has been away long enough, and the next leader is
+    used.
 
-    An unreachable leader is fenced if it has been away long enough, and the next leader is used.
-
-    Raises: InvalidGroupIdError, InvalidCallError, UnknownTopicOrPartitionError, OffsetOutOfRangeError beyond the
-        log end (unless ``beyond_end``), OffsetMetadataTooLargeError, StaleMemberEpochError,
-        InvalidReplicationFactorError when there are too few brokers for ``__consumer_offsets``,
-        CoordinatorNotAvailableError, LeaderNotAvailableError and other retriable kinds. If it raises any of
-        these, nothing was changed. After OutcomeUnknownError, committing again is safe.
+    Raises: see ``cluster.groups.commit``; InvalidReplicationFactorError when there are too few brokers for
+        ``__consumer_offsets``. After OutcomeUnknownError, committing again is safe.
     """
     check_group(group)
     epoch = None if member_epoch is None else check_member_epoch(group, member_epoch)

@@ -23,13 +23,7 @@ from stratalog.engine.replicas.damaged import ahead_of_metadata, replace_leaders
 from stratalog.engine.replicas.foreign_files import note_foreign
 from stratalog.engine.replicas.in_sync import is_current, without
 from stratalog.engine.replicas.taking_writes import FailedCreates, unwritable_leaders
-from stratalog.engine.replication.append import (
-    Appended,
-    AppendOutcome,
-    NotAppended,
-    Raced,
-    append,
-)
+from stratalog.engine.replication.append import Appended, AppendOutcome, NotAppended, Raced, append
 from stratalog.engine.replication.append_file import AppendOptions
 from stratalog.engine.replication.log_end import LogEnd
 from stratalog.engine.replication.partition import PartitionReplicas

@@ -39,6 +39,7 @@ from stratalog.partitions.errors import (
     StorageAuthorizationError,
     StratalogError,
     TopicAlreadyExistsError,
+    codes_of,
 )
 from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.replica import Replica, errors_of
@@ -307,12 +308,8 @@ def _error(failure: Failure, report: Report, *, unknown: bool) -> StratalogError
     return OperationFailedError(str(failure), report)
 
 
-def _codes(kind: type[StratalogError]) -> set[str]:
-    return {kind.code}.union(*map(_codes, kind.__subclasses__()))
-
-
-_NOT_ALLOWED = _codes(StorageAuthorizationError)
-_PASSING = _codes(RetriableError) | _codes(StaleMetadataError)
+_NOT_ALLOWED = codes_of(StorageAuthorizationError)
+_PASSING = codes_of(RetriableError, StaleMetadataError)
 """Codes of errors that a retry may overcome."""
 
 

@@ -30,12 +30,7 @@ from stratalog.engine.metadata.chosen import cluster_config_of
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records.append import append_batches
-from stratalog.engine.records.bad_record_lane import (
-    LeaveOut,
-    OnBadRecord,
-    bad_record_policy,
-    topic_of_bad_records,
-)
+from stratalog.engine.records.bad_record_lane import LeaveOut, OnBadRecord, bad_record_policy, topic_of_bad_records
 from stratalog.engine.records.coordinator import TransactionCoordinator
 from stratalog.engine.records.groups import commit_pending
 from stratalog.engine.records.markers import MarkersWritten
@@ -65,7 +60,6 @@ markers only to partitions that were written to, unless the append failed or ano
 
 
 def partitions_of(topic: TopicImage) -> set[TopicIdPartition]:
-    """All partitions of a topic."""
     return {TopicIdPartition(topic.topic_id, partition.partition) for partition in topic.partitions}
 
 
@@ -221,11 +215,7 @@ class BatchTransaction:
         try:
             added = self._partitions.union(partitions)
             if added != self._partitions:
-                self._producer = self._coordinator.add_partitions(
-                    self._producer,
-                    added,
-                    image,
-                )
+                self._producer = self._coordinator.add_partitions(self._producer, added, image)
                 self._partitions = added
             yield
         except InvalidCallError:

@@ -15,6 +15,7 @@ from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.metadata.topic_commands import AlterTopic
 from stratalog.engine.quorum.client import MetadataClient
+from stratalog.engine.records.answers import append_row
 from stratalog.engine.records.bad_records import ERRORS
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
 from stratalog.partitions.growth import grown_schema
@@ -67,15 +68,7 @@ class SettledFields:
         appended = int(report.totals.get("records") or 0) if records is None else records
         counts = [appended if one.count is None else one.count for one in self.dropped]
         rows = [
-            {
-                "topic": self.topic.name,
-                "partition": None,
-                "base_offset": None,
-                "next_offset": None,
-                "records": count,
-                "outcome": "dropped",
-                "reason": f"no field {one.path}",
-            }
+            append_row(self.topic.name, None, count, "dropped", reason=f"no field {one.path}")
             for one, count in zip(self.dropped, counts, strict=True)
         ]
         totals = {**report.totals, "dropped_fields": sum(counts)} if rows else report.totals

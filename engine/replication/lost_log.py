@@ -24,12 +24,10 @@ from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.listing import ReplicaLog
 
 
-class LogLostError(CorruptionError):
+class LogLostError(CorruptionError, code="LOG_LOST"):
     """The partition had records, and its leader has none of them. If no replica has records, and neither does the
     remote log, ``recover`` lets the log begin again.
     """
-
-    code = "LOG_LOST"
 
 
 def is_lost(view: PartitionView, log: ReplicaLog) -> bool:

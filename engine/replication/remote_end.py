@@ -31,23 +31,19 @@ from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment
 
 
-class LogBehindRemoteError(CorruptionError):
+class LogBehindRemoteError(CorruptionError, code="LOG_BEHIND_REMOTE"):
     """The leader's log is a prefix of its remote log: ``replicate`` lets the leader's log continue from the remote
     end."""
-
-    code = "LOG_BEHIND_REMOTE"
 
     remote_end: int = 0
     wrote: Lineage | None = None
     """The leader epochs of the remote log."""
 
 
-class DivergentRemoteError(CorruptionError):
+class DivergentRemoteError(CorruptionError, code="DIVERGENT_REMOTE_LOG"):
     """The leader's log and its remote log have different records at the same offsets: ``recover`` shows both, and
     keeps one of them.
     """
-
-    code = "DIVERGENT_REMOTE_LOG"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ stream_writer  appends a stream's batches of any size (``foreachBatch``)
 given_rows     makes records on the driver from a sink's rows with Kafka's columns or a typed topic's columns
 short_errors   errors of the format without Python's stack
 range_stream   the batches of a stream as scans: its source carries ranges of offsets
-sink_tasks     the appends of sinks on executors; sink_rows: rows that the driver appends
+sink_tasks     the appends of sinks on executors, and rows that the driver appends
 stream_query   the id of the running query
 key_hash       the hashes of Kafka's clients as a column function
 versions       differences between the supported versions of Spark

@@ -53,19 +53,12 @@ def append_frame(
     dry_run: bool = False,
     probed: ClusterImage | None = None,
 ) -> Report:
-    """Append all rows of ``frame`` to ``topic``, one append per partition with rows.
-
-    With ``who`` the append is idempotent: the rows of one producer and sequence (for example, an application id
-    and a batch id) are appended once, however often this function is called. If the topic has got more partitions
-    since the first try, rows without a given partition still go to the partition of the first try. Other rows
-    under the same producer and sequence are refused, unless ``who`` accepts changed replays. A row without a
-    timestamp gets the time of the append; this time may differ in a replay. ``order_by`` sorts the rows of a
-    partition by columns of the record (``timestamp``, ``key``, ``value.x``); otherwise the shuffle determines
-    their order. If a record is bad, the append is refused before anything is written. With ``bad_records``, bad
-    records are instead left out, counted in the report, and appended to the topic for bad records, if any
-    (``bad_record_lane``). ``on_unknown_field``: see ``stratalog.engine.records.unknown_fields``. ``dry_run``
-    checks the records, and counts them by partition. ``probed`` is the metadata that the caller has just read,
-    after a probe of the roots.
+    """Append all rows of ``frame`` to ``topic``, one append per partition with rows; see ``Cluster.append``. With
+    ``who`` the append is idempotent: if the topic has got more partitions since the first try, rows without a
+    given partition still go to the partition of the first try. A row without a timestamp gets the time of the
+    append, which may differ in a replay. Without ``order_by``, the shuffle determines the order of rows.
+    Unless ``bad_records`` says otherwise (``bad_record_lane``), a bad record refuses the append before anything is
+    written. ``probed`` is the metadata that the caller has just read, after a probe of the roots.
 
     Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidRecordError, InvalidCallError, and errors from
         reading the metadata or the log ends of a topic that has grown. All of these are raised before anything is

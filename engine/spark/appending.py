@@ -85,7 +85,6 @@ class RecordColumns:
 
     @property
     def names(self) -> set[str]:
-        """The named columns."""
         given = (self.key, self.value, self.partition, self.headers, self.timestamp)
         return {one for one in given if isinstance(one, str)}
 

@@ -126,7 +126,7 @@ class BatchReader(DataSourceReader):
         """The tasks of the read."""
         given = self._options
         ports = open_named(given)
-        source = StreamSource(ports.metadata, ports.storage, ports.clock, ports.memory, given)
+        source = StreamSource(*ports.for_records, given)
         return [Slice(task) for task in source.plan(*source.bounds())]
 
     @in_worker

@@ -10,12 +10,7 @@ import json
 from typing import ClassVar
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceWriter,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceWriter
 from pyspark.sql.types import StructField, StructType
 
 from stratalog.engine.reading.stream_options import batch_options, source_options, stream_options

@@ -167,17 +167,7 @@ class BatchScan:
         if self._opened is None:
             self._opened = open_named(self._options)
         with kept_active_session():
-            self._function(
-                self.frame_of(
-                    self._opened.metadata,
-                    self._opened.storage,
-                    self._opened.clock,
-                    self._opened.memory,
-                    batch.sparkSession,
-                    ranges,
-                ),
-                batch_id,
-            )
+            self._function(self.frame_of(*self._opened.for_records, batch.sparkSession, ranges), batch_id)
 
     def frame_of(
         self,

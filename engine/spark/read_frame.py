@@ -31,7 +31,7 @@ from stratalog.engine.reading.read_plan import ReadPlan
 from stratalog.engine.replication.unreadable import unreadable, with_remedy
 from stratalog.engine.spark.reducing import snapshot_rows
 from stratalog.engine.spark.scanning import of_times, scan_plan
-from stratalog.engine.spark.task_frame import has_provider, slices_frame, store_of, task_frame
+from stratalog.engine.spark.task_frame import has_provider, slices_frame, store_of, stored_file, task_frame
 from stratalog.engine.spark.types import record_schema, spark_type
 from stratalog.engine.upkeep.snapshots.read_snapshot import locate
 from stratalog.partitions.clock import Clock
@@ -43,7 +43,6 @@ from stratalog.partitions.printable import printable
 from stratalog.partitions.records import RECORD_COLUMNS
 from stratalog.partitions.runner import values
 from stratalog.partitions.segment_footer import check_tail
-from stratalog.partitions.store.protocol import StoredObject
 
 _TRIES = 5
 BY_TASKS = (
@@ -94,12 +93,8 @@ def check_tails(storage: Storage, plan: ReadPlan) -> None:
 
     def check(planned: tuple[str, FileRange]) -> None:
         topic, part = planned
-        store = store_of(storage, part)
-        if store is None:
-            raise SourceChangedError(f"{part.uri} no longer belongs to this cluster's stores")
-        name = part.uri.removeprefix(f"{store.uri}/")
         try:
-            check_tail(store, StoredObject(name, part.size_bytes, 0, ""))
+            check_tail(*stored_file(storage, part))
         except CorruptSegmentError as error:
             what = f"{topic}-{part.partition}"
             raise with_remedy(unreadable(what, part.file_start, part.file_end, error)) from error

@@ -41,14 +41,14 @@ from stratalog.engine.replication.append import Appended, NotAppended
 from stratalog.engine.replication.append_file import AppendOptions
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionReplicas
-from stratalog.engine.spark.appending import PARTITION
+from stratalog.engine.spark.appending import PARTITION, by_partition
 from stratalog.engine.spark.stream_query import QUERY_ID
 from stratalog.engine.spark.versions import repartition_by_id
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import FencedError, InvalidCallError, InvalidRecordError, RetriableError
 from stratalog.partitions.growth import grew
 from stratalog.partitions.producers import ProducerAppend
-from stratalog.partitions.records import check_columns, typed_nulls
+from stratalog.partitions.records import HEADERS, RECORD_COLUMNS, TIMESTAMP, check_columns, typed_nulls
 from stratalog.partitions.runner import Done, Runner
 
 DEALT = "stratalog.partitions"
@@ -282,3 +282,27 @@ class _Kept:
             self.rows.append(batch)
         self._bytes += batch.nbytes
         return batch
+
+
+def batches_of(rows: pa.Table, topic: str) -> dict[int, list[pa.RecordBatch]]:
+    """Rows that the driver appends, as batches of the record columns by partition; absent columns become null.
+
+    Raises: InvalidRecordError for a row without a partition.
+    """
+    partition = rows.column("partition")
+    if partition.null_count:
+        raise InvalidRecordError(f"append to {topic}: a row's partition is null")
+    return by_partition(records_of(rows), partition)
+
+
+def records_of(rows: pa.Table) -> pa.Table:
+    """The record columns of rows; absent columns become null."""
+    absent = {"timestamp": TIMESTAMP, "key": pa.null(), "headers": HEADERS}  # the key takes the topic's type
+    columns: dict[str, pa.ChunkedArray | pa.Array] = {}
+    for name in (*RECORD_COLUMNS, ERRORS):
+        if name in rows.column_names:
+            columns[name] = rows.column(name)
+        elif name in absent:
+            columns[name] = pa.nulls(rows.num_rows, absent[name])
+    columns["timestamp"] = columns["timestamp"].cast(TIMESTAMP)
+    return pa.table(columns)

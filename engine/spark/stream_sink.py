@@ -35,12 +35,7 @@ from stratalog.engine.driver.opening import Ports, open_driver
 from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.reading.stream_options import known, required, topic_option
-from stratalog.engine.records.append import (
-    append_bad_records,
-    append_given,
-    end_appends,
-    who_appends,
-)
+from stratalog.engine.records.append import append_bad_records, append_given, end_appends, who_appends
 from stratalog.engine.records.bad_record_lane import Lane, LeaveOut, bad_record_policy
 from stratalog.engine.records.bad_records import ERRORS, NO_PARTITION, UNKNOWN_PARTITION
 from stratalog.engine.records.bad_records import marked as mark
@@ -48,7 +43,6 @@ from stratalog.engine.records.earlier import EarlierTries
 from stratalog.engine.records.unknown_fields import pruned_schema, settled, unknown_in_schema
 from stratalog.engine.spark.given_rows import OFFSET, TOPIC, append_rows_given, named_as_fields
 from stratalog.engine.spark.short_errors import short_errors
-from stratalog.engine.spark.sink_rows import batches_of, records_of
 from stratalog.engine.spark.sink_tasks import (
     MOST_TASK_BYTES,
     PlannedAppends,
@@ -56,10 +50,12 @@ from stratalog.engine.spark.sink_tasks import (
     TaskOf,
     TaskRows,
     append_rows,
+    batches_of,
     dealt,
     left_out,
     plan,
     present_task,
+    records_of,
 )
 from stratalog.engine.spark.stream_query import QUERY_ID
 from stratalog.engine.spark.versions import arrow_schema
@@ -269,13 +265,7 @@ class RecordSink:
     def _plan(self, producer: str) -> None:
         """List the partitions, if each task has all rows of one partition."""
         if self._dealt is not None:
-            self._planned = plan(
-                *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
-                self._topic,
-                self._dealt,
-                producer,
-                self._bad_records,
-            )
+            self._planned = plan(*self._ports.for_records, self._topic, self._dealt, producer, self._bad_records)
 
     def _append(
         self, batches: Iterator[pa.RecordBatch], task: TaskOf, who: ProducerAppend
@@ -347,14 +337,7 @@ class RecordSink:
         appended = [message for message in messages if isinstance(message, TaskAppend)]
         outcomes = {one.view.partition: (one.view, one.outcome) for one in appended if one.outcome is not None}
         if outcomes:
-            reports.append(
-                end_appends(
-                    *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
-                    self._topic,
-                    who,
-                    outcomes,
-                )
-            )
+            reports.append(end_appends(*self._ports.for_records, self._topic, who, outcomes))
         for message in appended:
             if lane is not None:
                 lane.add(message.view.partition, message.bad)
@@ -364,38 +347,19 @@ class RecordSink:
             if self._given or (lane is None and rows.column("partition").null_count == rows.num_rows):
                 options = self._options
                 how = options.bad_records, options.on_unknown_field
-                ports = self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory
-                return append_rows_given(*ports, options.topic, rows, who, *how)
+                return append_rows_given(*self._ports.for_records, options.topic, rows, who, *how)
             if lane is not None:
                 rows = self._marked(rows)
             topic = self._topic
             batches = batches_of(rows, topic)
             # Appends by the tasks of this batch are not an earlier try: the tasks have compared the records.
             earlier = EarlierTries() if appended else None
-            reports.append(
-                append_given(
-                    *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
-                    topic,
-                    batches,
-                    who,
-                    earlier=earlier,
-                    lane=lane,
-                )
-            )
+            reports.append(append_given(*self._ports.for_records, topic, batches, who, earlier=earlier, lane=lane))
         elif lane is not None and lane.bad:
             image = self._ports.metadata.image()
             of_topic = image.topic(self._topic)
             done = reports.pop() if reports else Report("append", ())
-            reports.append(
-                append_bad_records(
-                    *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
-                    of_topic,
-                    done,
-                    who,
-                    "all",
-                    lane,
-                )
-            )
+            reports.append(append_bad_records(*self._ports.for_records, of_topic, done, who, "all", lane))
         return reports
 
     def _marked(self, rows: pa.Table) -> pa.Table:

@@ -89,15 +89,8 @@ class StreamReader(DataSourceStreamReader):
             given = self._options
             ports = open_named(given)
             group = given.group
-            progress = (
-                None
-                if group is None
-                else StreamProgress(ports.metadata, ports.storage, ports.execution, ports.memory, group)
-            )
-            self._opened = (
-                StreamSource(ports.metadata, ports.storage, ports.clock, ports.memory, self._options),
-                progress,
-            )
+            progress = None if group is None else StreamProgress(*ports.all, group)
+            self._opened = (StreamSource(*ports.for_records, self._options), progress)
         return self._opened
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name

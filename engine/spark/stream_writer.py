@@ -90,10 +90,7 @@ class StreamWriter:
             on_changed_replay=self._on_changed_replay,
         )
         report = append_frame(
-            self._opened.metadata,
-            self._opened.storage,
-            self._opened.execution,
-            self._opened.memory,
+            *self._opened.all,
             self._topic,
             batch,
             self._columns,

@@ -50,6 +50,14 @@ def store_of(storage: Storage, file: FileRange) -> Store | None:
     return storage.remote if file.broker is None else storage.stores.get(file.broker)
 
 
+def stored_file(storage: Storage, file: FileRange) -> tuple[Store, StoredObject]:
+    """The store of a planned file, and the file there. Raises: SourceChangedError if the store was removed."""
+    store = store_of(storage, file)
+    if store is None:
+        raise SourceChangedError(f"{file.uri} no longer belongs to this cluster's stores")
+    return store, StoredObject(file.uri.removeprefix(f"{store.uri}/"), file.size_bytes, 0, "")
+
+
 def task_frame(metadata: MetadataClient, storage: Storage, spark: SparkSession, plan: ReadPlan) -> DataFrame:
     """The records of a plan, not restricted to its times, with the columns of ``scan_plan``. If a file is gone
     before a task reads it, its successors are read.
@@ -116,9 +124,6 @@ def _tasks(metadata: MetadataClient, storage: Storage, plan: ReadPlan) -> Iterat
 
 
 def _part(storage: Storage, file: FileRange) -> Part:
-    store = store_of(storage, file)
-    if store is None:
-        raise SourceChangedError(f"{file.uri} no longer belongs to this cluster's stores")
-    stored = StoredObject(file.uri.removeprefix(f"{store.uri}/"), file.size_bytes, 0, "")
+    store, stored = stored_file(storage, file)
     data = DataFile(DataName(file.file_start, file.file_end, 0), stored)
     return part(file.partition, FileSlice(store, data, file.start, file.end))

@@ -140,7 +140,7 @@ def _handler(file: ClusterFile, name: str) -> type:
         def eval(self, topic: str | None = None) -> Found:
             table: SystemTable = SYSTEM_TABLES[name]
             ports = open_driver(file)
-            rows = table.rows(ports.metadata, ports.storage, ports.execution, ports.memory, topic)
+            rows = table.rows(*ports.all, topic)
             yield from table.tuples(rows)
 
     return Rows

@@ -122,7 +122,6 @@ class Files:
 
     @property
     def file_system(self) -> str:
-        """See ``FileSystemStore.file_system``."""
         return self._made().name
 
     def check(self) -> None:
@@ -203,7 +202,6 @@ class Files:
         return attempt
 
     def count_written(self, size_bytes: int) -> None:
-        """The number of bytes that the storage has accepted."""
         self._tally.add(written_bytes=size_bytes)
 
     def _read(self, key: str, start: int, end: int | None) -> bytes:

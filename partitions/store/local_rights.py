@@ -7,12 +7,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping
 
-from stratalog.partitions.errors import (
-    CorruptionError,
-    Right,
-    StorageAuthorizationError,
-    StorageError,
-)
+from stratalog.partitions.errors import CorruptionError, Right, StorageAuthorizationError, StorageError
 from stratalog.partitions.store.local_folder import SpecialFileError
 from stratalog.partitions.unwritable import UnwritableStorageError
 

@@ -123,7 +123,6 @@ class MemoryStore:
         return 0
 
     def staged(self) -> frozenset[str]:
-        """See ``Store.staged``."""
         return frozenset()
 
     def names(self, prefix: str) -> frozenset[str]:
@@ -156,12 +155,10 @@ class _StagedBytes:
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes written so far."""
         return len(self._buffer.bytes_written())
 
     @property
     def crc32(self) -> int:
-        """The CRC-32 of the bytes written so far."""
         return isal_zlib.crc32(self._buffer.bytes_written())
 
     def commit(self) -> bool:

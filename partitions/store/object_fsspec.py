@@ -114,7 +114,6 @@ class StagedBlocks:
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes of the parts so far."""
         return self._passed.size_bytes
 
     @property

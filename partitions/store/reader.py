@@ -34,11 +34,9 @@ class HeldObject:
             self.data = read_range(source, 0, listed.size_bytes, store.uri_of(listed.name))
 
     def open(self, source_object: StoredObject) -> BinaryIO:
-        """See ``Readable.open``."""
         return io.BytesIO(self.data)
 
     def uri_of(self, name: str) -> str:
-        """See ``Readable.uri_of``."""
         return self._store.uri_of(name)
 
 

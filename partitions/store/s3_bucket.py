@@ -35,11 +35,6 @@ class Bucket:
         return self.connection.time
 
     def check(self) -> None:
-        """Check that the bucket exists and that this caller may use it.
-
-        Raises: Refusal, StorageError, StoreTimeoutError.
-        """
-
         def attempt(client: Any) -> None:
             self._tally.add(lists=1)
             # the refusal of this request has a body with the reason
@@ -48,11 +43,6 @@ class Bucket:
         self.connection.repeatable(f"look for s3://{self.name}", attempt)
 
     def get(self, key: str, start: int = 0, end: int | None = None, version: str = "") -> bytes:
-        """The bytes ``[start, end)`` of an object, of ``version`` if given.
-
-        Raises: Refusal, StorageError, StoreTimeoutError.
-        """
-
         conditions = only_if(version)
         if start < 0:
             conditions["Range"] = f"bytes={start}"
@@ -69,11 +59,6 @@ class Bucket:
         return self.connection.repeatable(f"read s3://{self.name}/{key}", attempt)
 
     def head(self, key: str, version: str = "") -> StoredObject:
-        """The status of an object, of ``version`` if given.
-
-        Raises: Refusal, StorageError, StoreTimeoutError.
-        """
-
         def attempt(client: Any) -> StoredObject:
             self._tally.add(reads=1)
             answer = client.head_object(Bucket=self.name, Key=key, **only_if(version))
@@ -84,12 +69,6 @@ class Bucket:
     def list(
         self, key_prefix: str, most: int | None = None, after: str = ""
     ) -> tuple[int, Sequence[StoredObject]]:
-        """The objects with this key prefix, after the key ``after``, and the number of pages of the answer; one
-        page is a snapshot. Stops after more than ``most`` objects.
-
-        Raises: Refusal, StorageError, StoreTimeoutError.
-        """
-
         def attempt(following: dict[str, str], client: Any) -> Any:
             self._tally.add(lists=1)
             return client.list_objects_v2(Bucket=self.name, Prefix=key_prefix, **following)
@@ -107,10 +86,6 @@ class Bucket:
         return pages, listed
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete in bulk; a missing key is not an error. Raises: StorageError, which names the keys that could not
-        be deleted; StorageAuthorizationError.
-        """
-
         def attempt(batch: Sequence[str], client: Any) -> Sequence[tuple[str, str]]:
             self._tally.add(deletes=1)
             request = {"Quiet": True, "Objects": [{"Key": key} for key in batch]}
@@ -144,11 +119,6 @@ class Bucket:
                 )
 
     def uploads(self, key_prefix: str) -> Iterator[Upload]:
-        """Every uncompleted upload with this key prefix.
-
-        Raises: Refusal, StorageError, StoreTimeoutError.
-        """
-
         def attempt(following: dict[str, str], client: Any) -> Any:
             self._tally.add(lists=1)
             return client.list_multipart_uploads(Bucket=self.name, Prefix=key_prefix, **following)
@@ -166,12 +136,6 @@ class Bucket:
             following = marked if page.get("IsTruncated", False) and marked else None
 
     def abort(self, upload: Upload) -> None:
-        """Drop an uncompleted upload and its parts; it is not an error if the upload has already been dropped or
-        completed.
-
-        Raises: Refusal, StorageError, StoreTimeoutError.
-        """
-
         def attempt(client: Any) -> None:
             self._tally.add(deletes=1)
             client.abort_multipart_upload(Bucket=self.name, Key=upload.key, UploadId=upload.upload_id)

@@ -14,7 +14,7 @@ from isal import isal_zlib
 
 from stratalog.partitions.errors import InvalidCallError, SourceChangedError
 from stratalog.partitions.store.protocol import Store, StoredObject
-from stratalog.partitions.store.s3_upload import Place, crc32_text, name_by
+from stratalog.partitions.store.s3_upload import Place, name_by
 
 LARGEST_PUT_BYTES = 512 * 1024 * 1024
 """Larger objects are uploaded in parts, because a retry of one request sends all its bytes again. (S3 allows up to
@@ -48,18 +48,8 @@ class StagedPut:
         self._done = True
 
         def attempt(client: Any) -> None:
-            self._place.tally.add(creates=1)
             with self._reader() as body:
-                answer = client.put_object(
-                    Bucket=self._place.bucket,
-                    Key=self._place.key,
-                    Body=body,
-                    ContentLength=self.size_bytes,
-                    ChecksumCRC32=crc32_text(self.crc32),
-                    IfNoneMatch="*",
-                    **self._place.connection.encryption,
-                )
-            self._place.check_key(answer, client)
+                self._place.put(client, body, self.crc32, ContentLength=self.size_bytes, IfNoneMatch="*")
 
         created = name_by(self._place, attempt)
         if created:

@@ -20,14 +20,9 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
-from stratalog.partitions.errors import (
-    InvalidCallError,
-    OutcomeUnknownError,
-    RetriableError,
-    SourceChangedError,
-)
+from stratalog.partitions.errors import InvalidCallError, OutcomeUnknownError, RetriableError, SourceChangedError
 from stratalog.partitions.store.crc32 import PiecewiseCrc32
 from stratalog.partitions.store.requests import Refusal, harmless, name_exclusively
 from stratalog.partitions.store.rules import Tally, media_type
@@ -61,6 +56,19 @@ class Place:
 
         self.connection.check_key(answer, self.uri, look)
 
+    def put(self, client: Any, body: bytes | BinaryIO, crc32: int, **more: Any) -> None:
+        """Create the object by one ``PUT``; the server refuses bytes that do not match ``crc32``."""
+        self.tally.add(creates=1)
+        answer = client.put_object(
+            Bucket=self.bucket,
+            Key=self.key,
+            Body=body,
+            ChecksumCRC32=crc32_text(crc32),
+            **more,
+            **self.connection.encryption,
+        )
+        self.check_key(answer, client)
+
 
 def crc32_text(crc32: int) -> str:
     """The header by which the server refuses bytes damaged in transit (``ChecksumCRC32``)."""
@@ -68,30 +76,7 @@ def crc32_text(crc32: int) -> str:
 
 
 def crc32_of_text(text: str) -> int:
-    """The CRC-32 in a text of ``crc32_text``."""
     return int.from_bytes(base64.b64decode(text), "big")
-
-
-def put_exclusively(place: Place, data: bytes, crc32: int) -> bool:
-    """One ``PUT If-None-Match: *``. False: the name is taken."""
-    checksum = crc32_text(crc32)
-
-    def attempt(client: Any) -> None:
-        place.tally.add(creates=1)
-        answer = client.put_object(
-            Bucket=place.bucket,
-            Key=place.key,
-            Body=data,
-            ChecksumCRC32=checksum,
-            IfNoneMatch="*",
-            **place.connection.encryption,
-        )
-        place.check_key(answer, client)
-
-    created = name_by(place, attempt)
-    if created:
-        place.tally.add(written_bytes=len(data))
-    return created
 
 
 def name_by(place: Place, attempt: Callable[[Any], Any]) -> bool:
@@ -117,31 +102,29 @@ class StagedBytes:
         self.crc32 = crc32
 
     def commit(self) -> bool:
-        if self._data is None:
-            raise InvalidCallError(f"{self._place.uri} was committed or aborted before")
-        data, self._data = self._data, None
-        return put_exclusively(self._place, data, self.crc32)
+        data = self._take()
+        created = name_by(self._place, lambda client: self._place.put(client, data, self.crc32, IfNoneMatch="*"))
+        if created:
+            self._place.tally.add(written_bytes=len(data))
+        return created
 
     def replace(self) -> None:
-        place, data = self._place, self._data
+        place, data = self._place, self._take()
 
         def attempt(client: Any) -> None:
-            place.tally.add(creates=1)
-            answer = client.put_object(
-                Bucket=place.bucket,
-                Key=place.key,
-                Body=data,
-                ChecksumCRC32=crc32_text(self.crc32),
-                ContentType=media_type(place.key),
-                **place.connection.encryption,
-            )
-            place.check_key(answer, client)
+            place.put(client, data, self.crc32, ContentType=media_type(place.key))
 
         harmless(place.connection, place.uri, "replace", attempt)
         place.tally.add(written_bytes=self.size_bytes)
 
     def abort(self) -> None:
         self._data = None
+
+    def _take(self) -> bytes:
+        if self._data is None:
+            raise InvalidCallError(f"{self._place.uri} was committed or aborted before")
+        data, self._data = self._data, None
+        return data
 
 
 class StagedUpload:
@@ -173,7 +156,6 @@ class StagedUpload:
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes of the parts so far."""
         return self._passed.size_bytes
 
     @property
@@ -181,9 +163,6 @@ class StagedUpload:
         return self._passed.value
 
     def put_part(self, index: int, data: bytes, crc32: int) -> None:
-        """Upload part ``index``, counted from zero; the server refuses it unless ``crc32`` matches the received
-        bytes.
-        """
         checksum = crc32_text(crc32)
 
         def attempt(client: Any) -> dict[str, str]:

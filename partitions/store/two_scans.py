@@ -122,7 +122,6 @@ def _reached(names: Iterable[str]) -> dict[int, int]:
 def objects_together(
     first: Sequence[StoredObject], second: Sequence[StoredObject]
 ) -> Sequence[StoredObject] | None:
-    """``together`` for objects by name."""
     found = together({one.name: one for one in first}, {one.name: one for one in second})
     if found is None:
         return None
@@ -134,6 +133,5 @@ def objects_together(
 
 
 def names_together(first: AbstractSet[str], second: AbstractSet[str]) -> frozenset[str] | None:
-    """``together`` for names only."""
     found = together(dict.fromkeys(first), dict.fromkeys(second))
     return None if found is None else frozenset(found[0])

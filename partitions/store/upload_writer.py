@@ -61,7 +61,6 @@ class UploadWriter:
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes written so far."""
         return self._stream.tell()
 
     def commit(self) -> bool:

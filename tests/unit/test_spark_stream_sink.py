@@ -12,7 +12,7 @@ from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import OperationFailedError
 from stratalog.engine.records.append import append_batches, who_appends
 from stratalog.engine.spark import stream_sink
-from stratalog.engine.spark.sink_rows import batches_of
+from stratalog.engine.spark.sink_tasks import batches_of
 from stratalog.engine.spark.stream_sink import StreamSink, TaskRows, query_producer, sink_options
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
 from tests.ports import ports_of, with_ports

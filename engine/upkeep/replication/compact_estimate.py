@@ -8,8 +8,7 @@ from stratalog.engine.driver.planned import Planned, copies, reads_to_rewrite, u
 from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionReplicas
-from stratalog.partitions.removal import to_rewrite
-from stratalog.partitions.removing import runs_of
+from stratalog.partitions.removing import runs_by
 from stratalog.tiering.remote_segment import RemoteSegment
 from stratalog.tiering.removal import to_rewrite as to_rewrite_remotely
 
@@ -39,7 +38,7 @@ def plan_removal(
     """Plan the last rule of the view. Raises: errors from listing the leader."""
     rule = replicas.view.rules[-1].rule
     log = look_at_leader(replicas)
-    runs = runs_of(to_rewrite(log, rule), segment_bytes)
+    runs = runs_by(rule, log, segment_bytes)
     return PlannedRemoval(
         sizes=tuple(run.size_bytes for run in runs),
         files=sum(len(run.links) for run in runs),

@@ -210,16 +210,7 @@ def _same(living: Ports, copied: Ports, one: RestoredPartition, start: int, end:
     while position < end:
         size = 1 if end - start == 1 else PIECE_BYTES
         two = [
-            fetch(
-                ports.metadata,
-                ports.storage,
-                ports.clock,
-                ports.memory,
-                one.topic.name,
-                one.partition,
-                position,
-                max_bytes=size,
-            ).records
+            fetch(*ports.for_records, one.topic.name, one.partition, position, max_bytes=size).records
             for ports in (living, copied)
         ]
         rows = min(two[0].num_rows, two[1].num_rows, end - position)

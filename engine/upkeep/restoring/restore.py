@@ -119,11 +119,7 @@ def restore(
             take_over(ports.metadata, ports.storage, ports.clock, plan, former)
             # Plan again, because the former cluster could still commit to the tables until they were taken over.
             latest = plan_restore(file, remote, former, clock, key)
-            report = (
-                _planned(latest, False)
-                if latest.failures
-                else bring_back(ports.metadata, ports.storage, ports.execution, ports.memory, latest)
-            )
+            report = _planned(latest, False) if latest.failures else bring_back(*ports.all, latest)
         return replace(report, seconds=measure.seconds, counts=measure.counts)
 
     return around(ports, take_over_and_bring_back)
