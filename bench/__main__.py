@@ -29,8 +29,6 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
 from bench import (
     appending,
     bootstrap_many,
@@ -66,7 +64,7 @@ from bench import (
 )
 from bench.bench import Bench
 from bench.kafka_server import connector_class_path
-from bench.measuring import TURNS, seconds_of
+from bench.measuring import TURNS, timed
 from bench.options import BenchOptions, bench_options, size_text
 from bench.table import Row, render
 from stratalog import spark_session
@@ -182,16 +180,15 @@ def _begun(options: BenchOptions) -> Bench:
     """The environment of the benchmarks, with a session unless no selected benchmark needs one."""
     if set(options.only) <= WITHOUT_SPARK:
         return Bench(None, options)
-    sessions: list[SparkSession] = []
-    started = seconds_of(lambda: sessions.append(spark_session("bench", settings=_settings(options))))
+    started, session = timed(lambda: spark_session("bench", settings=_settings(options)))
     print(
         f"{options.records:,} records of 1 KiB, {size_text(options.bytes)}, {options.partitions} partitions, in "
-        f"{options.folder}\n{page.machine(sessions[0].version)}; zstd at level 1 on both sides; {TURNS} turns of "
+        f"{options.folder}\n{page.machine(session.version)}; zstd at level 1 on both sides; {TURNS} turns of "
         "each, side by side: their medians, with the range in brackets\nthe session started in "
         f"{started:.1f} s, which the figures below do not include\n",
         flush=True,
     )
-    return Bench(sessions[0], options)
+    return Bench(session, options)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from functools import partial
 import pyarrow.parquet as pq
 
 from bench.bench import Bench
-from bench.measuring import Spread, cpu_seconds_of, in_turn, seconds_of, thread_seconds_of
+from bench.measuring import Spread, cpu_timed, in_turn, seconds_of, thread_seconds_of
 from bench.memory import Peak, worker_peak
 from bench.options import size_text
 from bench.table import Limit, Line, speed_line
@@ -49,9 +49,9 @@ def append(bench: Bench) -> list[Line]:
             return seconds
 
         def append_digested(append_all: Callable[..., float] = append_all, used: list[float] = used) -> float:
-            times: list[float] = []
-            used.append(cpu_seconds_of(lambda: times.append(append_all(producer="loader"))))
-            return times[0]
+            cpu_s, seconds = cpu_timed(lambda: append_all(producer="loader"))
+            used.append(cpu_s)
+            return seconds
 
         def write_plain(partitions: int = partitions) -> float:
             target = bench.folder / "plain"
@@ -65,7 +65,8 @@ def append(bench: Bench) -> list[Line]:
         ours, peer, digested, digest = in_turn(append_all, write_plain, append_digested, lambda: _digest(bench))
         lines.append(speed_line(f"append, {what}", bench.options.bytes, ours, peer, AT_LEAST))
         lines.append(speed_line(f"append, {what}, digested for a producer", bench.options.bytes, digested, ours))
-        lines.append(_share(digest, Spread(used)))
+        share, digested_s = "    the digest, of the processor time of that", Spread(used)
+        lines.append(Line(share, f"{digest:.2f} s", f"{digested_s:.2f} s", digest / digested_s))
         if partitions == 1:
             lines += _memory_line(peaks)
     return lines
@@ -80,10 +81,6 @@ def _digest(bench: Bench) -> float:
         for batch in pq.ParquetFile(file).iter_batches(columns=["key", "value"]):
             seconds += thread_seconds_of(partial(digest.add, batch))
     return seconds
-
-
-def _share(digest: Spread, used: Spread) -> Line:
-    return Line("    the digest, of the processor time of that", f"{digest:.2f} s", f"{used:.2f} s", digest / used)
 
 
 def _memory_line(peaks: list[Peak]) -> list[Line]:

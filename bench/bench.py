@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -21,11 +22,15 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from bench.options import RECORD_BYTES, BenchOptions, size_text
 from stratalog import Cluster
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.columns import constant
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.identity import random_id
-from stratalog.partitions.producers import Acks
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.producers import Acks, ProducerEntry
 from stratalog.partitions.records import physical_schema
+from stratalog.partitions.segment_writer import SegmentWriter
+from stratalog.partitions.store import Store, StoreCounts, StoreOptions, open_store
 
 SOURCE_FILES = 16
 """The number of slices of the records. Tasks share the slices, and a benchmark can use only some of them."""
@@ -40,11 +45,11 @@ _ALPHABET = np.frombuffer(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOP
 
 
 class Bench:
-    """The session, the options, and the working folder of the benchmarks."""
+    """A session, the options, and a folder to work in."""
 
     def __init__(self, session: SparkSession | None, options: BenchOptions) -> None:
         """``session`` is None if no benchmark needs one."""
-        # The figures cover only the operations: writing an event costs as much as appending a record.
+        # The figures include only the operations: an event would cost as much as an append of a record.
         os.environ.setdefault("STRATALOG_HISTORY", "off")
         self.session = session
         self.options = options
@@ -122,8 +127,6 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class BenchCluster:
-    """A cluster whose brokers and remote tier are folders."""
-
     cluster: Cluster
     folder: Path
     name: str
@@ -134,14 +137,13 @@ class BenchCluster:
     def create_topic(
         self, partitions: int, replicas: int = 1, value: str | None = None, compression: str = "zstd"
     ) -> None:
-        """Create ``TOPIC``."""
         configs = {} if compression == "zstd" else {"compression.type": compression}
         self.cluster.topics.create(
             TOPIC, partitions=partitions, replication_factor=replicas, value=value, configs=configs
         )
 
     def driver(self, spark: SparkSession | None = None) -> Cluster:
-        """Another driver with empty caches, like a job that has just started."""
+        """Another driver, which has cached nothing, like a job that has just started."""
         self.drivers.append(Cluster.open(self.folder / "cluster.toml", spark))
         return self.drivers[-1]
 
@@ -161,6 +163,18 @@ class BenchCluster:
     def tiered(self) -> None:
         """Make ``TOPIC`` tiered, with every append as a sealed segment of its own size."""
         self.cluster.topics.alter_configs(TOPIC, {"remote.storage.enable": "true", "segment.bytes": "65536"})
+
+    def only_remote(self) -> None:
+        """Delete from the brokers' disks what is tiered."""
+        self.cluster.topics.alter_configs(TOPIC, {"local.retention.bytes": "0", "file.delete.delay.ms": "0"})
+        for _ in range(2):  # the second run deletes what is no longer in the log
+            self.cluster.retain().raise_for_failures()
+
+    def lose(self, broker: int) -> None:
+        """Empty the disk of a broker."""
+        folder = self.folder / f"broker-{broker}"
+        shutil.rmtree(folder)
+        folder.mkdir()
 
     def remote_folders(self) -> list[Path]:
         """The folders of the remote tier."""
@@ -184,14 +198,19 @@ class BenchCluster:
 
 
 def cluster_file(
-    folder: Path, name: str, brokers: int, remote: str, s3: Mapping[str, str | bool] | None = None
+    folder: Path,
+    name: str,
+    brokers: int,
+    remote: str,
+    s3: Mapping[str, str | bool] | None = None,
+    roots: str | None = None,
 ) -> Path:
     """Write the cluster file of a folder. A file with options of S3 has a different name, so that both files can
-    exist.
+    exist. The roots of the brokers are ``broker-1`` and so on in ``roots`` (None: ``folder``).
     """
     lines = ["[cluster]", f'id = "{name}"', f'remote = "{remote}"', "voters = [1]"]
     for broker in range(1, brokers + 1):
-        log_dir = folder / f"broker-{broker}"
+        log_dir = f"{roots or folder}/broker-{broker}"
         lines += ["[[brokers]]", f"id = {broker}", f'rack = "r{broker}"', f'log_dir = "{log_dir}"']
     if s3 is not None:
         lines += ["[s3]", *(f"{key} = {json.dumps(value)}" for key, value in s3.items())]
@@ -200,16 +219,32 @@ def cluster_file(
     return file
 
 
-def record_batch(values: pa.Array) -> pa.RecordBatch:
+def record_batch(values: pa.Array, timestamp_us: int = 1_000) -> pa.RecordBatch:
     """Records of these values, without keys."""
     schema = physical_schema()
     columns = {
-        "timestamp": constant(1_000, schema.field("timestamp").type, len(values)),
+        "timestamp": constant(timestamp_us, schema.field("timestamp").type, len(values)),
         "key": pa.nulls(len(values), pa.binary()),
         "value": values,
         "headers": pa.nulls(len(values), schema.field("headers").type),
     }
     return pa.RecordBatch.from_pydict(columns)
+
+
+class CountedStores:
+    """An opener of stores for ``with_parts``, which sums up their counts."""
+
+    def __init__(self) -> None:
+        self._stores: list[Store] = []
+
+    def __call__(self, uri: str, options: StoreOptions, clock: Clock) -> Store:
+        self._stores.append(open_store(uri, options, clock))
+        return self._stores[-1]
+
+    @property
+    def counts(self) -> StoreCounts:
+        """The counts of all stores so far."""
+        return sum((store.counts for store in self._stores), StoreCounts())
 
 
 @contextmanager
@@ -228,6 +263,27 @@ def stages_of(spark: SparkSession) -> Iterator[list[Any]]:
     infos = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
     found = [store.lastStageAttempt(stage) for info in infos if info is not None for stage in info.stageIds]
     stages += sorted((stage for stage in found if stage.numCompleteTasks()), key=lambda stage: stage.stageId())
+
+
+def segment_of(
+    batch: pa.RecordBatch,
+    topic_id: str,
+    partition: int,
+    base_offset: int,
+    leader_epoch: int,
+    created_ms: int,
+    producers: Mapping[str, ProducerEntry] | None = None,
+) -> bytes:
+    """A segment's file of one batch, by a leader that has led from the first record on."""
+    sink = io.BytesIO()
+    writer = SegmentWriter(
+        sink, physical_schema(), topic_id=topic_id, partition=partition, base_offset=base_offset
+    )
+    writer.write(batch)
+    writer.close(
+        lineage=Lineage([(leader_epoch, 0)]), producers=lambda _: dict(producers or {}), created_ms=created_ms
+    )
+    return sink.getvalue()
 
 
 @contextmanager
@@ -280,6 +336,12 @@ def typed_columns(value: Column) -> Column:
 TYPED = ", ".join(f"c{i:02d} STRING" for i in range(COLUMNS))
 
 
+def values_of(data: object, rows: int, width: int) -> pa.Array:
+    """A binary array over a buffer of ``rows`` values of ``width`` bytes each."""
+    ends = np.arange(rows + 1, dtype=np.int32) * width
+    return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(ends), pa.py_buffer(data)])
+
+
 def slice_of_records(first: int, rows: int, seed: int) -> Iterator[pa.RecordBatch]:
     """Records whose keys are numbers, and whose values are random text of 64 letters, which a codec shortens to
     three quarters."""
@@ -287,7 +349,12 @@ def slice_of_records(first: int, rows: int, seed: int) -> Iterator[pa.RecordBatc
     for start in range(first, first + rows, _BATCH_ROWS):
         count = min(_BATCH_ROWS, first + rows - start)
         letters = _ALPHABET[np.frombuffer(random.bytes(count * RECORD_BYTES), dtype=np.uint8) & 63]
-        offsets = np.arange(0, (count + 1) * RECORD_BYTES, RECORD_BYTES, dtype=np.int32)
-        values = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(letters)])
+        values = values_of(letters, count, RECORD_BYTES)
         keys = pa.array([b"%d" % key for key in range(start, start + count)], pa.binary())
         yield pa.RecordBatch.from_arrays([keys, values], names=["key", "value"])
+
+
+def pairs_of_records(records: int, seed: int) -> Iterator[tuple[bytes, bytes]]:
+    """The keys and values of such records."""
+    for batch in slice_of_records(0, records, seed):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)

@@ -4,12 +4,10 @@ bytes.
 
 from __future__ import annotations
 
-import shutil
-
 from bench.bench import TOPIC, Bench, BenchCluster, in_memory
 from bench.calls import append_one
-from bench.measuring import in_turn, seconds_of
-from bench.table import Line
+from bench.measuring import in_turn, timed
+from bench.table import Line, seconds_line
 from stratalog.engine.driver.report import Report
 
 PARTITIONS = 1_000
@@ -46,12 +44,7 @@ def bootstrap_many(bench: Bench) -> list[Line]:
         raise AssertionError(f"copied {copied}, avoided {avoided} bytes")
     counts = {way: report.counts.requests for way, report in reports.items()}
     return [
-        Line(
-            f"bootstrap of {PARTITIONS:,} partitions at once; copying everything",
-            f"{ours:.2f} s",
-            f"{full:.2f} s",
-            full / ours,
-        ),
+        seconds_line(f"bootstrap of {PARTITIONS:,} partitions at once; copying everything", ours, full),
         Line(
             "    calls of a partition",
             f"{counts[True] / PARTITIONS:.1f}",
@@ -67,11 +60,9 @@ def _bootstrap(bench: Bench, made: BenchCluster, last_tiered: bool, reports: dic
     enable = str(last_tiered).lower()
     names = ("follower.fetch.last.tiered.offset.enable", "follower.fetch.last.tiered.offset.always.enable")
     made.cluster.topics.alter_configs(None, dict.fromkeys(names, enable))
-    lost = made.folder / f"broker-{LOST}"
-    shutil.rmtree(lost)
-    lost.mkdir()
+    made.lose(LOST)
     driver = made.driver(bench.spark)
-    seconds = seconds_of(lambda: reports.update({last_tiered: driver.bootstrap(LOST).raise_for_failures()}))
+    seconds, reports[last_tiered] = timed(lambda: driver.bootstrap(LOST).raise_for_failures())
     if any(LOST not in view.isr for view in made.cluster.image.views(TOPIC)):
         raise AssertionError(f"broker {LOST} is not in every ISR after its bootstrap")
     return seconds

@@ -3,12 +3,12 @@ copy. The tiered part of the log grows, and the rest stays the same."""
 
 from __future__ import annotations
 
-import shutil
+from functools import partial
 
 from bench.bench import TOPIC, Bench, BenchCluster, data_files, size_of
-from bench.measuring import in_turn, seconds_of
+from bench.measuring import in_turn, timed
 from bench.options import size_text
-from bench.table import Limit, Line
+from bench.table import Limit, Line, seconds_line
 
 SCALES = (1, 4, 16)
 """The tiered data, in sixteenths of all records; the part that is not tiered is one sixteenth."""
@@ -40,11 +40,7 @@ def bootstrap(bench: Bench) -> list[Line]:
         everything = size_of(data_files(made.replicas(leading=True)))
         tail = size_of(max(data_files([folder])) for folder in made.replicas(leading=True))
         copied: dict[bool, int] = {}
-
-        def bootstrapped(from_last_tiered: bool, copied: dict[bool, int] = copied) -> float:
-            return _bootstrap(made, from_last_tiered, copied)
-
-        ours, full = in_turn(lambda: bootstrapped(True), lambda: bootstrapped(False))
+        ours, full = in_turn(partial(_bootstrap, made, True, copied), partial(_bootstrap, made, False, copied))
         if copied[False] != everything:
             raise AssertionError(f"a full copy moved {copied[False]} of {everything} bytes")
         taken.append(ours)
@@ -56,12 +52,7 @@ def bootstrap(bench: Bench) -> list[Line]:
                 copied[True] / tail,
                 BYTES_RATIO,
             ),
-            Line(
-                f"    seconds; of a full copy, {size_text(everything)}",
-                f"{ours:.2f} s",
-                f"{full:.2f} s",
-                full / ours,
-            ),
+            seconds_line(f"    seconds; of a full copy, {size_text(everything)}", ours, full),
         ]
     made.remove()
     first, last = taken[0], taken[-1]
@@ -83,9 +74,7 @@ def _drop_first_records(bench: Bench, made: BenchCluster) -> None:
     for _ in range(2):  # the last file of a log always stays
         made.append(bench.records([0]).limit(100 * bench.options.partitions), acks="all")
     made.cluster.tier().raise_for_failures()
-    made.cluster.topics.alter_configs(TOPIC, {"local.retention.bytes": "0", "file.delete.delay.ms": "0"})
-    for _ in range(2):  # the second run deletes what is no longer in the log
-        made.cluster.retain().raise_for_failures()
+    made.only_remote()
     made.cluster.topics.alter_configs(TOPIC, {"local.retention.bytes": "-1"})
 
 
@@ -93,17 +82,9 @@ def _bootstrap(made: BenchCluster, from_last_tiered: bool, copied: dict[bool, in
     made.cluster.topics.alter_configs(
         None, {"follower.fetch.last.tiered.offset.enable": str(from_last_tiered).lower()}
     )
-    lost = made.folder / f"broker-{LOST}"
-    shutil.rmtree(lost)
-    lost.mkdir()
-    bytes_copied: list[int] = []
-
-    def run() -> None:
-        report = made.cluster.bootstrap(LOST).raise_for_failures()
-        bytes_copied.append(int(report.totals["copied_bytes"] or 0))
-
-    seconds = seconds_of(run)
+    made.lose(LOST)
+    seconds, report = timed(lambda: made.cluster.bootstrap(LOST).raise_for_failures())
     if any(LOST not in view.isr for view in made.cluster.image.views(TOPIC)):
         raise AssertionError(f"broker {LOST} is not in every ISR after its bootstrap")
-    copied[from_last_tiered] = bytes_copied[0]
+    copied[from_last_tiered] = int(report.totals["copied_bytes"] or 0)
     return seconds

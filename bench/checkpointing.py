@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.large_cluster import example_records, folded
-from bench.measuring import TURNS, Spread, in_child, in_turn, seconds_of
+from bench.large_cluster import CLUSTER, example_records, folded, voter_in
+from bench.measuring import TURNS, Spread, in_child, in_turn, seconds_of, timed
 from bench.memory import own_peak
 from bench.options import size_text
 from bench.table import Limit, Line
@@ -28,15 +28,11 @@ from stratalog.engine.quorum.checkpoints import read_checkpoint, write_checkpoin
 from stratalog.engine.quorum.state import LogState
 from stratalog.engine.quorum.voter import Voter
 from stratalog.partitions.clock import SystemClock
-from stratalog.partitions.identity import random_id
 from stratalog.partitions.lineage import Lineage
-from stratalog.partitions.root import format_root
-from stratalog.partitions.store.local import LocalStore
 
 if TYPE_CHECKING:
     from bench.bench import Bench
 
-CLUSTER = "bench"
 CODEC_TIMES = 3
 SHAPE = Limit(1.25, at_most=True)
 """The greatest ratio of the time per partition to the time per partition for a tenth of the partitions. Ideally it
@@ -92,30 +88,29 @@ def generate(folder: Path, partitions: int) -> Taken:
     peaks: list[int | None] = []
     times: list[float] = []
     for turn in range(TURNS):
-        voter = _voter(folder / str(turn))
+        voter = voter_in(folder / str(turn))
         with own_peak() as peak:
             times.append(seconds_of(partial(write_checkpoint, CLUSTER, voter, state, SystemClock())))
         peaks.append(peak.bytes)
-    [stored] = _voter(folder / "0").list().checkpoints.values()
+    [stored] = voter_in(folder / "0").list().checkpoints.values()
     return Taken(Spread(times), peaks[0], stored.size_bytes)
 
 
 def load(folder: Path, partitions: int) -> tuple[Taken, float]:
     """Load the snapshot, and decode the same bytes with the codec alone, in turn."""
-    voter = _voter(folder / "0")
+    voter = voter_in(folder / "0")
     [(name, stored)] = voter.list().checkpoints.items()
     peaks: list[int | None] = []
 
     def ours() -> float:
         with own_peak() as peak:
-            seconds = seconds_of(lambda: states.append(read_checkpoint(CLUSTER, voter, name, stored)))
+            seconds, state = timed(lambda: read_checkpoint(CLUSTER, voter, name, stored))
         peaks.append(peak.bytes)
-        held = sum(len(topic.partitions) for topic in states.pop().image.topics.values())
+        held = sum(len(topic.partitions) for topic in state.image.topics.values())
         if held != partitions:
             raise AssertionError(f"a snapshot of {partitions} partitions was loaded as {held}")
         return seconds
 
-    states: list[LogState] = []
     ours_s, codec_s = in_turn(ours, lambda: seconds_of(lambda: decode_all(voter, voter.path(name))))
     return Taken(ours_s, peaks[0], stored.size_bytes), codec_s
 
@@ -165,9 +160,3 @@ def checkpoint_lines(measured: Sequence[Checkpointing]) -> list[Line]:
 
 def _first() -> ClusterImage:
     return apply(ClusterImage(), 0, [VotersRecord(cluster_id=CLUSTER, voters=(VoterId(1, "1"),))])
-
-
-def _voter(folder: Path) -> Voter:
-    folder.mkdir(parents=True, exist_ok=True)
-    store = LocalStore(str(folder))
-    return Voter(1, store, format_root(store, CLUSTER, 1, random_id).directory_id)

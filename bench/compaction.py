@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from bench.measuring import in_child
+from bench.measuring import in_child, timed
 from bench.memory import own_peak
 from bench.table import render
 from stratalog import Cluster
@@ -135,9 +134,7 @@ def compaction(folder: Path, what: str) -> Compacted:
     with own_peak() as before:
         cluster.describe(TOPIC)
     with own_peak() as peak:
-        began = time.perf_counter()
-        report = cluster.compact().raise_for_failures()
-        seconds = time.perf_counter() - began
+        seconds, report = timed(lambda: cluster.compact().raise_for_failures())
     (row,) = report.rows
     assert row["segments"], row
     return Compacted(

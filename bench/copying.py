@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.bench import Bench, BenchCluster, copy_durably, data_files, size_of
-from bench.measuring import in_turn, seconds_of
+from bench.measuring import in_turn, seconds_of, timed
 from bench.table import Line, speed_line
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.storage import COPY_THREADS
@@ -45,7 +45,7 @@ def replicate(bench: Bench) -> list[Line]:
 
         def replicate_behind(made: BenchCluster = made, again: Callable[[], float] = replicate_all) -> float:
             for folder in made.replicas(leading=True):
-                for register in folder.glob("*.hw"):  # as directly after an append: no replication is proved yet
+                for register in folder.glob("*.hw"):  # as after the append, no replication is proved yet
                     register.unlink()
             return again()
 
@@ -119,18 +119,15 @@ def _copy_unseen(source: int, target: int, size_bytes: int) -> None:
     done = 0
     while done < size_bytes:
         moved = os.copy_file_range(source, target, min(STEP_BYTES, size_bytes - done), done, done)
-        os.posix_fadvise(
-            target, done, moved, os.POSIX_FADV_DONTNEED
-        )  # the disk starts to write at once, as in our copies
+        os.posix_fadvise(target, done, moved, os.POSIX_FADV_DONTNEED)  # the disk starts to write, as with ours
         done += moved
 
 
 def _checked(operation: Callable[[], Report], total: str, expected: int) -> float:
     """The seconds of an operation, which must have moved all of the bytes."""
-    reports: list[Report] = []
-    os.sync()  # so that the time does not include earlier writes of other programs
-    seconds = seconds_of(lambda: reports.append(operation()))
-    report = reports[0].raise_for_failures()
+    os.sync()  # do not wait for earlier writes of other programs
+    seconds, report = timed(operation)
+    report.raise_for_failures()
     if report.totals[total] != expected:
         raise AssertionError(f"{report.operation} moved {report.totals[total]} of {expected} bytes")
     return seconds

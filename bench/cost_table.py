@@ -1,4 +1,4 @@
-"""The cost of a cluster per day: its requests, bytes and machines, multiplied by a list of prices. Pure.
+"""The cost of a cluster per day: requests, bytes and machines times a list of prices. Pure.
 
 The formulas are on the page ``docs/costs.md``; ``bench/costs.py`` measures the requests of our operations.
 """
@@ -9,9 +9,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import msgspec
+
+from bench.table import Cells
 
 PRICES = Path(__file__).with_name("prices.toml")
 DAY_S, HOURS, MONTH_DAYS = 86_400, 24, 30.4
@@ -44,7 +45,7 @@ class Disk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The price of a machine, and its throughput."""
+    """A machine, and its throughput per second."""
 
     hour: float
     kafka_mib_s: float
@@ -52,7 +53,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Diskless(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The interval and the size after which a broker of diskless topics writes an object."""
+    """The conditions under which a broker of diskless topics writes an object."""
 
     interval_ms: float
     object_mib: float
@@ -78,7 +79,7 @@ class Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of ``bench/prices.toml``."""
+    """``bench/prices.toml``."""
 
     bucket: Bucket
     network: Network
@@ -104,7 +105,6 @@ class Requests:
         return Requests(self.puts * number, self.gets * number)
 
     def dollars(self, bucket: Bucket) -> float:
-        """Their price."""
         return (self.puts * bucket.put_per_1000 + self.gets * bucket.get_per_1000) / 1000
 
 
@@ -122,8 +122,6 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The measured requests."""
-
     appends: Mapping[float, Operation]
     """Appends, keyed by their MiB per partition."""
     merged: Requests
@@ -277,101 +275,33 @@ def _machines(prices: Prices, wanted: float, least: int) -> float:
     return max(least, math.ceil(wanted)) * prices.machine.hour * HOURS
 
 
-@dataclass(frozen=True, slots=True)
-class RequestLine:
+def requests_line(what: str, requests: Requests, bucket: Bucket) -> Cells:
     """The requests of an operation to a bucket, and their cost."""
-
-    headings: ClassVar[tuple[str, ...]] = (
-        "operation",
-        "at a PUT's price",
-        "at a GET's price",
-        "dollars per million",
-    )
-
-    what: str
-    requests: Requests
-    bucket: Bucket
-    note: str = ""
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """The line as texts."""
-        cells = (f"{number:.1f}".removesuffix(".0") for number in (self.requests.puts, self.requests.gets))
-        return self.what, *cells, f"{self.requests.dollars(self.bucket) * 1e6:,.2f}"
+    headings = ("operation", "at a PUT's price", "at a GET's price", "dollars per million")
+    numbers = (f"{number:.1f}".removesuffix(".0") for number in (requests.puts, requests.gets))
+    return Cells(headings, (what, *numbers, f"{requests.dollars(bucket) * 1e6:,.2f}"))
 
 
-@dataclass(frozen=True, slots=True)
-class AppendLine:
-    """Requests of appends, per GiB and per day."""
-
-    headings: ClassVar[tuple[str, ...]] = (
-        *("MiB per append and partition", "dollars per GiB", "per partition and day", "per topic and day"),
-    )
-
-    what: str
-    gib: float
-    day: float
-    topic_day: float
-    note: str = ""
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """The line as texts."""
-        return self.what, f"{self.gib:.4f}", f"{self.day:.3f}", f"{self.topic_day:.2f}"
+def append_line(what: str, gib: float, day: float, topic_day: float) -> Cells:
+    """Dollars of requests of appends, per GiB and per day."""
+    headings = ("MiB per append and partition", "dollars per GiB", "per partition and day", "per topic and day")
+    return Cells(headings, (what, f"{gib:.4f}", f"{day:.3f}", f"{topic_day:.2f}"))
 
 
-@dataclass(frozen=True, slots=True)
-class BreakEvenLine:
-    """The least size at which appends cost no more per GiB than in another system."""
-
-    headings: ClassVar[tuple[str, ...]] = (
-        "compared with",
-        "dollars per GiB",
-        "same price at MiB per append and partition",
-    )
-
-    what: str
-    gib: float
-    mib: float | None
-    most: float
-    """The largest measured size."""
-    note: str = ""
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """The line as texts."""
-        return self.what, f"{self.gib:.4f}", f"above {self.most:g}" if self.mib is None else f"{self.mib:.1f}"
+def break_even_line(what: str, gib: float, mib: float | None, most: float) -> Cells:
+    """The least size at which appends cost no more per GiB than in another system; ``most`` is the largest
+    measured size."""
+    headings = ("compared with", "dollars per GiB", "same price at MiB per append and partition")
+    return Cells(headings, (what, f"{gib:.4f}", f"above {most:g}" if mib is None else f"{mib:.1f}"))
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterLine:
-    """The daily costs of a cluster in one system."""
-
-    headings: ClassVar[tuple[str, ...]] = (
-        *("cluster", "requests", "storage", "between zones", "machines", "dollars per day", "per TB"),
-    )
-
-    what: str
-    costs: Costs
-    tb_day: float
-    """TB appended per day."""
-    note: str = ""
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """The line as texts."""
-        costs = self.costs
-        parts = (
-            costs.requests,
-            costs.storage,
-            costs.network,
-            costs.machines,
-            costs.total,
-            costs.total / self.tb_day,
-        )
-        return self.what, *(f"{part:,.2f}" for part in parts)
+def cluster_line(what: str, costs: Costs, tb_day: float) -> Cells:
+    """A cluster of some shape, run by one system, to which ``tb_day`` TB are appended per day."""
+    headings = ("cluster", "requests", "storage", "between zones", "machines", "dollars per day", "per TB")
+    each = (costs.requests, costs.storage, costs.network, costs.machines, costs.total, costs.total / tb_day)
+    return Cells(headings, (what, *(f"{dollars:,.2f}" for dollars in each)))
 
 
-def read_prices(path: Path = PRICES) -> Prices:
+def read_prices() -> Prices:
     """The list of prices. Raises: msgspec.ValidationError, OSError."""
-    return msgspec.toml.decode(path.read_bytes(), type=Prices)
+    return msgspec.toml.decode(PRICES.read_bytes(), type=Prices)

@@ -7,7 +7,6 @@ are prefixes of one bucket; multipart uploads are completed exclusively, as on A
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,20 +17,19 @@ import botocore.client
 import numpy as np
 import pyarrow as pa
 
-from bench.bench import TOPIC, Bench, record_batch
+from bench.bench import TOPIC, Bench, cluster_file, record_batch
 from bench.cost_table import (
     DAY_S,
     MANY,
     TEN,
-    AppendLine,
-    BreakEvenLine,
-    ClusterLine,
     Measured,
     Operation,
     Prices,
-    RequestLine,
     Requests,
+    append_line,
+    break_even_line,
     break_even_mib,
+    cluster_line,
     copies_per_gib,
     diskless,
     in_buckets,
@@ -40,9 +38,10 @@ from bench.cost_table import (
     on_disks,
     per_gib,
     read_prices,
+    requests_line,
 )
 from bench.s3_server import S3Endpoint
-from bench.table import Row
+from bench.table import Cells
 from bench.uploading import fresh_server
 from stratalog import Cluster, Report
 
@@ -62,7 +61,7 @@ AS_GETS = {"GetObject", "HeadObject"}
 FREE = {"DeleteObject", "DeleteObjects", "AbortMultipartUpload"}
 
 
-def costs(bench: Bench) -> Sequence[Row]:
+def costs(bench: Bench) -> Sequence[Cells]:
     """Lines of requests, of appends, and of clusters."""
     prices = read_prices()
     measured = _measured(bench)
@@ -76,29 +75,30 @@ def costs(bench: Bench) -> Sequence[Row]:
         ("merge and retain, fixed cost per run", measured.checked.run),
         ("tier, per segment", measured.segment),
     ]
-    lines: list[Row] = [RequestLine(what, requests, prices.bucket) for what, requests in operations]
+    lines = [requests_line(what, requests, prices.bucket) for what, requests in operations]
     for mib, operation in measured.appends.items():
         day = operation.partition.dollars(prices.bucket) * DAY_S / prices.use.append_s
         topic_day = operation.of(TEN).dollars(prices.bucket) * DAY_S / prices.use.append_s
-        lines.append(AppendLine(f"{mib:g}", per_gib(prices, operation, mib, MANY), day, topic_day))
+        lines.append(append_line(f"{mib:g}", per_gib(prices, operation, mib, MANY), day, topic_day))
     for what, gib in (
         ("Kafka's copies between zones", copies_per_gib(prices)),
         ("diskless topics, objects of full size", objects_per_gib(prices)),
     ):
-        lines.append(BreakEvenLine(what, gib, break_even_mib(prices, measured, gib), max(SIZES_MIB)))
+        lines.append(break_even_line(what, gib, break_even_mib(prices, measured, gib), max(SIZES_MIB)))
     return [*lines, *_clusters(prices, measured)]
 
 
-def _clusters(prices: Prices, measured: Measured) -> Iterator[ClusterLine]:
+def _clusters(prices: Prices, measured: Measured) -> Iterator[Cells]:
     for shape in prices.shape:
         tb_day = shape.mib_s * 1024**2 * DAY_S / 1e12
         shape_text = f"{shape.partitions:,} partitions, {shape.mib_s:g} MiB/s"
-        yield ClusterLine(
-            f"{shape_text}: stratalog, brokers in buckets", in_buckets(prices, shape, measured), tb_day
-        )
-        yield ClusterLine(f"{shape_text}: stratalog, brokers on disks", on_disks(prices, shape, measured), tb_day)
-        yield ClusterLine(f"{shape_text}: Kafka with tiering", kafka(prices, shape), tb_day)
-        yield ClusterLine(f"{shape_text}: diskless topics", diskless(prices, shape), tb_day)
+        for system, found in (
+            ("stratalog, brokers in buckets", in_buckets(prices, shape, measured)),
+            ("stratalog, brokers on disks", on_disks(prices, shape, measured)),
+            ("Kafka with tiering", kafka(prices, shape)),
+            ("diskless topics", diskless(prices, shape)),
+        ):
+            yield cluster_line(f"{shape_text}: {system}", found, tb_day)
 
 
 # ------------------------------------------------------------------------------ measuring
@@ -148,13 +148,7 @@ def s3_cluster_file(folder: Path, endpoint: S3Endpoint, name: str) -> Path:
     """The cluster file of a cluster whose brokers and remote tier are prefixes of the server's bucket."""
     folder.mkdir(parents=True)
     root = f"s3://{endpoint.bucket}/{name}"
-    lines = ["[cluster]", f'id = "{name}"', f'remote = "{root}/remote"', "voters = [1]"]
-    for broker in range(1, REPLICAS + 1):
-        lines += ["[[brokers]]", f"id = {broker}", f'rack = "r{broker}"', f'log_dir = "{root}/b{broker}"']
-    lines += ["[s3]", f"endpoint_url = {json.dumps(endpoint.url)}"]
-    file = folder / "cluster.toml"
-    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return file
+    return cluster_file(folder, name, REPLICAS, f"{root}/remote", {"endpoint_url": endpoint.url}, root)
 
 
 def _complete_at_once(file: Path) -> None:

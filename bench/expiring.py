@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from bench.bench import Bench
 from bench.measuring import seconds_of
 from bench.remote_log import filled
-from bench.table import Limit, Line
+from bench.table import Limit, Line, seconds_line
 from bench.uploading import fresh_server
 from stratalog.partitions.store import StoreOptions
 from stratalog.partitions.store.s3 import S3Store
@@ -47,14 +47,7 @@ def expiring(bench: Bench) -> list[Line]:
         peer = seconds_of(lambda: store.delete(plain))
     least = -(-SEGMENTS // KEYS_PER_DELETE)
     return [
-        Line(
-            f"{SEGMENTS:,} expired segments leave a bucket; plain bulk deletions",
-            f"{ours:.2f} s",
-            f"{peer:.2f} s",
-            peer / ours,
-            None,
-            NOTE,
-        ),
+        seconds_line(f"{SEGMENTS:,} expired segments leave a bucket; plain bulk deletions", ours, peer, note=NOTE),
         Line(
             "    deletions; pages of listings",
             f"{counts.deletes}; {counts.lists}",

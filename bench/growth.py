@@ -8,30 +8,25 @@ as an append writes. ``verify`` then checks these files, and must find nothing w
 
 from __future__ import annotations
 
-import io
 import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
-from bench.bench import TMPFS, TOPIC, Bench, BenchCluster, in_memory
+from bench.bench import TMPFS, TOPIC, Bench, BenchCluster, CountedStores, in_memory, record_batch, segment_of
 from bench.growth_table import NOTE, Cost, GrowthLine, sizes_up_to
 from bench.measuring import TURNS, in_child
 from stratalog import Cluster
 from stratalog.engine.cluster.parts import with_parts
-from stratalog.partitions.clock import Clock, SystemClock
-from stratalog.partitions.columns import binaries, constant
-from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.clock import SystemClock
+from stratalog.partitions.columns import binaries
 from stratalog.partitions.paths import DataName, WatermarkName
 from stratalog.partitions.producers import ProducerEntry
-from stratalog.partitions.records import physical_schema
-from stratalog.partitions.segment_writer import SegmentWriter
-from stratalog.partitions.store import Store, StoreCounts, StoreOptions, open_store
+from stratalog.partitions.store import StoreCounts
 
 REPLICAS = 3
 RECORDS = 100
@@ -52,7 +47,6 @@ Costs = dict[str, dict[int, Cost]]
 
 
 def growth(bench: Bench) -> list[GrowthLine]:
-    """A line for each operation."""
     most = bench.options.growth
     costs: Costs = {}
     with _folder(bench, most * _BYTES_BY_SIZE) as folder:
@@ -262,18 +256,12 @@ def retain_of_a_new_driver(file: str) -> Cost:
 
 
 def _opened(made: BenchCluster) -> Cost:
-    stores: list[Store] = []
-
-    def opener(uri: str, options: StoreOptions, clock: Clock) -> Store:
-        stores.append(open_store(uri, options, clock))
-        return stores[-1]
-
-    began = time.process_time()
-    image = with_parts(Cluster, opener=opener).open(made.folder / "cluster.toml").image
+    stores, began = CountedStores(), time.process_time()
+    image = with_parts(Cluster, opener=stores).open(made.folder / "cluster.toml").image
     cpu_s = time.process_time() - began
     if len(image.brokers) != REPLICAS:
         raise AssertionError(f"the cluster was opened with {len(image.brokers)} brokers")
-    return _counted(cpu_s, sum((store.counts for store in stores), StoreCounts()))
+    return _counted(cpu_s, stores.counts)
 
 
 # ---------------------------------------------------------------------------- clusters and files
@@ -305,14 +293,7 @@ def append(cluster: Cluster, topic: str = TOPIC, partition: int = 0) -> None:
 
 def _batch() -> pa.RecordBatch:
     """Recent records, which no retention deletes."""
-    schema = physical_schema()
-    columns = {
-        "timestamp": constant(SystemClock().now_ms() * 1000, schema.field("timestamp").type, RECORDS),
-        "key": pa.nulls(RECORDS, pa.binary()),
-        "value": binaries([b"x" * 100] * RECORDS),
-        "headers": pa.nulls(RECORDS, schema.field("headers").type),
-    }
-    return pa.RecordBatch.from_pydict(columns)
+    return record_batch(binaries([b"x" * 100] * RECORDS), timestamp_us=SystemClock().now_ms() * 1000)
 
 
 def lay_out(made: BenchCluster, files: int, *, merged: bool, followers: bool = True, producers: int = 0) -> int:
@@ -327,25 +308,14 @@ def lay_out(made: BenchCluster, files: int, *, merged: bool, followers: bool = T
     for start in range(RECORDS, RECORDS * (files + 1), RECORDS):
         end = start + RECORDS
         state = {f"producer-{number}": ProducerEntry(0, 0, start, end, now_ms) for number in range(producers)}
-        sink = io.BytesIO()
-        writer = SegmentWriter(sink, physical_schema(), topic_id=view.topic_id, partition=0, base_offset=start)
-        writer.write(batch)
-        writer.close(
-            lineage=Lineage([(view.leader_epoch, 0)]),
-            producers=partial(_given, state),
-            created_ms=now_ms,
-        )
+        data = segment_of(batch, view.topic_id, 0, start, view.leader_epoch, now_ms, state)
         name = str(DataName(start, end if merged else None, view.leader_epoch))
         for folder in (leader, *others):
-            (folder / name).write_bytes(sink.getvalue())
+            (folder / name).write_bytes(data)
     if followers:
         for folder in (leader, *others):
             (folder / str(WatermarkName(end, view.leader_epoch))).touch()
     return end
-
-
-def _given(producers: dict[str, ProducerEntry], _: int) -> dict[str, ProducerEntry]:
-    return producers
 
 
 def _check(made: BenchCluster) -> None:

@@ -27,8 +27,6 @@ NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of one operation."""
-
     cpu_s: float
     requests: int
     bytes: int

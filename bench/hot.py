@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from bench.bench import (
     TOPIC,
@@ -19,8 +18,9 @@ from bench.bench import (
     in_memory,
     record_batch,
     size_of,
+    values_of,
 )
-from bench.measuring import in_turn, seconds_of
+from bench.measuring import in_turn, seconds_of, timed
 from bench.options import RECORD_BYTES, size_text
 from bench.table import Limit, Line
 from stratalog.engine.driver.storage import COPY_THREADS
@@ -74,10 +74,8 @@ def _fill(made: BenchCluster, size_bytes: int) -> None:
     """Append this number of bytes of values, which no codec compresses, in ``FILES`` appends that only the leader
     has."""
     rows = max(1, size_bytes // RECORD_BYTES // FILES // BATCHES)
-    random = np.random.default_rng(_SEED)
-    offsets = np.arange(0, (rows + 1) * RECORD_BYTES, RECORD_BYTES, dtype=np.int32)
-    letters = pa.py_buffer(random.bytes(rows * RECORD_BYTES))
-    batch = record_batch(pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), letters]))
+    data = np.random.default_rng(_SEED).bytes(rows * RECORD_BYTES)
+    batch = record_batch(values_of(data, rows, RECORD_BYTES))
     for _ in range(FILES):
         made.cluster.append_batches(TOPIC, {0: [batch] * BATCHES}, acks="leader").raise_for_failures()
 
@@ -101,13 +99,12 @@ def _sync(made: BenchCluster, copies: Runner) -> float:
         shutil.rmtree(folder)
     (view,) = made.cluster.image.views(TOPIC)
     replicas = PartitionReplicas(view, made.cluster.stores)
-    copied: list[int] = []
 
-    def sync() -> None:
+    def sync() -> list[int]:
         _, outcomes = sync_followers(replicas, replicas.followers, SyncOptions(copies=copies))
-        copied.extend(synced.copied_files for synced in values(outcomes))
+        return [synced.copied_files for synced in values(outcomes)]
 
-    seconds = seconds_of(sync)
+    seconds, copied = timed(sync)
     if copied != [FILES]:
         raise AssertionError(f"a sync copied {copied} of {FILES} files")
     return seconds

@@ -34,7 +34,7 @@ from bench.bench import TMPFS, TOPIC, Bench, BenchCluster
 from bench.growth import RECORDS, REPLICAS, append
 from bench.measuring import seconds_of
 from bench.options import bench_options
-from bench.table import ratio_text, render
+from bench.table import Cells, ratio_text, render
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC
 from stratalog.jobs.arguments import duration
 from stratalog.partitions.offsets import FoundOffset
@@ -97,26 +97,6 @@ class Minute:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One figure of the first minutes and of the last minutes."""
-
-    headings: ClassVar[tuple[str, ...]] = ("what", "first minutes", "last minutes", "times")
-    note: ClassVar[str] = ""
-
-    what: str
-    unit: str
-    first: float
-    last: float
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """The figure as texts, one for each of ``headings``."""
-        ratio = ratio_text(self.last / self.first) if self.first else ""
-        first, last = (f"{value:.1f} {self.unit}".strip() for value in (self.first, self.last))
-        return self.what, first, last, ratio
-
-
 def middle(values: Sequence[float]) -> float:
     """The median; 0.0 without values."""
     return statistics.median(values) if values else 0.0
@@ -127,16 +107,19 @@ def p99(values: Sequence[float]) -> float:
     return sorted(values)[min(len(values) - 1, len(values) * 99 // 100)] if values else 0.0
 
 
-def against(minutes: Sequence[Minute]) -> list[Change]:
+def against(minutes: Sequence[Minute]) -> list[Cells]:
     """The first minutes compared with the last: appends and commits of all of them together, the maximum of the
     other figures."""
     ends = max(1, min(ENDS, len(minutes) // 3))
     first, last = minutes[:ends], minutes[-ends:]
 
-    def change(what: str, unit: str, of: Callable[[Sequence[Minute]], float]) -> Change:
-        return Change(what, unit, of(first), of(last))
+    def change(what: str, unit: str, of: Callable[[Sequence[Minute]], float]) -> Cells:
+        began, ended = of(first), of(last)
+        texts = (f"{value:.1f} {unit}".strip() for value in (began, ended))
+        times = ratio_text(ended / began) if began else ""
+        return Cells(("what", "first minutes", "last minutes", "times"), (what, *texts, times))
 
-    def largest(what: str, unit: str, of: Callable[[Minute], float]) -> Change:
+    def largest(what: str, unit: str, of: Callable[[Minute], float]) -> Cells:
         return change(what, unit, lambda some: max(map(of, some)))
 
     return [

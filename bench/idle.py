@@ -1,7 +1,8 @@
-"""Runs ``maintain`` over many idle partitions, then after a hundred of them got a record, and single jobs.
+"""Many idle partitions: a run of everything (``maintain``) over them, a run after a hundred of them got a record,
+and single jobs.
 
 Each run is a separate process, so the measured memory is the memory of one run. The storage is folders in memory,
-because a run on a disk only reads names, and a real S3 server. Each partition holds one record on all replicas,
+because a run reads only names from a disk, and a real S3 server. Each partition holds one record on all replicas,
 with the files that an append leaves.
 
 On folders, rounds of ``maintain`` tier all partitions. In buckets that would take half a million requests before
@@ -13,7 +14,6 @@ benchmark would fail.
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,15 +21,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 import pyarrow as pa
 
-from bench.bench import TOPIC, Bench, in_memory, record_batch
+from bench.bench import TOPIC, Bench, in_memory, record_batch, segment_of
 from bench.calls import append_one
 from bench.costs import counted, s3_cluster_file
 from bench.measuring import in_child
+from bench.memory import own_peak_so_far
 from bench.s3_server import S3Endpoint, upload
+from bench.table import Cells
 from bench.uploading import fresh_server
 from stratalog import Cluster, Report
 from stratalog.engine.driver.opening import open_driver
@@ -40,10 +41,7 @@ from stratalog.engine.upkeep.maintenance.sweep import sweep
 from stratalog.engine.upkeep.memory.times import Settled, Times, decode, encode
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.partitions.clock import SystemClock
-from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import MAINTENANCE, DataName
-from stratalog.partitions.records import physical_schema
-from stratalog.partitions.segment_writer import SegmentWriter
 from stratalog.partitions.store import Store
 
 REPLICAS = 3
@@ -69,7 +67,7 @@ _ALWAYS_DUE = {
     "leader.imbalance.check.interval.seconds": "1",
     "remote.log.manager.task.interval.ms": "1000",
 }
-"""Configs that make every step part of every round."""
+"""Every step is part of every round."""
 NOTE = (
     "Each run is a new process that has not read any partition before. Wall and CPU: without imports. Memory: of "
     "the whole process. Requests: calls to brokers and the remote tier, including opening the cluster but not the "
@@ -82,8 +80,6 @@ NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The costs of one run."""
-
     seconds: float
     cpu_s: float
     requests: int
@@ -92,35 +88,20 @@ class Run:
     """The number of partitions that the run processed or listed."""
 
 
-@dataclass(frozen=True, slots=True)
-class IdleLine:
-    """The costs of one run, as a line."""
-
-    headings: ClassVar[tuple[str, ...]] = ("what", "wall", "CPU", "memory", "requests", "per partition (of n)")
-    note: ClassVar[str] = NOTE
-
-    what: str
-    run: Run
-    of: int
-    """The number of partitions that the run was for."""
-    besides: int = 0
-    """Requests of a run without these partitions."""
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """The line as texts, one for each of ``headings``."""
-        run = self.run
-        each = f"{(run.requests - self.besides) / self.of:.1f} of {self.of:,}" if self.of else ""
-        memory = f"{run.peak_mb:,.0f} MB"
-        return self.what, f"{run.seconds:.1f} s", f"{run.cpu_s:.1f} s", memory, f"{run.requests:,}", each
+def idle_line(what: str, run: Run, of: int, besides: int = 0) -> Cells:
+    """A run for ``of`` partitions. A run without these partitions makes ``besides`` requests."""
+    each = f"{(run.requests - besides) / of:.1f} of {of:,}" if of else ""
+    memory = f"{run.peak_mb:,.0f} MB"
+    cells = (what, f"{run.seconds:.1f} s", f"{run.cpu_s:.1f} s", memory, f"{run.requests:,}", each)
+    return Cells(("what", "wall", "CPU", "memory", "requests", "per partition (of n)"), cells, NOTE)
 
 
-def idle(bench: Bench) -> list[IdleLine]:
+def idle(bench: Bench) -> list[Cells]:
     """Measure on folders, then on an S3 server."""
     return [*_in_folders(bench, bench.options.idle_partitions), *in_buckets(bench, bench.options.idle_partitions)]
 
 
-def _in_folders(bench: Bench, partitions: int) -> list[IdleLine]:
+def _in_folders(bench: Bench, partitions: int) -> list[Cells]:
     with in_memory(partitions * (REPLICAS * FOLDER_BYTES + REMOTE_BYTES)) as folder:
         made = bench.cluster("idle", brokers=REPLICAS, within=folder)
         bench.say(f"idle, {partitions:,} partitions, folders: laying them out")
@@ -131,12 +112,12 @@ def _in_folders(bench: Bench, partitions: int) -> list[IdleLine]:
         lines = _lines(made.folder / "cluster.toml", partitions, "folders")
         for name, job in (("replicate", replicate), ("tier", tier)):
             run = in_child(job, made.folder / "cluster.toml")
-            lines.append(IdleLine(f"{partitions:,} partitions, folders: {name} alone", run, partitions))
+            lines.append(idle_line(f"{partitions:,} partitions, folders: {name} alone", run, partitions))
         made.remove()
     return lines
 
 
-def in_buckets(bench: Bench, partitions: int) -> list[IdleLine]:
+def in_buckets(bench: Bench, partitions: int) -> list[Cells]:
     """``maintain`` on an S3 server."""
     with _on_s3(bench) as (file, endpoint):
         cluster = Cluster.format(file)
@@ -151,7 +132,7 @@ def in_buckets(bench: Bench, partitions: int) -> list[IdleLine]:
         return _lines(file, partitions, "S3")
 
 
-def _lines(file: Path, partitions: int, where: str) -> list[IdleLine]:
+def _lines(file: Path, partitions: int, where: str) -> list[Cells]:
     nothing = in_child(maintain, file)
     if nothing.items:
         raise AssertionError(f"an idle run had something to do: {nothing}")
@@ -160,8 +141,8 @@ def _lines(file: Path, partitions: int, where: str) -> list[IdleLine]:
     some = in_child(maintain, file)
     what = f"{partitions:,} partitions, {where}: maintain"
     return [
-        IdleLine(f"{what}, nothing has changed", nothing, 0),
-        IdleLine(f"{what}, {len(changed):,} have changed", some, len(changed), nothing.requests),
+        idle_line(f"{what}, nothing has changed", nothing, 0),
+        idle_line(f"{what}, {len(changed):,} have changed", some, len(changed), nothing.requests),
     ]
 
 
@@ -195,9 +176,12 @@ def lay_out(
     names = [stored.name.rsplit("/", 1)[1] for stored in leader.store.list(leader.folder)]
     registers = {name: leader.store.read(leader.path(name)) for name in names if not name.endswith(".parquet")}
 
+    record = record_batch(pa.array([b"one"], pa.binary()))
+
     def write(view: PartitionView) -> None:
         replicas = PartitionReplicas(view, cluster.stores)
-        files = {**registers, str(DataName(0, None, view.leader_epoch)): _segment(view)}
+        segment = segment_of(record, view.topic_id, view.partition, 0, view.leader_epoch, SystemClock().now_ms())
+        files = {**registers, str(DataName(0, None, view.leader_epoch)): segment}
         for broker in view.replicas:
             replica = replicas.replica(broker)
             for name, content in files.items():
@@ -205,17 +189,6 @@ def lay_out(
 
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(write, views[1:]))
-
-
-def _segment(view: PartitionView) -> bytes:
-    """A segment of one recent record."""
-    sink, now_ms = io.BytesIO(), SystemClock().now_ms()
-    writer = SegmentWriter(
-        sink, physical_schema(), topic_id=view.topic_id, partition=view.partition, base_offset=0
-    )
-    writer.write(record_batch(pa.array([b"one"], pa.binary())))
-    writer.close(lineage=Lineage([(view.leader_epoch, 0)]), producers=lambda _: {}, created_ms=now_ms)
-    return sink.getvalue()
 
 
 def settle(file: Path) -> None:
@@ -249,7 +222,7 @@ def until_idle(cluster: Cluster) -> int:
 
 
 def items_of(report: Report) -> int:
-    """The sum, over the steps of a round, of the partitions for which the step was due."""
+    """The numbers of partitions for which the steps of a round were due."""
     return sum(int(row["items"] or 0) for row in report.rows)
 
 
@@ -280,14 +253,9 @@ def _measured(file: Path, job: Callable[[Cluster], Report]) -> Run:
         seconds, cpu_s = time.perf_counter() - began, time.process_time() - used_s
     cluster.close()
     items = items_of(report) if report.operation == "maintain" else len(report.rows)
-    return Run(seconds, cpu_s, sum(calls.values()) or report.counts.requests, _peak_mb(), items)
-
-
-def _peak_mb() -> float:
-    """The peak memory of this process since its program began; getrusage would include the process that forked
-    it."""
-    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
-    return int(line.split()[1]) * 1024 / 1e6
+    return Run(
+        seconds, cpu_s, sum(calls.values()) or report.counts.requests, (own_peak_so_far() or 0) / 1e6, items
+    )
 
 
 @contextmanager

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from bench.bench import TOPIC, Bench
 from bench.kafka_server import running_kafka
 from bench.measuring import TURNS, in_turn, seconds_of
 from bench.options import OWN_KAFKA
+from bench.scanning import totals
 from bench.table import Line, speed_line
 from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.identity import random_id
@@ -68,9 +68,9 @@ def kafka(bench: Bench) -> list[Line]:
 
 
 def _scan(frame: DataFrame, records: int) -> None:
-    (row,) = frame.agg(F.count("*"), F.sum(F.length("value"))).collect()
-    if row[0] != records:
-        raise CorruptionError(f"{row[0]:,} records were read, {records:,} were written")
+    read, _ = totals(frame)
+    if read != records:
+        raise CorruptionError(f"{read:,} records were read, {records:,} were written")
 
 
 @contextmanager

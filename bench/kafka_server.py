@@ -79,7 +79,6 @@ class KafkaNode:
             self._process.wait()
 
     def kill(self) -> None:
-        """Kill the process."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

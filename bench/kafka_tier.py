@@ -13,7 +13,6 @@ its rate is the rate of the second half of its records.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import shutil
 import socket
 import tempfile
@@ -23,7 +22,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import product
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -31,8 +29,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import kafka_topics
-from bench.bench import TOPIC, cluster_file, slice_of_records
+from bench.bench import TOPIC, cluster_file, pairs_of_records
 from bench.kafka_server import PINS, KafkaNode, broker_properties, running_kafka
+from bench.measuring import in_child
+from bench.memory import own_peak_so_far
 from bench.mirror_maker import MirrorMaker
 from bench.s3_server import HOST, free_ports
 from stratalog import Cluster, FirstAt, KafkaTier, KafkaTierOptions
@@ -123,33 +123,14 @@ def fill(server: str, topics: Sequence[str], partitions: int, records: int) -> N
         [NewTopic(topic, partitions, 1, config=_CONFIGS) for topic in topics]
     ).values():
         made.result(60)
-    producer = Producer(
-        {
-            "bootstrap.servers": server,
-            "linger.ms": 50,
-            "batch.size": 16_384,
-            "queue.buffering.max.kbytes": 256 * 1024,
-        }
-    )
-
-    def send(topic: str, partition: int, key: bytes, value: bytes) -> None:
-        while True:
-            try:
-                producer.produce(topic, value, key, partition=partition)
-                return
-            except BufferError:
-                producer.poll(0.1)
-
+    producer = Producer(kafka_topics.producing(server) | {"batch.size": 16_384})
     for topic in topics:
-        number = 0
-        for batch in slice_of_records(0, records, 382):
-            for key, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                send(topic, number % partitions, key, value)
-                number += 1
+        for number, (key, value) in enumerate(pairs_of_records(records, 382)):
+            kafka_topics.send(producer, topic, number % partitions, key, value)
         producer.flush(600)
     time.sleep(SEGMENT_MS / 1000 + 1)
     for topic, partition in product(topics, range(partitions)):
-        send(topic, partition, b"last", b"last")
+        kafka_topics.send(producer, topic, partition, b"last", b"last")
     producer.flush(600)
 
 
@@ -194,53 +175,14 @@ def by_mirror_maker(folder: Path, server: str, topic: str, partitions: int, reco
     with running_kafka(folder) as target:
         # The target has no tier, and refuses the configs of a tier.
         maker = MirrorMaker(folder / "maker", server, target, "source", topic, "config.properties.exclude = .*\n")
-        maker.start()
-        try:
-            half, half_s, half_core = _copied(maker, target, partitions, records // 2)
-            end, end_s, end_core = _copied(maker, target, partitions, records)
-        finally:
-            maker.kill()
-    if end == half:
-        raise SystemExit("MirrorMaker finished between two checks: give more --bytes")
-    whole = records / (end - half)
-    return (end_s - half_s) * whole, (end_core - half_core) * whole
-
-
-def _copied(maker: MirrorMaker, target: str, partitions: int, records: int) -> tuple[int, float, float]:
-    """Wait until the target has this number of records. Returns the number that the target has, the time, and the
-    processor time so far.
-    """
-    give_up = time.monotonic() + _WITHIN_S
-    while time.monotonic() < give_up:
-        held = sum(kafka_topics.log_ends(target, maker.topic, partitions))
-        if held >= records:
-            return held, time.monotonic(), maker.processor_s()
-        time.sleep(0.05)
-    raise SystemExit("MirrorMaker does not copy the topic")
-
-
-def memory_of(task: TierTask, pipe: Connection) -> None:
-    """Runs in a separate process, which sends its peak memory before and after it reads a task."""
-    before = greatest_memory()
-    records = sum(rows.num_rows for rows in read_task(task))
-    pipe.send((before, greatest_memory(), records))
-
-
-def greatest_memory() -> int:
-    """The maximum number of bytes that this process has had in memory."""
-    status = Path("/proc/self/status").read_text()
-    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+        return maker.copy(partitions, records)
 
 
 def task_memory(task: TierTask) -> tuple[int, int, int]:
-    """The peak memory of a process before and after it reads a task, and the number of records."""
-    fresh = multiprocessing.get_context("spawn")
-    mine, its = fresh.Pipe()
-    process = fresh.Process(target=memory_of, args=(task, its))
-    process.start()
-    found: tuple[int, int, int] = mine.recv()
-    process.join()
-    return found
+    """The peak memory of this process before and after it reads a task, and the number of records."""
+    before = own_peak_so_far()
+    records = sum(rows.num_rows for rows in read_task(task))
+    return before or 0, own_peak_so_far() or 0, records
 
 
 def one_percent(tier: KafkaTier, topic: str) -> tuple[int, int]:
@@ -314,7 +256,7 @@ def main() -> None:
                 tier.plan_all(topics[0], 0, None, Isolation.READ_COMMITTED).tasks,
                 key=lambda one: one.piece.segment.size_bytes,
             )
-            base, peak, in_task = task_memory(task)
+            base, peak, in_task = in_child(task_memory, task)
             print(
                 f"a task with {in_task:,} committed records, {task.piece.segment.size_bytes:,} bytes: at most "
                 f"{peak:,} bytes of memory, {base:,} before it began"

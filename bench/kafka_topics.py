@@ -42,15 +42,24 @@ def delete(server: str, topic: str) -> None:
 
 def fill(server: str, topic: str, partitions: int, records: Iterable[tuple[bytes, bytes]]) -> None:
     """Write keys and values, to one partition after the other in turn."""
-    producer = Producer({**_client(server), "linger.ms": 50, "queue.buffering.max.kbytes": 256 * 1024})
+    producer = Producer(producing(server))
     for number, (key, value) in enumerate(records):
-        while True:
-            try:
-                producer.produce(topic, value, key, partition=number % partitions)
-                break
-            except BufferError:
-                producer.poll(0.1)
+        send(producer, topic, number % partitions, key, value)
     producer.flush(WAIT_S)
+
+
+def producing(server: str) -> dict[str, Any]:
+    """The configs of a producer of many records."""
+    return {**_client(server), "linger.ms": 50, "queue.buffering.max.kbytes": 256 * 1024}
+
+
+def send(producer: Producer, topic: str, partition: int, key: bytes, value: bytes) -> None:
+    """Pass a record to the producer, as soon as it has room."""
+    while True:
+        try:
+            return producer.produce(topic, value, key, partition=partition)
+        except BufferError:
+            producer.poll(0.1)
 
 
 def fill_by_transactions(server: str, topic: str, partitions: int, size: int, transactions: int) -> int:

@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET
@@ -30,7 +31,12 @@ from stratalog.engine.metadata.records import (
     TopicRecord,
     encode,
 )
+from stratalog.engine.quorum.voter import Voter
+from stratalog.partitions.identity import random_id
+from stratalog.partitions.root import format_root
+from stratalog.partitions.store.local import LocalStore
 
+CLUSTER = "bench"
 BROKERS = 100
 PARTITIONS_PER_TOPIC = 10
 REPLICAS = 3
@@ -113,6 +119,13 @@ def folded(image: ClusterImage, records: Iterator[MetadataRecord]) -> ClusterIma
     return image
 
 
+def voter_in(folder: Path) -> Voter:
+    """The only voter of ``CLUSTER``, with its root in a folder; formatted at first use."""
+    folder.mkdir(parents=True, exist_ok=True)
+    store = LocalStore(str(folder))
+    return Voter(1, store, format_root(store, CLUSTER, 1, random_id).directory_id)
+
+
 def measure_fencing(partitions: int) -> Fencing:
     """Measure the fencing of a broker, the reads after it, and changes of single partitions."""
     image = folded(ClusterImage(), example_records(partitions))
@@ -146,7 +159,6 @@ def measure_fencing(partitions: int) -> Fencing:
 
 
 def partitions_led(image: ClusterImage, broker_id: int) -> list[tuple[str, int]]:
-    """The partitions that a broker leads."""
     return [
         (topic.name, partition.partition)
         for topic in image.topics.values()
@@ -192,7 +204,6 @@ def one_record_each(before: ClusterImage, after: ClusterImage) -> Iterator[Parti
 
 
 def fencing_lines(large: Fencing, small: Fencing) -> list[Line]:
-    """The measurements as lines."""
     return [
         Line(
             f"fence a broker, {large.partitions:,} partitions",

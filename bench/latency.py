@@ -16,10 +16,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from bench.bench import TOPIC, Bench
 from bench.calls import BROKERS, CountedCluster, append_one
+from bench.measuring import seconds_of
+from bench.table import Cells
 from stratalog import Cluster
 from stratalog.engine.config.cluster_file import load_cluster_file
 from stratalog.engine.driver.opening import open_ports
@@ -121,24 +123,13 @@ OPERATIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LatencyLine:
-    """The round trips and times of one operation."""
-
-    headings: ClassVar[tuple[str, ...]] = (
+def latency_line(what: str, rounds: int, times_s: Sequence[float], to_reach: int | None) -> Cells:
+    """The round trips of one operation; ``times_s``: p50 and p99, and the same with a long tail."""
+    headings = (
         *("operation", "round trips", "p50", "p99", "p50, long tail", "p99, long tail", "target round trips"),
     )
-    what: str
-    rounds: int
-    times_s: tuple[float, float, float, float]
-    to_reach: int | None
-    note: str = NOTE
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """The line as texts."""
-        reach = "" if self.to_reach is None else f"<= {self.to_reach}"
-        return self.what, str(self.rounds), *(f"{each * 1000:.0f} ms" for each in self.times_s), reach
+    reach = "" if to_reach is None else f"<= {to_reach}"
+    return Cells(headings, (what, str(rounds), *(f"{each * 1000:.0f} ms" for each in times_s), reach), NOTE)
 
 
 def rounds_of(folder: Path, operation: Measured) -> int:
@@ -172,16 +163,13 @@ def times_of(folder: Path, operation: Measured, late_in: int | None, turns: int 
             late = late_in is not None and rng.randrange(late_in) == 0
         time.sleep(ANSWER_S * LATE if late else ANSWER_S)
 
-    made.wait, taken = waited, []
-    for _ in range(turns):
-        began_s = time.perf_counter()
-        operation.run(driver)
-        taken.append(time.perf_counter() - began_s)
+    made.wait = waited
+    taken = [seconds_of(lambda: operation.run(driver)) for _ in range(turns)]
     made.wait = lambda: None
     return sorted(taken)
 
 
-def latency(bench: Bench) -> list[LatencyLine]:
+def latency(bench: Bench) -> list[Cells]:
     """A line for each operation."""
     lines = []
     for operation in OPERATIONS:
@@ -193,6 +181,5 @@ def latency(bench: Bench) -> list[LatencyLine]:
             times += [taken[len(taken) // 2], taken[len(taken) * 99 // 100]]
         with tempfile.TemporaryDirectory() as folder:
             rounds = rounds_of(Path(folder), operation)
-        p50, p99, late_p50, late_p99 = times
-        lines.append(LatencyLine(operation.what, rounds, (p50, p99, late_p50, late_p99), operation.p50))
+        lines.append(latency_line(operation.what, rounds, times, operation.p50))
     return lines

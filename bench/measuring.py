@@ -63,11 +63,16 @@ def written_by_process() -> int:
     return int(dict(line.split(": ") for line in lines)["wchar"])
 
 
+def timed(work: Callable[[], T]) -> tuple[float, T]:
+    """The seconds that a piece of work takes, and its result."""
+    began = time.perf_counter()
+    result = work()
+    return time.perf_counter() - began, result
+
+
 def seconds_of(work: Callable[[], object]) -> float:
     """The seconds that a piece of work takes."""
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
+    return timed(work)[0]
 
 
 def thread_seconds_of(work: Callable[[], object]) -> float:
@@ -77,15 +82,21 @@ def thread_seconds_of(work: Callable[[], object]) -> float:
     return time.thread_time() - began
 
 
-def cpu_seconds_of(work: Callable[[], object], besides: str = "") -> float:
-    """The processor seconds that a piece of work uses in this process and all its descendants, including the
-    session's JVM and its workers, except processes of the program ``besides``, such as a server. Processes that
-    end before the work does are not counted, so the longest of several measurements is right.
+def cpu_timed(work: Callable[[], T], besides: str = "") -> tuple[float, T]:
+    """The processor seconds that a piece of work uses in this process and all its descendants, and its result. The
+    session's JVM and its workers are included, processes of the program ``besides``, such as a server, are not.
+    Processes that end before the work does are not counted, so the longest of several measurements is right.
     """
     before = _ticks(besides)
-    work()
+    result = work()
     after = _ticks(besides)
-    return sum(ticks - before.get(process, 0) for process, ticks in after.items()) / os.sysconf("SC_CLK_TCK")
+    ticks = sum(ticks - before.get(process, 0) for process, ticks in after.items())
+    return ticks / os.sysconf("SC_CLK_TCK"), result
+
+
+def cpu_seconds_of(work: Callable[[], object]) -> float:
+    """The processor seconds of ``cpu_timed``."""
+    return cpu_timed(work)[0]
 
 
 def _ticks(besides: str) -> dict[int, int]:

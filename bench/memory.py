@@ -52,7 +52,13 @@ def own_peak() -> Iterator[Peak]:
     peak = Peak()
     _count_from_here(_PROC / "self")
     yield peak
-    peak.bytes = _peak_of(_PROC / "self")
+    peak.bytes = own_peak_so_far()
+
+
+def own_peak_so_far() -> int | None:
+    """The peak memory of this process since its program began; getrusage would include the process that forked
+    it."""
+    return _peak_of(_PROC / "self")
 
 
 def workers(root: int) -> list[Path]:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
+from bench import kafka_topics
 from stratalog.jobs.jars import class_path, fetch_jars, jar_folder
 from stratalog.jobs.java import find_java
+from stratalog.partitions.errors import EnvironmentUnusableError
 
 PINS = "mirror-maker.xml"
 TASKS = 2
@@ -21,6 +24,7 @@ _REPLICATED = (
     *("offset.storage.", "status.storage.", "config.storage."),
 )
 """The topics with a replication factor."""
+_WITHIN_S = 900.0
 _LOG_SETTINGS = """<Configuration>
 <Appenders><Console name="out"><PatternLayout pattern="%p %c{1} %m%n"/></Console></Appenders>
 <Loggers><Root level="WARN"><AppenderRef ref="out"/></Root></Loggers>
@@ -42,7 +46,7 @@ class MirrorMaker:
         folder.mkdir(parents=True)
         self.topic = f"{alias}.{topic}"
         """The topic's name in the target."""
-        self._folder = folder
+        self._folder, self._target = folder, target
         self._properties = folder / "mm2.properties"
         self._properties.write_text(properties(source, target, alias, topic) + more)
         (folder / "log4j2.xml").write_text(_LOG_SETTINGS)
@@ -60,16 +64,44 @@ class MirrorMaker:
         with (self._folder / "mm2.log").open("ab") as output:
             self._process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=self._folder)
 
-    def processor_s(self) -> float:
-        """The processor seconds that the process has used."""
-        if self._process is None:
-            return 0.0
+    def copy(self, partitions: int, records: int) -> tuple[float, float]:
+        """Copy this number of records, and end. Returns the seconds and the processor seconds of all of them,
+        extrapolated from the second half: the start and the warming up of the JVM are not counted.
+
+        Raises: EnvironmentUnusableError.
+        """
+        self.start()
+        try:
+            half = self.wait_for(partitions, records // 2)
+            half_s, half_processor_s = time.monotonic(), self._processor_s()
+            end = self.wait_for(partitions, records)
+            seconds, processor_s = time.monotonic() - half_s, self._processor_s() - half_processor_s
+        finally:
+            self.kill()
+        if end == half:
+            raise EnvironmentUnusableError("MirrorMaker finished between two checks: copy more bytes")
+        whole = records / (end - half)
+        return seconds * whole, processor_s * whole
+
+    def wait_for(self, partitions: int, offsets: int) -> int:
+        """Wait until the target has this number of offsets; returns the number that it has.
+
+        Raises: EnvironmentUnusableError.
+        """
+        give_up = time.monotonic() + _WITHIN_S
+        while (held := sum(kafka_topics.log_ends(self._target, self.topic, partitions))) < offsets:
+            if time.monotonic() > give_up:
+                raise EnvironmentUnusableError(f"MirrorMaker copied {held:,} records, and no more")
+            time.sleep(0.05)
+        return held
+
+    def _processor_s(self) -> float:
+        assert self._process is not None
         _, _, fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(") ")
         utime, stime = fields.split()[11:13]
         return (int(utime) + int(stime)) / os.sysconf("SC_CLK_TCK")
 
     def kill(self) -> None:
-        """Kill the process with ``kill -9``."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -1,10 +1,10 @@
-"""Mirrors a topic of a real Kafka here, and with Kafka's own MirrorMaker into another Kafka: ``make bench
-ONLY=mirror KAFKA=own``, which starts a broker as the source and one as MirrorMaker's target.
+"""A topic of a real Kafka mirrored here, and by Kafka's own MirrorMaker into another Kafka:
+``make bench ONLY=mirror KAFKA=own``, which starts a broker as the source and one as MirrorMaker's target.
 
 Speed
     The two mirrors copy the same records, one after the other. The measured time is the time of a complete run,
-    until the last record is appended, fsynced and acknowledged. MirrorMaker's time is extrapolated from the second
-    half of its records, so that its start and the warm-up of its JVM do not count.
+    until the last record is appended, fsynced and acknowledged. The time of MirrorMaker is extrapolated from the
+    second half of its records.
 
 Kills
     A topic is written by transactions, some of them aborted. ``kill -9`` ends the copy in the middle, and another
@@ -18,13 +18,12 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import count
 
 from bench import kafka_topics
-from bench.bench import TOPIC, Bench, BenchCluster, slice_of_records
+from bench.bench import TOPIC, Bench, BenchCluster, pairs_of_records
 from bench.kafka_server import running_kafka
 from bench.kafka_topics import Places
 from bench.measuring import Spread, in_turn, seconds_of
@@ -33,7 +32,7 @@ from bench.options import OWN_KAFKA
 from bench.table import Limit, Line
 from stratalog import Cluster
 from stratalog.bridges.mirror.compare import records_of
-from stratalog.partitions.errors import CorruptionError, EnvironmentUnusableError, UnknownTopicOrPartitionError
+from stratalog.partitions.errors import CorruptionError, UnknownTopicOrPartitionError
 
 AT_LEAST = 3.0
 """The minimum ratio to MirrorMaker's rate."""
@@ -42,7 +41,6 @@ KILLED_PARTITIONS = 4
 _TRANSACTION, _TRANSACTIONS = 1000, 400
 _SLOW = "4MB"
 """The throttle of the first process, per second; a partition has about 8 MB."""
-_WITHIN_S = 900.0
 _QUIET_S = 15.0
 """After this number of seconds without records, no more records are expected."""
 _EXACTLY_ONCE = """target.exactly.once.source.support = enabled
@@ -55,7 +53,7 @@ _SEED = 382
 def mirror(bench: Bench) -> list[Line]:
     """Measure speed, offsets, and the state after a kill."""
     if bench.options.kafka != OWN_KAFKA:
-        bench.say("mirror: skipped; KAFKA=own starts the brokers that it needs")
+        bench.say("mirror: left out; KAFKA=own starts the brokers that it needs")
         return []
     folders = [bench.folder / name for name in ("kafka-source", "kafka-target")]
     for folder in folders:
@@ -89,11 +87,11 @@ class _Both:
         """The processor seconds of our turns, and of MirrorMaker's."""
 
     def speed(self) -> list[Line]:
-        """Records per second, and per CPU second."""
+        """Records per second, and per second of a core."""
         options = self._bench.options
         self._bench.say(f"mirror: {options.records:,} records into the source")
         kafka_topics.create(self._source, TOPIC, options.partitions)
-        kafka_topics.fill(self._source, TOPIC, options.partitions, self._records())
+        kafka_topics.fill(self._source, TOPIC, options.partitions, pairs_of_records(options.records, _SEED))
         elapsed = in_turn(self._ours, self._mirror_maker)
         what = f"mirror, {options.partitions} partitions, {options.records:,} records of 1 KiB, to a folder"
         note = (
@@ -108,10 +106,6 @@ class _Both:
         rates = [Spread(self._bench.options.records / turn for turn in one.turns) for one in seconds]
         ours, theirs = (f"{rate:,.0f} records/s" for rate in rates)
         return Line(what, ours, theirs, rates[0] / rates[1], limit, note)
-
-    def _records(self) -> Iterator[tuple[bytes, bytes]]:
-        for batch in slice_of_records(0, self._bench.options.records, _SEED):
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
     def _ours(self) -> float:
         made = self._bench.cluster(f"mirror-{next(self._numbers)}")
@@ -128,41 +122,16 @@ class _Both:
         return seconds
 
     def _mirror_maker(self) -> float:
-        """The time for all records, extrapolated from the second half."""
-        options = self._bench.options
-        maker = self._maker(TOPIC)
-        maker.start()
-        try:
-            half, half_s = self._wait_for(maker, options.partitions, options.records // 2)
-            half_processor_s = maker.processor_s()
-            end, end_s = self._wait_for(maker, options.partitions, options.records)
-            processor_s = maker.processor_s() - half_processor_s
-        finally:
-            maker.kill()
+        options, maker = self._bench.options, self._maker(TOPIC)
+        seconds, processor_s = maker.copy(options.partitions, options.records)
         kafka_topics.delete(self._target, maker.topic)
-        if end == half:
-            raise EnvironmentUnusableError("MirrorMaker finished between two checks: set larger BYTES")
-        seconds = (end_s - half_s) * options.records / (end - half)
-        self._processor_s[1].append(processor_s * options.records / (end - half))
-        self._bench.say(f"mirror: MirrorMaker {seconds:.2f} s, {self._processor_s[1][-1]:.2f} s of a core")
+        self._processor_s[1].append(processor_s)
+        self._bench.say(f"mirror: MirrorMaker {seconds:.2f} s, {processor_s:.2f} s of a core")
         return seconds
 
     def _maker(self, topic: str, more: str = "") -> MirrorMaker:
         alias = f"source{next(self._numbers)}"
         return MirrorMaker(self._bench.folder / alias, self._source, self._target, alias, topic, more)
-
-    def _wait_for(self, maker: MirrorMaker, partitions: int, offsets: int) -> tuple[int, float]:
-        """Wait until the target has this number of offsets; returns the number that the target had, and the
-        time.
-        """
-        give_up = time.monotonic() + _WITHIN_S
-        while True:
-            held = sum(kafka_topics.log_ends(self._target, maker.topic, partitions))
-            if held >= offsets:
-                return held, time.monotonic()
-            if time.monotonic() > give_up:
-                raise EnvironmentUnusableError(f"MirrorMaker copied {held:,} records, and no more")
-            time.sleep(0.05)
 
     def kills(self) -> list[Line]:
         """The state after a kill, here and in MirrorMaker's copy."""
@@ -215,10 +184,10 @@ class _Both:
     def _killed_maker(self, maker: MirrorMaker, records: int) -> tuple[Places, float]:
         maker.start()
         try:
-            held, _ = self._wait_for(maker, KILLED_PARTITIONS, records // 4)
+            held = maker.wait_for(KILLED_PARTITIONS, records // 4)
             maker.kill()
             maker.start()
-            self._wait_for(maker, KILLED_PARTITIONS, records)
+            maker.wait_for(KILLED_PARTITIONS, records)
             ends, since = 0, time.monotonic()
             while time.monotonic() - since < _QUIET_S:
                 now = sum(kafka_topics.log_ends(self._target, maker.topic, KILLED_PARTITIONS))

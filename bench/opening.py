@@ -119,7 +119,6 @@ def _seconds(file: Path, partitions: int) -> float:
 
 
 def opening_lines(measured: Sequence[Opening]) -> list[Line]:
-    """The measurements as lines."""
     return [
         Line(
             f"open, {one.partitions:,} partitions remembered in {size_text(one.cache_bytes)}; none",

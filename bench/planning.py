@@ -3,7 +3,6 @@ record."""
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterator
 from itertools import pairwise
@@ -11,14 +10,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from bench.bench import TOPIC, Bench, BenchCluster, record_batch
+from bench.bench import TOPIC, Bench, BenchCluster, record_batch, segment_of
 from bench.measuring import in_turn, seconds_of
 from bench.table import Limit, Line
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName, EpochName, WatermarkName
-from stratalog.partitions.records import physical_schema
-from stratalog.partitions.segment_writer import SegmentWriter
 
 SEGMENTS = 9
 """The number of merged segments of each partition, before one append."""
@@ -81,11 +78,9 @@ def _folders(made: BenchCluster) -> list[Path]:
 
 def _files() -> Iterator[tuple[str, bytes]]:
     ends = [number * RECORDS for number in range(SEGMENTS + 2)]
+    records = record_batch(pa.array([b"x" * 100] * RECORDS, pa.binary()))
     for number, (start, end) in enumerate(pairwise(ends)):
-        sink = io.BytesIO()
-        writer = SegmentWriter(sink, physical_schema(), topic_id="0" * 32, partition=0, base_offset=start)
-        writer.write(record_batch(pa.array([b"x" * 100] * RECORDS, pa.binary())))
-        writer.close(lineage=Lineage([(1, 0)]), producers=lambda _: {}, created_ms=0)
-        yield str(DataName(start, end if number < SEGMENTS else None, 1)), sink.getvalue()
+        name = DataName(start, end if number < SEGMENTS else None, 1)
+        yield str(name), segment_of(records, "0" * 32, 0, start, 1, 0)
     yield str(EpochName(1)), Lineage([(1, 0)]).to_json()
     yield str(WatermarkName(ends[-1], 1)), b""

@@ -6,14 +6,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-
 from bench.bench import TOPIC, Bench
 from bench.measuring import in_turn, seconds_of
 from bench.options import size_text
-from bench.scanning import bytes_read
-from bench.table import Limit, Line
+from bench.scanning import bytes_read, totals
+from bench.table import Limit, Line, seconds_line
 
 PART = 100
 """The inverse of the fraction of offsets that is read."""
@@ -35,11 +32,11 @@ def ranges(bench: Bench) -> list[Line]:
     bench.say("a range of offsets")
 
     def some() -> None:
-        if _lengths(made.cluster.read(TOPIC, starts, until)) != sum(until.values()) - sum(starts.values()):
+        if totals(made.cluster.read(TOPIC, starts, until))[0] != sum(until.values()) - sum(starts.values()):
             raise AssertionError("a range of offsets has other records")
 
     def all_of_them() -> None:
-        _lengths(made.cluster.read(TOPIC))
+        totals(made.cluster.read(TOPIC))
 
     part, full = in_turn(lambda: seconds_of(some), lambda: seconds_of(all_of_them))
     part_bytes, full_bytes = bytes_read(bench, some), bytes_read(bench, all_of_them)
@@ -59,10 +56,10 @@ def hot_scan(bench: Bench) -> list[Line]:
     files = [part.uri for part in made.cluster.plan_read(TOPIC)]
 
     def ours() -> None:
-        _lengths(made.cluster.read(TOPIC))
+        totals(made.cluster.read(TOPIC))
 
     def plain() -> None:
-        _lengths(bench.spark.read.parquet(*files))
+        totals(bench.spark.read.parquet(*files))
 
     def by_one(scan: Callable[[], None]) -> float:
         for key, value in _ONE_TASK.items():
@@ -78,12 +75,6 @@ def hot_scan(bench: Bench) -> list[Line]:
     )
     what = f"scan of one hot partition: {CORES} cores; one task"
     return [
-        Line(what, f"{all_cores:.2f} s", f"{one:.2f} s", one / all_cores, HOT_AT_LEAST, HOT_NOTE),
-        Line("    by spark.read.parquet", f"{plain_all:.2f} s", f"{plain_one:.2f} s", plain_one / plain_all),
+        seconds_line(what, all_cores, one, HOT_AT_LEAST, HOT_NOTE),
+        seconds_line("    by spark.read.parquet", plain_all, plain_one),
     ]
-
-
-def _lengths(frame: DataFrame) -> int:
-    """Reads every value; returns the number of records."""
-    row = frame.agg(F.count("*"), F.sum(F.length("value"))).collect()[0]
-    return int(row[0])

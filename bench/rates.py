@@ -32,7 +32,6 @@ NOT_MERGED = {"segment.merge.min.files": "100000", "segment.merge.inline.bytes":
 
 
 def rates(bench: Bench) -> list[Line]:
-    """A line for each rate."""
     return [*_ingest_by_spark(bench), *_ingest(bench), *_tiering(bench), *_small(bench), *_written(bench)]
 
 

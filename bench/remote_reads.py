@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-
 from bench.bench import TOPIC, Bench, BenchCluster, size_of
 from bench.measuring import in_turn, seconds_of
 from bench.options import size_text
-from bench.scanning import CHECKED, WITHOUT_CHECKS, plain_reader
-from bench.table import Line, speed_line
+from bench.scanning import CHECKED, WITHOUT_CHECKS, plain_reader, totals
+from bench.table import Line, seconds_line, speed_line
 from stratalog.engine.spark.types import BINARY, record_schema
 
 AT_LEAST = 0.95
@@ -28,9 +25,7 @@ def remote_reads(bench: Bench) -> list[Line]:
     bench.say("remote reads, tiering")
     made.tiered()
     made.cluster.tier().raise_for_failures()
-    made.cluster.topics.alter_configs(TOPIC, {"local.retention.bytes": "0", "file.delete.delay.ms": "0"})
-    for _ in range(2):  # the second run deletes what is no longer in the log
-        made.cluster.retain().raise_for_failures()
+    made.only_remote()
     lines = [_first(bench, made), _again(made), *_scan(bench, made)]
     made.remove()
     return lines
@@ -50,14 +45,7 @@ def _first(bench: Bench, made: BenchCluster) -> Line:
 
     bench.say("remote reads, the first record")
     ours, peer = in_turn(lambda: seconds_of(fetch), lambda: seconds_of(spark))
-    return Line(
-        "first remote record: fetch in Python; Spark, limit 1",
-        f"{ours:.2f} s",
-        f"{peer:.2f} s",
-        peer / ours,
-        None,
-        NOTE,
-    )
+    return seconds_line("first remote record: fetch in Python; Spark, limit 1", ours, peer, note=NOTE)
 
 
 def _again(made: BenchCluster) -> Line:
@@ -83,17 +71,13 @@ def _scan(bench: Bench, made: BenchCluster) -> list[Line]:
     schema = record_schema(BINARY, BINARY)
     bench.say(f"remote reads, a scan of {size_text(size_of(files))}")
 
-    def scanned(frame: DataFrame) -> tuple[int, int]:
-        row = frame.agg(F.count("*"), F.sum(F.length("value"))).collect()[0]
-        return row[0], row[1]
-
     found: dict[str, tuple[int, int]] = {}
 
     def read() -> None:
-        found["ours"] = scanned(made.cluster.read(TOPIC, end=ends))
+        found["ours"] = totals(made.cluster.read(TOPIC, end=ends))
 
     def read_plain(checks: bool) -> None:
-        found["peer"] = scanned(plain_reader(bench.spark, checks=checks).schema(schema).parquet(*map(str, files)))
+        found["peer"] = totals(plain_reader(bench.spark, checks=checks).schema(schema).parquet(*map(str, files)))
 
     ours, peer, unchecked = in_turn(
         lambda: seconds_of(read),

@@ -1,6 +1,6 @@
-"""Replays many small commits, compared with loading one snapshot of the resulting state (KIP-630, "Motivation").
+"""Replaying many small commits, compared with loading one snapshot of the resulting state (KIP-630, "Motivation").
 
-The commits are files like those of voters, written without waiting for the disk; each moves the log start of one
+The commits are files as voters have them, written without waiting for the disk; each moves the log start of one
 partition. A driver that opens the cluster without a cache either replays the commits or loads the snapshot.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.large_cluster import example_records
-from bench.measuring import in_child, in_turn, seconds_of
+from bench.large_cluster import CLUSTER, example_records, voter_in
+from bench.measuring import in_child, in_turn, seconds_of, timed
 from bench.options import size_text
 from bench.table import Limit, Line
 from stratalog.engine.metadata.records import MetadataRecord, PartitionChangeRecord, TopicRecord, VotersRecord
@@ -22,18 +22,14 @@ from stratalog.engine.quorum.bootstrap import find_log
 from stratalog.engine.quorum.checkpoints import write_checkpoint
 from stratalog.engine.quorum.repeated import BatchRecords
 from stratalog.engine.quorum.state import LogState
-from stratalog.engine.quorum.voter import Voter
 from stratalog.partitions.clock import SystemClock
-from stratalog.partitions.identity import random_id
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
-from stratalog.partitions.root import format_root
 from stratalog.partitions.store.local import LocalStore
 
 if TYPE_CHECKING:
     from bench.bench import Bench
 
-CLUSTER = "bench"
 PARTITIONS = 10_000
 FASTER = 10
 
@@ -64,7 +60,6 @@ class Log:
 
 
 def replay(bench: Bench) -> list[Line]:
-    """Write all the commits, and replay them."""
     commits = bench.options.commits
     folder = bench.folder / "replay"
     bench.say(f"making {commits:,} commits")
@@ -79,7 +74,7 @@ def replay(bench: Bench) -> list[Line]:
 
 def begin_log(folder: Path) -> Log:
     """The log in ``folder``, without commits."""
-    voter = _voter(folder / "log")
+    voter = voter_in(folder / "log")
     first: list[MetadataRecord] = [
         VotersRecord(cluster_id=CLUSTER, voters=(voter.id,)),
         *example_records(PARTITIONS),
@@ -92,7 +87,7 @@ def begin_log(folder: Path) -> Log:
 
 
 def write_commits(log: Log, numbers: range) -> None:
-    """Write the commits of these numbers, of one record each."""
+    """The commits of these numbers, of one record each."""
     for number in numbers:
         topic_id = log.topic_ids[number % len(log.topic_ids)]
         record = PartitionChangeRecord(topic_id=topic_id, partition=0, log_start_offset=number + 1)
@@ -106,12 +101,10 @@ def _write(log: Log, offset: int, records: list[MetadataRecord]) -> None:
 
 def measure_replay(folder: Path, log: Log, commits: int) -> Replaying:
     """Replay once, which takes long enough to be measured; load a snapshot of the same state in turns."""
-    states: list[LogState] = []
-    replay_s = seconds_of(lambda: states.append(_found(folder / "log")))
-    [replayed] = states
+    replay_s, replayed = timed(lambda: _found(folder / "log"))
     if replayed.end != log.start + commits:
         raise AssertionError(f"{commits} commits were replayed up to offset {replayed.end}")
-    voter = _voter(folder / "snapshot")
+    voter = voter_in(folder / "snapshot")
     write_checkpoint(CLUSTER, voter, replayed, SystemClock())
     if _found(folder / "snapshot").image != replayed.image:
         raise AssertionError("the snapshot contains another state")
@@ -125,14 +118,7 @@ def _found(root: Path) -> LogState:
     return find_log(CLUSTER, [1], {1: LocalStore(str(root))}, as_logged=True).state
 
 
-def _voter(root: Path) -> Voter:
-    root.mkdir(parents=True, exist_ok=True)
-    store = LocalStore(str(root))
-    return Voter(1, store, format_root(store, CLUSTER, 1, random_id).directory_id)
-
-
 def replay_line(one: Replaying) -> Line:
-    """The measurement as a line."""
     return Line(
         f"load a snapshot; replay {one.commits:,} commits",
         f"{one.load_s:.3f} s, {size_text(one.load_bytes)}",

@@ -55,20 +55,10 @@ def append3(bench: Bench) -> list[Line]:
         return seconds
 
     ours, thrice, copied = in_turn(append_all, write_thrice, write_and_copy)
-    size = size_text(bench.options.bytes)
-
-    def seconds_text(seconds: float) -> str:
-        return f"{seconds:.2f} s"
-
+    what = f"append, acks=all, 3 replicas, {size_text(bench.options.bytes)}: 3 writes"
     return [
-        Line(
-            f"append, acks=all, 3 replicas, {size}: 3 writes",
-            seconds_text(ours),
-            seconds_text(thrice),
-            ours / thrice,
-            AT_MOST,
-        ),
-        Line("    a write, and cp + fsync twice", seconds_text(ours), seconds_text(copied), ours / copied),
+        Line(what, f"{ours:.2f} s", f"{thrice:.2f} s", ours / thrice, AT_MOST),
+        Line("    a write, and cp + fsync twice", f"{ours:.2f} s", f"{copied:.2f} s", ours / copied),
     ]
 
 

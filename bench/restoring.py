@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from bench.bench import TOPIC, Bench, BenchCluster, cluster_file, in_memory
+from bench.bench import TOPIC, Bench, BenchCluster, CountedStores, cluster_file, in_memory
 from bench.calls import append_one
 from bench.costs import s3_cluster_file
 from bench.idle import lay_out
@@ -24,9 +24,7 @@ from bench.measuring import seconds_of
 from bench.uploading import fresh_server
 from stratalog import Cluster
 from stratalog.engine.cluster.parts import with_parts
-from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import StratalogError
-from stratalog.partitions.store import Store, StoreCounts, StoreOptions, open_store
 
 REPLICAS = 3
 SIZES = (10, 1_000)
@@ -104,24 +102,18 @@ def restored_on_s3(bench: Bench, partitions: int) -> RestoreLine:
         lost.close()
         heir = file.with_name("heir.toml")
         text = file.read_text(encoding="utf-8").replace('id = "lost"', 'id = "heir"')
-        heir.write_text(text.replace("/lost/b", "/heir/b"), encoding="utf-8")
+        heir.write_text(text.replace("/lost/broker-", "/heir/broker-"), encoding="utf-8")
         bench.say(f"restore of {partitions:,} partitions on S3")
         return _restored(heir, "lost", partitions, "S3")
 
 
 def _restored(file: Path, lost: str, partitions: int, where: str) -> RestoreLine:
-    stores: list[Store] = []
-
-    def opener(uri: str, options: StoreOptions, clock: Clock) -> Store:
-        stores.append(open_store(uri, options, clock))
-        return stores[-1]
-
-    over = threading.Event()
+    stores, over = CountedStores(), threading.Event()
     with ThreadPoolExecutor(1) as other:
         began, cpu_s = time.perf_counter(), time.process_time()
         acknowledged = other.submit(_first_append, file, partitions - 1, over)
         try:
-            all_s = seconds_of(lambda: with_parts(Cluster, opener=opener).restore(file, lost).raise_for_failures())
+            all_s = seconds_of(lambda: with_parts(Cluster, opener=stores).restore(file, lost).raise_for_failures())
             cpu_s = time.process_time() - cpu_s
         finally:
             over.set()
@@ -129,8 +121,7 @@ def _restored(file: Path, lost: str, partitions: int, where: str) -> RestoreLine
     views = Cluster.open(file).image.views(TOPIC)
     if any(len(view.isr) != REPLICAS for view in views) or len(views) != partitions:
         raise AssertionError("after the restore not every replica is in the ISR")
-    counts = sum((store.counts for store in stores), StoreCounts())
-    return RestoreLine(partitions, where, append_s, all_s, cpu_s, counts.requests)
+    return RestoreLine(partitions, where, append_s, all_s, cpu_s, stores.counts.requests)
 
 
 def _tiered(bench: Bench, folder: Path, partitions: int) -> BenchCluster:

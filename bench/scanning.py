@@ -9,9 +9,9 @@ from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from bench.bench import COLUMNS, TOPIC, TYPED, Bench, data_files, size_of, stages_of, typed_columns
-from bench.measuring import in_turn, seconds_of
+from bench.measuring import in_turn, seconds_of, timed
 from bench.options import size_text
-from bench.table import Limit, Line, speed_line
+from bench.table import Limit, Line, seconds_line, speed_line
 from stratalog.engine.spark.scanning import PAGE_CHECKS
 from stratalog.engine.spark.types import BINARY, record_schema
 
@@ -34,27 +34,17 @@ def scan(bench: Bench) -> list[Line]:
     schema = record_schema(BINARY, BINARY)
     wanted = (bench.options.records, bench.options.records * 1024)
 
-    def read() -> DataFrame:
-        return made.cluster.read(TOPIC)
-
     def read_plain(checks: bool) -> DataFrame:
         return plain_reader(bench.spark, checks=checks).schema(schema).parquet(*map(str, files))
 
     def scanned(frame: Callable[[], DataFrame]) -> float:
-        found: list[tuple[int, int]] = []
-
-        def run() -> None:
-            rows = frame()
-            row = rows.agg(F.count("*"), F.sum(F.length("value"))).collect()[0]
-            found.append((row[0], row[1]))
-
-        seconds = seconds_of(run)
-        if abs(found[0][0] - wanted[0]) > 16 or found[0][1] != found[0][0] * 1024:
-            raise AssertionError(f"a scan found {found[0]}, not {wanted}")
+        seconds, found = timed(lambda: totals(frame()))
+        if abs(found[0] - wanted[0]) > 16 or found[1] != found[0] * 1024:
+            raise AssertionError(f"a scan found {found}, not {wanted}")
         return seconds
 
     ours, peer, unchecked = in_turn(
-        lambda: scanned(read),
+        lambda: scanned(lambda: made.cluster.read(TOPIC)),
         lambda: scanned(lambda: read_plain(True)),
         lambda: scanned(lambda: read_plain(False)),
     )
@@ -63,6 +53,12 @@ def scan(bench: Bench) -> list[Line]:
         speed_line(what, size_of(files), ours, peer, AT_LEAST, CHECKED),
         speed_line(f"    {WITHOUT_CHECKS}", size_of(files), ours, unchecked),
     ]
+
+
+def totals(frame: DataFrame) -> tuple[int, int]:
+    """The numbers of records and of bytes of values; reads every value."""
+    row = frame.agg(F.count("*"), F.sum(F.length("value"))).collect()[0]
+    return row[0], row[1]
 
 
 def plain_reader(spark: SparkSession, *, checks: bool) -> DataFrameReader:
@@ -89,19 +85,8 @@ def pruned(bench: Bench) -> list[Line]:
     all_columns = bytes_read(bench, lambda: lengths(COLUMNS))
     made.remove()
     return [
-        Line(
-            f"typed scan, 1 column against {COLUMNS}",
-            f"{one:.2f} s",
-            f"{full:.2f} s",
-            full / one,
-            Limit(PRUNED_AT_LEAST),
-        ),
-        Line(
-            "    bytes read",
-            size_text(ours),
-            size_text(all_columns),
-            all_columns / ours if ours else None,
-        ),
+        seconds_line(f"typed scan, 1 column against {COLUMNS}", one, full, Limit(PRUNED_AT_LEAST)),
+        Line("    bytes read", size_text(ours), size_text(all_columns), all_columns / ours if ours else None),
     ]
 
 

@@ -21,13 +21,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from bench.bench import TOPIC
 from bench.calls import CountedCluster, append_one
 from bench.cost_table import DAY_S, GIB_PER_MIB, Prices, Requests, Shape, diskless_requests, read_prices
 from bench.counting import COPY, CREATE, LIST, READ, STAT, CountingStore
-from bench.table import render
+from bench.table import Cells, render
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.store import StoredObject
@@ -132,7 +132,6 @@ class SharedTail:
 
 
 def tail_name(number: int) -> str:
-    """The name of an object."""
     return f"{FOLDER}/{number:020}.tail"
 
 
@@ -167,15 +166,6 @@ def index_of(store: CountingStore, name: str, size_bytes: int) -> list[Entry]:
 # --------------------------------------------------------------------------------------------- figures
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One line of a table."""
-
-    headings: tuple[str, ...]
-    cells: tuple[str, ...]
-    note: ClassVar[str] = ""
-
-
 def requests_of(calls: Sequence[str]) -> Requests:
     """Requests by price: a copy also counts as a GET of the object that its create writes."""
     kinds = Counter(calls)
@@ -205,7 +195,6 @@ class Brokers:
 
 
 def batches(partitions: int) -> Batches:
-    """A small batch for each partition."""
     return dict.fromkeys(range(partitions), (1, b"x" * 100))
 
 
@@ -285,7 +274,7 @@ def dollars(prices: Prices, shape: Shape, trigger_s: float, split_runs: int) -> 
     return [f"{day.dollars(prices.bucket):,.2f} ({day.dollars(prices.bucket) / gib:.4f})" for day in days]
 
 
-def figures() -> Iterator[Figure]:
+def figures() -> Iterator[Cells]:
     """All tables of the page."""
     prices = read_prices()
     (three, besides), (one, _) = today(BROKERS), today(1)
@@ -297,9 +286,9 @@ def figures() -> Iterator[Figure]:
             one.times(partitions) + besides,
             shared_run(partitions // BROKERS).times(BROKERS) + besides,
         )
-        yield Figure(heads, (f"{partitions:,}", *(f"{n:,.0f}" for r in asked for n in (r.puts, r.gets))))
+        yield Cells(heads, (f"{partitions:,}", *(f"{n:,.0f}" for r in asked for n in (r.puts, r.gets))))
     for drivers in (1, 2, 4, 8, 16):
-        yield Figure(("concurrent drivers", "objects written per run"), (str(drivers), f"{raced(drivers):.1f}"))
+        yield Cells(("concurrent drivers", "objects written per run"), (str(drivers), f"{raced(drivers):.1f}"))
     for runs in (1, 16, 60):
         read, split = of_tail(runs, SPLIT)
         cells = (
@@ -308,12 +297,12 @@ def figures() -> Iterator[Figure]:
         )
         steps = ("read one partition", "split, per partition")
         heads = ("runs in the tail", *(f"{step}: {kind}" for step in steps for kind in KINDS))
-        yield Figure(heads, (str(runs), *cells))
+        yield Cells(heads, (str(runs), *cells))
     heads = ("shape", "trigger", "today", "one replica", "shared, split after 60 runs", "diskless")
     for shape in prices.shape:
         for trigger_s in (1, 10, 60):
             shape_text = f"{shape.partitions:,} partitions, {shape.mib_s:g} MiB/s"
-            yield Figure(heads, (shape_text, f"{trigger_s} s", *dollars(prices, shape, trigger_s, 60)))
+            yield Cells(heads, (shape_text, f"{trigger_s} s", *dollars(prices, shape, trigger_s, 60)))
 
 
 if __name__ == "__main__":

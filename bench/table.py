@@ -43,6 +43,15 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
+class Cells:
+    """A line that compares nothing; its texts are ready."""
+
+    headings: tuple[str, ...]
+    cells: tuple[str, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
     """One comparison. A line without a limit is only reported."""
 
@@ -83,6 +92,11 @@ def speed_line(
     what = f"{what}, {size_text(size_bytes)}"
     limit = None if at_least is None else Limit(at_least)
     return Line(what, rate_text(ours_s), rate_text(peer_s), peer_s / ours_s, limit, note)
+
+
+def seconds_line(what: str, ours_s: float, peer_s: float, limit: Limit | None = None, note: str = "") -> Line:
+    """The seconds of both, and how many times as long the peer takes."""
+    return Line(what, f"{ours_s:.2f} s", f"{peer_s:.2f} s", peer_s / ours_s, limit, note)
 
 
 def ratio_text(ratio: float) -> str:

@@ -13,8 +13,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from bench.bench import TOPIC, Bench, BenchCluster, stages_of
-from bench.measuring import Spread, cpu_seconds_of, in_turn, seconds_of
-from bench.table import Limit, Line
+from bench.measuring import Spread, cpu_timed, in_turn, seconds_of, timed
+from bench.table import Limit, Line, seconds_line
 from stratalog.partitions.identity import random_id
 
 FEW = 1000
@@ -83,7 +83,7 @@ def _few(bench: Bench, replicas: int, limit: Limit) -> list[Line]:
     shutil.rmtree(bench.folder / "delta")
     copies = "one replica" if replicas == 1 else f"{replicas} replicas"
     what = f"append {FEW:,} typed rows, {bench.options.partitions} partitions, {copies}, compared with Delta"
-    return [Line(what, f"{ours:.2f} s", f"{peer:.2f} s", peer / ours, limit)]
+    return [seconds_line(what, ours, peer, limit)]
 
 
 def _many(bench: Bench) -> list[Line]:
@@ -92,38 +92,32 @@ def _many(bench: Bench) -> list[Line]:
     count, partitions = bench.options.records, bench.options.partitions
     used: dict[str, list[float]] = {"ours": [], "shuffled": []}
 
-    def timed(who: str, work: Callable[[], float]) -> float:
-        times: list[float] = []
-        used[who].append(cpu_seconds_of(lambda: times.append(work())))
-        return times[0]
+    def measured(who: str, work: Callable[[], float]) -> float:
+        cpu_s, seconds = cpu_timed(work)
+        used[who].append(cpu_s)
+        return seconds
 
     def append() -> float:
         made = _made(bench, 1, partitions)
-        seconds = timed("ours", lambda: _append(made, _rows(bench, count)))
+        seconds = measured("ours", lambda: _append(made, _rows(bench, count)))
         made.remove()
         return seconds
 
     def delta(shuffled: bool) -> float:
         rows = _rows(bench, count)
         rows = rows.repartition(partitions, "key") if shuffled else rows
-        seconds = timed("shuffled", lambda: _delta(bench, rows)) if shuffled else _delta(bench, rows)
+        seconds = measured("shuffled", lambda: _delta(bench, rows)) if shuffled else _delta(bench, rows)
         shutil.rmtree(bench.folder / "delta")
         return seconds
 
     append(), delta(True)
     used = {who: [] for who in used}
     ours, shuffled, plain = in_turn(append, lambda: delta(True), lambda: delta(False))
-    ours_s, peer_s = Spread(used["ours"]), Spread(used["shuffled"])
     what = f"append {count:,} typed rows, {partitions} partitions, compared with Delta"
     return [
-        Line(f"{what} with the same shuffle", f"{ours:.2f} s", f"{shuffled:.2f} s", shuffled / ours, Limit(0.9)),
-        Line("    CPU time of both", f"{ours_s:.2f} s", f"{peer_s:.2f} s", peer_s / ours_s),
-        Line(
-            "    that append, compared with Delta without a shuffle",
-            f"{ours:.2f} s",
-            f"{plain:.2f} s",
-            plain / ours,
-        ),
+        seconds_line(f"{what} with the same shuffle", ours, shuffled, Limit(0.9)),
+        seconds_line("    CPU time of both", Spread(used["ours"]), Spread(used["shuffled"])),
+        seconds_line("    that append, compared with Delta without a shuffle", ours, plain),
     ]
 
 
@@ -155,11 +149,12 @@ def _one_partition(bench: Bench) -> list[Line]:
         made = _made(bench, 1, 1)
         rows = _rows(bench, count)
         with stages_of(bench.spark) as stages:
-            seconds = cpu_seconds_of(lambda: times.append(_append(made, rows)))
+            cpu_s, seconds = cpu_timed(lambda: _append(made, rows))
         made.remove()
+        times.append(seconds)
         *before, after = (stage.executorCpuTime() / 1e9 for stage in stages)
         tasks.append((sum(before), after))
-        return seconds
+        return cpu_s
 
     append()
     times.clear()
@@ -181,10 +176,9 @@ def _scan(bench: Bench) -> list[Line]:
     _delta(bench, _rows(bench, count).repartition(partitions, "key"))
 
     def scanned(frame: Callable[[], DataFrame], *columns: Column) -> float:
-        found: list[int] = []
-        seconds = seconds_of(lambda: found.append(frame().agg(F.count("*"), *columns).collect()[0][0]))
-        if found != [count]:
-            raise AssertionError(f"a scan found {found} rows, not {count}")
+        seconds, rows = timed(lambda: frame().agg(F.count("*"), *columns).collect())
+        if rows[0][0] != count:
+            raise AssertionError(f"a scan found {rows[0][0]} rows, not {count}")
         return seconds
 
     def ours() -> DataFrame:
@@ -200,9 +194,9 @@ def _scan(bench: Bench) -> list[Line]:
         for frame in (ours, peer):
             scanned(frame, *columns)
         one, other = in_turn(partial(scanned, ours, *columns), partial(scanned, peer, *columns))
-        limit = Limit(1.0)
-        timed = f"scan {count:,} typed rows, {what}, compared with Delta"
-        lines.append(Line(timed, f"{one:.2f} s", f"{other:.2f} s", other / one, limit))
+        lines.append(
+            seconds_line(f"scan {count:,} typed rows, {what}, compared with Delta", one, other, Limit(1.0))
+        )
     made.remove()
     shutil.rmtree(bench.folder / "delta")
     return lines

@@ -9,18 +9,19 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import botocore.config
 import botocore.session
 
 from bench.bench import Bench, cluster_file, data_files, size_of
-from bench.measuring import cpu_seconds_of, in_turn, seconds_of
+from bench.measuring import cpu_timed, in_turn, timed
 from bench.options import size_text
 from bench.s3_server import OTHER_CREDENTIALS, SERVER, S3Endpoint, credentials, running_server
 from bench.table import Limit, Line, speed_line
 from stratalog import Cluster
-from stratalog.engine.driver.report import Report
+
+T = TypeVar("T")
 
 AT_LEAST = 0.8
 CPU_SECONDS = Limit(0.6, at_most=True)
@@ -51,26 +52,25 @@ def tier_to_s3(bench: Bench) -> list[Line]:
 
     used: defaultdict[str, list[float]] = defaultdict(list)
 
-    def timed(name: str, work: Callable[[], object]) -> float:
-        times: list[float] = []
-        used[name].append(cpu_seconds_of(lambda: times.append(seconds_of(work)), besides=SERVER))
-        return times[0]
+    def measured(name: str, work: Callable[[], T]) -> tuple[float, T]:
+        cpu_s, found = cpu_timed(lambda: timed(work), besides=SERVER)
+        used[name].append(cpu_s)
+        return found
 
     def tier_all(name: str, exclusive_multipart: bool) -> float:
         with fresh_server(folder) as endpoint:
             s3: dict[str, str | bool] = {"endpoint_url": endpoint.url, "exclusive_multipart": exclusive_multipart}
             remote = f"s3://{endpoint.bucket}/tier"
             cluster = Cluster.open(cluster_file(made.folder, made.name, made.brokers, remote, s3), bench.spark)
-            reports: list[Report] = []
-            seconds = timed(name, lambda: reports.append(cluster.tier()))
-        uploaded = reports[0].raise_for_failures().totals["uploaded_bytes"]
+            seconds, report = measured(name, cluster.tier)
+        uploaded = report.raise_for_failures().totals["uploaded_bytes"]
         if uploaded != size:
             raise AssertionError(f"tier uploaded {uploaded} of {size} bytes")
         return seconds
 
     def upload_plainly() -> float:
         with fresh_server(folder) as endpoint:
-            return timed("peer", lambda: upload_files(endpoint, files))
+            return measured("peer", lambda: upload_files(endpoint, files))[0]
 
     def cpu_line(name: str) -> Line:
         ours_s, peer_s = (max(used[each]) * CPU_BYTES / size for each in (name, "peer"))

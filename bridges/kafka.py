@@ -111,12 +111,7 @@ class Kafka:
         )
 
         with closing(self._source(bootstrap, there, tier)) as source:
-            return mirroring.mirror(
-                *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
-                source,
-                names(topics) or (),
-                options,
-            )
+            return mirroring.mirror(*self._ports.all, source, names(topics) or (), options)
 
     def _source(
         self, bootstrap: str | None, configs: Mapping[str, str], tier: KafkaTierOptions | None
@@ -179,12 +174,7 @@ class Kafka:
         there, registry = divided(configs)
         values = typed_values(value_format, schema_file, message, registry)
         with closing(self._source(bootstrap, there, tier)) as source:
-            return comparing.compare(
-                *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
-                source,
-                names(topics) or (),
-                values,
-            )
+            return comparing.compare(*self._ports.all, source, names(topics) or (), values)
 
     def read_live(
         self,
@@ -220,25 +210,15 @@ class Kafka:
         there, registry = divided(configs)
         values = typed_values(value_format, schema_file, message, registry)
         with closing(open_source(bootstrap, there)) as source:
-            live = look_live(
-                *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
-                source,
-                topic,
-                values,
-            )
+            live = look_live(*self._ports.for_records, source, topic, values)
             plan = plan_live(
-                *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
+                *self._ports.for_records,
                 live,
                 in_zone(start, zone),
                 in_zone(end, zone),
                 fail_on_data_loss=fail_on_data_loss,
             )
-            return live_frame(
-                *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
-                spark,
-                plan,
-                values,
-            )
+            return live_frame(*self._ports.for_records, spark, plan, values)
 
     def for_each_live_batch(
         self,
@@ -270,15 +250,7 @@ class Kafka:
         values = typed_values(value_format, schema_file, message, registry)
         given = {name: option_text(value) for name, value in options.items()}
         source = open_source(bootstrap, there)
-        return for_each_live_batch(
-            self._ports,
-            spark,
-            topic,
-            source,
-            values,
-            function,
-            given,
-        )
+        return for_each_live_batch(self._ports, spark, topic, source, values, function, given)
 
     @operation("export", leaves_event=False, redacted="configs")
     def export(
@@ -340,12 +312,7 @@ class Kafka:
             dry_run=dry_run,
         )
         with closing(open_target(bootstrap, configs, self._ports.clock)) as target:
-            return exporting.export(
-                *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
-                target,
-                names(topics) or (),
-                options,
-            )
+            return exporting.export(*self._ports.all, target, names(topics) or (), options)
 
     def serve(
         self,
@@ -397,9 +364,4 @@ class Kafka:
             max_connections=max_connections,
         )
         client = client_metadata(self._ports.storage.file, None, client_rack)
-        return KafkaEndpoint(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
-            options,
-            client,
-            Groups(self._ports, None).delete,
-        )
+        return KafkaEndpoint(*self._ports.all, options, client, Groups(self._ports, None).delete)

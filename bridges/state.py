@@ -27,8 +27,7 @@ class StatePages:
 
             cluster.report().save("report.html")
         """
-        ports = self._ports
-        return report(ports.metadata, ports.storage, ports.execution, ports.memory, self._history)
+        return report(*self._ports.all, self._history)
 
     def serve_page(
         self,
@@ -65,11 +64,7 @@ class StatePages:
             tls_client_ca=tls_client_ca,
             every_s=every_s,
         )
-        ports = self._ports
-        return PageServer(
-            ports.metadata, ports.storage, ports.execution, ports.memory, options=options, history=self._history
-        )
+        return PageServer(*self._ports.all, options=options, history=self._history)
 
     def _history(self) -> Sequence[Row]:
-        ports, every = self._ports, EventFilter(None, None, None)
-        return history(ports.metadata, ports.storage, ports.execution, ports.memory, every, limit=10_000).rows
+        return history(*self._ports.all, EventFilter(None, None, None), limit=10_000).rows

@@ -107,8 +107,7 @@ def append(job: Job) -> Report:
     frame = prepared(given, read_input(given, job.session()))
     columns = {name: _column(getattr(given, name)) for name in _COLUMNS}
     if not given.stream:
-        report: Report = call(cluster.append, given, frame=frame, **columns)
-        return report
+        return call(cluster.append, given, frame=frame, **columns)
     writer = call(cluster.stream_writer, given, **columns)
     return append_stream(frame, given.checkpoint, partial(writer.append, check=False))
 

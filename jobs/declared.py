@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
 from stratalog import Report
 from stratalog.jobs.arguments import (
@@ -43,6 +43,8 @@ from stratalog.jobs.arguments import (
 )
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.isolation import Isolation
+
+R = TypeVar("R")
 
 USUAL: Mapping[str, str] = {
     "topics": "only these topics (default: all)",
@@ -272,7 +274,7 @@ def _milliseconds(text: str) -> int:
     return round(1000 * duration(text))
 
 
-def call(method: Callable[..., Any], given: argparse.Namespace, **more: Any) -> Any:
+def call(method: Callable[..., R], given: argparse.Namespace, **more: Any) -> R:
     """Call a method with the given arguments, by name. The report has the failures."""
     taken = inspect.signature(method).parameters
     words = {name: value for name, value in vars(given).items() if name in taken and value is not None}

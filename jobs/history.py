@@ -31,7 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def history(job: Job) -> Report:
-    found: Report = call(job.cluster().history, job.arguments)
+    found = call(job.cluster().history, job.arguments)
     return found if job.arguments.json else short(found)
 
 

@@ -93,8 +93,7 @@ def maintain(job: Job) -> Report:
     )
 
     def once() -> Report:
-        report: Report = call(job.on_workers().maintain, given, due=given.every is not None)
-        return report
+        return call(job.on_workers().maintain, given, due=given.every is not None)
 
     if given.every is None:
         return once()

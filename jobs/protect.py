@@ -33,8 +33,7 @@ def protect(job: Job) -> Report:
     given, cluster = job.arguments, job.cluster()
     until = f"until {given.until}" if given.days is None else f"for {given.days:g} days"
     job.confirm(f"forbid the deletion of records of topic {given.topic!r} {until}")
-    report: Report = call(cluster.topics.protect, given)
-    return report
+    return call(cluster.topics.protect, given)
 
 
 main = JobMain("protect", __doc__, arguments, protect, runs="driver")

@@ -76,12 +76,10 @@ def moves(text: str) -> dict[int, int]:
 def reassign(job: Job) -> Report:
     given = job.arguments
     check_options(given, bars=_BARS)
-    report: Report
     if given.status:
         return job.cluster().reassignments(given.topics)
     if given.cancel:
-        report = call(job.cluster().cancel_reassignments, given)
-        return report
+        return call(job.cluster().cancel_reassignments, given)
     if given.plan is None and all(getattr(given, wish) is None for wish in _WISHES):
         raise InvalidCallError("name the action: --plan, --status, --cancel, or a change such as --drain")
     plan = read_plan(given.plan) if given.plan is not None else call(job.cluster().plan_replicas, given)
@@ -90,8 +88,7 @@ def reassign(job: Job) -> Report:
     if given.force:
         job.confirm("reassign with --force: records that only removed replicas have will be lost")
     cluster = job.cluster() if given.dry_run else job.on_workers()
-    report = call(cluster.reassign, given, plan=plan)
-    return report
+    return call(cluster.reassign, given, plan=plan)
 
 
 def read_plan(path: Path) -> ReplicaPlan:

@@ -41,8 +41,7 @@ def recover(job: Job) -> Report:
         address = parse_address(given.to, "--to")
         given.to = os.path.abspath(address.path) if address.is_folder else str(address)
     check_options(given, bars=[("keep", "broker")])
-    report: Report = call(job.on_workers().recover, given)
-    return report
+    return call(job.on_workers().recover, given)
 
 
 main = JobMain("recover", __doc__, arguments, recover)

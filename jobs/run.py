@@ -303,10 +303,5 @@ def active_session() -> SparkSession | None:
     return SparkSession.getActiveSession()
 
 
-def renamed(report: Report, operation: str, *, dry_run: bool = False) -> Report:
-    """Return the report under the name of the job that made it."""
-    return replace(report, operation=operation, dry_run=dry_run)
-
-
 def _line(text: str) -> str:
     return printable(" ".join(text.split()))

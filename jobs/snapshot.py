@@ -22,12 +22,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def snapshot(job: Job) -> Report:
     given = job.arguments
-
-    def once() -> Report:
-        report: Report = call(job.on_workers().snapshot, given)
-        return report
-
-    return once_or_every("snapshot", once, job.show, given.every)
+    return once_or_every("snapshot", lambda: call(job.on_workers().snapshot, given), job.show, given.every)
 
 
 main = JobMain("snapshot", __doc__, arguments, snapshot)

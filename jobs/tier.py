@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 
 from stratalog import Report
 from stratalog.jobs.arguments import add_every
@@ -30,14 +31,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def tier(job: Job) -> Report:
     given = job.arguments
     tier = job.on_workers().tier
-
-    def run(due: bool) -> Report:
-        report: Report = call(tier, given, due=due)
-        return report
-
     if given.every is None:
-        return run(given.due)
-    return repeat("tier", lambda: run(True), job.show, lambda report: until_due_s(report, given.every))
+        return call(tier, given)
+    once = partial(call, tier, given, due=True)
+    return repeat("tier", once, job.show, lambda report: until_due_s(report, given.every))
 
 
 def until_due_s(report: Report, every_s: float) -> float:

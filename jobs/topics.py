@@ -73,11 +73,10 @@ def topics(job: Job) -> Report:
         if not given.if_exists or given.name in cluster.image.topic_ids:
             what = "" if given.keep_remote else ", in both tiers"
             job.confirm(f"delete topic {cluster.image.topic(given.name).name!r} and its records{what}")
-        deleted: Report = call(cluster.topics.delete, given)
-        return deleted
+        return call(cluster.topics.delete, given)
     if given.command == "list":
         listed = cluster.topics.list if given.trouble is None else cluster.topics.troubled
-        report: Report = call(listed, given)
+        report = call(listed, given)
         return report if given.json else replace(report, rows=[_short(row) for row in report.rows])
     if given.command == "describe":
         return cluster.topics.describe(given.name)
@@ -88,8 +87,7 @@ def topics(job: Job) -> Report:
         "create-partitions": cluster.topics.create_partitions,
         "alter": cluster.topics.alter,
     }
-    changed: Report = call(changes[given.command], given)
-    return changed
+    return call(changes[given.command], given)
 
 
 def _short(row: Mapping[str, Value]) -> Mapping[str, Value]:

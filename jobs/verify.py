@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from stratalog import Report
 from stratalog.jobs.arguments import add_dry_run, check_options
 from stratalog.jobs.declared import add_declared, call
-from stratalog.jobs.run import Job, JobMain, renamed
+from stratalog.jobs.run import Job, JobMain
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,11 +49,10 @@ def verify(job: Job) -> Report:
     if given.erased is not None:
         return cluster.verify_erased(given.erased, where=given.where)
     if given.discarded:
-        return renamed(cluster.discarded(given.topics), "verify --discarded", dry_run=given.dry_run)
+        return replace(cluster.discarded(given.topics), operation="verify --discarded", dry_run=given.dry_run)
     if given.dry_run:
-        return renamed(cluster.describe(given.topics), "verify", dry_run=True)
-    report: Report = call(cluster.verify, given)
-    return report
+        return replace(cluster.describe(given.topics), operation="verify", dry_run=True)
+    return call(cluster.verify, given)
 
 
 main = JobMain("verify", __doc__, arguments, verify)

@@ -39,6 +39,16 @@ class TimeRange:
         starts = self.start_us is None or largest_us >= self.start_us
         return starts and (self.end_us is None or least_us < self.end_us) and not self.is_empty
 
+    def contains(self, timestamps: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+        """For each timestamp of a column, whether the range contains it; false for null."""
+        micros = timestamps.cast(pa.int64())
+        chosen = pc.is_valid(micros)
+        if self.start_us is not None:
+            chosen = pc.and_kleene(chosen, pc.greater_equal(micros, self.start_us))
+        if self.end_us is not None:
+            chosen = pc.and_kleene(chosen, pc.less(micros, self.end_us))
+        return pc.fill_null(chosen, False)
+
 
 @dataclass(frozen=True, slots=True)
 class FileSlice:

@@ -29,8 +29,6 @@ _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 
 
 class Browser:
-    """One window."""
-
     def __init__(self, session: str) -> None:
         self._session = session
 

@@ -13,9 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from stratalog.bridges.export import kept
 from stratalog.bridges.export.group_offsets import commit_there
 from stratalog.bridges.export.journal import PREFIX, Begun, Entry, Journal, Range, Written, decode, encode, runs_of
@@ -121,8 +118,6 @@ def export(
 
 
 class _ExportedTopic:
-    """One topic in one run."""
-
     def __init__(
         self,
         metadata: MetadataClient,
@@ -134,19 +129,13 @@ class _ExportedTopic:
         name: str,
         options: ExportOptions,
     ) -> None:
-        self.metadata, self.storage, self.execution, self.memory, self.run, self.target, self.options = (
-            metadata,
-            storage,
-            execution,
-            memory,
-            run,
-            target,
-            options,
-        )
+        self.for_records = metadata, storage, execution.clock, memory
+        self.execution, self.run, self.target, self.options = execution, run, target, options
+        self.cluster_id, self.remote_storage = storage.file.cluster_id, storage.file.remote_storage
         self.image = metadata.image()
         self.here = self.image.topic(name)
         self.there = options.target_topic or name
-        self.export_name = f"{options.name or storage.file.cluster_id}.{name}"
+        self.export_name = f"{options.name or self.cluster_id}.{name}"
         self.journal = Journal()
 
     def export(self, pace: Pace, throttle: Throttle | None, began_s: float) -> None:
@@ -182,7 +171,7 @@ class _ExportedTopic:
         query = ReadQuery(
             (self.here.name,), start=self.options.start, end=self.options.end, isolation=Isolation.READ_COMMITTED
         )
-        plan = plan_read(self.metadata, self.storage, self.execution.clock, self.memory, query, NOWHERE)
+        plan = plan_read(*self.for_records, query, NOWHERE)
         return {one.partition: (one.start, one.end) for one in plan.partitions}, plan.times
 
     def _made(self) -> SourceTopic:
@@ -209,7 +198,7 @@ class _ExportedTopic:
 
     def _begun(self, there: SourceTopic, ranges: Mapping[int, Range]) -> Begun:
         """Return the first entry of the journal. If the export begins now, write this entry."""
-        source = f"{self.storage.file.cluster_id}/{self.here.topic_id}"
+        source = f"{self.cluster_id}/{self.here.topic_id}"
         bounds = self.target.bounds(self.there, range(there.partitions))
         empty = all(found.log_end == 0 for found in bounds.values())
         asked = "" if self.options.whole else f"start={self.options.start}, end={self.options.end}"
@@ -286,20 +275,14 @@ class _ExportedTopic:
         name = self.here.name
 
         def read(offset: int, end: int) -> tuple[Sequence[SourceRecord], int]:
-            found = fetch(
-                self.metadata,
-                self.storage,
-                self.execution.clock,
-                self.memory,
-                name,
-                partition,
-                offset,
-                max_bytes=most_bytes,
-                isolation=Isolation.READ_COMMITTED,
-            )
+            wanted = Isolation.READ_COMMITTED
+            found = fetch(*self.for_records, name, partition, offset, max_bytes=most_bytes, isolation=wanted)
             if found.next_offset <= offset < end:
                 raise RetriableError(f"{name}-{partition}: no records were read at offset {offset}; try again")
-            return list(records_of(_of_times(found.records, times))), found.next_offset
+            records = found.records
+            if times is not None:
+                records = records.filter(times.contains(records.column("timestamp")))
+            return list(records_of(records)), found.next_offset
 
         return read
 
@@ -383,27 +366,11 @@ class _ExportedTopic:
                 self.target.delete_records(self.there, starts)
         if options.groups and options.whole:
             places = {part.partition: part.position for part in parts}
-            moved = commit_there(
-                self.metadata,
-                self.storage,
-                self.execution.clock,
-                self.memory,
-                self.run,
-                self.target,
-                name,
-                self.there,
-                self.journal,
-                places,
-            )
+            moved = commit_there(*self.for_records, self.run, self.target, name, self.there, self.journal, places)
             self.run.totals["group_offsets"] = int(self.run.totals.get("group_offsets") or 0) + moved
         if options.offset_map is not None:
             rows = write_map(
-                options.offset_map,
-                self.export_name,
-                name,
-                self.there,
-                self.journal,
-                self.storage.file.remote_storage,
+                options.offset_map, self.export_name, name, self.there, self.journal, self.remote_storage
             )
             self.run.totals["map_rows"] = int(self.run.totals.get("map_rows") or 0) + rows
 
@@ -430,16 +397,3 @@ def configs_there(config: TopicConfig) -> dict[str, str]:
         "retention.bytes": str(config.retention_bytes),
         "message.timestamp.type": "CreateTime",
     }
-
-
-def _of_times(table: pa.Table, times: TimeRange | None) -> pa.Table:
-    """The records of these times."""
-    if times is None:
-        return table
-    stamps = table.column("timestamp").cast(pa.int64())
-    if times.start_us is not None:
-        kept_rows = pc.fill_null(pc.greater_equal(stamps, times.start_us), False)
-        table, stamps = table.filter(kept_rows), stamps.filter(kept_rows)
-    if times.end_us is not None:
-        table = table.filter(pc.fill_null(pc.less(stamps, times.end_us), False))
-    return table.filter(pc.is_valid(table.column("timestamp")))

@@ -72,8 +72,6 @@ class ExportPiece:
 
 @dataclass(slots=True)
 class ExportedPartition:
-    """A partition that is being exported."""
-
     partition: int
     position: int
     """The offset in this cluster below which all records are written."""

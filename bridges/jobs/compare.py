@@ -36,8 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def compare(job: Job) -> Report:
     given = job.arguments
     check_format(given)
-    report: Report = call(job.cluster().compare, given, topics=given.mirrored, tier=tier_of(given))
-    return report
+    return call(job.cluster().compare, given, topics=given.mirrored, tier=tier_of(given))
 
 
 main = JobMain("compare", __doc__, arguments, compare, runs="driver")

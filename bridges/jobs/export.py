@@ -68,8 +68,7 @@ def export(job: Job) -> Report:
         given.start = stratalog.Committed(given.group)
 
     def once() -> Report:
-        report: Report = call(job.cluster().export, given, topics=given.mirrored)
-        return report
+        return call(job.cluster().export, given, topics=given.mirrored)
 
     return once_or_every("export", once, job.show_line, given.every)
 

@@ -92,8 +92,7 @@ def kafka_tier(job: Job) -> Report:
         check_format(given)
         if given.output is not None and os.path.lexists(given.output):
             raise InvalidCallError(f"{given.output} already exists: give --output another name")
-    options: KafkaTierOptions = call(KafkaTierOptions, given)
-    tier = options.open(given.bootstrap, given.configs)
+    tier = call(KafkaTierOptions, given).open(given.bootstrap, given.configs)
     if given.command == "topics":
         return tier.describe()
     if given.command == "segments":

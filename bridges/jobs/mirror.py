@@ -108,15 +108,12 @@ def mirror(job: Job) -> Report:
     check_options(given, bars=[("end", *_RUN)])
     check_format(given)
     tier = tier_of(given)
-    report: Report
     if given.end:
         job.confirm(f"end the mirroring of {', '.join(given.mirrored)}; it cannot be restarted")
-        report = call(job.cluster().end_mirror, given, topics=given.mirrored)
-        return report
+        return call(job.cluster().end_mirror, given, topics=given.mirrored)
 
     def once() -> Report:
-        report: Report = call(job.on_workers().mirror, given, topics=given.mirrored, tier=tier)
-        return report
+        return call(job.on_workers().mirror, given, topics=given.mirrored, tier=tier)
 
     return once_or_every("mirror", once, job.show_line, given.every)
 

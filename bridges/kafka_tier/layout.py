@@ -72,8 +72,6 @@ class RemoteSegmentLayout(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LayoutOptions:
-    """The options of a layout."""
-
     prefix: str = ""
     """The prefix that the plugin puts before each name, unchanged."""
     keys: Mapping[str, bytes] = field(default_factory=dict, repr=False)

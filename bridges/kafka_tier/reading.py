@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from stratalog.bridges.kafka_tier.batches import HEADER_BYTES, KafkaBatch, batch_bytes, batches_of, decompressed
 from stratalog.bridges.kafka_tier.columns import decode
@@ -69,12 +68,10 @@ class TierTask:
 
     @property
     def topic(self) -> str:
-        """Its topic."""
         return self.piece.segment.topic
 
     @property
     def partition(self) -> int:
-        """Its partition."""
         return self.piece.segment.partition
 
 
@@ -123,19 +120,9 @@ def _committed(task: TierTask, known: KnownTransactions, what: str) -> Iterator[
 def _rows(task: TierTask, group: list[KafkaBatch], what: str) -> Iterator[pa.RecordBatch]:
     rows = decode(group, task.piece.start, task.piece.end, what)
     if task.times is not None:
-        rows = rows.filter(_of_times(rows, task.times))
+        rows = rows.filter(task.times.contains(rows.column("timestamp")))
     if rows.num_rows:
         yield rows
-
-
-def _of_times(rows: pa.RecordBatch, times: TimeRange) -> pa.Array:
-    micros = rows.column("timestamp").cast(pa.int64())
-    chosen = pc.is_valid(micros)
-    if times.start_us is not None:
-        chosen = pc.and_kleene(chosen, pc.greater_equal(micros, times.start_us))
-    if times.end_us is not None:
-        chosen = pc.and_kleene(chosen, pc.less(micros, times.end_us))
-    return pc.fill_null(chosen, False)
 
 
 def _batches(task: TierTask, what: str, *, first: bool = False) -> Iterator[list[KafkaBatch]]:

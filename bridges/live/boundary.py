@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 from stratalog.bridges.formats.typed import TypedValues
 from stratalog.bridges.mirror.catch_up import last_record, look_here
@@ -102,7 +103,7 @@ def look_live(
         if key not in bounds:
             raise without_leader(key)
     parts = {key: MirroredPartition(key, log_end, epoch, bounds[key]) for key, (log_end, epoch, _) in looks}
-    _check_histories(metadata, storage, clock, memory, source, list(parts.values()))
+    _check_histories(source, list(parts.values()), partial(last_record, metadata, storage, clock, memory))
     return LiveTopic(here, source, {key[1]: _boundary(key, ends, parts.get(key), bounds[key]) for key in every})
 
 
@@ -126,12 +127,9 @@ def _topic_there(source: MirrorSource, name_there: str, name: str) -> SourceTopi
 
 
 def _check_histories(
-    metadata: MetadataClient,
-    storage: Storage,
-    clock: Clock,
-    memory: Memory,
     source: MirrorSource,
     parts: Sequence[MirroredPartition],
+    last_record: Callable[[TopicPartition], int | None],
 ) -> None:
     """Check that the source has the history of the mirrored log, by reading from the end of that log.
 
@@ -146,33 +144,8 @@ def _check_histories(
                 if part is not None and read.error is not None:
                     if not isinstance(read.error, OffsetOutOfRangeError):
                         raise read.error
-                    _doubt(metadata, storage, clock, memory, source, part)
+                    part.denied(source.bounds([part.key]).get(part.key), partial(last_record, part.key))
                     again[read.key] = part
                 if not left:
                     break
         left = again
-
-
-def _doubt(
-    metadata: MetadataClient,
-    storage: Storage,
-    clock: Clock,
-    memory: Memory,
-    source: MirrorSource,
-    part: MirroredPartition,
-) -> None:
-    """Let the next check begin at the last record here. Raises: SourceTruncatedError if that record has already
-    been checked.
-    """
-    now = source.bounds([part.key]).get(part.key)
-    if now is None:
-        raise without_leader(part.key)
-    if (
-        now.log_start > part.position
-    ):  # the source has deleted records meanwhile, which says nothing about its history
-        part.bounds = SourceBounds(now.log_start, max(part.bounds.stable_end, now.log_start), now.log_end)
-        part.begin_at(part.log_end, part.leader_epoch)
-    elif part.log_end > now.log_end or part.doubted:
-        raise part.truncated(now)
-    else:
-        part.doubt(last_record(metadata, storage, clock, memory, part.key))

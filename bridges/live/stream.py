@@ -65,12 +65,8 @@ class LiveRangeStream(_Base):
 
     def _open(self) -> tuple[LiveSource, StreamProgress | None]:
         if self._opened is None:
-            given = self._options
-            ports = open_named(given)
-            self._opened = (
-                LiveSource(ports.metadata, ports.storage, ports.clock, ports.memory, given, *self._of_kafka),
-                None,
-            )
+            ports = open_named(self._options)
+            self._opened = LiveSource(*ports.for_records, self._options, *self._of_kafka), None
         found, progress = self._opened
         assert isinstance(found, LiveSource)
         return found, progress
@@ -163,10 +159,9 @@ def for_each_live_batch(
             "cannot commit such offsets; the stream's checkpoint stores them"
         )
     check_limits(known)
-    look_live(ports.metadata, ports.storage, ports.clock, ports.memory, source, topic, values)
-    name = (
-        f"{FORMAT}-{ports.storage.new_id()}"  # a unique name, because the session may have queries of other topics
-    )
+    look_live(*ports.for_records, source, topic, values)
+    # a unique name, because the session may have queries of other topics
+    name = f"{FORMAT}-{ports.storage.new_id()}"
     spark.dataSource.register(_format(name, source, topic, values))
     frame = spark.readStream.format(name).options(**given).load()
     return frame.writeStream.foreachBatch(LiveScan(ports, known, source, topic, values, function))

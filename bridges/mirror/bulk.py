@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from stratalog.bridges.formats.typed import TypedValues
@@ -28,10 +29,10 @@ from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import topic_config_of
-from stratalog.engine.metadata.image import PartitionView
+from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records.append import append_options, end_appends
-from stratalog.engine.replication.append import Appended, AppendOutcome, NotAppended, append
+from stratalog.engine.replication.append import Appended, NotAppended, append
 from stratalog.engine.replication.append_file import AppendOptions
 from stratalog.engine.replication.log_end import LogEnd
 from stratalog.engine.replication.partition import PartitionReplicas
@@ -57,24 +58,52 @@ MIRROR_APPENDS = ProducerAppend(MIRROR, 0, 0, base_offset=0)
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A partition of a task."""
+    """A partition of a task, and how its pieces are appended."""
 
     part: MirroredPartition
     replicas: PartitionReplicas
     options: AppendOptions
+    throttle: Throttle | None
+    """The task's part of the limit."""
+    clock: Clock
+    copies: Runner
+    values: TypedValues | None
+
+    def append(
+        self, one: Stretched, pieces: Iterable[Piece], turn: Callable[[Piece], LogEnd] | None = None
+    ) -> None:
+        """Append pieces up to the first one that fails, and record the results in ``one``. The first append of the
+        task waits for its ``turn``.
+        """
+        for piece in pieces:
+            if self.throttle is not None:
+                self.throttle.spend(piece.size_bytes)
+            rows = list(batches_of(piece.batches, piece.start, piece.end, self.values))
+            outcome = append(
+                self.replicas,
+                piece.producer,
+                iter(rows),
+                self.options,
+                clock=self.clock,
+                copies=self.copies,
+                known=one.known,
+                turn=None if turn is None or one.last is not None else partial(turn, piece),
+            )
+            if not isinstance(outcome, Appended) or outcome.next_offset != piece.end:
+                one.trouble, one.why = True, outcome.error if isinstance(outcome, NotAppended) else None
+                return
+            one.part.appended(piece, undecoded_of(rows))
+            one.last, one.known = outcome, outcome.end
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The partitions of one task. ``throttle`` is the task's part of the limit."""
+    """The partitions of one task."""
 
     source: MirrorSource
     stretches: tuple[Stretch, ...]
-    throttle: Throttle | None
     seconds: float
     clock: Clock
-    copies: Runner
-    values: TypedValues | None
 
     def stores_used(self) -> Iterable[Store]:
         """See ``stratalog.engine.driver.tasks.Work``."""
@@ -115,10 +144,10 @@ def mirror_share(share: Share) -> list[Stretched]:
                 continue
             one, stretch = left[read.key]
             if read.error is not None:
-                _append(share, stretch, one, one.part.rest())
+                stretch.append(one, one.part.rest())
                 one.trouble, one.why = True, read.error
             else:
-                _append(share, stretch, one, one.part.pieces(read))
+                stretch.append(one, one.part.pieces(read))
             one.trouble = one.trouble or one.part.error is not None
             if one.trouble or one.part.done:
                 del left[read.key]
@@ -126,37 +155,11 @@ def mirror_share(share: Share) -> list[Stretched]:
                 break
             if share.clock.monotonic_s() - began_s >= share.seconds:
                 for one, stretch in left.values():
-                    _append(share, stretch, one, one.part.rest())
+                    stretch.append(one, one.part.rest())
                 break
     for one in found:
         one.part.begin_at(one.part.log_end, one.part.leader_epoch)  # waiting records are not sent back
     return found
-
-
-def _append(share: Share, stretch: Stretch, one: Stretched, pieces: Iterable[Piece]) -> None:
-    for piece in pieces:
-        if share.throttle is not None:
-            share.throttle.spend(piece.size_bytes)
-        rows = list(batches_of(piece.batches, piece.start, piece.end, share.values))
-        outcome = append(
-            stretch.replicas,
-            piece.producer,
-            iter(rows),
-            stretch.options,
-            clock=share.clock,
-            copies=share.copies,
-            known=one.known,
-        )
-        if not isinstance(outcome, Appended) or outcome.next_offset != piece.end:
-            one.trouble, one.why = True, why_not(outcome)
-            return
-        one.part.appended(piece, undecoded_of(rows))
-        one.last, one.known = outcome, outcome.end
-
-
-def why_not(outcome: AppendOutcome) -> StratalogError | None:
-    """The error of an append that may not be in the log, if there is one."""
-    return outcome.error if isinstance(outcome, NotAppended) else None
 
 
 def error_of(outcome: Outcome[W, list[Stretched]], key: TopicPartition) -> str | None:
@@ -209,11 +212,8 @@ def mirror_in_bulk(
         left = []
         for outcome in execution.tasks.run(mirror_share, shares):
             keys = [one.part.key for one in outcome.item.stretches]
-            good = (
-                acknowledged(metadata, storage, execution.clock, memory, outcome.value)
-                if isinstance(outcome, Done)
-                else {}
-            )
+            done = outcome.value if isinstance(outcome, Done) else ()
+            good = acknowledged(metadata, storage, execution.clock, memory, done)
             for key in keys:
                 part = of_key[key]
                 part.task_error = error_of(outcome, key)
@@ -242,22 +242,31 @@ def _shares(
     """Equal shares for the processes, and the partitions of topics that are no longer mirrors."""
     # The log ends were read before this check that the topics are still mirrors.
     image = metadata.image()
-    stretches: dict[TopicPartition, Stretch] = {}
+    found: dict[TopicPartition, tuple[PartitionReplicas, AppendOptions]] = {}
     for part in parts:
         with suppress(StratalogError):
-            topic = image.topic(part.key[0])
-            options = append_options(topic, topic_config_of(image, topic), "all", MIRROR_APPENDS)
-            replicas = storage.replicas(image.view(topic.topic_id, part.key[1]))
-            stretches[part.key] = Stretch(part.apart(), replicas, options)
-    dealt = deal([part for part in parts if part.key in stretches], execution.tasks.processes)
+            found[part.key] = appends_to(storage, image, part.key)
+    dealt = deal([part for part in parts if part.key in found], execution.tasks.processes)
     bucket = None if throttle is None else Throttle(throttle, execution.clock).shared_by(len(dealt))
+    how = bucket, execution.clock, storage.copies, values
     shares = []
     for some in dealt:
-        mine = tuple(stretches[part.key] for part in some)
+        mine = tuple(Stretch(part.apart(), *found[part.key], *how) for part in some)
         for stretch in mine:
             stretch.part.share(len(mine))
-        shares.append(Share(source, mine, bucket, seconds, execution.clock, storage.copies, values))
-    return shares, [part for part in parts if part.key not in stretches]
+        shares.append(Share(source, mine, seconds, execution.clock))
+    return shares, [part for part in parts if part.key not in found]
+
+
+def appends_to(
+    storage: Storage, image: ClusterImage, key: TopicPartition
+) -> tuple[PartitionReplicas, AppendOptions]:
+    """The replicas of a partition, and the options of a mirror's appends. Raises: StratalogError kinds if the
+    topic is no longer a mirror.
+    """
+    topic = image.topic(key[0])
+    options = append_options(topic, topic_config_of(image, topic), "all", MIRROR_APPENDS)
+    return storage.replicas(image.view(topic.topic_id, key[1])), options
 
 
 def acknowledged(

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 from stratalog.bridges.mirror.bulk import mirror_in_bulk
 from stratalog.bridges.mirror.options import MirrorOptions
@@ -15,7 +16,7 @@ from stratalog.bridges.mirror.partitions import MIRROR, MirroredPartition, Piece
 from stratalog.bridges.mirror.progress import OffsetSteps
 from stratalog.bridges.mirror.rows import batches_of, undecoded_of
 from stratalog.bridges.mirror.side_by_side import mirror_side_by_side
-from stratalog.bridges.mirror.source import MirrorSource, SourceBounds, without_leader
+from stratalog.bridges.mirror.source import MirrorSource, SourceBounds
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.run import OperationRun
@@ -127,17 +128,8 @@ def catch_up(
     throttle = (
         None if options.throttle_bytes_per_s is None else Throttle(options.throttle_bytes_per_s, execution.clock)
     )
-    work = _CatchUp(
-        metadata,
-        storage,
-        execution,
-        memory,
-        source,
-        options,
-        throttle,
-        OffsetSteps(execution.progress, parts),
-        began_s,
-    )
+    steps = OffsetSteps(execution.progress, parts)
+    work = _CatchUp(metadata, storage, execution, memory, source, options, throttle, steps, began_s)
     try:
         work.in_bulk(run, parts)
         for _ in range(_ROUNDS):
@@ -173,6 +165,10 @@ class _CatchUp:
     steps: OffsetSteps
     began_s: float
 
+    @property
+    def _for_records(self) -> tuple[MetadataClient, Storage, Clock, Memory]:
+        return self.metadata, self.storage, self.execution.clock, self.memory
+
     def left_s(self) -> float | None:
         """The remaining budget in seconds; None: unlimited."""
         if self.options.budget_s is None:
@@ -183,13 +179,8 @@ class _CatchUp:
         """Mirror by tasks if that is faster; reads the state of partitions with problems again."""
         for by_tasks in (mirror_side_by_side, mirror_in_bulk):
             tasks, troubled = by_tasks(
-                self.metadata,
-                self.storage,
-                self.execution,
-                self.memory,
-                self.source,
-                parts,
-                self.steps,
+                *(self.metadata, self.storage, self.execution, self.memory),
+                *(self.source, parts, self.steps),
                 least_offsets=self.options.bulk_offsets,
                 throttle=self.options.throttle_bytes_per_s,
                 values=self.options.values,
@@ -224,27 +215,18 @@ class _CatchUp:
                     return
 
     def _failed(self, part: MirroredPartition, error: StratalogError) -> None:
-        """Handle a source that cannot continue: append waiting records. If the source's log now starts later, the
-        next round continues there. If the source lacks the history of the log here, the next round checks the
-        history up to the last record.
+        """Handle a source that cannot continue: append waiting records, and look at the history again in the next
+        round if the source denied it.
         """
         if not self._append_all(part, part.rest()):
             return
         now = self.source.bounds([part.key]).get(part.key)
-        if now is None:
-            part.error = without_leader(part.key)
-        elif not isinstance(error, OffsetOutOfRangeError):
-            part.error = error
-        elif now.log_start > part.position:
-            part.bounds = SourceBounds(now.log_start, max(part.bounds.stable_end, now.log_start), now.log_end)
-            part.begin_at(part.log_end, part.leader_epoch)
-        elif part.log_end > now.log_end or part.doubted:
-            part.error = part.truncated(now)
-        else:
-            try:
-                part.doubt(last_record(self.metadata, self.storage, self.execution.clock, self.memory, part.key))
-            except StratalogError as found:
-                part.error = found
+        try:
+            if now is not None and not isinstance(error, OffsetOutOfRangeError):
+                raise error
+            part.denied(now, partial(last_record, *self._for_records, part.key))
+        except StratalogError as found:
+            part.error = found
 
     def _append_all(self, part: MirroredPartition, pieces: Iterable[Piece]) -> bool:
         """Append pieces. Returns whether the pieces are in the log, so that this mirror continues after them."""
@@ -263,24 +245,14 @@ class _CatchUp:
             image = self.metadata.image()
             rows = list(batches_of(piece.batches, piece.start, piece.end, self.options.values))
             report = append_mirrored(
-                self.metadata,
-                self.storage,
-                self.execution.clock,
-                self.memory,
-                image,
-                image.topic(topic),
-                partition,
-                rows,
-                piece.producer,
+                *self._for_records, image, image.topic(topic), partition, rows, piece.producer
             )
             row = report.rows[0]
             if report.ok and row["next_offset"] == piece.end:
                 part.appended(piece, undecoded_of(rows))
                 return True
             if report.ok or report.failures[0].code in _FASTER:
-                log_end, epoch, _ = look_here(
-                    self.metadata, self.storage, self.execution.clock, self.memory, part.key
-                )
+                log_end, epoch, _ = look_here(*self._for_records, part.key)
                 part.found_at(log_end, epoch)
             else:
                 failure = report.failures[0]

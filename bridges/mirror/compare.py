@@ -265,16 +265,8 @@ def _here(
 ) -> Batches:
     position = start
     while position < end:
-        found = fetch(
-            metadata,
-            storage,
-            clock,
-            memory,
-            *key,
-            position,
-            max_bytes=_FETCH_BYTES,
-            isolation=Isolation.READ_COMMITTED,
-        )
+        ports, isolation = (metadata, storage, clock, memory), Isolation.READ_COMMITTED
+        found = fetch(*ports, *key, position, max_bytes=_FETCH_BYTES, isolation=isolation)
         if found.next_offset == position:
             return
         for batch in found.records.select(_COLUMNS).to_batches():

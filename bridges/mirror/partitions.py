@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -15,6 +15,7 @@ from stratalog.bridges.mirror.source import (
     SourceRange,
     SourceRead,
     SourceTruncatedError,
+    without_leader,
 )
 from stratalog.partitions.columns import integers_of, valid_of
 from stratalog.partitions.errors import StratalogError
@@ -55,8 +56,6 @@ class Piece:
 
 @dataclass(slots=True)
 class MirroredPartition:
-    """A partition that is being mirrored."""
-
     key: TopicPartition
     log_end: int
     """The log end here; the log here has all earlier records of the source."""
@@ -152,13 +151,25 @@ class MirroredPartition:
             )
         self.begin_at(log_end, leader_epoch)
 
-    def doubt(self, last_record: int | None) -> None:
-        """After the source denied the history up to ``position``: check once more, only up to the last record
-        here, at this offset. Gaps after that record may belong to a later epoch, which is unknown here.
+    def denied(self, now: SourceBounds | None, last_record: Callable[[], int | None]) -> None:
+        """Continue after the source denied the history up to ``position``; ``now`` are its current bounds. If its
+        log now starts later, continue there: a deletion says nothing about the history. Otherwise check once more,
+        only up to the ``last_record`` here: gaps after it may belong to a later epoch, which is unknown here.
+
+        Raises: LeaderNotAvailableError; SourceTruncatedError; errors of ``last_record``.
         """
-        self.begin_at(self.log_end, self.leader_epoch)
-        self.doubted = True
-        self.position = max(self.bounds.log_start, 0 if last_record is None else last_record + 1)
+        if now is None:
+            raise without_leader(self.key)
+        if now.log_start > self.position:
+            self.bounds = SourceBounds(now.log_start, max(self.bounds.stable_end, now.log_start), now.log_end)
+            self.begin_at(self.log_end, self.leader_epoch)
+        elif self.log_end > now.log_end or self.doubted:
+            raise self.truncated(now)
+        else:
+            last = last_record()
+            self.begin_at(self.log_end, self.leader_epoch)
+            self.doubted = True
+            self.position = max(self.bounds.log_start, 0 if last is None else last + 1)
 
     def truncated(self, now: SourceBounds) -> SourceTruncatedError:
         """The error of a source that now ends before the log here, or has a different history."""

@@ -18,31 +18,24 @@ from dataclasses import dataclass, replace
 from stratalog.bridges.formats.typed import TypedValues
 from stratalog.bridges.mirror.bulk import (
     LEAST_OFFSETS,
-    MIRROR_APPENDS,
+    Stretch,
     Stretched,
     acknowledged,
+    appends_to,
     error_of,
-    why_not,
 )
-from stratalog.bridges.mirror.partitions import MirroredPartition, Piece
+from stratalog.bridges.mirror.partitions import MirroredPartition
 from stratalog.bridges.mirror.progress import OffsetSteps
-from stratalog.bridges.mirror.rows import batches_of, undecoded_of
 from stratalog.bridges.mirror.source import MirrorSource, SourcePart
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.storage import Storage
-from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.quorum.client import MetadataClient
-from stratalog.engine.records.append import append_options
-from stratalog.engine.replication.append import Appended, append
-from stratalog.engine.replication.append_file import AppendOptions
 from stratalog.engine.replication.log_end import LogEnd, look_at_end
-from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.throttle import Throttle
-from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import RetriableError, StratalogError
 from stratalog.partitions.identity import TopicPartition
-from stratalog.partitions.runner import Done, Runner
+from stratalog.partitions.runner import Done
 from stratalog.partitions.store import Store
 
 _PARTS = 8
@@ -58,79 +51,49 @@ class PartWork:
     """A part of the source for one task."""
 
     source: SourcePart
-    part: MirroredPartition
+    stretch: Stretch
     """The partition as if its log ended at the start of the part, and the run ended at the end of the part."""
-    replicas: PartitionReplicas
-    options: AppendOptions
-    throttle: Throttle | None
-    clock: Clock
-    copies: Runner
-    values: TypedValues | None
 
     def stores_used(self) -> Iterable[Store]:
         """See ``stratalog.engine.driver.tasks.Work``."""
-        return self.replicas.stores.values()
+        return self.stretch.replicas.stores.values()
 
     def __str__(self) -> str:
-        return f"{self.part} [{self.source.start}, {self.source.end})"
+        return f"{self.stretch.part} [{self.source.start}, {self.source.end})"
 
 
 def mirror_part(work: PartWork) -> list[Stretched]:
     """Read, encode and append a part when its turn comes. Runs in a task. The list has one item."""
-    one = Stretched(work.part, work.replicas.view, work.part.log_end)
+    part = work.stretch.part
+    one = Stretched(part, work.stretch.replicas.view, part.log_end)
     try:
         for read in work.source.read():
-            for piece in one.part.pieces(read):
-                _append(work, one, piece)
-                if one.trouble:
-                    return _ended(one)
+            work.stretch.append(one, part.pieces(read), lambda piece: _turn(work, piece.start))
+            if one.trouble:
+                break
     except StratalogError as error:  # the driver will get the same error, and read this part in another way
         one.trouble, one.why = True, error
-    one.trouble = one.trouble or not one.part.done or one.part.error is not None
-    return _ended(one)
-
-
-def _ended(one: Stretched) -> list[Stretched]:
-    one.part.begin_at(one.part.log_end, one.part.leader_epoch)  # waiting records are not sent back
+    one.trouble = one.trouble or not part.done or part.error is not None
+    part.begin_at(part.log_end, part.leader_epoch)  # waiting records are not sent back
     return [one]
-
-
-def _append(work: PartWork, one: Stretched, piece: Piece) -> None:
-    if work.throttle is not None:
-        work.throttle.spend(piece.size_bytes)
-    rows = list(batches_of(piece.batches, piece.start, piece.end, work.values))
-    outcome = append(
-        work.replicas,
-        piece.producer,
-        iter(rows),
-        work.options,
-        clock=work.clock,
-        copies=work.copies,
-        known=one.known,
-        turn=None if one.last is not None else lambda: _turn(work, piece.start),
-    )
-    if not isinstance(outcome, Appended) or outcome.next_offset != piece.end:
-        one.trouble, one.why = True, why_not(outcome)
-        return
-    one.part.appended(piece, undecoded_of(rows))
-    one.last, one.known = outcome, outcome.end
 
 
 def _turn(work: PartWork, start: int) -> LogEnd:
     """The log end, once it has reached ``start``. Raises: RetriableError if the log end stays below ``start``."""
     end: LogEnd | None = None
-    before, since_s = -1, work.clock.monotonic_s()
+    clock = work.stretch.clock
+    before, since_s = -1, clock.monotonic_s()
     while True:
-        end, _ = look_at_end(work.replicas, end, work.clock, work.copies)
+        end, _ = look_at_end(work.stretch.replicas, end, clock, work.stretch.copies)
         if end.log_end >= start:
             return end
         if end.log_end > before:
-            before, since_s = end.log_end, work.clock.monotonic_s()
-        elif work.clock.monotonic_s() - since_s > _PATIENCE_S:
+            before, since_s = end.log_end, clock.monotonic_s()
+        elif clock.monotonic_s() - since_s > _PATIENCE_S:
             raise RetriableError(
                 f"{work}: the log still ends at {end.log_end}: the previous task has not appended"
             )
-        work.clock.sleep(_PAUSE_S)
+        clock.sleep(_PAUSE_S)
 
 
 # ---------------------------------------------------------------------------------------- the driver
@@ -171,7 +134,7 @@ def mirror_side_by_side(
         whole = {part.key for part in left} - {part.key for part in refused}
         errors: dict[TopicPartition, str | None] = {}
         for outcome in execution.tasks.run(mirror_part, works):
-            key = outcome.item.part.key
+            key = outcome.item.stretch.part.key
             if isinstance(outcome, Done):
                 done[key] += outcome.value
             if not isinstance(outcome, Done) or outcome.value[0].trouble:
@@ -230,20 +193,9 @@ def _works(
     for part in parts:
         works: list[PartWork] = []
         with suppress(StratalogError):
-            topic = image.topic(part.key[0])
-            options = append_options(topic, topic_config_of(image, topic), "all", MIRROR_APPENDS)
-            replicas = storage.replicas(image.view(topic.topic_id, part.key[1]))
+            how = *appends_to(storage, image, part.key), bucket, execution.clock, storage.copies, values
             works = [
-                PartWork(
-                    one,
-                    _at(part, one, first=number == 0),
-                    replicas,
-                    options,
-                    bucket,
-                    execution.clock,
-                    storage.copies,
-                    values,
-                )
+                PartWork(one, Stretch(_at(part, one, first=number == 0), *how))
                 for number, one in enumerate(found[part.key][:most])
             ]
         if works:
@@ -255,7 +207,6 @@ def _works(
 
 
 def _at(part: MirroredPartition, one: SourcePart, *, first: bool) -> MirroredPartition:
-    """The partition at the start of a part."""
     bounds = replace(part.bounds, stable_end=min(one.end, part.bounds.stable_end))
     log_end, epoch = (part.log_end, part.leader_epoch) if first else (one.start, one.leader_epoch)
     return MirroredPartition(part.key, log_end, epoch, bounds, most_bytes=_MOST_BYTES)

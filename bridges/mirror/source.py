@@ -38,8 +38,6 @@ def without_leader(key: TopicPartition) -> LeaderNotAvailableError:
 
 @dataclass(frozen=True, slots=True)
 class SourceTopic:
-    """A topic of the source."""
-
     name: str
     """The name in the source; with ``renamed``, the name here."""
     source: str
@@ -57,7 +55,6 @@ class SourceTopic:
 
     @property
     def cluster_id(self) -> str:
-        """The id of its cluster."""
         return self.source.rpartition("/")[0]
 
 

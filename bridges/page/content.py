@@ -138,7 +138,6 @@ def _health(report: HealthReport) -> dict[str, Any]:
 
 
 def _subjects(one: HealthFinding) -> list[str]:
-    """The subjects of the finding, and the subjects that it affects."""
     return [*dict.fromkeys((*one.subjects, *(name for names in one.affected.values() for name in names)))]
 
 

@@ -11,7 +11,6 @@ from stratalog.bridges.serve.protocol import Fields
 from stratalog.engine.config.settings import configs_in_force
 from stratalog.engine.config.topic_config import TOPIC_CONFIGS
 from stratalog.engine.metadata.image import ClusterImage
-from stratalog.engine.records.groups import all_groups
 from stratalog.partitions.errors import StratalogError
 
 _TOPIC, _BROKER = 2, 4
@@ -75,12 +74,7 @@ class Descriptions:
     def _groups(self) -> tuple[AbstractSet[str], int]:
         """The names of all groups, and an error if some cannot be read."""
         try:
-            found, failures = all_groups(
-                self._metadata.storage,
-                self._metadata.execution.clock,
-                self._metadata.memory,
-                self._metadata.image(max_age_s=0),
-            )
+            found, failures = self._metadata.groups()
         except StratalogError as error:
             return frozenset(), error_code(error, of_group=True)
         return found.keys(), ErrorCode.COORDINATOR_NOT_AVAILABLE if failures else ErrorCode.NONE

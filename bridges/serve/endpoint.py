@@ -39,6 +39,7 @@ from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.replica_selector import ClientMetadata
+from stratalog.jobs.http_server import tls_context
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 from stratalog.partitions.printable import printable
 
@@ -85,18 +86,7 @@ class ServeOptions:
 
     def tls(self) -> ssl.SSLContext | None:
         """The TLS context; None without TLS. Raises: InvalidCallError for files that are not certificates."""
-        if self.tls_cert is None:
-            return None
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        try:
-            context.load_cert_chain(self.tls_cert, self.tls_key)
-            if self.tls_client_ca is not None:
-                context.load_verify_locations(self.tls_client_ca)
-                context.verify_mode = ssl.CERT_REQUIRED
-        except OSError as error:  # ssl.SSLError is an OSError
-            files = ", ".join(one for one in (self.tls_cert, self.tls_key, self.tls_client_ca) if one)
-            raise InvalidCallError(f"{files}: not a certificate and key in PEM: {error}") from error
-        return context
+        return None if self.tls_cert is None else tls_context(self.tls_cert, self.tls_key, self.tls_client_ca)
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -162,10 +162,7 @@ class ServedFetches:
         if not there:
             return found
         outcomes = fetch_many(
-            self._metadata.metadata,
-            self._metadata.storage,
-            self._metadata.execution.clock,
-            self._metadata.memory,
+            *self._metadata.for_records,
             there,
             max_bytes=max_bytes,
             timeout_s=_TIMEOUT_S,

@@ -8,7 +8,7 @@ from stratalog.bridges.serve.codes import ErrorCode, error_code
 from stratalog.bridges.serve.metadata import ServedMetadata, has_partition
 from stratalog.bridges.serve.protocol import Fields, partitions_of, topics_of
 from stratalog.engine.metadata.chosen import cluster_config_of
-from stratalog.engine.records.groups import all_groups, commit, committed
+from stratalog.engine.records.groups import commit, committed
 from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.identity import TopicPartition
@@ -19,8 +19,6 @@ _NO_EPOCH = -1
 
 
 class ServedGroups:
-    """The groups of the cluster."""
-
     def __init__(self, metadata: ServedMetadata, delete_group: Callable[[str], object]) -> None:
         """``delete_group`` deletes a group, and writes an event. Raises: see ``cluster.groups.delete``."""
         self._metadata = metadata
@@ -31,13 +29,7 @@ class ServedGroups:
         error: int = ErrorCode.NONE
         found: Mapping[TopicPartition, OffsetAndMetadata] = {}
         try:
-            found = committed(
-                self._metadata.metadata,
-                self._metadata.storage,
-                self._metadata.execution.clock,
-                self._metadata.memory,
-                body["consumer_group"] or "",
-            )
+            found = committed(*self._metadata.for_records, body["consumer_group"] or "")
         except StratalogError as failed:
             error = error_code(failed, of_group=True)
         asked = sorted(found)
@@ -65,10 +57,7 @@ class ServedGroups:
                 taken = asked.keys() - refused.keys()
                 wanted = {key: _wanted(asked[key]) for key in taken if asked[key]["offset"] >= 0}
                 commit(
-                    self._metadata.metadata,
-                    self._metadata.storage,
-                    self._metadata.execution,
-                    self._metadata.memory,
+                    *self._metadata.all,
                     body["consumer_group"] or "",
                     wanted,
                     forget=taken - wanted.keys(),
@@ -85,12 +74,7 @@ class ServedGroups:
         """
         asked = dict.fromkeys(name or "" for name in body["groups_names"] or ())
         try:
-            known, failures = all_groups(
-                self._metadata.storage,
-                self._metadata.execution.clock,
-                self._metadata.memory,
-                self._metadata.image(max_age_s=0),
-            )
+            known, failures = self._metadata.groups()
         except StratalogError as failed:
             errors = dict.fromkeys(asked, error_code(failed, of_group=True))
         else:

@@ -46,8 +46,6 @@ class RebalanceState(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class ServedMember:
-    """A consumer."""
-
     member_id: str
     client_id: str
     session_s: float
@@ -107,8 +105,6 @@ class ServedGroup:
 
 
 class GroupMembers:
-    """The groups of this endpoint."""
-
     def __init__(self, new_id: NewId) -> None:
         self._new_id = new_id
         self._groups: dict[str, ServedGroup] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,12 +16,15 @@ from stratalog.bridges.serve.codes import ErrorCode, error_code
 from stratalog.bridges.serve.protocol import Fields, KafkaRequest, partitions_of, topics_of
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.report import Failure
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.list_offsets import position, takes_remote
 from stratalog.engine.reading.look import look
 from stratalog.engine.reading.positions import FirstAt, Spec
+from stratalog.engine.records.groups import all_groups
+from stratalog.engine.state.consumer_offsets import GroupState
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
 from stratalog.partitions.errors import InvalidTopicError, StratalogError
 from stratalog.partitions.identity import TopicPartition
@@ -53,10 +56,11 @@ class ServedMetadata:
     """The metadata of the cluster, and the endpoint's address. Thread-safe."""
 
     def __init__(self, metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> None:
-        self.metadata = metadata
-        self.storage = storage
-        self.execution = execution
-        self.memory = memory
+        self.all = metadata, storage, execution, memory
+        """The ports, as ``stratalog.engine.driver.opening.Ports.all``."""
+        self.for_records = metadata, storage, execution.clock, memory
+        """The ports of reads and appends."""
+        self._metadata, self._storage, self._clock, self._memory = self.for_records
         self.address = ("", 0)
         self._lock = threading.Lock()
         self._known: ClusterImage | None = None
@@ -65,9 +69,9 @@ class ServedMetadata:
     def image(self, *, max_age_s: float = MAX_AGE_S) -> ClusterImage:
         """The metadata, at most a few seconds old. Raises: errors from reading it."""
         with self._lock:
-            now = self.execution.clock.monotonic_s()
+            now = self._clock.monotonic_s()
             if max_age_s <= 0 or self._known is None or now - self._read_s > max_age_s:
-                self._known, self._read_s = self.metadata.image(), now
+                self._known, self._read_s = self._metadata.image(), now
             return self._known
 
     def image_with(self, wanted: Iterable[TopicPartition]) -> ClusterImage:
@@ -76,6 +80,10 @@ class ServedMetadata:
         """
         image = self.image()
         return image if all(has_partition(image, *key) for key in wanted) else self.image(max_age_s=0)
+
+    def groups(self) -> tuple[Mapping[str, GroupState], Sequence[Failure]]:
+        """All groups by name, and the failures of partitions that cannot be read. Raises: see ``image``."""
+        return all_groups(self._storage, self._clock, self._memory, self.image(max_age_s=0))
 
     def topics(self, body: Fields) -> Fields:
         """Metadata; of all topics if None are named. Never creates a topic."""
@@ -122,7 +130,12 @@ class ServedMetadata:
             if spec is None:
                 return {partition: _offset(_NO_OFFSET) for partition in partitions}
             _, states = look(
-                self.metadata, self.storage, self.memory, topic, partitions, lambda seen: takes_remote(seen, spec)
+                self._metadata,
+                self._storage,
+                self._memory,
+                topic,
+                partitions,
+                lambda seen: takes_remote(seen, spec),
             )
             answers = {}
             for state in states:

@@ -308,7 +308,7 @@ def test_a_server_with_tls_accepts_only_clients_with_a_certificate(tmp_path: Pat
         assert [value for *_, value, _ in consumed(address, **known)] == [b"a"]
         with pytest.raises((ssl.SSLError, ConnectionError)):
             say_something(address, cert)
-    with pytest.raises(InvalidCallError, match="not a certificate and key in PEM"):
+    with pytest.raises(InvalidCallError, match="not a certificate and its key in PEM"):
         live.cluster.serve(ANYWHERE, tls_cert=str(live.file))
 
 

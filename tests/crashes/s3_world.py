@@ -75,7 +75,6 @@ class S3World:
             )
 
     def files(self) -> Files:
-        """Count the files."""
         folders: Counter[tuple[int, str]] = Counter()
         for broker in BROKERS:
             for stored in self._broker(broker).walk(""):

@@ -49,7 +49,6 @@ class Transactions:
 def writer_of(
     way: str, cluster: Cluster, file: str, frame: DataFrame, source: str, target: str
 ) -> DataStreamWriter:
-    """The writer of the stream."""
     if way == "writer":
         return frame.writeStream.foreachBatch(
             cluster.stream_writer(target, key="key", value="value", producer="copy")

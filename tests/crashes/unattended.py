@@ -122,8 +122,6 @@ class Process:
 
 
 class Unattended:
-    """One run."""
-
     def __init__(
         self, folder: Path, endpoint: S3Endpoint, minutes: float, seed: int, say: Callable[[str], None]
     ) -> None:

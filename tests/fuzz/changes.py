@@ -61,7 +61,6 @@ def _change(specimen: Specimen, how: str, what: str, *paths: str, **more: bool) 
 
 
 def content(rng: random.Random, now: Path, specimens: Specimens, specimen: Specimen) -> Change:
-    """Change the content of the file."""
     mutated = mutate_content(rng, specimen, specimens)
     path = specimen.path
     if specimen.place.kind == "description" and rng.random() < 0.8:

@@ -53,8 +53,6 @@ class Specimen:
 
 
 class Specimens:
-    """All specimens by kind."""
-
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self.by_kind: dict[str, list[Specimen]] = {}
         for path, data in sorted(files.items()):

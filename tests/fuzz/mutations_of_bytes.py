@@ -42,7 +42,6 @@ def overwrite(rng: random.Random, data: bytes) -> Mutated:
 
 
 def cut_end(rng: random.Random, data: bytes) -> Mutated:
-    """Truncate the end."""
     size = rng.randrange(len(data) + 1) if rng.random() < 0.7 else max(0, len(data) - rng.randrange(1, 12))
     return Mutated(data[:size], f"cut to {size} of {len(data)} bytes")
 
@@ -60,7 +59,6 @@ def remove(rng: random.Random, data: bytes) -> Mutated:
 
 
 def insert(rng: random.Random, data: bytes) -> Mutated:
-    """Insert bytes."""
     at = rng.randrange(len(data) + 1)
     put = rng.choice((rng.randbytes(rng.randrange(1, 64)), b"\0" * 512, b"[" * 5000, b"{" * 100, b"1" * 4400))
     return Mutated(data[:at] + put + data[at:], f"insert {len(put)} bytes {put[:8]!r}.. at {at} of {len(data)}")
@@ -77,7 +75,6 @@ def repeat(rng: random.Random, data: bytes) -> Mutated:
 
 
 def replace_all(rng: random.Random, data: bytes) -> Mutated:
-    """Replace all bytes."""
     put = rng.choice(
         (b"", b"\0" * len(data), b"null", b"[]", b"{}", b"\xff\xfe", b"[" * 100_000, b'{"a":' * 20_000)
     )

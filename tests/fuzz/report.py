@@ -25,8 +25,6 @@ class Found:
 
 @dataclass
 class Summary:
-    """The summary of a run."""
-
     seed: int
     tell: Callable[[str], object] = lambda text: None
     mutations: int = 0

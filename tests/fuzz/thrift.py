@@ -20,7 +20,6 @@ def decode_struct(data: bytes, at: int = 0) -> tuple[list[Any], int]:
 
 
 def encode_struct(fields: list[Any]) -> bytes:
-    """The bytes of a struct."""
     out = bytearray()
     _put_struct(out, fields)
     return bytes(out)

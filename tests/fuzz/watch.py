@@ -194,7 +194,6 @@ def _trees(folder: Path) -> tuple[Tree, Tree]:
 
 
 def _work(trees: tuple[Tree, Tree], seed: int, indexes: Sequence[int], tells: int, stderr: Path) -> None:
-    """The work of a process."""
     code = 1
     try:
         errors = os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

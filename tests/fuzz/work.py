@@ -47,8 +47,6 @@ Tell = Callable[[list[Any]], None]
 
 @dataclass(slots=True)
 class Outcome:
-    """The outcome of one mutation."""
-
     index: int
     kind: str = ""
     what: str = ""

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from bench.kafka_server import PINS, running_kafka
+from stratalog import Cluster
 from stratalog.jobs.jars import jar_folder, missing_jars
 from tests.kafka.both import Both
 from tests.kafka.kafka_clients import KafkaClients
 from tests.kafka.kafka_log import KafkaLog
 from tests.kafka.kafka_wire import KafkaWire
+from tests.kafka.mirrored import new_cluster
 from tests.kafka.our_log import OurLog
 
 _SETTINGS = {
@@ -79,3 +81,9 @@ def ours(tmp_path: Path) -> OurLog:
 @pytest.fixture
 def both(ours: OurLog, kafka: KafkaLog) -> Both:
     return Both(ours, kafka)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with closing(new_cluster(tmp_path)) as made:
+        yield made

@@ -74,7 +74,6 @@ class KafkaCluster:
             node.kill()
 
     def kill(self, broker: int) -> None:
-        """Kill the broker with kill -9."""
         self._nodes[broker].kill()
         self._up.remove(broker)
         self._knows_anew()

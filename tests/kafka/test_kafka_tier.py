@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,6 @@ from stratalog.partitions.clock import SystemClock
 from tests.bridges.mirror_tier_victim import AtOnce, killed_mirrors
 from tests.depth import at_depth
 from tests.kafka.kafka_clients import WAIT_S, KafkaClients, wait_until
-from tests.kafka.mirrored import new_cluster
 from tests.kafka.test_mirror import EPOCH_MS, Topic
 from tests.ports import ports_of, with_ports
 
@@ -40,12 +38,6 @@ TIERED = {
 KILLS = at_depth(test=5, nightly=100)
 LATEST_TIERED = -5
 """The number in ListOffsets."""
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with closing(new_cluster(tmp_path)) as made:
-        yield made
 
 
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:

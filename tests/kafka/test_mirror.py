@@ -35,19 +35,12 @@ from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.engine.driver.tasks import LocalTasks
 from stratalog.partitions.errors import EnvironmentUnusableError, RetriableError
 from tests.kafka.kafka_clients import CLIENT, PRODUCER, WAIT_S, KafkaClients, only, wait_until
-from tests.kafka.mirrored import new_cluster
 from tests.ports import ports_of
 
 pytestmark = pytest.mark.kafka
 ROOT = Path(__file__).resolve().parents[2]
 EARLIEST_LOCAL = -4
 """ListOffsets' number of where the log on the brokers' own disks begins."""
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with closing(new_cluster(tmp_path)) as made:
-        yield made
 
 
 EPOCH_MS = 1_700_000_000_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -12,7 +11,6 @@ from confluent_kafka import Producer
 from stratalog import Cluster, Report
 from tests.kafka.kafka_clients import PRODUCER, WAIT_S
 from tests.kafka.kafka_cluster import KafkaCluster
-from tests.kafka.mirrored import new_cluster
 
 pytestmark = pytest.mark.kafka
 
@@ -20,12 +18,6 @@ pytestmark = pytest.mark.kafka
 @pytest.fixture(scope="module")
 def kafka(kafka_jars: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     with closing(KafkaCluster(tmp_path_factory.mktemp("brokers"))) as made:
-        yield made
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with closing(new_cluster(tmp_path)) as made:
         yield made
 
 

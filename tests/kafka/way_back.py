@@ -141,7 +141,6 @@ def next_records(kafka: KafkaCluster, places: dict[Place, int]) -> dict[Place, F
 
 
 def ends_there(kafka: KafkaCluster, topic: str) -> list[int]:
-    """The log ends of a topic there."""
     with closing(Consumer({**CONSUMER, "bootstrap.servers": kafka.bootstrap, "group.id": "ends"})) as asking:
         numbers = range(len(kafka.state(topic)))
         return [asking.get_watermark_offsets(TopicPartition(topic, number), WAIT_S)[1] for number in numbers]

@@ -58,7 +58,6 @@ class Events:
         """The files of the attacker."""
 
     def apply(self, what: str, target: int) -> None:
-        """Apply one event."""
         done = getattr(self, f"_{what}")(target)
         if done is not False:
             self._world.counts[f"event: {what}"] += 1
@@ -163,7 +162,6 @@ class Events:
         return None
 
     def replace_disk(self, broker: int) -> None:
-        """Replace the disk by an empty one."""
         self._world.roots[broker].wipe()
         self._world.counts["voters wiped"] += 1
 

@@ -21,8 +21,6 @@ _MOST_STEPS = 30_000
 
 
 class Run:
-    """One run of a configuration."""
-
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
         self.result = Result(configuration)
@@ -161,7 +159,6 @@ class Run:
 
 
 def run_seed(seed: int) -> Result:
-    """The run of a seed."""
     return run_configuration(configuration_of(seed))
 
 

@@ -50,7 +50,6 @@ class Content:
 
     @property
     def next_offset(self) -> int:
-        """The offset after the records."""
         return self.base_offset + len(self.tokens)
 
 

@@ -52,7 +52,6 @@ class Events:
         """Restarts the job of a slot."""
 
     def apply(self, what: str, target: int) -> None:
-        """Apply one event."""
         done = getattr(self, f"_{what}")(target)
         if done is not False:
             self._world.ledger.count(f"event: {what}")

@@ -27,7 +27,6 @@ class Ledger:
         self.counts: Counter[str] = Counter()
 
     def count(self, what: str) -> None:
-        """Count an event."""
         self.counts[what] += 1
 
     def tokens(self, key: Key, producer: str, sequence: int, records: int) -> list[Token]:

@@ -187,7 +187,6 @@ class Oracle:
         self.image, self.files, self.images = earlier.image, dict(earlier.files), dict(earlier.images)
 
     def history(self, key: Key) -> History:
-        """The history of one partition."""
         return self.histories.setdefault(key, History())
 
     # ------------------------------------------------------------------------------- metadata

@@ -30,8 +30,6 @@ _NOBODYS = Histories()
 
 @dataclass(slots=True)
 class Table:
-    """The truth of one table."""
-
     version: int = -1
     live: dict[str, Uploaded] = field(default_factory=dict)
     removed: dict[str, int] = field(default_factory=dict)

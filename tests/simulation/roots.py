@@ -79,7 +79,6 @@ class Root:
         self._touch(folder_of(name))
 
     def get(self, name: str) -> Entry | None:
-        """The object of that name."""
         entries = self.folders.get(folder_of(name))
         return None if entries is None else entries.get(name)
 

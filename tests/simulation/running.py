@@ -24,8 +24,6 @@ Line = tuple[int, str, str, str, str, str, object]
 
 @dataclass(slots=True)
 class Result:
-    """The result of a run."""
-
     configuration: Plan
     violation: str | None = None
     lines: list[Line] = field(default_factory=list)
@@ -57,8 +55,6 @@ class Result:
 
 
 class Run:
-    """One run of a configuration."""
-
     def __init__(self, configuration: Configuration, *, exhaustive: bool = False) -> None:
         self.configuration = configuration
         self.exhaustive = exhaustive
@@ -195,7 +191,6 @@ def forget() -> None:
 
 
 def run_seed(seed: int) -> Result:
-    """The run of a seed."""
     return run_configuration(configuration_of(seed))
 
 

@@ -66,7 +66,6 @@ class Standalone:
         self.start_workers()
 
     def start_workers(self) -> None:
-        """Start the missing workers."""
         missing = [host for host in HOSTS if host not in self._daemons]
         logs = {host: self._folder / f"worker-{host}.log" for host in missing}
         for host, log in logs.items():

@@ -26,8 +26,6 @@ _JOBS = 2
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """A suite at a version."""
-
     name: str
     version: str
     registry: str

@@ -72,7 +72,6 @@ class Metadata:
 
     @property
     def t(self) -> PartitionImage:
-        """Partition 0 of topic ``t``."""
         return self.image.topic("t").partitions[0]
 
     def propose(self, isr: list[int], adding: list[int] | None = None, **changes: int) -> PartitionAnswer:
@@ -112,7 +111,6 @@ class Metadata:
         return answer
 
     def reassign(self, *target: int, force: bool = False) -> PartitionAnswer:
-        """Reassign ``t``."""
         (answer,) = self.do(AlterPartitionReassignments((Reassignment(an_id(99), 0, target, force),)))
         return answer
 

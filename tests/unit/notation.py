@@ -16,7 +16,6 @@ from stratalog.partitions.store.protocol import StoredObject
 
 
 def name_of(text: str) -> Name:
-    """The name for a shorthand."""
     head, _, rest = text.partition(".")
     match rest.split("."):
         case ["local"]:

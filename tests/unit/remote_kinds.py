@@ -90,8 +90,6 @@ def _wide(number: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of topic."""
-
     value: pa.DataType
     make: Callable[[int], Any]
     later: pa.DataType | None = None

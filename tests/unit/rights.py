@@ -32,8 +32,6 @@ ALL = "lrcd"
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """One row."""
-
     operation: str
     places: Mapping[str, str]
     """Letters by place; an absent place needs no rights."""

@@ -21,8 +21,6 @@ Machine = TypeVar("Machine")
 
 @dataclass(frozen=True)
 class Subject(Generic[Machine]):
-    """A kind of machine."""
-
     empty: Machine
     """The state of an empty log."""
     load: Load[Any, Machine]

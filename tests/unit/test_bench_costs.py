@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from bench.cost_table import (
-    BreakEvenLine,
     Measured,
     Operation,
     Requests,
     Shape,
+    break_even_line,
     break_even_mib,
     copies_per_gib,
     diskless,
@@ -56,8 +56,8 @@ def test_the_break_even_size_follows_from_the_price_of_a_gib() -> None:
     assert break_even_mib(PRICES, MEASURED, small) is None
     assert copies_per_gib(PRICES) == pytest.approx(8 / 3 * 1.0737 * PRICES.network.cross_zone_gb)
     assert objects_per_gib(PRICES) == pytest.approx(256 * (5e-6 + 3 * 4e-7))
-    assert BreakEvenLine("a", 0.1, 0.51, 64).cells == ("a", "0.1000", "0.5")
-    assert BreakEvenLine("a", 0.1, None, 64).cells == ("a", "0.1000", "above 64")
+    assert break_even_line("a", 0.1, 0.51, 64).cells == ("a", "0.1000", "0.5")
+    assert break_even_line("a", 0.1, None, 64).cells == ("a", "0.1000", "above 64")
 
 
 @pytest.mark.parametrize(("mib", "puts"), [(0.1, 8), (1, 8), (1.1, 12), (8, 12), (9, 24), (24, 36)])

@@ -27,7 +27,7 @@ def test_the_last_minutes_are_reported_next_to_the_first() -> None:
         Minute(number, [0.010 * number] * 100, cpu_s=0.5, files=20.0, most_files=25, producer_mb=100.0 + number)
         for number in range(1, 7)
     ]
-    found = {one.what: one.cells for one in against(minutes)}
+    found = {one.cells[0]: one.cells for one in against(minutes)}
     assert found["append, median"] == ("append, median", "15.0 ms", "55.0 ms", "3.67")
     assert found["append, CPU"] == ("append, CPU", "5.0 ms", "5.0 ms", "1.00")
     assert found["files per partition, maximum"][1:] == ("25.0", "25.0", "1.00")

@@ -58,7 +58,7 @@ def test_maintain_has_nothing_to_do_for_partitions_that_were_put_there_and_settl
 
 def test_a_line_shows_the_requests_of_the_partitions_that_have_changed() -> None:
     run = idle.Run(seconds=1.25, cpu_s=0.5, requests=3_600, peak_mb=240.4, items=500)
-    line = idle.IdleLine("maintain", run, of=100, besides=100)
+    line = idle.idle_line("maintain", run, of=100, besides=100)
     assert line.cells == ("maintain", "1.2 s", "0.5 s", "240 MB", "3,600", "35.0 of 100")
     assert len(line.cells) == len(line.headings)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.latency import OPERATIONS, Depth, LatencyLine, Measured, rounds_of, times_of
+from bench.latency import OPERATIONS, Depth, Measured, latency_line, rounds_of, times_of
 from stratalog.engine.replication import append, log_end
 from stratalog.partitions.runner import Done
 
@@ -62,6 +62,6 @@ def test_a_line_has_the_times_behind_storage_that_answers_late(
     monkeypatch.setattr("bench.latency.ANSWER_S", 0.0)
     [first, second] = times_of(tmp_path, OPERATIONS[0], 2, turns=2)
     assert 0 < first <= second
-    line = LatencyLine("an append", 11, (0.1, 0.2, 0.3, 0.4), 6)
+    line = latency_line("an append", 11, (0.1, 0.2, 0.3, 0.4), 6)
     assert line.cells == ("an append", "11", "100 ms", "200 ms", "300 ms", "400 ms", "<= 6")
     assert len(line.cells) == len(line.headings)

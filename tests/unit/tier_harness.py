@@ -59,7 +59,6 @@ class RemoteFaults(LiveCluster):
         return faulty
 
     def ports(self, driver: Cluster | None = None) -> Ports:
-        """The ports of a driver."""
         return ports_of(driver or self.cluster)
 
     def in_turn(self) -> Cluster:

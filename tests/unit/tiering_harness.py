@@ -41,7 +41,6 @@ OURS = Histories({n: Lineage([(1, 0)]) for n in range(10)}, lambda: dict.fromkey
 
 
 def uploaded(of: RemoteSegment) -> Uploaded:
-    """The segment as an upload."""
     return Uploaded(of, 1_700_000_000_000, f'{{"numRecords": {of.records}}}', of.size_bytes)
 
 

@@ -64,7 +64,8 @@ class Lookups:
         memory: Memory,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self._metadata, self._storage, self._clock, self._memory = metadata, storage, clock, memory
+        self._metadata, self._storage, self._memory = metadata, storage, memory
+        self._for_records = metadata, storage, clock, memory
         self._timeout_s = timeout_s
         self._free = threading.BoundedSemaphore(MOST_AT_ONCE)
 
@@ -97,15 +98,7 @@ class Lookups:
             end = state.positions.high_watermark
             offset = max(state.positions.log_start, end - RECORDS)
         fetched = fetch(
-            self._metadata,
-            self._storage,
-            self._clock,
-            self._memory,
-            topic,
-            partition,
-            offset,
-            max_bytes=MOST_BYTES,
-            timeout_s=self._timeout_s,
+            *self._for_records, topic, partition, offset, max_bytes=MOST_BYTES, timeout_s=self._timeout_s
         )
         records = fetched.records.slice(0, RECORDS)
         image = self._metadata.image().topic(topic)
