@@ -57,7 +57,8 @@ def send(producer: Producer, topic: str, partition: int, key: bytes, value: byte
     """Pass a record to the producer, as soon as it has room."""
     while True:
         try:
-            return producer.produce(topic, value, key, partition=partition)
+            producer.produce(topic, value, key, partition=partition)
+            return
         except BufferError:
             producer.poll(0.1)
 

@@ -248,10 +248,12 @@ def _shares(
             found[part.key] = appends_to(storage, image, part.key)
     dealt = deal([part for part in parts if part.key in found], execution.tasks.processes)
     bucket = None if throttle is None else Throttle(throttle, execution.clock).shared_by(len(dealt))
-    how = bucket, execution.clock, storage.copies, values
     shares = []
     for some in dealt:
-        mine = tuple(Stretch(part.apart(), *found[part.key], *how) for part in some)
+        mine = tuple(
+            Stretch(part.apart(), *found[part.key], bucket, execution.clock, storage.copies, values)
+            for part in some
+        )
         for stretch in mine:
             stretch.part.share(len(mine))
         shares.append(Share(source, mine, seconds, execution.clock))

@@ -19,7 +19,7 @@ from stratalog.bridges.jobs.mirror import main as job
 from stratalog.bridges.kafka_tier import tasks as tier_tasks
 from stratalog.bridges.kafka_tier.mirrored import TieredSource
 from stratalog.bridges.kafka_tier.tier import KafkaTier
-from stratalog.bridges.mirror import catch_up, side_by_side
+from stratalog.bridges.mirror import bulk, catch_up, side_by_side
 from stratalog.bridges.mirror.compare import compare
 from stratalog.bridges.mirror.mirror import mirror
 from stratalog.bridges.mirror.options import MirrorOptions
@@ -230,7 +230,7 @@ def test_a_mirror_killed_at_any_append_makes_no_second_copy(
 ) -> None:
     """Before an append, after it, and before the acknowledgement."""
     monkeypatch.setattr(tier_tasks, "TASK_BYTES", 16_000)
-    live, append = LiveCluster(tmp_path), side_by_side.append
+    live, append = LiveCluster(tmp_path), bulk.append
     for after in (False, True):
         calls = iter(range(1000))
 
@@ -241,10 +241,10 @@ def test_a_mirror_killed_at_any_append_makes_no_second_copy(
                 append(*given, **more)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(side_by_side, "append", dying)
+        monkeypatch.setattr(bulk, "append", dying)
         with pytest.raises(KeyboardInterrupt):
             with_ports(mirror, ports_of(live.cluster).with_tasks(TwoTasks()))(whole("plain"), ["plain"], BULK)
-    monkeypatch.setattr(side_by_side, "append", append)
+    monkeypatch.setattr(bulk, "append", append)
     run(live, whole("plain"), "plain")
 
 
@@ -290,16 +290,16 @@ def test_the_driver_continues_after_a_lost_task_and_names_what_it_does_not_count
 
 def test_two_mirrors_at_once_make_one_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tier_tasks, "TASK_BYTES", 16_000)
-    live, append, draw = LiveCluster(tmp_path), side_by_side.append, random.Random(1)
+    live, append, draw = LiveCluster(tmp_path), bulk.append, random.Random(1)
     other = ports_of(live.driver())
 
     def beside(*given: Any, **more: Any) -> Any:
         if draw.random() < 0.2:
-            monkeypatch.setattr(side_by_side, "append", append)
+            monkeypatch.setattr(bulk, "append", append)
             with_ports(mirror, other)(Brokers("plain"), ["plain"], MirrorOptions()).raise_for_failures()
         return append(*given, **more)
 
-    monkeypatch.setattr(side_by_side, "append", beside)
+    monkeypatch.setattr(bulk, "append", beside)
     run(live, whole("plain"), "plain")
 
 

@@ -22,9 +22,8 @@ from stratalog.bridges.export.kafka_target import open_target
 from stratalog.bridges.mirror.source import SourceRecord
 from stratalog.partitions.clock import SystemClock
 from tests.kafka.kafka_clients import CLIENT, WAIT_S, KafkaClients, only, wait_until
-from tests.kafka.test_mirror import ROOT, Topic, cluster, mirrored
+from tests.kafka.test_mirror import ROOT, Topic, mirrored
 
-__all__ = ["cluster"]
 pytestmark = pytest.mark.kafka
 KILLS = 4
 

@@ -61,14 +61,14 @@ def append(cluster: Cluster) -> None:
 
 OPERATIONS: dict[str, tuple[Callable[[Cluster], object], int, int]] = {
     "append": (append, 13, 10),
-    "replicate": (lambda cluster: cluster.replicate(), 15, 11),
+    "replicate": (lambda cluster: cluster.replicate(), 14, 12),
     "plan_read": (lambda cluster: cluster.plan_read("t"), 3, 5),
     "fetch": (lambda cluster: cluster.fetch("t", 0, 0), 3, 0),
     "tier": (lambda cluster: cluster.tier(), 15, 10),
     "retain": (lambda cluster: cluster.retain(), 10, 14),
-    "verify": (lambda cluster: cluster.verify(), 12, 7),
+    "verify": (lambda cluster: cluster.verify(), 10, 8),
     "heal": (lambda cluster: cluster.heal(), 12, 8),
-    "health": (lambda cluster: cluster.health(), 17, 7),
+    "health": (lambda cluster: cluster.health(), 16, 8),
 }
 """Operations by name: the function, the number of modules on its walk, and the number of returns to one of
 them."""
