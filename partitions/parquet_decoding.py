@@ -133,9 +133,10 @@ def decoded(
             coerce_int96_timestamp_unit="us",
         )
         # Files are read in parallel, so the columns of one file are not.
-        if kept is None:
-            return file.read_row_group(index, columns=columns, use_threads=False)
-        rows = max(1, group.num_rows * _PIECE_BYTES // max(size_bytes, _PIECE_BYTES))
+        if kept is None or size_bytes <= _PIECE_BYTES:
+            table = file.read_row_group(index, columns=columns, use_threads=False)
+            return table if kept is None else table.select(kept)
+        rows = max(1, group.num_rows * _PIECE_BYTES // size_bytes)
         pieces = file.iter_batches(rows, row_groups=[index], columns=columns, use_threads=False)
         return pa.Table.from_batches([piece.select(kept) for piece in pieces])
 

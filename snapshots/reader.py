@@ -25,7 +25,7 @@ from stratalog.partitions.paths import CheckpointName, DataName, base_name, fold
 from stratalog.partitions.producer_changes import applied
 from stratalog.partitions.producers import ProducerEntry
 from stratalog.partitions.records import RECORD_COLUMNS
-from stratalog.partitions.segment import Segment, read_batches, read_segment
+from stratalog.partitions.segment import Segment, batches_of, read_batches
 from stratalog.partitions.segment_check import check_copy, check_segment
 from stratalog.partitions.segment_signature import TAG_KEY
 from stratalog.partitions.store.protocol import Readable, StagedCopy, Store, StoredObject
@@ -135,7 +135,8 @@ def verify_snapshot(source: Readable, stored: StoredObject, *, owner: str, parti
     if not isinstance(name, CheckpointName):
         raise InvalidCallError(f"{what} does not have the name of a snapshot")
     file = DataFile(DataName(0, None, name.epoch), stored)
-    segment = read_segment(source, file, remembered=False)
+    checked = check_segment(source, file)
+    segment = checked.segment
     mark = decode_mark(segment.parquet.metadata, what)
     marked = SnapshotId(mark.end_offset, mark.epoch, mark.generation)
     if marked != SnapshotId.of(name):
@@ -149,18 +150,17 @@ def verify_snapshot(source: Readable, stored: StoredObject, *, owner: str, parti
     if lineage.epoch_at(name.end_offset - 1) != name.epoch:
         raise CorruptSegmentError(f"{what}: its lineage {lineage} does not end with epoch {name.epoch}")
     _check_records(source, stored, mark, what)
-    checked = check_segment(source, file)
     if checked.bad:
         raise checked.bad[0].error
     return Snapshot(
         snapshot_id=SnapshotId.of(name),
         lineage=lineage,
-        last_contained_log_timestamp_ms=_check_control_rows(source, file, segment.footer.records, what),
+        last_contained_log_timestamp_ms=_check_control_rows(source, segment),
         records=segment.footer.records - 2,
         size_bytes=stored.size_bytes,
         created_ms=segment.footer.created_ms,
         producers=applied({}, segment.footer.producers),
-        segment=checked.segment,
+        segment=segment,
         stored=stored,
         signed=TAG_KEY in segment.parquet.metadata,
         _source=source,
@@ -241,17 +241,21 @@ def _check_records(source: Readable, stored: StoredObject, mark: Mark, what: str
         raise CorruptSegmentError(f"{what}: its records are damaged: the checksum differs")
 
 
-def _check_control_rows(source: Readable, file: DataFile, rows: int, what: str) -> int:
+def _check_control_rows(source: Readable, segment: Segment) -> int:
     """LastContainedLogTimestamp of the header; checks that the footer exists, and that no control row is between
     them.
     """
+    what, rows = segment.what, segment.footer.records
     if rows < 2:
         raise CorruptSegmentError(f"{what} is not a complete snapshot: it has {rows} row")
-    [header] = read_batches(source, file, 0, 1, ["headers", "control"])
-    [footer] = read_batches(source, file, rows - 1, rows, ["headers", "control"])
+    ends: list[pa.RecordBatch] = []
+    controls: list[int] = []
+    for batch in batches_of(source, segment, 0, rows, ["headers", "control"]):
+        ends = [ends[0] if ends else batch.slice(0, 1), batch.slice(batch.num_rows - 1)]
+        controls += batch.column("control").drop_null().to_pylist()
+    header, footer = ends
     timestamp_ms = read_header(_headers(header, what), what)
     check_footer(_headers(footer, what), what)
-    controls = [control for batch in read_batches(source, file, 0, rows, ["control"]) for control in _set(batch)]
     if controls != [HEADER_CONTROL, FOOTER_CONTROL]:
         raise CorruptSegmentError(f"{what}: its control records have the types {controls[:5]}")
     return timestamp_ms
@@ -262,11 +266,6 @@ def _headers(batch: pa.RecordBatch, what: str) -> Any:
         return batch.column("headers")[0].as_py()
     except UnicodeDecodeError as error:  # Arrow validates text only on request
         raise CorruptSegmentError(f"{what}: a name in its control records is not a string: {error}") from error
-
-
-def _set(batch: pa.RecordBatch) -> list[int]:
-    controls: list[int] = batch.column("control").drop_null().to_pylist()
-    return controls
 
 
 class _Held:
