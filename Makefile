@@ -63,10 +63,13 @@ servers: $(VENV)/.installed ## servers of Azure's and Google's kind, axe-core, D
 check: $(VENV)/.installed lint ## format, lint, types, and the tests that are quick and need neither a JVM nor a server
 	@STRATALOG_TEST_DEPTH=check $(BIN)/python -m pytest -n auto --maxprocesses 8
 
-# First what needs no JVM and no server. Then files of tests side by side, the longest first, in JVMs that wait more
+# Beside the linters, one process compiles the tests, which each worker would do otherwise. First what needs no JVM and
+# no server. Then files of tests side by side, the longest first, in JVMs that wait more
 # than they compute. Last, side by side: a part on a session of Spark Connect, which cannot share a process with a
 # classic one, and a smoke run on the oldest Spark, Arrow and pandas. Status 5: the chosen tests have none of that kind.
-test: setup lint ## each guarantee once, on folders, S3, a classic session, Connect and the oldest Spark; or some: TESTS=tests/unit
+test: setup ## each guarantee once, on folders, S3, a classic session, Connect and the oldest Spark; or some: TESTS=tests/unit
+	@$(BIN)/python -m pytest --collect-only $(TESTS) > .cache/collected.log 2>&1 & \
+	  $(MAKE) --no-print-directory lint || { wait; exit 1; }; wait
 	@rm -rf .cache/durations
 	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not spark and not s3" $(TESTS) || [[ $$? == 5 ]]
 	@$(BIN)/python -m pytest -n $(JVMS) --dist loadfile --no-loadscope-reorder -m "spark or s3" $(TESTS) || [[ $$? == 5 ]]

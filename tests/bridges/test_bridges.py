@@ -51,6 +51,7 @@ def test_the_core_s_tests_import_none_of_a_bridge(core: Path) -> None:
     ] == []
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "install"),

@@ -23,7 +23,7 @@ from tests.unit.cluster_harness import LiveCluster
 
 pytest.importorskip("confluent_kafka")
 
-CASES = at_depth(test=4, nightly=60)
+CASES = at_depth(test=2, nightly=60)
 
 
 class Liar:

@@ -40,7 +40,7 @@ READER = {
     ],
 }
 GOOD = {"type": "record", "name": "r", "fields": [{"name": "id", "type": "long"}]}
-SEEDS = at_depth(test=60, nightly=2000)
+SEEDS = at_depth(test=20, nightly=2000)
 
 Answer = Callable[[socket.socket], None]
 

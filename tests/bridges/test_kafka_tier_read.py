@@ -63,6 +63,7 @@ def test_exactly_the_records_that_consumers_got_are_read(folder: str) -> None:
     assert seen == {MAIN: 19_817, FOLDERS[1]: 1_800, FOLDERS[2]: 7_080}.get(folder, 3_500)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("folder", FOLDERS)
 @pytest.mark.filterwarnings("ignore:left out")
 def test_committed_records_are_those_of_consumers_up_to_the_first_open_transaction(folder: str) -> None:
@@ -235,6 +236,7 @@ def test_mistakes_are_named() -> None:
         KafkaTier.open("/x", layout="aiven", metadata="/y", keys={"k": "/nowhere/key.pem"})
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("topic", ["times-create", "times-append", "times-mixed", "plain"])
 def test_times_are_those_of_the_records(topic: str) -> None:
     """The records are in any order of time, one is far ahead, and one is at 1 ms."""

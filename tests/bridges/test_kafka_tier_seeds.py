@@ -15,7 +15,7 @@ from stratalog.partitions.errors import StratalogError
 from tests.bridges.kafka_tier_made import KEY, TOPIC, Made
 from tests.depth import at_depth
 
-SEEDS = at_depth(test=150, nightly=1000)
+SEEDS = at_depth(test=60, nightly=1000)
 
 
 @pytest.fixture(autouse=True)

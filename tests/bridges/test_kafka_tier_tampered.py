@@ -246,6 +246,7 @@ def test_a_hostile_segment_is_named(change: Any, kind: type[StratalogError], mes
     assert segment.segment_id in str(caught.value)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("folder", [MAIN, f"{AIVEN}/zstd"])
 @pytest.mark.filterwarnings("ignore:left out")
 @pytest.mark.long("reads a topic with damage again and again")

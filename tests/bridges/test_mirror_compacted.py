@@ -185,7 +185,7 @@ def test_only_what_is_below_the_bound_of_the_last_compaction_explains_what_is_mi
     assert report.rows[0]["compacted"] == (1 if why is None else 0)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_is_compacted_when_both_end_with_the_same_records(tmp_path: Path, seed: int) -> None:
     """Some runs of the mirror stop early, and some topics also delete by age."""

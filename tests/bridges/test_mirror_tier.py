@@ -86,7 +86,7 @@ def run(live: LiveCluster, source: MirrorSource, topic: str, options: MirrorOpti
     return report
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("options", [ONCE, BULK], ids=["threads", "tasks"])
 @pytest.mark.parametrize("topic", ["plain", "txn", "epochs", "unclean", "delete-records", "times-mixed"])
 @pytest.mark.slow

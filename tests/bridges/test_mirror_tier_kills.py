@@ -18,6 +18,7 @@ TOPICS = ("plain", "txn")
 KILLS = at_depth(test=10, nightly=100) // len(TOPICS)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.long("a process for each kill")
 @pytest.mark.parametrize("topic", TOPICS)
 def test_no_kill_makes_a_record_twice_or_loses_one(topic: str, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tests.depth import at_depth
 from tests.unit.rights_scene import CALLS, Guarded, has_a_snapshot_table
 from tests.unit.transact_harness import put
 
-CASES = at_depth(test=12, nightly=600)
+CASES = at_depth(test=6, nightly=600)
 
 Work: TypeAlias = Callable[[Guarded, Cluster, str], object]
 
@@ -158,6 +158,7 @@ def judged(live: Guarded, may: Callable[[str, Right], bool]):  # type: ignore[no
         live.faults.none()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(CASES))
 def test_a_role_does_only_what_it_may(tmp_path: Path, seed: int) -> None:

@@ -21,7 +21,7 @@ from tests.fuzz.sealing import fields_of, parts_of, seal_pages, seal_segment
 from tests.fuzz.tree import Tree
 
 SEED = 20
-MUTATIONS, PARTS = at_depth(test=1_000, nightly=10_000), at_depth(test=1, nightly=4)
+MUTATIONS, PARTS = at_depth(test=300, nightly=10_000), at_depth(test=1, nightly=4)
 IN_MEMORY = [str(index) for index in range(1, 140)]
 END_TO_END = [str(index) for index in range(0, 2400, 40)]
 SEALED = ("segment", "remote segment", "state segment", "snapshot", "metadata batch", "metadata snapshot")
@@ -61,10 +61,10 @@ def test_no_mutation_is_a_finding(part: int) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     made = re.search(rf"seed {SEED}: {each} mutations", ended.stdout)
     assert made is not None, ended.stdout
-    assert re.search(r"right [0-9]{3}.*own error [0-9]{3}|own error [0-9]{3}.*right [0-9]{3}", ended.stdout)
+    assert re.search(r"right [0-9]{2}.*own error [0-9]{2}|own error [0-9]{2}.*right [0-9]{2}", ended.stdout)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_that_is_put_into_the_engine_is_found(fault: str) -> None:
@@ -72,7 +72,7 @@ def test_a_fault_that_is_put_into_the_engine_is_found(fault: str) -> None:
     assert VERDICTS.get(fault, fault) in ended.stdout.split("\n"), ended.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_seed_and_index_give_the_same_mutation(tree: Tree) -> None:
     specimens = Specimens(tree.files)
     made = []
@@ -83,7 +83,7 @@ def test_the_same_seed_and_index_give_the_same_mutation(tree: Tree) -> None:
     assert made[:12] == made[12:]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_fresh_copy_has_nothing_of_what_was_done_to_the_one_before(tree: Tree) -> None:
     specimens = Specimens(tree.files)
     for index in range(40):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.depth import at_depth
 from tests.quorum.mutations import MUTATIONS, Mutation
 
 QUICK = 60
 """A mutation that is found within this number of runs is quick enough for ``make check``."""
-SEEDS = at_depth(test=4, nightly=20)
+SEEDS = 20
 
 
 @pytest.mark.parametrize(
@@ -29,7 +28,7 @@ def test_the_simulation_finds_a_step_left_out(mutation: Mutation) -> None:
     pytest.fail(f"nobody misses it in {mutation.seeds} runs: {mutation.what}")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_directed_configurations_are_clean_without_a_mutation() -> None:
     for mutation in MUTATIONS:
         for seed in range(mutation.first, mutation.first + min(mutation.seeds, SEEDS)):

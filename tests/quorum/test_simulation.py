@@ -36,7 +36,7 @@ def test_every_invariant_holds_after_every_step() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("first", range(1 + FIRST_PART, 1 + SEEDS, PART))
 def test_every_invariant_holds_after_every_step_of_many_runs(first: int) -> None:
     summary = run_some(range(first, first + PART), run_seed)
@@ -65,7 +65,7 @@ def test_a_seed_gives_the_same_trace_every_time(seed: int) -> None:
     assert replay(configuration_of(seed), first.decisions).digest() == first.digest()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_order_of_hashes_does_not_matter() -> None:
     program = "from tests.quorum.running import run_seed; print(*(run_seed(seed).digest() for seed in range(9)))"
     assert len(outputs_by_order_of_hashes(program)) == 1

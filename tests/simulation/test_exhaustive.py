@@ -8,7 +8,7 @@ from tests.simulation.configuration import small
 from tests.simulation.exhaustive import SCENARIOS, explore
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_append_and_two_elections_in_every_interleaving() -> None:
     configuration, preemptions = SCENARIOS["append, election"]
     explored = explore(configuration, preemptions)

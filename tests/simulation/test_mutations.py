@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from tests.depth import at_depth
 from tests.simulation.mutation import Mutation
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.mutations_of_bytes import MUTATIONS_OF_BYTES
@@ -14,7 +13,7 @@ from tests.simulation.mutations_of_removal import MUTATIONS_OF_REMOVAL
 from tests.simulation.mutations_of_snapshots import MUTATIONS_OF_SNAPSHOTS
 from tests.simulation.mutations_of_uploads import MUTATIONS_OF_UPLOADS
 
-CLEAN = at_depth(test=3, nightly=10)
+CLEAN = 10
 """Seeds of each directed configuration without an omitted step."""
 
 
@@ -44,7 +43,7 @@ def test_a_look_does_not_show_that_a_write_is_not_on_its_way() -> None:
         assert any(mutation.run(seed).violation is not None for seed in range(1, 41))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_directed_configurations_are_clean_without_a_mutation() -> None:
     for mutation in (*MUTATIONS, *MUTATIONS_OF_REMOVAL):
         if mutation.directed is not None:

@@ -91,6 +91,7 @@ LOST: dict[str, Callable[[PutBack], Cluster]] = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 3])
 @pytest.mark.parametrize("lost", LOST)
@@ -292,6 +293,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     return found
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("merged", MERGED)
 def test_other_records_are_found_in_whatever_files_they_are(

@@ -88,7 +88,7 @@ def test_a_benchmark_without_spark_has_no_session(tmp_path: Path) -> None:
         _ = _bench(tmp_path).spark
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_growth_is_measured_at_any_size(tmp_path: Path) -> None:
     lines = growth.growth(_bench(tmp_path))
     assert len({line.what for line in lines}) == len(lines) == 19

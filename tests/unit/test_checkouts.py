@@ -44,7 +44,7 @@ def test_a_wheel_and_one_from_the_sdist_have_every_file(tmp_path: Path, links: b
     assert files_of(next((tmp_path / "direct").glob("*.whl"))) == product_files()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_type_checker_sees_the_types_of_an_editable_install(tmp_path: Path) -> None:
     """The install is a path and no import hook, because type checkers and editors would not follow a hook."""
     source = copy_of_checkout(tmp_path / "source")

@@ -162,6 +162,7 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Buckets:
     return buckets_with(tmp_path, request.param)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.what)
 def test_a_run_sends_what_its_dry_run_says(scene: Scene, made: Buckets) -> None:
     """The same number of PUT-priced requests, at most a fifth fewer GETs, and at least half of small files'

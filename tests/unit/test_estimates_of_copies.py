@@ -145,6 +145,7 @@ COPIES, REPAIRS = 0.15, 0.25
 """The share of the requests by which an estimate may be wrong."""
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize(
     ("scene", "wrong"),
     [

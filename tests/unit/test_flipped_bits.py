@@ -163,7 +163,7 @@ def test_bootstrap_takes_the_good_copies(tmp_path: Path, seed: int) -> None:
     assert all_good(live)
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("segment_bytes", ["1", "100000"], ids=["each file a segment", "rewritten"])
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.slow
@@ -194,6 +194,7 @@ def damaged_for_readers(live: LiveCluster, file: Spot) -> bool:
     return live.leader() != 1
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_merge_reads_the_good_copies(tmp_path: Path, seed: int) -> None:
     live = live_cluster(tmp_path, segment_merge_min_files="2")
@@ -203,6 +204,7 @@ def test_merge_reads_the_good_copies(tmp_path: Path, seed: int) -> None:
     assert all_good(live, {live.leader()})
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_lineage_is_not_taken_over_with_another_digit(tmp_path: Path, seed: int) -> None:
     """``[[1,0]]`` and ``[[1,1]]`` are one bit apart, and both are lineages."""
@@ -216,6 +218,7 @@ def test_a_lineage_is_not_taken_over_with_another_digit(tmp_path: Path, seed: in
     assert live.read() == {0: list("abcde")}
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_producer_state_is_not_taken_over_with_another_digit(tmp_path: Path, seed: int) -> None:
     """A follower that starts at the leader's local start begins with the content of its ``.local``."""

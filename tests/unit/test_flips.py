@@ -262,7 +262,7 @@ WAYS = {
 }
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_flipped_bit_is_found_or_harmless_and_nothing_good_is_lost(tmp_path: Path, way: str) -> None:

@@ -159,6 +159,7 @@ def test_followers_that_lag_are_an_error(patient: Patient) -> None:
     assert patient.figures()["MaxLag"] == 0
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("which", ["leader", "follower"])
 @pytest.mark.parametrize("how", ["cut", "gone"])
 @pytest.mark.slow

@@ -167,6 +167,7 @@ CASES = {
 }
 
 
+@pytest.mark.sample(18)
 @pytest.mark.parametrize("name", CASES)
 def test_the_command_of_a_finding_repairs_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str

@@ -155,7 +155,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         yield Path(made)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.long("starts a process, and appends for four seconds")
 def test_nothing_fails_during_appends(folder: Path, record_property: Callable[[str, object], None]) -> None:
     record_property("beside appends", run(folder, 4, 500))

@@ -149,6 +149,7 @@ def test_files_that_iceberg_writes_are_accepted(file: bytes, size_bytes: int, mo
     assert unpacked_bytes(file, most) == size_bytes
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(("file", "why"), [pytest.param(*each, id=what) for what, *each in BAD])
 def test_a_file_that_states_what_it_does_not_have_or_unpacks_to_too_much_is_refused_at_little_cost(
     file: bytes | Callable[[], bytes], why: str

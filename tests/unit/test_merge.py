@@ -249,6 +249,7 @@ def test_a_run_of_many_files_is_merged_before_the_remote_tier_takes_it(files: in
     assert len(folder.files) == left
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes", list(SIZES))
 def test_ten_thousand_small_appends_are_rewritten_a_small_number_of_times(sizes: str) -> None:

@@ -41,7 +41,7 @@ def reloaded(image: ClusterImage) -> ClusterImage:
     return load((decode(encode(record)) for record in dump(image)), image.next_offset)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @settings(max_examples=150)
 @given(seed=st.integers(0, 2**32), cut=st.integers(0, 400))
 def test_a_fold_in_one_go_equals_a_fold_in_steps_with_a_snapshot_anywhere_between(seed: int, cut: int) -> None:

@@ -209,7 +209,7 @@ def test_whatever_call_fails_the_next_run_continues_and_nothing_is_lost(tmp_path
         saved = _save(live, tmp_path / f"saved-{number}")
         assert _run(step, live), name
         expected = _seen(live)
-        for nth in itertools.count(1, at_depth(test=6, nightly=1)):
+        for nth in itertools.count(1, at_depth(test=15, nightly=1)):
             copy = Copy(saved, live, tmp_path / f"copy-{number}-{nth}")
             changes = copy.fail(fault, nth)
             ok = _run(step, copy)
@@ -222,7 +222,7 @@ def test_whatever_call_fails_the_next_run_continues_and_nothing_is_lost(tmp_path
             failed += not ok
             assert _run(step, copy), what
             assert _seen(copy) == expected, what
-    assert failed > at_depth(test=5, nightly=30)
+    assert failed > at_depth(test=2, nightly=30)
     assert (
         live.read(start=live.replicas().view.log_start_offset)[0]
         == RECORDS[live.replicas().view.log_start_offset :]

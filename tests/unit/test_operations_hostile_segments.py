@@ -24,6 +24,7 @@ def outcome(folder: Path, maker: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "maker",

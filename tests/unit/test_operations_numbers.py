@@ -95,6 +95,7 @@ def test_a_value_that_is_no_whole_number_is_refused_by_name_and_nothing_is_chang
         WITH_A_NUMBER[call](shared.driver(), number)
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("call", WITH_A_NUMBER)
 @pytest.mark.slow
 def test_an_integer_of_numpy_is_an_integer(tmp_path: Path, call: str) -> None:

@@ -79,6 +79,7 @@ def merges_few_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stratalog.partitions.merge.FEW", 1)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(
     ("operation", "waiting"),
     [

@@ -140,6 +140,7 @@ def test_a_leader_with_a_linked_folder_is_replaced(live: LiveCluster, victim: Pa
 # ------------------------------------------------------------------------------ the files of a replica
 
 
+@pytest.mark.sample(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FILES)
 @pytest.mark.parametrize("of", ["data", "epoch", "watermark"])
@@ -308,6 +309,7 @@ def tiered(live: LiveCluster) -> Path:
     return live.remote / f"cold-{live.cluster.image.topic('cold').topic_id}"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["topic", "partition", "log", "entry", "segment"])
 def test_a_link_in_the_remote_tier_is_followed_by_nobody(

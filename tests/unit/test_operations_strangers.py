@@ -291,7 +291,7 @@ def test_a_log_whose_high_watermark_is_gone_from_the_leader_is_not_read_as_an_em
     assert live.read(partitions=[0]) == {0: ["a", "d"]}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_driver_takes_no_gigabyte_whatever_the_roots_contain(live: LiveCluster) -> None:
     """Gigabytes under every kind of name, at a follower that is one voter of three."""
     for broker in (2, 3):

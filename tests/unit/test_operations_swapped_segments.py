@@ -44,6 +44,7 @@ def named(report: Report, *items: str) -> None:
     assert all(FROM_ELSEWHERE in failure.message for failure in report.failures)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("other", OTHERS)
 def test_in_a_replica_it_is_read_by_nobody_named_and_healed(live: LiveCluster, other: str) -> None:
@@ -77,6 +78,7 @@ def test_from_a_leader_it_is_copied_to_nobody(live: LiveCluster) -> None:
     assert all(live.data(follower, topic) == {} for topic in folders for follower in live.followers(topic))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("other", OTHERS)
 def test_in_the_remote_tier_it_is_read_by_nobody_named_and_healed(live: LiveCluster, other: str) -> None:

@@ -124,6 +124,7 @@ def git(*argv: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
+@pytest.mark.nightly
 def test_this_version_continues_with_what_the_previous_wrote_which_refuses_what_has_grown(
     previous: Path, tmp_path: Path
 ) -> None:

@@ -256,7 +256,7 @@ class Model:
             self.check(number)
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("few", [1, 3])
 @pytest.mark.parametrize("seed", range(25))
 @pytest.mark.slow

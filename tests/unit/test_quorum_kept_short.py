@@ -33,6 +33,7 @@ def newest(quorum: Quorum) -> str:
     return quorum.log().read().configs["segment.bytes"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("voters", "commits"),
     [
@@ -115,6 +116,7 @@ def test_large_batches_are_few_requests_too(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(bases(quorum)) <= 12
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("voters", [1, 3])
 def test_drivers_that_commit_once_leave_neither_claims_nor_epochs(voters: int) -> None:

@@ -175,7 +175,7 @@ STRANGERS: list[Callable[[Quorum, int], None]] = [
 ]
 
 
-@pytest.mark.sample(13)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("broker", [1, 2, 3])
 @pytest.mark.parametrize("writes", STRANGERS, ids=lambda writes: writes.__name__)
 def test_a_writer_to_one_voter_of_three_commits_and_stops_nothing(

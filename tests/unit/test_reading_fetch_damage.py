@@ -176,7 +176,7 @@ def test_a_stream_shows_whose_records_are_damaged(live: LiveCluster) -> None:
         values_of(tasks)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_flipped_bit_of_a_copy_is_ever_read(tmp_path: Path) -> None:
     """500 positions of a segment of the leader: the records are returned unchanged."""
     live = LiveCluster(tmp_path)

@@ -45,6 +45,7 @@ def elect_unaware(live: LiveCluster) -> None:
 Door = Callable[[Cluster], object]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "door",
     [

@@ -56,6 +56,7 @@ def to_time(driver: Cluster) -> object:
     return driver.groups.reset_offsets("g", "t", to=at(8)).rows[0]["new_offset"]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("ask", "answer", "opened"),
@@ -88,6 +89,7 @@ def test_only_the_remote_segments_that_may_match_are_opened(
     assert seen == opened
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_the_answers_are_those_of_a_walk_through_all_files(tmp_path: Path, seed: int) -> None:

@@ -47,6 +47,7 @@ def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return live
 
 
+@pytest.mark.sample(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("isolation", [COMMITTED, UNCOMMITTED])
 def test_the_requested_number_of_records_is_found(live: LiveCluster, isolation: str) -> None:

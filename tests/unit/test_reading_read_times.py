@@ -71,6 +71,7 @@ def within(times: Sequence[int], start: int | None, end: int | None) -> set[int]
     }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("seed", range(3))

@@ -226,7 +226,7 @@ def test_whichever_change_is_the_drivers_last_it_is_all_or_nothing(tmp_path: Pat
     (tmp_path / "0").mkdir()
     points = len(crash_points(Ledger(tmp_path / "0", through=faults.wrap).begin(), faults))
     outcomes = set()
-    for point in range(1, points + 1, at_depth(test=6, nightly=1)):
+    for point in range(1, points + 1, at_depth(test=12, nightly=1)):
         folder = tmp_path / str(point)
         folder.mkdir()
         live = Ledger(folder, through=faults.wrap).begin()

@@ -94,7 +94,7 @@ READERS: dict[str, Reader] = {
 }
 
 
-@pytest.mark.sample(30)
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("reader", READERS)
 def test_a_reader_finds_every_record_with_its_value(reader: str, remote: Remote) -> None:
     rows = READERS[reader](remote.table)

@@ -158,6 +158,7 @@ def run_all(live: LiveCluster) -> Iterator[Report | StratalogError]:
                 yield answer
 
 
+@pytest.mark.sample(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_no_error_message_repeats_itself(tmp_path: Path, trouble: str) -> None:

@@ -37,6 +37,7 @@ def texts_of(act: Act, live: Guarded, driver: Cluster) -> tuple[bool, str]:
 by_name = pytest.mark.parametrize("row", RIGHTS, ids=lambda row: row.operation)
 
 
+@pytest.mark.sample(17)
 @by_name
 def test_an_operation_asks_for_the_rights_of_its_row_and_for_no_others(row: Needs, tmp_path: Path) -> None:
     live = prepared(tmp_path, row)
@@ -66,7 +67,7 @@ WRITES = [
 ]
 
 
-@pytest.mark.sample(16)
+@pytest.mark.sample(5)
 @pytest.mark.slow
 @pytest.mark.parametrize(("row", "place", "right"), WRITES)
 def test_a_right_that_is_missing_is_named_with_the_path(

@@ -42,6 +42,7 @@ def table(rows: Sequence[Row]) -> pa.Table:
     return pa.Table.from_batches([batch(rows)])
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("schema", [pytest.param(BINARY, marks=pytest.mark.slow), TYPED], ids=["binary", "typed"])
 @given(rows=ROWS, cuts=st.lists(st.integers(0, 25), max_size=3))
 def test_a_snapshot_may_be_anywhere(schema: pa.Schema, rows: list[Row], cuts: list[int]) -> None:

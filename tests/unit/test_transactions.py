@@ -364,7 +364,7 @@ class Twin:
                 yield value
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.slow
 def test_readers_get_what_a_naive_twin_gives_whatever_is_merged(seed: int) -> None:

@@ -213,6 +213,7 @@ def test_the_next_run_goes_on_wherever_the_last_one_ended(
     assert live.cluster.verify(deep=True).ok
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("number", range(1, 40, 3))
 def test_a_driver_that_dies_at_any_write_leaves_a_whole_log(tmp_path: Path, number: int) -> None:
     faults = Faults()
@@ -418,6 +419,7 @@ def test_the_history_has_the_erasure_and_not_the_keys(tmp_path: Path, monkeypatc
     assert traces(live, KEY) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.long("1,000 segments")
 def test_the_cost_is_linear_in_the_touched_segments(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path, brokers=1)

@@ -72,6 +72,7 @@ class Both(Tiered):
         return {places.index(at): row for at, row in self.fetched().items()}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("local", "wide"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("first", ["compact", "erase"])
 def test_both_kinds_of_rule_follow_each_other(tmp_path: Path, local: bool, wide: bool, first: str) -> None:

@@ -135,6 +135,7 @@ class ListedBoth(Both, Listed):
         assert self.listed() == {at: row for at, row in self.fetched().items() if at < tiered}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("local", [False, True])
 @pytest.mark.parametrize("first", ["compact", "erase"])
 def test_the_table_of_a_compacted_topic_follows_both_kinds_of_rule(
@@ -187,6 +188,7 @@ def test_a_dry_run_changes_nothing_and_names_the_table(tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == files
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("of", "step"),
     [
@@ -265,6 +267,7 @@ def test_a_late_job_loses_the_race_against_the_erasure(tmp_path: Path, monkeypat
     assert live.listed() == {**KEPT, 7: (OTHER, "other")}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("of", "number"), [("erase", 1), ("erase", 2), ("erase", 3), ("tier", 1), ("erase litter", 1)]
 )

@@ -191,6 +191,7 @@ def lose_the_list_of_a_tag() -> None:
     Path(first.manifest_list.removeprefix("file://")).unlink()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("number", "after"), [(2, False), (2, True), (3, False), (3, True)])
 def test_a_commit_while_a_list_is_missing_leaves_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, after: bool

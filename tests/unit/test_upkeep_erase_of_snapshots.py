@@ -173,6 +173,7 @@ def test_snapshots_are_erased_by_typed_keys(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------- crashes
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("number", range(1, 60, 2))
 def test_a_driver_that_dies_at_any_write_leaves_a_whole_state(tmp_path: Path, number: int) -> None:
     faults = Faults()
@@ -199,6 +200,7 @@ def test_a_driver_that_dies_at_any_write_leaves_a_whole_state(tmp_path: Path, nu
 STEPS = ["find_keys", "rewrite_snapshot", "AddSnapshotErasures", "erase_partition", "clean", "forget"]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("elected", [False, True])
 def test_the_next_run_goes_on(live: Erasable, monkeypatch: pytest.MonkeyPatch, step: str, elected: bool) -> None:

@@ -245,6 +245,7 @@ def test_a_table_that_is_switched_meanwhile_stops_the_commit(
     assert not live.replicas().view.erasures
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("delay_ms", ["0", "60000"])
 @pytest.mark.parametrize("now", [False, True])
 @pytest.mark.parametrize("before", ["nothing", "stopped", "erased"])
@@ -372,6 +373,7 @@ STEPS = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("owner", "step"), STEPS, ids=[step for _, step in STEPS])
 @pytest.mark.parametrize("end", ["before", "after"])
 @pytest.mark.slow  # up to three runs, and every byte is verified after two
@@ -390,6 +392,7 @@ def test_a_run_that_ends_at_any_step_is_finished_by_the_next(
     live.check_gone()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("number", range(1, 70, 4))
 @pytest.mark.slow  # a cluster for each number
 def test_a_driver_that_dies_at_any_write_leaves_a_whole_state(tmp_path: Path, number: int) -> None:

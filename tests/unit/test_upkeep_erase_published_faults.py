@@ -293,6 +293,7 @@ def test_a_job_whose_snapshot_is_gone_names_no_file(live: Published, monkeypatch
 # ----------------------------------------------------------------------- failures, and two runs
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("number", range(1, 62, 6))
 @pytest.mark.slow  # a cluster for each number, and three runs
 def test_a_remote_tier_that_stops_at_any_call_loses_nothing(tmp_path: Path, number: int) -> None:
@@ -346,6 +347,7 @@ def test_two_runs_delete_the_history_at_once(tmp_path: Path) -> None:
     assert live.remote_traces(KEY, SECRET, OTHER) == []
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("step", ["publish", "clean", "clean_remotely", "forget"])
 @pytest.mark.slow  # five runs each
 def test_a_table_that_is_switched_off_and_on_after_a_crash_is_erased(

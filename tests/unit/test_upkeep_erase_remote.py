@@ -186,6 +186,7 @@ def test_a_dry_run_counts_what_a_run_then_does(tmp_path: Path, now: bool) -> Non
     assert planned == rows_of(live.erase(KEY, now=now), *columns)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("of", "step"),
     [
@@ -225,6 +226,7 @@ def test_the_next_run_goes_on_wherever_the_last_one_ended(
     assert live.erase(KEY).whole
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("number", range(1, 34, 4))
 def test_a_driver_that_dies_at_any_write_leaves_whole_logs(tmp_path: Path, number: int) -> None:
     faults = Faults()

@@ -162,6 +162,7 @@ def test_a_snapshot_that_the_leader_had_lost_needs_a_second_run_only(tmp_path: P
 # ------------------------------------------------------------------------- the topic's policy
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("policy", ["delete", "compact", "compact,delete"])
 @pytest.mark.parametrize("step", ["erase_partition", "clean", "forget"])
 def test_a_topic_keeps_its_snapshots_until_its_erasure_is_finished(

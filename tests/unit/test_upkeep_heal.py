@@ -59,7 +59,7 @@ FAULTS: dict[str, Callable[[Spot], None]] = {
 PLACES = {"the first file": 0, "one in the middle": 2, "the last one": 4}
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("fault", "broker", "index"),
     [
@@ -409,6 +409,7 @@ def _dies_at(faults: Faults, at: int, with_effect: bool) -> Callable[[], int]:
     return lambda: seen
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("with_effect", [False, True], ids=["before the call", "after the call"])
 @pytest.mark.parametrize("everyone", [False, True], ids=["the leader resigns", "the leader is repaired in place"])

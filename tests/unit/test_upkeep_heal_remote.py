@@ -65,6 +65,7 @@ def expired_locally(live: LiveCluster) -> LiveCluster:
     return live
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("where", ["in the logs of brokers", "in files that they let go of"])
 def test_a_bad_object_is_rebuilt_from_a_replica(tmp_path: Path, fault: str, where: str) -> None:
@@ -322,6 +323,7 @@ def _run(folder: Path, at: int, what: str) -> int:
 STEPS: dict[str, Callable[[int], bool]] = {"some": lambda at: at % 3 == 1, "every one": lambda at: True}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("what", ["it dies", "another one runs"])
 @pytest.mark.parametrize("steps", ["some", pytest.param("every one", marks=pytest.mark.slow)])
 def test_a_heal_may_end_or_meet_another_one_at_any_call(tmp_path: Path, what: str, steps: str) -> None:

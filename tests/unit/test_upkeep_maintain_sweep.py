@@ -188,6 +188,7 @@ def test_a_broker_that_cannot_be_listed_leaves_nothing_settled(tmp_path: Path) -
     assert again.rows[0]["items"] == 1
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.slow
 def test_a_step_changes_nothing_in_a_settled_partition(tmp_path: Path, seed: int) -> None:

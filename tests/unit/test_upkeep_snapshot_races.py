@@ -229,7 +229,7 @@ def test_snapshots_of_a_history_that_was_given_up_count_for_nothing(live: Keyed)
 # ----------------------------------------------------------------------------------- two at once
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(12))
 def test_two_runs_at_once_do_no_harm(tmp_path: Path, seed: int) -> None:
     """At a random change of one run another one runs from beginning to end, and also appends."""
@@ -267,6 +267,7 @@ def test_two_runs_at_once_do_no_harm(tmp_path: Path, seed: int) -> None:
     assert live.cluster.verify("t", deep=True).ok
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "every one"])
 def test_a_run_that_stops_anywhere_is_continued(tmp_path: Path, step: int) -> None:
     """I7: the n-th change of a run fails, and so do all later ones; the next run does the rest."""

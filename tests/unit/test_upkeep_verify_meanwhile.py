@@ -148,7 +148,7 @@ def healed(driver: Cluster) -> Report:
 
 
 @pytest.mark.slow
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("check", [verified, healed])
 @pytest.mark.parametrize("part", range(PARTS))
 def test_nothing_is_found_during_other_work_if_nothing_is_wrong(
