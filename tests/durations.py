@@ -141,7 +141,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def part_of(config: pytest.Config) -> str:
-    """The name of this part of a run: the marks that it asks for, and where it runs."""
+    """The name of this part of a run: the marks that it selects, and where it runs."""
     asked = config.option.markexpr or "all"
     connect = " on Connect" if os.environ.get("STRATALOG_TEST_CONNECT") else ""
     platform = Path(sys.prefix)
@@ -149,7 +149,7 @@ def part_of(config: pytest.Config) -> str:
 
 
 def kind_of(line: dict[str, Any]) -> str:
-    """What a line of a file is time for."""
+    """The kind of work that a line's time was spent on."""
     match line["kind"]:
         case "fixture" if line["name"] in JVMS:
             return "start of JVMs"

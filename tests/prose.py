@@ -1,4 +1,4 @@
-"""``python -m tests.prose``: words that plain English does without, in what a person reads of the product.
+"""``python -m tests.prose``: finds words in the product's texts for which plain English has better ones.
 
 A sentence has a noun as its subject, so it begins with no relative pronoun: not "What the file holds", but "The
 content of the file". The other words of the list have a shorter one.

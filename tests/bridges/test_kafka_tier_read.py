@@ -96,7 +96,7 @@ def test_an_open_transaction_is_left_to_the_brokers() -> None:
 
 
 def test_a_transaction_that_may_end_in_a_hole_is_unclear() -> None:
-    """Its marker may be in a missing segment. Reading continues after the hole."""
+    """The marker of such a transaction may be in a missing segment. Reading continues after the hole."""
     tier = opened(MAIN)
     segments = tier.states.of(tier.topic_id("txn"), 0)
     hole = segments[2]

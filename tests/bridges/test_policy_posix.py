@@ -39,7 +39,7 @@ ACTS = """
 READS = {"describe", "fetch", "fetch of tiered records", "verify", "lag"}
 APPENDS = {*READS, "append", "commit"}
 MAY = {"reader": READS, "producer": {*APPENDS, "retain"}, "operator": {*APPENDS, "tier", "retain"}}
-"""A file system cannot allow creation without deletion: there a producer could retain."""
+"""A file system cannot allow creation without deletion, so on a file system a producer could run retention."""
 
 
 @pytest.fixture(scope="module")

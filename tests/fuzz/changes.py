@@ -135,8 +135,9 @@ def gone(rng: random.Random, now: Path, specimens: Specimens, specimen: Specimen
 
 
 def moved(rng: random.Random, now: Path, specimens: Specimens, specimen: Specimen) -> Change:
-    """Replace the content by that of another file of the same kind: of another replica, partition, epoch or
-    broker."""
+    """Replace the content by that of another file of the same kind, from another replica, partition, epoch or
+    broker.
+    """
     other = specimens.like(rng, specimen)
     put(now / specimen.path, other.data)
     forges = specimen.place.kind.startswith("metadata")

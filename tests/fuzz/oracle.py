@@ -90,7 +90,7 @@ class Oracle:
     truth: Original
     change: Change
     appended: dict[Key, int] = field(default_factory=dict)
-    """The log end of each partition by the appends acknowledged since."""
+    """The log end of each partition, according to the appends acknowledged since."""
     dropped: set[str] = field(default_factory=set)
     """Topics that were deleted or shortened since."""
 

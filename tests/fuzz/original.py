@@ -247,7 +247,7 @@ def _with_a_rewrite(live: LiveCluster) -> None:
 
 
 def _with_a_fork(live: LiveCluster) -> None:
-    """Let only the leader have the last records when another replica is elected uncleanly."""
+    """Elect another replica uncleanly while only the leader has the last records."""
     live.topic("forked", file_delete_delay_ms="86400000")
     old, others = live.leader("forked"), live.followers("forked")
     live.fill(["forked a", "forked b"], "forked")

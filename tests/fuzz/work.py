@@ -154,7 +154,9 @@ class Work:
         *,
         must: bool,
     ) -> bool:
-        """Whether the operation returned. ``must``: it is on an unaffected part, so any error is a finding."""
+        """Whether the operation returned. ``must``: the operation is on an unaffected part, so any error is a
+        finding.
+        """
         self._tell(["op", name])
         waited_s, began = clock.monotonic_s(), _working_s()
         verdict = RIGHT
@@ -222,7 +224,7 @@ def _read_sound(scene: Scene, topic: str) -> None:
 
 def _reset_peak() -> None:
     """Reset the peak memory of this process."""
-    with suppress(OSError):  # then the greatest of all counts
+    with suppress(OSError):  # without a reset, the peak is that of the whole process
         Path("/proc/self/clear_refs").write_text("5")
 
 

@@ -12,7 +12,7 @@ intentionally.
 compare. The cluster stays unchanged when a format grows, because it represents data that users have already
 stored.
 
-``harness`` contains every import of the product. The other modules use its door and its files only.
+``harness`` contains every import of the product. The other modules use only its public interface and its files.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The public API as text: the ``__all__`` of the door and everything reachable from it, error codes, the options
-of every job, the configuration keys.
+"""The public API as text: the ``__all__`` of the package and everything reachable from it, error codes, the
+options of every job, the configuration keys.
 
 The text depends neither on the width of a terminal nor on the version of Python: signatures and options are
 generated from ``inspect`` and ``argparse``, not from their output. It contains no names of modules.

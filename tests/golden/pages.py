@@ -154,7 +154,9 @@ def _attributes(found: type) -> Iterator[str]:
 
 
 def _default(owner: type, name: str) -> str:
-    """The default of a field if it is a plain value. Only the dataclass knows it if a class has slots."""
+    """The default of a field if it is a plain value. For a class with slots, only the dataclass knows
+    the default.
+    """
     declared = (
         {one.name: one.default for one in dataclasses.fields(owner)} if dataclasses.is_dataclass(owner) else {}
     )

@@ -25,8 +25,9 @@ from tests.simulation.configuration import Operation
 from tests.simulation.scheduler import Driver, Violation
 
 FIRST_TOKEN = 100_000
-"""The first token. Tokens are ids of brokers that are registered once; smaller ids are those for which several
-processes compete."""
+"""The first token. Tokens are ids of brokers that are registered once; several processes compete for the smaller
+ids.
+"""
 
 _TAKEN = 100
 _NEEDS_MAJORITY = frozenset({"commit", "take", "together", "read", "snapshot"})

@@ -65,7 +65,7 @@ def _decoded(cluster_id: str, name: DataName, data: bytes) -> Batch | StratalogE
 
 
 def decoded(cluster_id: str, name: DataName, data: bytes, what: str) -> Batch:
-    """As ``decode_batch``."""
+    """Decodes a batch like ``decode_batch``."""
     if not data.startswith(_PARQUET):
         batch = _stand_in(Batch, data, what)
         if batch.name != name:
@@ -95,7 +95,7 @@ def encoded(
     key: ClusterKey | None = None,
     repeated: Sequence[BatchRecords] = (),
 ) -> bytes:
-    """As ``encode_batch``."""
+    """Encodes a batch like ``encode_batch``."""
     return _encoded(cluster_id, content, lineage, key, tuple(repeated))
 
 
@@ -199,7 +199,7 @@ def stand_in_for_batch(
     key: ClusterKey | None = None,
     repeated: Sequence[BatchRecords] = (),
 ) -> bytes:
-    """As ``encode_batch``."""
+    """Encodes a batch like ``encode_batch``."""
     found = tuple(one for one in repeated if lineage.epoch_at(one.name.base_offset) == one.name.epoch)
     made = Batch(content, lineage, content.records(), found, key is not None)
     sign = None if key is None else partial(key.tag, KIND, str(content.name))
@@ -207,7 +207,7 @@ def stand_in_for_batch(
 
 
 class _StandInWriter:
-    """As ``SnapshotWriter``."""
+    """Writes a snapshot like ``SnapshotWriter``."""
 
     def __init__(
         self,

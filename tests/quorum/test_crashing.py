@@ -1,5 +1,6 @@
 """A fault at every storage call of claim, commit, read, snapshot, freeze, log start, deletion, transfer, and
-change of voters (protocol section 6, I7): every operation can continue from there, and no commit is lost."""
+change of voters (protocol section 6, I7): every operation continues from there, and no commit is lost.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from tests.quorum.crashing import AGAIN, FAULTS, FAULTY, SCENARIOS, Scenario, ou
 from tests.simulation.scheduler import Verdict
 
 
-@pytest.mark.sample(18)  # every third: each scenario and each fault has its turn
+@pytest.mark.sample(18)  # every third case, so that each scenario and each fault is included
 @pytest.mark.parametrize(
     ("scenario", "verdict"),
     [

@@ -79,7 +79,7 @@ _survey = MetadataLog._survey
 
 
 def survey_and_remember(log: MetadataLog, **how: bool) -> Any:
-    """Like the product, but keeps the looks for ``looks_from_before``."""
+    """Surveys like the product, but keeps the looks for ``looks_from_before``."""
     survey = _survey(log, **how)
     _before.update({(id(look.voter.store), look.voter.directory_id): look for look in survey.looks})
     return survey
@@ -118,7 +118,7 @@ _looked: dict[tuple[int, str], VoterLook] = {}
 
 
 def look_of_memory(voter: Voter) -> VoterLook:
-    """After a create, assumes the result without a look."""
+    """Assumes the result of a create without looking at the voter."""
     key = id(voter.store), voter.directory_id
     created = _created.pop(key, [])
     if not created or key not in _looked:
@@ -237,13 +237,13 @@ Doomed = list[DataName | CheckpointName | ChunkName | ClaimName]
 
 
 def doomed_with_the_latest(listing: VoterListing, log_start: int) -> Doomed:
-    """Also deletes the latest snapshot."""
+    """Deletes the latest snapshot, too."""
     also = [name for name in listing.checkpoints if name.end_offset == log_start]
     return [*_doomed_on(listing, log_start), *also]
 
 
 def doomed_with_all_claims(listing: VoterListing, log_start: int) -> Doomed:
-    """Also deletes the greatest claim."""
+    """Deletes the greatest claim, too."""
     found = _doomed_on(listing, log_start)
     return [*found, *(ClaimName(epoch) for epoch in listing.claims[-1:])] if log_start else found
 

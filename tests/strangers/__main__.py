@@ -63,7 +63,8 @@ def _run(suite: Suite, only: str) -> tuple[int, int, int]:
     logs = CACHE / "logs"
     logs.mkdir(exist_ok=True)
     applied = passed = unknown = 0
-    place = _MEMORY if Path(_MEMORY).is_dir() else None  # suites that produce wait for each append
+    # On a disk, suites that produce would wait for each append.
+    place = _MEMORY if Path(_MEMORY).is_dir() else None
     with (
         tempfile.TemporaryDirectory(prefix="stratalog-strangers-", dir=place) as folder,
         _endpoint(Path(folder), suite.partitions) as port,
