@@ -230,7 +230,7 @@ def dictionary_bomb(data: bytes, value_bytes: int = 1024 * 1024) -> bytes:
 
 
 def header_bomb(data: bytes, value_bytes: int = 1024 * 1024) -> bytes:
-    """The same in a list."""
+    """Billions of headers in a list, by a run of levels."""
     taken = Taken(data)
     name = "headers.list.element.value"
     (header, _), *pages = taken.pages(name)

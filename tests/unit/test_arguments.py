@@ -307,7 +307,7 @@ def test_the_master_is_spark_submits_own_option(
 
 
 class OnEither(run.Job):
-    """Records where its work would be done."""
+    """Records whether its work would run in threads or on executors."""
 
     def cluster(self) -> str:  # type: ignore[override]
         return "threads"

@@ -28,7 +28,7 @@ FUNCTIONS_OF_CODE = {
         "_parse_datatype_string",
     ),
 }
-"""Functions that can: Python's own, py4j's, and those of PySpark that import a type's text."""
+"""Functions that can make code from data: Python's own, py4j's, and those of PySpark that import a type's text."""
 
 KNOWN = {
     ("stratalog/__init__.py", "importlib.import_module"): "one of the modules that the door lists",

@@ -223,7 +223,7 @@ def test_a_snapshot_of_both_types_has_the_wider_one(live: Typed) -> None:
 def test_an_append_that_is_retried_after_the_type_became_wider_is_known(
     live: Typed, before: pa.DataType, after: pa.DataType, value: dict[str, Any]
 ) -> None:
-    """Also by a driver that casts its records to the wider type."""
+    """The retry may also come from a driver that casts its records to the wider type."""
     live.begin(before)
     row = records([value], keys=[0], schema=physical_schema(pa.int64(), before))
 
@@ -253,7 +253,7 @@ def test_a_type_that_is_not_wider_is_refused(live: Typed, value: pa.DataType, me
 
 
 def test_a_key_keeps_its_type(live: Typed) -> None:
-    """Its hash selects the partition."""
+    """The hash of the key selects the partition."""
     ports = ports_of(live.cluster)
     with_ports(create_topic, ports)("k", partitions=1, key_schema=type_to_json(pa.int32()))
     with pytest.raises(InvalidCallError, match="key is int32, and cannot become int64; a key only grows"):

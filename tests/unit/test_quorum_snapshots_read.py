@@ -1,5 +1,6 @@
-"""Reads of snapshots of the metadata log: by drivers without a state or with an old one, and with damaged
-snapshots."""
+"""Reads of snapshots of the metadata log: by drivers without a state or with an old one, and of damaged
+snapshots.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +138,7 @@ def test_a_damaged_copy_is_superseded_and_nothing_is_deleted_for_it() -> None:
     snapshot(quorum)
     damage(quorum, 2, 3)
     taken = snapshot(quorum)
-    assert taken.snapshot.end_offset == 4  # an empty batch made another offset
+    assert taken.snapshot.end_offset == 4  # an empty batch moved the offset
     assert [len(one.damaged) for one in taken.voters] == [0, 1, 0]
     assert taken.log_start == 0
     assert ends(quorum, 2) == [2, 3, 4]
@@ -171,7 +172,7 @@ def test_a_damaged_copy_is_superseded_by_the_first_to_commit() -> None:
 
 
 def test_a_damaged_batch_is_read_from_a_voter_that_a_majority_can_do_without() -> None:
-    """Of the two voters that are looked at first, one lags, and the other's copy is damaged."""
+    """Two voters are looked at first: one lags, and the other's copy is damaged."""
     quorum = Quorum(3)
     through = quorum.hooked()
     log = quorum.log(through=through)

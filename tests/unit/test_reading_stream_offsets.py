@@ -74,7 +74,7 @@ def test_a_checkpoint_of_another_topic_is_refused() -> None:
 
 
 def test_a_topic_of_a_pattern_that_was_deleted_is_lost_records() -> None:
-    """They end the stream, or it continues without them."""
+    """The lost records end the stream, or it continues without them."""
     reads, left = Subscription(pattern="[tu]"), {"u": OTHER}
     with pytest.raises(OffsetOutOfRangeError, match="topic 't' was deleted: its records are lost"):
         SEVERAL.of_topics(left, reads, fail_on_data_loss=True)
@@ -114,7 +114,7 @@ def test_a_truncation_shows_where_the_histories_part() -> None:
     [
         (Position(20, 1), bounds(20, 50)),
         (Position(50, 1), bounds(20, 50)),
-        (Position(30, 1), bounds(0, 35, None, (1, 0), (6, 30))),  # the epoch ends just there
+        (Position(30, 1), bounds(0, 35, None, (1, 0), (6, 30))),  # the epoch ends exactly there
         (Position(45, 1), bounds(0, 40, 45)),  # a new leader does not know yet how much is committed
     ],
 )

@@ -1,4 +1,4 @@
-"""A retried append distributes its records like its first try, whatever has changed in the topic."""
+"""A retried append distributes its records like its first attempt, whatever has changed in the topic."""
 
 from __future__ import annotations
 

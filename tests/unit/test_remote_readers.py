@@ -20,7 +20,7 @@ pytest.importorskip("sqlalchemy", reason="pyiceberg's catalog in SQLite needs SQ
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # pyiceberg leaves connections to SQLite open
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # pyiceberg does not close its connections to SQLite
 ]
 
 COMMITTED = 'SELECT "offset", value FROM {} WHERE control IS NULL'

@@ -18,7 +18,8 @@ from tests.unit.notation import log_of, text_of
 
 def test_tombstones_stay_for_their_time_after_the_first_rule_over_them_was_carried_out() -> None:
     """KIP-534: the time begins when a record is first cleaned, whatever its timestamp. The commit of the next rule
-    proves that."""
+    proves that the previous one was carried out.
+    """
     rules: tuple[CommittedRule, ...] = ()
     found = []
     for now_ms, bound in ((0, 10), (50, 20), (100, 30), (149, 40), (150, 40), (400, 40)):
@@ -33,7 +34,7 @@ def test_without_a_time_for_tombstones_the_next_rule_takes_them() -> None:
 
 
 def test_many_rules_within_the_time_of_tombstones_hold_none_of_them_forever() -> None:
-    """Each kept rule keeps the one that has its time, up to the bound of their number."""
+    """Each rule that is kept also keeps the rule from which its time comes, up to the maximum number of rules."""
     rules: tuple[CommittedRule, ...] = ()
     before = []
     for now_ms in range(200):

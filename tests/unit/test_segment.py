@@ -217,7 +217,7 @@ def test_a_footer_longer_than_the_first_read_is_read_whole() -> None:
 
 
 def test_footers_are_remembered_by_what_they_take_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of wide segments are thousands of times as large as those of small appends."""
+    """The footers of wide segments are thousands of times as large as those of small appends."""
     store = MemoryStore()
     wide = [records([b"%d" % i]) for i in range(40)]
     files = [write_segment(store, DataName(40 * i, 40 * i + 40, 1), wide, row_group_bytes=1) for i in range(4)]
@@ -333,7 +333,7 @@ def test_memory_is_bounded_by_a_row_group_however_large_the_file(tmp_path: Path)
 
 @pytest.mark.parametrize("sequence", [1.0, True, np.int64(1)], ids=repr)
 def test_a_footer_that_nobody_could_read_is_not_written(sequence: Any) -> None:
-    """The last guard: with one such file, the partition could not be read or appended to any more."""
+    """This is the last check: after one such file, the partition could not be read or appended to any more."""
     store = MemoryStore()
     with pytest.raises(InvalidCallError, match="could not be read back"):
         write_segment(store, BASE, [records([b"a"])], producers={"p": ProducerEntry(0, sequence, 0, 1, 0)})

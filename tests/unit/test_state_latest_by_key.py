@@ -96,7 +96,7 @@ def test_a_null_struct_is_not_a_struct_of_nulls() -> None:
 
 
 def test_records_and_snapshots_of_before_the_schema_grew_have_nulls_in_the_new_fields() -> None:
-    """The same key with and without a field that is null is the same key."""
+    """A key with a null field is the same key as one without that field."""
     narrow = physical_schema(pa.struct([("a", pa.string())]), pa.struct([("n", pa.int32())]))
     wide = physical_schema(
         pa.struct([("a", pa.string()), ("b", pa.string())]), pa.struct([("n", pa.int32()), ("m", pa.int32())])
@@ -144,7 +144,7 @@ def test_old_tombstones_are_left_out_and_nothing_else() -> None:
     ids=str,
 )
 def test_keys_must_be_comparable(key: pa.DataType, comparable: bool) -> None:
-    """Floats have two zeros and many NaNs; Arrow and Spark do not agree which are one key."""
+    """Floats have two zeros and many NaNs, and Arrow and Spark do not agree on which of them are one key."""
     if comparable:
         check_key(type_to_json(key), "snapshot", "topic 't'")
     else:

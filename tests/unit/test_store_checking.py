@@ -60,7 +60,7 @@ class TwoWinners(MemoryStore):
 
 
 class TwoOfParts(MemoryStore):
-    """Like ``TwoWinners``, for objects of parts."""
+    """A store like ``TwoWinners``, for objects that are uploaded in parts."""
 
     def stage_writer(self, name: str) -> StagedWriter:
         staged = super().stage_writer(name)
@@ -159,14 +159,14 @@ class OneTooMany(MemoryStore):
 
 
 class UnconditionalReads(MemoryStore):
-    """A reader of the current object of the name."""
+    """A store whose reads return the current object of the name."""
 
     def open(self, source_object: StoredObject) -> BinaryIO:
         return super().open(self.stat(source_object.name))
 
 
 class DamagedCopies(MemoryStore):
-    """A copy with a flipped bit."""
+    """A store whose copies have a flipped bit."""
 
     def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
         data = bytearray(source.read(source_object.name))
@@ -246,7 +246,9 @@ def test_format_refuses_object_storage_that_gives_false_answers_and_leaves_nothi
 
 
 def test_the_quick_check_of_a_root_takes_few_requests() -> None:
-    """Few enough that a format of a root, at 100 ms each and some concurrent, takes seconds."""
+    """There are so few requests that a format of a root takes seconds, at 100 ms per request and with some
+    concurrency.
+    """
     store = MemoryStore(clock=CLOCK)
     StoreCheck(store, store, race_in_threads, CLOCK, random_id, QUICK).must_hold()
     assert list(store.walk("")) == []
@@ -270,7 +272,7 @@ def test_the_job_races_with_processes_and_exits_with_1_when_a_rule_is_broken(
 @pytest.mark.long("races for names, again and again, on a server")
 @pytest.mark.parametrize("kind", ["s3", *CLOUDS])
 def test_real_servers_keep_the_rules(kind: str, request: pytest.FixtureRequest) -> None:
-    """Except for the completion of uploads on SeaweedFS, which is not tested by default."""
+    """The exception is the completion of uploads on SeaweedFS, which is not tested by default."""
     endpoint: CloudEndpoint | S3Endpoint = request.getfixturevalue(f"{kind}_endpoint")
     if isinstance(endpoint, S3Endpoint):
         options = StoreOptions(endpoint.url, endpoint.region, part_bytes=PART_BYTES)

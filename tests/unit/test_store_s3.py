@@ -193,7 +193,7 @@ def scripted_server() -> Iterator[ScriptedServer]:
 
 @pytest.fixture(params=[None, "fsspec"], ids=["botocore", "s3fs"], autouse=True)
 def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both clients have every promise."""
+    """The promises are tested with both clients."""
     if request.param is not None:
         pytest.importorskip("s3fs")
     monkeypatch.setattr(sys.modules[__name__], "DRIVER", request.param)
@@ -212,7 +212,7 @@ LISTED = StoredObject("name", 4, 0, "etag.4")
 
 @pytest.mark.slow
 def test_the_key_of_encryption_goes_with_every_request_that_makes_an_object(server: ScriptedServer) -> None:
-    """Parts and reads are of an object with it, and no others."""
+    """Parts and reads belong to an object that was created with the key, and to no others."""
     keys: list[tuple[str, str | None]] = []
 
     def begin_an_upload(request: Handler) -> None:
@@ -458,7 +458,7 @@ def uploads(
         if request.command == "DELETE":
             dropped.extend(query["uploadId"])
             request.answer(*(answers or {}).get(dropped[-1], (204,)))
-        elif request.command == "HEAD":  # for the server's time
+        elif request.command == "HEAD":  # the request asks for the server's time
             request.answer(404)
         elif "uploads" in query:
             request.answer(200, body=pages.pop(0))

@@ -1,4 +1,4 @@
-"""Large objects are streamed in one request if naming them would move their bytes twice."""
+"""Large objects are streamed in one request if giving them a name would move their bytes twice."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_a_source_that_is_replaced_before_the_name_is_not_sent(server: ScriptedS
 
 
 class Shrunk(LocalStore):
-    """Its objects end before their listed size."""
+    """A source whose objects end before their listed size."""
 
     def open(self, source_object: StoredObject) -> BinaryIO:
         data = super().open(source_object).read()
@@ -235,7 +235,7 @@ def test_a_finished_put_cannot_be_committed(server: ScriptedServer, source: Loca
 def test_all_else_goes_up_in_parts_before_it_gets_its_name(
     server: ScriptedServer, tmp_path: Path, exclusive: bool, late: bool, size: int
 ) -> None:
-    """For replicas the name may appear only after the bytes were read (protocol section 3, step 4)."""
+    """For replicas, the name may appear only after the bytes were read (protocol section 3, step 4)."""
 
     def begin(request: Handler) -> None:
         request.answer(403, "MultipartWasBegun")
