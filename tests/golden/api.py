@@ -30,7 +30,7 @@ def described_api() -> str:
     os.environ.pop("STRATALOG_CLUSTER", None)
     load_everything()
     sections = {
-        "the door, and what is reached from it": _door(),
+        "the package, and everything reachable from it": _door(),
         "errors": _errors(),
         "jobs": _jobs(),
         "configuration": _configuration(),

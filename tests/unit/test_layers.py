@@ -106,9 +106,9 @@ HOLD_ALL_PORTS = {
     "engine/spark/stream_writer.py": "opens the cluster in Spark's process",
     "engine/upkeep/restoring/restore.py": "opens the cluster that it makes",
     "engine/upkeep/restoring/drill.py": "opens the cluster that it makes",
-    "bridges/kafka.py": "methods at the door",
-    "bridges/rights.py": "methods at the door",
-    "bridges/state.py": "methods at the door",
+    "bridges/kafka.py": "methods of Cluster",
+    "bridges/rights.py": "methods of Cluster",
+    "bridges/state.py": "methods of Cluster",
     "bridges/live/stream.py": "opens the cluster again in another process",
 }
 """Modules outside the public layer (``engine/cluster``) that hold all ports of a cluster, with the reasons."""

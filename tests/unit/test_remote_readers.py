@@ -100,7 +100,7 @@ def test_a_reader_finds_every_record_with_its_value(reader: str, remote: Remote)
     rows = READERS[reader](remote.table)
     found = {offset: plain(value) for offset, value in rows}
     wanted = {offset: plain(value) for offset, value in remote.rows}
-    if reader == "pyiceberg":  # 0.12 reads a list that is null as an empty one
+    if reader == "pyiceberg":  # 0.12 reads a null list as an empty one
         for value in wanted.values():
             if isinstance(value, dict) and "lines" in value:
                 value["lines"] = value["lines"] or []

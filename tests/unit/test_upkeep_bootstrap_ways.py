@@ -133,7 +133,9 @@ def test_a_bootstrap_that_stopped_after_its_register_continues_from_there(live: 
 
 @pytest.mark.slow
 def test_a_member_of_the_isr_that_lost_its_records_does_not_bootstrap_silently(live: LiveCluster) -> None:
-    """Protocol, section 1: damaged is not silently shorter. It leaves the ISR first, and then counts as new."""
+    """Protocol, section 1: damaged is not silently shorter. The follower leaves the ISR first, and then counts as
+    new.
+    """
     live.cluster.topics.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})
     live.cluster.topics.alter_configs("t", {"local.retention.bytes": "0"})
     append(live, range(8, 9))
