@@ -101,7 +101,7 @@ class Requests:
         return Requests(self.puts + other.puts, self.gets + other.gets)
 
     def times(self, number: float) -> Requests:
-        """These requests, multiplied by a number."""
+        """The requests multiplied by a number."""
         return Requests(self.puts * number, self.gets * number)
 
     def dollars(self, bucket: Bucket) -> float:

@@ -67,7 +67,7 @@ def of_descendants(process: int) -> float:
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             number, _, rest = stat.read_text(errors="replace").partition(" ")
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
         fields = rest.rpartition(")")[2].split()
         children[int(fields[1])].append((int(number), sum(map(int, fields[11:15]))))
@@ -131,7 +131,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
     if worker == "main" and config.getoption("numprocesses", None):
-        return  # its workers record
+        return  # the workers record the items
     FOLDER.mkdir(parents=True, exist_ok=True)
     out = (FOLDER / f"{time.time_ns()}-{worker}.jsonl").open("w", encoding="utf-8")  # noqa: TID251 - a file's name
     config.add_cleanup(out.close)

@@ -114,8 +114,8 @@ class PartitionImage(
     replicas. Empty if and only if ``target`` is empty.
     """
     lost: tuple[Incarnation, ...] = ()
-    """While the ISR is empty: the storages of its last members, each of a broker in ``replicas``. If one of these
-    storages registers again, it becomes the ISR and leads.
+    """The storages of the last members of the ISR, each on a broker in ``replicas``; only while the ISR is empty.
+    If one of these storages registers again, it becomes the ISR and leads.
     """
     unclean_epoch: Int64 = 0
     """The latest leader epoch that began with a loss of records, by an unclean election, or after all records were

@@ -213,7 +213,7 @@ class Campaign:
 
 
 def _wait(victim: Victim, until_s: float | None, begun: Callable[[], bool], delay_s: float) -> None:
-    """Wait until an age, or for a while after the job's first write; not beyond its end."""
+    """Wait until the job has a certain age, or for a while after its first write, but not beyond its end."""
     while not victim.ended:
         if until_s is None and begun():
             until_s = victim.age_s + delay_s

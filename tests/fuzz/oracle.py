@@ -57,7 +57,7 @@ class Finding:
 
     @property
     def signature(self) -> str:
-        """The same for findings that probably have one cause."""
+        """A text that is the same for findings that probably have one cause."""
         last = [line.strip() for line in self.trace.strip().splitlines()[-3:-1]]
         return f"{self.verdict} | {self.operation} | {self.error[:60]} | {' '.join(last)[:160]}"
 

@@ -196,7 +196,7 @@ def _call(name: str, found: Any, skip: int = 0) -> str:
 def _text(found: Any) -> Iterator[str]:
     if found.__doc__:
         lines = inspect.cleandoc(found.__doc__).split("\n")
-        if "Args:" in lines:  # as a list
+        if "Args:" in lines:  # the arguments become a list
             begin = lines.index("Args:")
             end = next((n for n in range(begin, len(lines)) if not lines[n]), len(lines))
             items = re.sub(r"^    (\w+): ", r"- `\1`: ", "\n".join(lines[begin + 1 : end]), flags=re.MULTILINE)

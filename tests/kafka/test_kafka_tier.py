@@ -27,7 +27,7 @@ from tests.kafka.kafka_clients import WAIT_S, KafkaClients, wait_until
 from tests.kafka.test_mirror import EPOCH_MS, Topic
 from tests.ports import ports_of, with_ports
 
-pytestmark = [pytest.mark.kafka, pytest.mark.filterwarnings("ignore:left out")]  # a transaction is open
+pytestmark = [pytest.mark.kafka, pytest.mark.filterwarnings("ignore:left out")]  # a transaction is open on purpose
 
 TIERED = {
     "remote_storage_enable": "true",

@@ -64,7 +64,7 @@ class History:
         elif known != data and decoded(CLUSTER, name, data, str(name)) != self.batches[name]:
             raise Violation(
                 f"I6: two batches are called {name}"
-            )  # a flipped bit that changes no meaning is copied
+            )  # a batch with a flipped bit that changes no meaning may be copied
 
     def voters_ahead(self) -> list[tuple[VoterId, ...]]:
         """Electorates of batches that may be committed."""

@@ -149,7 +149,7 @@ def _verified(data: _Bytes, name: str, owner: str, partition: int) -> Snapshot |
 
 
 def verified(source: object, stored: StoredObject, *, owner: str, partition: int) -> Snapshot:
-    """Like ``verify_snapshot``, for bytes in memory."""
+    """Verifies bytes in memory like ``verify_snapshot``."""
     assert isinstance(source, stratalog.snapshots.reader._Held)
     data = source._fetch(0, source._size_bytes)
     if not data.startswith(_PARQUET):
@@ -173,7 +173,7 @@ def _put(value: object, sign: Sign | None, *content: object) -> bytes:
 
 
 def check_any(key: ClusterKey | None, kind: str, name: str, data: bytes, what: str) -> None:
-    """Like ``check_signature_of``, also for stand-ins."""
+    """Checks a signature like ``check_signature_of``, also that of a stand-in."""
     if data.startswith(_PARQUET):
         check_signature_of(key, kind, name, data, what)
     elif key is not None:

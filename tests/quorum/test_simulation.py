@@ -31,7 +31,7 @@ def check(summary: Summary) -> None:
 
 @pytest.mark.slow
 def test_every_invariant_holds_after_every_step() -> None:
-    """Protocol section 6, I6 and I7. Also checks that the run has tested something."""
+    """Protocol section 6, I6 and I7. The test also checks that the run has tested something."""
     check(run_some(range(1, 1 + FIRST_PART), run_seed))
 
 

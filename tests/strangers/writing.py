@@ -186,7 +186,8 @@ def main() -> None:
         for name in ("b1", "remote"):
             Path(folder, name).mkdir()
         cluster = Cluster.format(Path(folder, "cluster.toml"))
-        cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})  # as Java's tests want it
+        # Java's tests expect one partition.
+        cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
         cluster.topics.create("used", partitions=1)
         # Kafka creates __consumer_offsets when it is first looked up.
         cluster.groups.commit("used", {("used", 0): 0})

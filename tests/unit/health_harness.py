@@ -19,7 +19,7 @@ from tests.unit.test_metrics_job import of, samples
 
 HOUR_MS = 3_600_000
 SMALL = {
-    "health.log.dir.max.used.ratio": "1",  # whatever else is on this machine's disk
+    "health.log.dir.max.used.ratio": "1",  # the test must not depend on the fullness of this machine's disk
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
 }

@@ -101,7 +101,7 @@ class Guarded(LiveCluster):
             return ON_BROKERS  # the root as a whole
         if topic[1].startswith("__"):
             return frozenset({"internal"})
-        if uri.startswith("memory://heir"):  # whichever of them leads
+        if uri.startswith("memory://heir"):  # any of the heir's brokers may lead
             return frozenset({"leader", "followers"})
         leads = leaders.get(topic[1]) == int(uri.removeprefix("memory://b"))
         return frozenset({"leader" if leads else "followers"})

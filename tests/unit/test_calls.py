@@ -128,7 +128,8 @@ def test_an_append_that_adds_a_field_costs_an_append_and_the_commit_of_the_field
     adding = [append("a", "b"), append("a", "b", "c")]
     altering = made.calls_of(lambda: driver.topics.alter(TOPIC, value="a STRING, b STRING, c STRING, d STRING"))
     assert adding[-1] - plain == altering
-    assert adding[0] - plain == altering + Counter({CREATE: 1, LIST: 2, READ: 2})  # the first claim of this driver
+    # This append includes the first claim of this driver.
+    assert adding[0] - plain == altering + Counter({CREATE: 1, LIST: 2, READ: 2})
 
 
 def calls_of_idle(folder: Path, look: Callable[[Cluster], Report]) -> list[Counter[str]]:

@@ -202,7 +202,7 @@ def test_keys_that_expire_are_renewed_while_it_works(
 ) -> None:
     clock = ManualClock(1_700_000_000_000)
     monkeypatch.setattr(providers, "_CLOCK", clock)
-    first = GOOD | {"expiration": "2023-11-14T23:13:20+00:00"}  # an hour from then on
+    first = GOOD | {"expiration": "2023-11-14T23:13:20+00:00"}  # an hour after the test's start
     provider = Answers(first, {"access_key": ACCESS_KEY, "secret_key": WRONG, "expiration": None}, GOOD)
     store = store_by(provider, nobody, tmp_path.name)
     assert store.create("name", b"data")

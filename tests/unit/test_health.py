@@ -104,7 +104,7 @@ def test_a_partition_without_a_leader_is_found_with_its_broker(patient: Patient)
         patient.job("reassign", "--topics", "u", "--drain", "1")
         only = patient.live.leader("u")
     with patient.live.unreachable(only):
-        for _ in range(2):  # before a run has noticed, and after
+        for _ in range(2):  # once before a run has noticed, and once after
             found = patient.found()
             affected = found["OfflineLogDirectoryCount"]["affected"]
             assert affected.startswith("OfflinePartitionsCount 1")

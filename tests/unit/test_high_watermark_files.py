@@ -126,7 +126,8 @@ def test_without_its_own_file_the_loss_of_an_append_leaves_no_trace(tmp_path: Pa
         before = set(live.on_brokers())
         live.fill("c")
     added = set(live.on_brokers()) - before
-    assert sorted(name.rpartition(".")[2] for name in added) == ["hw", "parquet"]  # the file is that of "b"
+    # The high watermark is that of "b".
+    assert sorted(name.rpartition(".")[2] for name in added) == ["hw", "parquet"]
     live.cluster = live.driver()
     lose_newest(live, live.leader())
     assert not codes(live.cluster.verify(deep=True))

@@ -287,7 +287,7 @@ def spark_told_of_azure(options: StoreOptions) -> tuple[str, str]:
     if "fs.azure.abfs.endpoint" not in found:
         return "https://lake.blob.core.windows.net", str(options.account)  # the server of the address
     scheme = "https" if found["fs.azure.always.use.https"] == "true" else "http"
-    path = "/lake" if scheme == "http" else ""  # Hadoop adds it
+    path = "/lake" if scheme == "http" else ""  # Hadoop adds the account to the path
     return f"{scheme}://{found['fs.azure.abfs.endpoint']}{path}", str(options.account)
 
 

@@ -116,7 +116,7 @@ def test_merged_files_hold_what_both_schemas_held(live: Typed) -> None:
     live.grow()
     live.put(NEW, WIDE)
     live.put(OLD, NARROW)
-    live.clock.advance_ms(30 * 24 * 3600 * 1000)  # segment.ms
+    live.clock.advance_ms(30 * 24 * 3600 * 1000)  # longer than segment.ms
     live.cluster.merge().raise_for_failures()
     assert len(live.log(live.leader()).chain) == 1
     assert live.fetched() == [OLD_READ, NEW, OLD_READ]

@@ -1,5 +1,6 @@
 """A topic's types become wider while it is in use: older files, producers and snapshots continue to work, in all
-readers."""
+readers.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +106,7 @@ def test_older_records_and_producers_continue_after_a_type_became_wider(live: Ty
     tailed = pa.concat_tables(live.cluster.tail("t", start="earliest", follow=False))
     assert tailed.schema.field("value").type == WIDE
     assert tailed.column("value").to_pylist() == live.values()
-    live.clock.advance_ms(30 * 24 * 3600 * 1000)  # segment.ms
+    live.clock.advance_ms(30 * 24 * 3600 * 1000)  # longer than segment.ms
     live.cluster.merge().raise_for_failures()
     live.cluster.replicate().raise_for_failures()
     live.cluster.verify(deep=True).raise_for_failures()

@@ -110,7 +110,7 @@ def test_every_command_is_one_that_the_job_takes(command: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_link_leads_somewhere(page: Path) -> None:
-    """Links to a file, and to a heading of it. (``llms.txt`` is made with the site.)"""
+    """Links to a file, and to a heading of it, must have a target. (``llms.txt`` is made with the site.)"""
     for link in _LINK.findall(page.read_text(encoding="utf-8")):
         path, _, anchor = link.partition("#")
         if path.startswith("https://") or path == "llms.txt":

@@ -265,8 +265,9 @@ class Model:
 def test_footers_with_changes_give_the_same_state_as_footers_with_the_whole_state(
     seed: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Through appends of many drivers, transactions, expiry, merges (each replica separately), retention,
-    elections that truncate, and new incarnations that begin after the remote tier."""
+    """The steps are appends of many drivers, transactions, expiry, merges (each replica separately), retention,
+    elections that truncate, and new incarnations that begin after the remote tier.
+    """
     monkeypatch.setattr(producer_changes, "_FEW", few)
     monkeypatch.setattr(producer_changes, "_SMALL", 2)
     monkeypatch.setattr(producer_changes, "_PART_OF_ALL", 3)

@@ -249,7 +249,7 @@ def test_a_zombie_is_fenced_and_its_batch_is_no_history() -> None:
 
 
 def test_a_batch_counts_only_when_a_listing_after_it_shows_no_claim_above() -> None:
-    """ "then list it again (!)": a claim between the create's start and its end fences."""
+    """ "then list it again (!)": a claim between the create's start and its end fences the driver."""
     quorum = Quorum()
     (store,) = through = quorum.hooked()
     slow, other = quorum.log(through=through), quorum.log()

@@ -210,7 +210,7 @@ def test_a_covered_name_that_a_zombie_creates_again_is_litter() -> None:
     assert 1 not in bases(quorum)
     with pytest.raises(NotControllerError):
         zombie.commit(config(9))
-    for voter in quorum.voters:  # and even after the check of the claims
+    for voter in quorum.voters:  # the pause comes even after the check of the claims
         voter.create(DataName(1, None, 2), b"zombie")
         voter.create(DataName(0, None, 1), b"zombie")
     assert quorum.log().read() == log.read() == image

@@ -28,7 +28,7 @@ def test_a_reader_that_knows_nothing_reads_the_latest_snapshot_and_the_tail() ->
     assert quorum.log().read() == image
     spent = quorum.stores[1].counts - before
     assert spent.lists == 1
-    assert spent.reads <= 1 + 2 + 4  # the root, the tail, and the snapshot in a few ranges
+    assert spent.reads <= 1 + 2 + 4  # requests for the root, the tail, and a few ranges of the snapshot
     assert spent.creates == 0
 
 

@@ -18,7 +18,7 @@ def backlogs(*rows: int) -> dict[int, Backlog]:
     [
         ((5, 5), 100, (5, 5)),
         ((10, 10), 10, (5, 5)),
-        ((1, 100), 10, (1, 9)),  # unused shares go to the others
+        ((1, 100), 10, (1, 9)),  # shares that are not used go to the others
         ((100, 1), 10, (9, 1)),
         ((0, 7, 7), 3, (0, 1, 2)),
         ((2, 3, 100), 9, (2, 3, 4)),

@@ -128,7 +128,7 @@ def test_if_the_follower_fails_in_the_middle_of_a_fetch_the_leader_serves_it(
     def failing(uri: str, what: str, name: str) -> None:
         if (
             uri == "memory://b2" and what == "open" and f"/{0:020}." in name
-        ):  # not when it is listed, but when read
+        ):  # the follower can be listed, but not read
             raise StorageError("503 slow down")
 
     faults.before = failing

@@ -86,7 +86,7 @@ def test_a_position_knows_the_epoch_of_the_record_before_it() -> None:
     log = bounds(10, 50, None, (1, 0), (4, 30))
     assert log.position(31) == Position(31, 4)
     assert log.position(30) == Position(30, 1)
-    assert log.position(10) == Position(10)  # the previous record does not exist
+    assert log.position(10) == Position(10)  # there is no previous record
 
 
 LOST_BELOW = (Position(5, 1), bounds(20, 50), 20)

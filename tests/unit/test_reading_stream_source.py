@@ -62,7 +62,7 @@ def test_a_first_batch_that_is_run_again_begins_where_it_began(live: LiveCluster
     query.planned = query.source.latest(begin, None, None)
     assert query.run() == ["c", "d"]
     live.fill("ef")
-    query.start()  # the driver died
+    query.start()  # the driver died after the batch
     assert query.run() == ["c", "d"]
     query.finish()
     assert query.batch() == ["e", "f"]
@@ -162,7 +162,7 @@ def test_available_now_stops_at_what_there_was_and_ends(live: LiveCluster) -> No
     assert query.batch(3) + query.batch(3) == ["a", "b", "x", "c"]
     assert query.done is not None
     assert query.source.latest(query.done, 3, None) is query.done
-    query.start()  # the next run
+    query.start()  # this is the next run
     assert query.batch() == ["d", "e", "y"]
 
 

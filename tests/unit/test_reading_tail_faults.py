@@ -242,7 +242,7 @@ def test_an_error_is_not_believed_at_once_while_the_metadata_is_away(live: LiveC
     while_waiting(live, lambda: None, faults.none)
     assert texts(islice(tail, 1)) == ["b0", "b1"]
     began = live.clock.monotonic_s()
-    for _ in range(2):  # each time from scratch
+    for _ in range(2):  # each tail starts from scratch
         faults.before = away
         with pytest.raises(LogGapError):
             next(iter(tail))

@@ -45,7 +45,7 @@ def test_dead_groups_are_forgotten_by_the_snapshot_job(live: LiveCluster) -> Non
     live.clock.sleep(5 * MINUTE_S - 0.001)
     assert forgotten(live) == 0
     live.clock.sleep(0.001)
-    assert forgotten(live) == 3  # two offsets, and the group
+    assert forgotten(live) == 3  # two offsets, and the group itself
     for cluster in (live.cluster, live.driver()):
         assert cluster.groups.committed("dead") == {}
         assert cluster.groups.committed("lives") == {

@@ -184,11 +184,11 @@ def test_a_type_that_has_grown_makes_no_difference(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        ("a", "b", "1:c", "1:e"),  # another one
-        ("a", "b", "1:c"),  # fewer
-        ("a", "b", "1:c", "1:d", "1:d"),  # more
-        ("a", "1:b", "1:c", "1:d"),  # moved
-        ("a", "b"),  # none for one partition
+        ("a", "b", "1:c", "1:e"),  # other records
+        ("a", "b", "1:c"),  # fewer records
+        ("a", "b", "1:c", "1:d", "1:d"),  # more records
+        ("a", "1:b", "1:c", "1:d"),  # a record in the other partition
+        ("a", "b"),  # no records for one partition
         ("x", "y", "1:x", "1:y"),
         ("1:c", "1:d"),
     ],

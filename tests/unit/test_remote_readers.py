@@ -44,7 +44,7 @@ def remote(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         for name, value in settings.items():
             patch.setenv(f"PYICEBERG_CATALOG__{CATALOG.upper()}__{name}", value)
         patch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
-        patch.setattr(catalogs, "_ENV_CONFIG", Config())  # it was read when pyiceberg was imported
+        patch.setattr(catalogs, "_ENV_CONFIG", Config())  # pyiceberg read its configuration when it was imported
         iceberg = {"remote.iceberg.table": f"{CATALOG}.{TABLE}"}
         yield remote_of(KINDS[request.param], folder, **iceberg)
 

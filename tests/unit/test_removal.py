@@ -59,7 +59,7 @@ def test_a_rule_never_takes_back_what_an_earlier_one_has_removed() -> None:
         ("0.1 1.1 2-4.1 4.1 5.1", "0.1 1.1 2-4.1"),
         ("0-2.1.2 2-4.1.1 4.1", "2-4.1.1"),
         ("0-4.1.2 4.1", ""),
-        ("0-2.1 2-6.1", "0-2.1"),  # across the bound
+        ("0-2.1 2-6.1", "0-2.1"),  # a file that reaches across the bound
         ("0-4.1.3 4.1", ""),
     ],
 )

@@ -126,7 +126,7 @@ def test_items_that_end_quickly_run_without_other_threads(monkeypatch: pytest.Mo
     def quick(item: int) -> threading.Thread:
         return threading.current_thread()
 
-    for _ in range(200):  # some may be slow on a busy machine
+    for _ in range(200):  # some threads may be slow on a busy machine
         found = [done.value for done in runner.run(quick, range(3)) if isinstance(done, Done)]
         if found == [here] * 3:
             break

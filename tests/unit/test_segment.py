@@ -312,7 +312,7 @@ def test_memory_is_bounded_by_a_row_group_however_large_the_file(tmp_path: Path)
     values = pa.array([random.Random(1).randbytes(64 * 1024)] * 32)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for _ in range(100):  # of 2 MiB
+        for _ in range(100):  # 100 batches of 2 MiB
             yield records([None] * 32).set_column(2, "value", pa.concat_arrays([values]))
 
     before = pa.total_allocated_bytes()

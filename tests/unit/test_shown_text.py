@@ -97,7 +97,7 @@ def test_a_line_of_the_log_is_printable_whatever_it_is_about() -> None:
                     if kind == "%s":
                         found[f"{module}: {ast.unparse(argument)}"] = form.value
     printed = {"error", "error.code", "store.uri", "self._not_offered(name)"}
-    printed |= {"self._name", "self._what", "line", "result.headline"}  # operations, and counts
+    printed |= {"self._name", "self._what", "line", "result.headline"}  # names of operations, and counts
     others = {place for place in found if place.split(": ")[1] not in printed}
     assert {place for place in others if not place.split(": ")[1].startswith("printable(")} == set()
     assert len(found) >= 4

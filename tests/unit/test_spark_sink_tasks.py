@@ -121,7 +121,7 @@ def test_a_batch_that_was_cut_short_is_completed(query: Query) -> None:
     """The driver appends the batch, after it has compared the other partitions; if there are too many rows, tasks
     append it.
     """
-    query.write(0, "a")  # and the job is killed
+    query.write(0, "a")  # the job is killed after the first task
     sink = query.sink()
     messages = [query.write(0, "a", of=sink), query.write(1, "c", of=sink)]
     assert [type(message) for message in messages] == [TaskAppend, TaskRows]

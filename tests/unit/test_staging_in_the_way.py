@@ -125,7 +125,7 @@ def test_a_folder_of_a_log_that_is_none_is_not_waited_for(live: LiveCluster, kin
 
 
 def test_the_report_says_who_was_waited_for(tmp_path: Path) -> None:
-    """A root with a transient fault."""
+    """The broker's root has a transient fault."""
     failing: set[str] = set()
 
     class Failing(LocalStore):

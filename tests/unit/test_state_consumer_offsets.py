@@ -311,7 +311,9 @@ def test_deleted_offsets_do_not_return_with_a_transaction(record: OffsetsRecord,
 
 
 def test_late_records_of_a_transaction_change_nothing() -> None:
-    """KIP-890: an offset of an ended transaction, its end again, and its end after the next one has begun."""
+    """KIP-890: a transaction's offset after its end, a repeated end, and an end after the next transaction has
+    begun.
+    """
     after = state_after(pending(7), end(1), commit(3), pending(9), end(1), end(1, committed=False))
     assert (offsets(after), after.unstable("g")) == ({("t", 0): 3}, {})
     begun = after.apply(6, [pending(8, epoch=1), end(1)])

@@ -450,7 +450,8 @@ def uploads(
     server: ScriptedServer, *, pages: list[bytes], answers: Mapping[str, tuple[int, str]] | None = None
 ) -> list[str]:
     """A server that lists these pages of uploads, and gives this answer to a request to abort one; yields the
-    aborted uploads."""
+    aborted uploads.
+    """
     dropped: list[str] = []
 
     def answer(request: Handler) -> None:

@@ -146,7 +146,7 @@ def quota_exceeded(request: Handler) -> None:
 def test_a_refusal_is_named_and_holds_no_secret(
     server: ScriptedServer, source: LocalStore, behaviour: Callable[[Handler], None], message: str
 ) -> None:
-    """A wrong credential, a full bucket."""
+    """The cases are a wrong credential and a full bucket."""
     server.script = [behaviour]
     with pytest.raises(StorageError, match=message) as caught:
         staged(remote(server.url), source).commit()

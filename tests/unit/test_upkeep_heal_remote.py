@@ -224,7 +224,7 @@ def test_a_segment_in_which_the_log_starts_is_rebuilt_from_there_on(tmp_path: Pa
     live = tiered(tmp_path, "abcdefgh", segment_bytes="12000", segment_merge_min_files="99")
     live.cluster.topics.delete_records("t", {0: 1}).raise_for_failures()
     for broker in (1, 2, 3):
-        spot(live, broker, 0).remove()  # as if retention had deleted it
+        spot(live, broker, 0).remove()  # the file is missing, as if retention had deleted it
         live.store(broker).create(live.replica(broker).path(LocalStartName(1)), encode({}))
     remote_spot(live, 0).flip(30)
     live.driver().heal().raise_for_failures()

@@ -201,7 +201,8 @@ def test_a_step_that_is_named_is_done_now_and_not_only_where_it_is_due(live: Liv
     live.cluster.maintain()
     assert live.cluster.maintain(only=step).rows[0]["outcome"] == "done"
     plan = live.cluster.maintain(only=step, dry_run=True).rows[0]
-    assert plan["outcome"] == ("not due" if step in {"elect", "compact"} else "due")  # all preferred replicas lead
+    # All preferred replicas already lead.
+    assert plan["outcome"] == ("not due" if step in {"elect", "compact"} else "due")
 
 
 # ------------------------------------------------------------------------- what is remembered

@@ -243,7 +243,7 @@ def test_a_sequence_is_a_duplicate_only_if_an_earlier_call_has_appended_it(tmp_p
     follower, other = live.followers()[0], live.driver()
 
     def elect_the_follower(uri: str, what: str, name: str) -> None:
-        at_last = "commit" if times == 1 else "list"  # a duplicate commits nothing
+        at_last = "commit" if times == 1 else "list"  # a duplicate commits no file
         if (uri, what) == (f"memory://b{follower}", at_last) and "/0." in name:
             faults.none()
             other.elect("t", leader=follower).raise_for_failures()

@@ -197,9 +197,9 @@ def late_commit_of_a_lost_history(live: LiveCluster) -> None:
 
 @pytest.mark.slow
 def test_remote_segments_of_a_lost_history_count_for_nothing(tmp_path: Path) -> None:
-    """Broker 3 was away when broker 2 appended, and leads now. Remote segments with records that it never had are
-    not of its history: no reader sees them, the leader deletes nothing because of them, and the next tier run
-    removes them.
+    """Broker 3 was away when broker 2 appended, and leads now. Remote segments with records that broker 3 never
+    had are not of its history: no reader sees them, broker 3 deletes nothing because of them, and the next tier
+    run removes them.
     """
     live = LiveCluster(tmp_path, on_disk=True)
     live.tiered(local_retention_bytes="-2")

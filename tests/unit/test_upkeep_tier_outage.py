@@ -147,7 +147,7 @@ def test_a_topic_that_was_never_tiered_shows_its_whole_log_as_backlog(live: Remo
 def test_afterwards_the_backlog_drains_from_the_earliest_on_and_starves_no_fresh_partition(
     live: RemoteFaults,
 ) -> None:
-    """Order of work: the longest due first, then one segment of each in turn."""
+    """The order of work: the partition that is due longest comes first, then one segment of each in turn."""
     live.tiered("old")
     live.down = refused
     live.fill("abcd", "old")

@@ -311,7 +311,7 @@ def test_no_batch_of_a_partition_is_committed_after_an_uncommitted_one(
 
 
 def test_a_topic_with_much_to_upload_is_committed_in_one_version_where_it_can(live: RemoteFaults) -> None:
-    """One commit per topic and batch, not one per segment or partition."""
+    """There is one commit per topic and batch, not one per segment or partition."""
     live.tiered(partitions=4)
     for _ in range(3):
         live.append({n: ["x"] for n in range(4)}).raise_for_failures()
