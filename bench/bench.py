@@ -165,7 +165,7 @@ class BenchCluster:
         self.cluster.topics.alter_configs(TOPIC, {"remote.storage.enable": "true", "segment.bytes": "65536"})
 
     def only_remote(self) -> None:
-        """Delete from the brokers' disks what is tiered."""
+        """Delete the tiered records from the brokers' disks."""
         self.cluster.topics.alter_configs(TOPIC, {"local.retention.bytes": "0", "file.delete.delay.ms": "0"})
         for _ in range(2):  # the second run deletes the files that are no longer in the log
             self.cluster.retain().raise_for_failures()

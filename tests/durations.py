@@ -34,7 +34,9 @@ SERVERS = ("s3_endpoint", "azure_endpoint", "gcs_endpoint", "kms", "clients")
 
 
 class Processors:
-    """Seconds of processor time of this process, of those that it started, and of those that these started."""
+    """Seconds of processor time of this process, of the processes that it started, and of the processes that these
+    started.
+    """
 
     AGE_S = 0.05
     """The time for which a look at the living descendants, which takes milliseconds, is reused."""
@@ -60,8 +62,8 @@ class Processors:
 
 
 def of_descendants(process: int) -> float:
-    """Seconds of processor time of the living descendants of a process, and of those that they have waited for;
-    0 on a system without ``/proc``.
+    """Seconds of processor time of the living descendants of a process, and of the processes that these have
+    waited for; 0 on a system without ``/proc``.
     """
     children: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for stat in Path("/proc").glob("[0-9]*/stat"):

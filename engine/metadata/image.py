@@ -93,7 +93,7 @@ class PartitionImage(
     leader: Int64 | None
     """A member of the ISR, or None."""
     leader_epoch: Int64
-    """From 1; grows by one with every election and every change of leader, including to none."""
+    """Starts at 1, and grows by one with every election and every change of leader, even if no leader follows."""
     isr: tuple[Int64, ...]
     """A subset of the replicas; empty only after the last member's storage was lost, or removed by force, and
     while a partition is being restored from the remote tier."""

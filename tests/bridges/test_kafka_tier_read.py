@@ -50,7 +50,7 @@ def bounds_of(truth: dict[str, Any], partition: int) -> tuple[int, int]:
 def test_exactly_the_records_that_consumers_got_are_read(folder: str) -> None:
     data, seen = Tier(folder), 0
     for name in data.topics():
-        if "." in name:  # an earlier moment of a topic
+        if "." in name:  # the name is that of an earlier moment of a topic
             continue
         found = data.truth(name)
         for part in found["partitions"]:

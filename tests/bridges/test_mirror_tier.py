@@ -202,7 +202,7 @@ def test_a_task_counts_what_it_has_appended_if_the_next_one_is_faster(
 
     def slow(staged: Any, name: Any, attempt: Any) -> bool:
         done = commit(staged, name, attempt)
-        sleep(0.1)  # the others look every 0.05 s
+        sleep(0.1)  # the other tasks look every 0.05 s
         return done
 
     monkeypatch.setattr(replication_append, "_commit", slow)

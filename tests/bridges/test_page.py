@@ -248,7 +248,7 @@ def test_the_history_makes_series_for_the_cluster_and_for_each_topic() -> None:
         row(0, totals={"a/log_end": 10, "b/log_end": 5, "a/remote_end": 4}),
         row(HOUR_MS, totals={"a/log_end": 30, "b/log_end": 6, "a/remote_end": 30, "copied_bytes": 7}),
         row(HOUR_MS + 1, totals={"copied_bytes": 1, "a/copied_bytes": 1, "a/backlog_bytes": 9}),
-        row(2 * HOUR_MS, totals={"a/log_end": 25, "requests": 4}),  # it was restored: nothing was appended
+        row(2 * HOUR_MS, totals={"a/log_end": 25, "requests": 4}),  # the topic was restored; nothing was appended
     ]
     found = activity([rows[2], rows[0], rows[3], rows[1]])
     assert found is not None

@@ -44,7 +44,7 @@ MAY = {"reader": READS, "producer": {*APPENDS, "retain"}, "operator": {*APPENDS,
 
 @pytest.fixture(scope="module")
 def live() -> Iterator[LiveCluster]:
-    with tempfile.TemporaryDirectory() as folder:  # other users get through to it
+    with tempfile.TemporaryDirectory() as folder:  # other users can reach this folder
         os.chmod(folder, 0o755)
         old = os.umask(0o077)
         try:

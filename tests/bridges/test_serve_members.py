@@ -125,7 +125,7 @@ def test_an_endpoint_that_comes_back_takes_its_members_again(live: LiveCluster) 
         one.commit(asynchronous=False)
 
     def all_committed() -> bool:
-        with suppress(KafkaException):  # it has not joined again yet, or there is nothing new
+        with suppress(KafkaException):  # the consumer has not joined again yet, or there is nothing new
             one.commit(asynchronous=False)
         return {place.offset for place in live.cluster.groups.committed("g").values()} == {4}
 

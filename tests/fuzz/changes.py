@@ -29,7 +29,7 @@ class Change:
     forged: bool = False
     """Whether the new content looks as valid as the original."""
     metadata: bool = False
-    """Whether the metadata is forged, whose content is decisive for all drivers."""
+    """Whether the change forges the metadata, whose content decides for all drivers."""
     paths: set[str] = field(default_factory=set)
     """The changed files."""
 

@@ -111,7 +111,7 @@ class KafkaLog(Log):
         waits = self.end(topic, partition, committed=committed) < start <= self.end(topic, partition)
         with self._clients.consumer("read_committed" if committed else "read_uncommitted") as consumer:
             consumer.assign([TopicPartition(self.name(topic), partition, start)])
-            # So that it does not wait for its next refresh of the topics.
+            # This refresh saves the wait for the next one.
             consumer.list_topics(self.name(topic), WAIT_S)
             records: dict[int, str] = {}
             while True:

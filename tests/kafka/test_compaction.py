@@ -133,7 +133,7 @@ def test_both_cleaners_keep_the_same_records_at_the_same_offsets(
     two = Two(ours, kafka, clients, kafka_folder, 10**12 if tombstones_stay else 0)
     script = Script(seed=44, keys=keys)
     held: list[dict[int, Record]] = []
-    for share in (0.7, 0.3):  # the second one removes tombstones that the first one has kept
+    for share in (0.7, 0.3):  # the second compaction removes tombstones that the first one has kept
         for step in script.steps(int(records * share), together, keyless=True):
             two.take(step)
         bound = two.compact()

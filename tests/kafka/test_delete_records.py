@@ -1,4 +1,4 @@
-"""DeleteRecords (KIP-107), and where logs start afterwards."""
+"""DeleteRecords (KIP-107), and the log starts afterwards."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def _damaged(configuration: Configuration) -> Configuration:
 
 
 def _troubled(configuration: Configuration) -> Configuration:
-    """Three voters of which one or two are often not written, and many zombies."""
+    """Three voters, one or two of which often cannot be written, and many zombies."""
     troubled = replace(configuration, fault_rate=0.15, zombie_rate=0.1, crashes=3, claimant_attempts=0, slow=0)
     return _of_three(troubled)
 

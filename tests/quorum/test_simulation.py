@@ -1,4 +1,6 @@
-"""Some hundred seeds of the quorum's simulation: without violations, of some weight, and the same in every run."""
+"""Some hundred seeds of the quorum's simulation: without violations, with enough work in them, and with the same
+result in every run.
+"""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def survey_and_remember(log: MetadataLog, **how: bool) -> Any:
 
 
 def looks_from_before(voters: Iterable[Voter], epoch: int) -> list[VoterLook]:
-    """Uses the looks from before the claim after it."""
+    """Uses, after the claim, the looks from before it."""
     chosen = [(id(voter.store), voter.directory_id) for voter in voters]
     return [_before[voter] for voter in chosen if voter in _before]
 
@@ -95,7 +95,7 @@ _before: dict[tuple[int, str], VoterLook] = {}
 
 
 def first_of(looks: Sequence[VoterLook]) -> DataName | CheckpointName | None:
-    """The end of the log of the first of a majority, instead of the greatest."""
+    """Uses the log end of the first voter of a majority, instead of the greatest log end."""
     return next(iter(looks)).last
 
 
@@ -106,7 +106,7 @@ def claim_of_anybody(voter: Voter, epoch: int, claimant: str) -> bool:
 
 
 def electorate_of_old(electorate: Electorate, state: LogState) -> tuple[Voter, ...]:
-    """The voters that the driver knows, whatever the log says."""
+    """Returns the voters that the driver knows, whatever the log says."""
     return electorate.voters
 
 

@@ -1,4 +1,5 @@
-"""The suites of other projects' clients: where their sources come from, which tests apply, how one is run.
+"""The suites of other projects' clients: the origin of their sources, the tests that apply, and the way to run
+one.
 
 A test applies if all that it needs from a broker is reads, look-ups of offsets and metadata, consumer groups, and
 commits. Everything that a test writes as preparation goes through ``tests.strangers.writing``.

@@ -1,9 +1,9 @@
 """An endpoint for suites that create their topics and produce their records themselves.
 
-``stratalog serve`` reads only. This process has the same endpoint, with the requests that it lacks in front of the
-engine: Produce appends with ``cluster.append_batches``, CreateTopics and its like call ``cluster.topics``. So a
-suite runs unchanged, and everything that it reads comes from the endpoint. Producer ids mean nothing here: the
-adapter never repeats an append, and its answers contain nothing about producers.
+``stratalog serve`` reads only. This process has the same endpoint, and answers the requests that the endpoint
+lacks: Produce appends with ``cluster.append_batches``, and CreateTopics and similar requests call
+``cluster.topics``. So a suite runs unchanged, and everything that it reads comes from the endpoint. Producer ids
+mean nothing here: the adapter never repeats an append, and its answers contain nothing about producers.
 """
 
 from __future__ import annotations

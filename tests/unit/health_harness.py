@@ -103,7 +103,7 @@ class Patient:
 
 
 def in_good_health(made: Patient, *, tiered: bool = False) -> Patient:
-    """Topic ``t`` on all three brokers, the first of which votes, has records and was maintained."""
+    """Topic ``t`` on all three brokers, the first of which votes; the topic has records, and was maintained."""
     if tiered:
         made.live.tiered()
     else:

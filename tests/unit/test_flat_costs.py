@@ -127,7 +127,7 @@ def test_the_cost_of_reads_and_of_idle_work_does_not_grow_with_the_log(
 @pytest.mark.slow
 def test_the_cost_of_an_append_does_not_grow_with_the_log(tmp_path: Path, stamps: bool) -> None:
     """An append checks only its own file, after the write. If the kernel does not report the changes of the
-    leader's folder, it scans the folder twice.
+    leader's folder, an append scans the folder twice.
     """
     found = []
     for size in SIZES:

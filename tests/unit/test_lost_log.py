@@ -250,7 +250,7 @@ def unwritten_and_gone(folder: Path) -> LiveCluster:
 
 
 def never_maintained_and_gone(folder: Path) -> LiveCluster:
-    """No run has recorded that it was written to."""
+    """No run has recorded that the partition was written to."""
     live = LiveCluster(folder)
     live.topic()
     live.fill(["v0"])

@@ -67,7 +67,7 @@ def test_the_order_is_that_of_the_base_and_then_that_of_what_is_new() -> None:
 
 
 def test_a_copy_copies_the_changes_and_not_the_base() -> None:
-    """Changes are stored separately up to a part of the base; then a new base is made."""
+    """Changes are stored separately until they reach a certain part of the base; then a new base is made."""
     first = dict.fromkeys(range(3200), 0)
     overlay = Overlay(first)
     for key in range(150):

@@ -120,8 +120,8 @@ def test_a_register_of_an_epoch_that_nobody_committed_is_damage_that_heals(
 def test_a_register_left_for_the_next_leader_epoch_truncates_nobody(
     live: LiveCluster, history: list[tuple[int, int]], before_the_election: bool
 ) -> None:
-    """A member of the ISR that has it, and is elected, seems to have taken over. The others do not adopt a lineage
-    that would drop records which they know to be committed.
+    """A member of the ISR that has such a register, and is elected, seems to have taken over. The others do not
+    adopt a lineage that would drop records which they know to be committed.
     """
     live.append({0: ["b", "c"]}).raise_for_failures()
     leader, member = live.leader(), live.followers()[0]

@@ -433,7 +433,7 @@ TOKEN = "recognisable-session-token"
 
 
 def echo(request: Passing) -> None:
-    """Answer like S3 to an expired token: with that token."""
+    """Answer as S3 answers an expired token: the answer contains the token."""
     body = f"<Error><Code>ExpiredToken</Code><Message>expired</Message><Token-0>{TOKEN}</Token-0></Error>"
     request.answer(400, [("Content-Type", "application/xml")], body.encode())
 

@@ -96,7 +96,9 @@ def test_producers_are_forgotten_after_the_expiration() -> None:
 
 
 def test_producers_that_the_engine_has_named_are_forgotten_after_a_day() -> None:
-    """Every process leaves one: it expires with Kafka's producer.id.expiration.ms, or the topic's shorter one."""
+    """Every process leaves an unnamed producer: it expires after Kafka's default of producer.id.expiration.ms, or
+    after the topic's value, if that is shorter.
+    """
     hour, name = 3_600_000, unnamed(lambda: "0123456789abcdef" * 2)
     state = {name: LAST, "unnamed-by-me": LAST}
     assert set(unexpired(state, LAST.appended_ms + 24 * hour - 1, 7 * 24 * hour)) == {name, "unnamed-by-me"}

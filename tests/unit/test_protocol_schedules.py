@@ -114,8 +114,8 @@ def test_v1_an_append_under_a_freed_name_is_appended_again_and_not_acknowledged(
 
 
 def test_v2_a_copy_is_of_the_file_that_was_listed_and_not_of_its_name() -> None:
-    """A sync of F lists K with B's 1.1, and sleeps. Retention deletes 1.1 on K, the zombie A creates its own. F
-    must not get A's bytes under that name.
+    """A sync of F lists K with B's 1.1, and sleeps. Retention deletes 1.1 on K, and the zombie A creates its own
+    1.1. F must not get A's bytes under that name.
     """
     one = Staged()
     one.append(["a"])
@@ -440,7 +440,7 @@ def test_an_append_that_cannot_ask_the_metadata_any_more_has_an_unknown_outcome(
 
 
 def test_a_moved_root_is_not_given_up_by_an_unclean_election_by_itself(tmp_path: Path) -> None:
-    """The only replica's disk is replaced by a copy of it: another incarnation, with an empty home. The topic
+    """The only replica's disk is replaced by a copy of it: another incarnation, with an empty folder. The topic
     allows unclean elections; an automatic one would lose everything, although an operator could trust the copy.
     """
     live = LiveCluster(tmp_path, on_disk=True)

@@ -311,7 +311,7 @@ def test_a_commit_that_reached_a_minority_has_an_unknown_outcome() -> None:
     with pytest.raises(OutcomeUnknownError, match="read the metadata before you retry"):
         log.commit(config(1))
     with pytest.raises(NotControllerError):
-        log.commit(config(2))  # never another batch at that offset in that epoch
+        log.commit(config(2))  # a commit never writes another batch at that offset in that epoch
 
 
 def test_a_voter_that_was_away_gets_what_it_lacks_oldest_first() -> None:

@@ -79,7 +79,7 @@ def test_opening_is_a_handful_of_requests_at_every_length_of_the_log(voters: int
 
 @pytest.mark.slow
 def test_drivers_that_come_and_go_leave_no_batch_that_has_to_be_read_alone(tmp_path: Path) -> None:
-    """Each opens the cluster from its machine's cache, and commits once."""
+    """Each driver opens the cluster from its machine's cache, and commits once."""
     quorum = Quorum(3)
     for value in range(1, MOST_BATCHES - 2):
         cached = load_cache(tmp_path, CLUSTER, pytest.fail)

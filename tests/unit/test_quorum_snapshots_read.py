@@ -59,8 +59,9 @@ def test_a_driver_that_is_near_the_end_reads_the_last_batch_and_no_snapshot() ->
 
 
 def test_a_snapshot_that_only_a_minority_has_covers_the_log_all_the_same() -> None:
-    """KIP-630, "Changes to Leader Election": "the latest epoch and end offset for a replica is the latest
-    snapshot or replicated log". Its freezer died before it was copied."""
+    """KIP-630, "Changes to Leader Election": "the latest epoch and end offset for a replica is the latest snapshot
+    or replicated log". The driver that froze the snapshot died before the snapshot was copied.
+    """
     quorum = Quorum(3)
     image = committed(quorum.log(), 1, 2)
     through = quorum.hooked()

@@ -124,7 +124,7 @@ def test_a_plan_is_pinned(live: LiveCluster) -> None:
 
 @pytest.mark.slow
 def test_records_that_change_tiers_while_a_read_is_planned_are_read_once(tmp_path: Path) -> None:
-    """Another driver tiers and drops between any two looks of the planning one."""
+    """Another driver tiers and drops between any two looks of the driver that plans."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.tiered()

@@ -97,7 +97,8 @@ def test_a_changed_repeat_of_an_old_sequence_is_refused_and_never_dropped(live: 
 
 def test_an_old_sequence_that_nobody_can_compare_any_more_is_refused_as_unknown(live: LiveCluster) -> None:
     """A merge over more than five appends has deleted the deciding files. A changed repeat and an honest one look
-    the same from there: ``on_changed_replay`` decides."""
+    the same at that point: ``on_changed_replay`` decides.
+    """
     for sequence in range(12):
         append(live, sequence, f"{sequence}")
     live.cluster.topics.alter_configs("t", {"segment.merge.min.files": 2})
@@ -208,7 +209,7 @@ def test_the_same_sequence_with_other_records_is_refused_and_stores_nothing(
 def test_records_that_went_to_another_partition_are_not_appended_there(
     live: LiveCluster, values: tuple[str, ...]
 ) -> None:
-    """That partition knows nothing of the sequence: the partition that has it is asked first."""
+    """That partition knows nothing of the sequence, so the partition that has it is read first."""
     append(live, 0, "a").raise_for_failures()
     refused(live, 0, *values)
 

@@ -216,7 +216,7 @@ def test_records_of_another_topic_affect_no_other_topic(on_s3: OnS3, user: str) 
 
 
 def texts_of(act: Callable[[], object]) -> str:
-    """The texts about its refused requests."""
+    """The texts about the user's refused requests."""
     try:
         answer = act()
     except StratalogError as error:

@@ -54,7 +54,7 @@ def test_a_snapshot_may_be_anywhere(schema: pa.Schema, rows: list[Row], cuts: li
 @pytest.mark.slow
 @given(ROWS)
 def test_it_is_what_a_dictionary_would_hold(rows: list[Row]) -> None:
-    """Naive twin; records without a key are in no snapshot."""
+    """A naive twin of the fold; records without a key are in no snapshot."""
     state = LatestByKey.empty(BINARY).apply(0, [batch(rows)])
     twin = {key: value for key, value in rows if key is not None}
     found = zip(*(state.table.column(name).to_pylist() for name in ("key", "value")), strict=True)

@@ -44,8 +44,9 @@ def test_a_store_that_keeps_the_rules_is_believed_and_left_clean(tmp_path: Path)
 
 
 class TwoWinners(MemoryStore):
-    """The second of several concurrent creators of a name is also told that it succeeded. Sequential creations are
-    right."""
+    """The second of several concurrent creators of a name also gets the answer that it succeeded. Sequential
+    creations are right.
+    """
 
     def __init__(self) -> None:
         super().__init__(clock=CLOCK)
@@ -197,9 +198,13 @@ class NoDeletes(MemoryStore):
 @pytest.mark.parametrize(
     ("lying", "rule", "says"),
     [
-        (TwoWinners, "a name is created once", "2 of 16 racers created the same name"),
-        (TwoOfParts, "a large object is created once", "16 of 16 racers created the same name"),
-        (NobodyWins, "a name is created once", "the storage told all 16 racers that a free name was taken"),
+        (TwoWinners, "a name is created once", "2 of 16 concurrent writers created the same name"),
+        (TwoOfParts, "a large object is created once", "16 of 16 concurrent writers created the same name"),
+        (
+            NobodyWins,
+            "a name is created once",
+            "the storage reported to all 16 concurrent writers that a free name was taken",
+        ),
         (Replacing, "a taken name stays as it is", "a refused create changed"),
         (LateListing, "a listing shows all that was written", "another driver.s listing showed 0"),
         (IgnoringAfter, "a listing shows all that was written", "after a name"),
@@ -224,8 +229,8 @@ def test_each_false_answer_is_found_and_named(lying: Callable[[], MemoryStore], 
 @pytest.mark.parametrize(
     ("lying", "says"),
     [
-        (TwoWinners, "a name is created once: 2 of 6 racers created the same name"),
-        (TwoOfParts, "a large object is created once: 6 of 6 racers created the same name"),
+        (TwoWinners, "a name is created once: 2 of 6 concurrent writers created the same name"),
+        (TwoOfParts, "a large object is created once: 6 of 6 concurrent writers created the same name"),
         (LateListing, "a listing shows all that was written: "),
         (StaysTaken, "a deleted name is gone, and free again: a deleted name could not be created again"),
     ],

@@ -161,7 +161,9 @@ def half_a_body(request: Handler) -> None:
 
 @pytest.fixture(scope="module")
 def serving() -> Iterator[ScriptedServer]:
-    """One server for all tests, because the client of an address takes long to make and is cached."""
+    """There is one server for all tests, because the client of an address takes a long time to make, and is
+    cached.
+    """
     with scripted_server() as scripted:
         yield scripted
 

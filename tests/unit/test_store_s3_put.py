@@ -43,7 +43,9 @@ HEADERS = ("x-amz-checksum-crc32", "If-None-Match", "Content-Length")
 
 @pytest.fixture(scope="module")
 def serving() -> Iterator[ScriptedServer]:
-    """One server for all tests, because the client of an address takes long to make and is cached."""
+    """There is one server for all tests, because the client of an address takes a long time to make, and is
+    cached.
+    """
     with scripted_server() as scripted:
         yield scripted
 

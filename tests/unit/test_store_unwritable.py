@@ -37,7 +37,7 @@ FAILURES = [
     ("ENOSPC", "copy to", UnwritableStorageError, STORAGE, "No space left on device", "Free or add space there"),
     ("EDQUOT", "write", UnwritableStorageError, STORAGE, "Disk quota exceeded", "Raise the quota"),
     ("EIO", "write", UnwritableStorageError, STORAGE, "Input/output error", "Read the system's log"),
-    # Or the error may come from the source.
+    # The error may also come from the source.
     ("EIO", "copy to", StorageError, STORAGE, "Input/output error", "Read the system's log"),
     ("EIO", "read", StorageError, STORAGE, "Input/output error", "Read the system's log"),
     ("EACCES", "create", StorageAuthorizationError, RIGHTS, "Permission denied", CREATE_THERE),
@@ -130,7 +130,7 @@ def test_a_full_disk_is_reported_until_there_is_space(tmp_path: Path, name: str)
         (403, "QuotaExceeded", UnwritableStorageError),
         (400, "XMinioAdminBucketQuotaExceeded", UnwritableStorageError),
         (507, "XMinioStorageFull", UnwritableStorageError),
-        # The error may come from half way, and not from the storage.
+        # The error may come from a server in between, and not from the storage.
         (507, "InsufficientStorage", OutcomeUnknownError),
     ],
 )

@@ -25,7 +25,7 @@ NUMBERS = [errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO]
 
 
 class Broken:
-    """Roots without writes: those of brokers 1 to 3, of which 1 alone votes."""
+    """Roots that accept no writes: those of brokers 1 to 3, of which only 1 votes."""
 
     def __init__(self, folder: Path, number: int = errno.EROFS) -> None:
         faults = Faults()

@@ -200,7 +200,9 @@ def test_sequences_start_over_with_each_transaction() -> None:
 
 
 def test_records_that_lost_their_marker_do_not_join_a_later_transaction() -> None:
-    """An unclean election may lose a marker: the producer's next one is not of the next epoch, and aborts it."""
+    """An unclean election may lose a marker: the producer's next marker does not have the next epoch, and aborts
+    the transaction.
+    """
     log = Log()
     log.add("p", "lost")
     log.add("p", "kept", epoch=1)

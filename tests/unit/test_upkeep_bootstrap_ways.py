@@ -200,6 +200,8 @@ def test_a_wrong_call_changes_nothing(live: LiveCluster) -> None:
 
 
 def test_a_partition_that_is_refused_is_named(live: LiveCluster) -> None:
-    """Broker 4 is fenced by hand: bootstrapping it by name unfences it, but not the only broker it replaces."""
+    """Broker 4 is fenced by hand. A bootstrap by name unfences it, but does not unfence the only broker that it
+    replaces.
+    """
     live.cluster.brokers.fence([2, 3], force=True).raise_for_failures()
     assert "t-0" in the_failure(live.cluster.bootstrap(4, instead_of=2, check=False)).split(":")[0]

@@ -409,7 +409,7 @@ def test_a_rule_stays_below_the_end_of_a_remote_log_that_does_not_grow(tmp_path:
 def test_the_copy_quota_holds_for_the_remote_part(tmp_path: Path) -> None:
     """The quota works as for uploads: a second's worth immediately, then by the clock."""
     live = filled(tmp_path, segment_bytes="1")
-    # A and b are removed from these segments.
+    # The keys a and b are removed from these segments.
     size = sum(segment.size_bytes for segment in live.remote_log().of_partition(0)[:2])
     live.cluster.topics.alter_configs(None, {"remote.log.manager.copy.max.bytes.per.second": str(size // 8)})
     before = live.clock.monotonic_s()

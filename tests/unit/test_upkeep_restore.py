@@ -190,8 +190,8 @@ def stopping_after(faults: Faults, changes: int) -> None:
 
 
 def stopped_restore(folder: Path, changes: int) -> bool:
-    """Whether a restore that would die after that number of changes ended before. It is run again, and
-    succeeds.
+    """Whether a restore that would die after that number of changes ended before. The restore is then run again,
+    and succeeds.
     """
     faults = Faults()
     live = LiveCluster(folder, through=faults.wrap)

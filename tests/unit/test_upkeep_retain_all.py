@@ -189,7 +189,7 @@ def expired_on_brokers(folder: Path) -> LiveCluster:
 
 @pytest.mark.slow
 def test_an_active_segment_that_is_too_old_for_the_brokers_moves_to_the_remote_tier(tmp_path: Path) -> None:
-    """Kafka rolls it, "to make it eligible for deletion", and deletes it when it is uploaded."""
+    """Kafka rolls the active segment, "to make it eligible for deletion", and deletes it when it is uploaded."""
     live = expired_on_brokers(tmp_path)
     assert [live.log(broker).local_start for broker in (1, 2, 3)] == [3, 3, 3]
     assert live.replicas().view.log_start_offset == 0

@@ -284,7 +284,9 @@ def test_one_bad_partition_among_many_stops_no_other_and_keeps_its_state(live: R
 def test_a_table_that_cannot_be_committed_to_leaves_files_that_the_next_run_takes(
     live: RemoteFaults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store accepts files, and the table refuses: one failure, of the topic; every partition is retried."""
+    """The store accepts files, but the table refuses: there is one failure, of the topic, and every partition is
+    retried.
+    """
     live.tiered(partitions=2)
     live.tiered("u")
     live.append({0: ["a"], 1: ["b"]}).raise_for_failures()

@@ -84,7 +84,7 @@ def test_a_log_with_nothing_to_cover_the_part_below_its_start_is_found(live: Key
 
 
 def test_a_file_that_is_nearly_a_snapshot_is_foreign(live: Keyed) -> None:
-    """Odd names are left alone, and named."""
+    """Odd names are left alone, and reported."""
     replica = live.replica(2)
     replica.store.create(f"{replica.folder}/2-1.checkpoint", b"odd")
     live.store(1).create(f"{of_voter(live, '.checkpoint').path}.old", b"odd")

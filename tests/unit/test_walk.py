@@ -27,7 +27,7 @@ MOST_RETURNS = 29
 
 
 def module_of(code: CodeType) -> str | None:
-    """The file of the product that the code is from, relative to the checkout; None for other code."""
+    """The file of the product that contains the code, relative to the checkout; None for other code."""
     file = Path(code.co_filename)
     path = file.relative_to(ROOT) if file.is_relative_to(ROOT) else file
     path = path.relative_to("stratalog") if path.is_relative_to("stratalog") else path
