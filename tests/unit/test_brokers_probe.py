@@ -451,9 +451,10 @@ def _orders() -> list[tuple[str, ...]]:
 def test_kip_903_a_broker_that_lost_its_disk_and_came_back_joins_no_isr_by_a_delayed_proposal(
     live: LiveCluster, order: Sequence[str]
 ) -> None:
-    """KIP-903: a driver that has seen broker 3 caught up expands the ISR of partition 0 by it, in its two commits.
-    Meanwhile the broker loses its disk, returns empty, and is registered by another driver. In any order: at the
-    end no replica without the data is in the ISR, and nothing acknowledged is lost."""
+    """KIP-903: a driver that has seen that broker 3 is caught up adds it to the ISR of partition 0, in two
+    commits. Meanwhile the broker loses its disk, returns empty, and is registered by another driver. In any order:
+    at the end no replica without the data is in the ISR, and nothing acknowledged is lost.
+    """
     live.cluster.brokers.fence(3).raise_for_failures()
     live.append({0: ["b0"]}).raise_for_failures()
     live.cluster.brokers.unfence(3).raise_for_failures()

@@ -1,8 +1,8 @@
 """The remote tier is a real S3 server behind a proxy that spoils requests: throttled, slow, full, torn, answers
 lost after success, stopped and started again.
 
-After each of them the remote table and the folder agree exactly, as seen past the proxy; every record exists once;
-and delayed copies are complete.
+After each fault the remote table and the folder agree exactly, as seen past the proxy; every record exists once;
+and the copies that were delayed are complete.
 """
 
 from __future__ import annotations

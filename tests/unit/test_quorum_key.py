@@ -124,7 +124,7 @@ def a_signed_one_under_another_name(quorum: Quorum, broker: int) -> None:
 
 
 def an_old_one_again(quorum: Quorum, broker: int) -> None:
-    """Put an old batch back under its own name, which is below the snapshot."""
+    """Write an old batch again under its own name, which is below the snapshot."""
     name = DataName(1, None, 2)
     put(quorum, broker, name, evil_batch(quorum, name))
 
@@ -377,9 +377,7 @@ def test_a_key_replaces_another_one() -> None:
 
 
 def test_two_drivers_with_different_keys_never_claim_one_epoch() -> None:
-    """The names of their claims differ, so both are created; a driver that sees another driver's claim on a voter
-    does not count that voter.
-    """
+    """Both claims are created, because their names differ; no driver counts a voter with another's claim."""
     quorum = signed()
     stranger = ClusterKey(CLUSTER, [OTHER])
     through = quorum.hooked()

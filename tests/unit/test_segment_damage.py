@@ -1,4 +1,4 @@
-"""A data file: every damage is detected (design section 4), and deleted or replaced files are no damage."""
+"""A data file: all damage is detected (design section 4); deleted or replaced files are not damage."""
 
 from __future__ import annotations
 
