@@ -76,7 +76,7 @@ class Bench:
 
     def records(self, slices: Sequence[int] = range(SOURCE_FILES)) -> DataFrame:
         """All records, or some sixteenths of them, with ``key`` and ``value``, from plain Parquet files without a
-        codec. The files are written at first use. Reading them costs both sides the same.
+        codec. The files are written at first use. Both sides pay the same cost for reading them.
         """
         source = self.folder / "source"
         if not source.exists():
@@ -165,9 +165,9 @@ class BenchCluster:
         self.cluster.topics.alter_configs(TOPIC, {"remote.storage.enable": "true", "segment.bytes": "65536"})
 
     def only_remote(self) -> None:
-        """Delete from the brokers' disks what is tiered."""
+        """Delete the tiered records from the brokers' disks."""
         self.cluster.topics.alter_configs(TOPIC, {"local.retention.bytes": "0", "file.delete.delay.ms": "0"})
-        for _ in range(2):  # the second run deletes what is no longer in the log
+        for _ in range(2):  # the second run deletes the files that are no longer in the log
             self.cluster.retain().raise_for_failures()
 
     def lose(self, broker: int) -> None:

@@ -1,4 +1,4 @@
-"""Bootstraps a broker with a thousand small partitions at the same time: the cost of a bootstrap apart from the
+"""Bootstraps a broker with a thousand small partitions at once, to show the cost of a bootstrap apart from its
 bytes.
 """
 

@@ -20,8 +20,8 @@ LOST = 2
 
 
 def bootstrap(bench: Bench) -> list[Line]:
-    """The bytes copied compared with the bytes that are not tiered yet, the seconds compared with a full copy, and
-    the seconds at 16x compared with 1x.
+    """The ratios of the bytes copied to the bytes that are not tiered yet, of the seconds to those of a full copy,
+    and of the seconds at 16x to those at 1x.
     """
     made = bench.cluster("bootstrap", brokers=2)
     made.create_topic(bench.options.partitions, replicas=2)

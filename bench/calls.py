@@ -1,4 +1,4 @@
-"""The number of storage calls of the protocol's operations, compared with the least possible.
+"""The number of storage calls of the protocol's operations, compared with the smallest possible number.
 
 The product's own code runs on stores in memory. Its driver has opened the cluster and read the metadata, but knows
 no partition yet, like a job that has just started. On a file system, a listing scans a folder at least twice,
@@ -41,7 +41,9 @@ RUN, PARTITION, FILE = PER = ("a run", "a partition", "a file")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The calls of an operation per run, partition or file; ``least`` is the number that would suffice."""
+    """The calls of an operation per run, partition or file; ``least`` is the smallest number that would
+    suffice.
+    """
 
     per: str
     kind: str
@@ -69,7 +71,7 @@ class Scenario:
         return self._summed(per, lambda call: call.number)
 
     def least(self, per: str) -> Counter[str]:
-        """The least possible number of calls of each kind for every ``per``."""
+        """The smallest possible number of calls of each kind for every ``per``."""
         return self._summed(per, lambda call: call.number if call.least is None else call.least)
 
     def _summed(self, per: str, number: Callable[[Call], int]) -> Counter[str]:
@@ -115,7 +117,7 @@ class CountedCluster:
 
     def driver(self) -> Cluster:
         """A separate driver, which has read the metadata and no partition. The driver serves followers one after
-        the other, because in parallel both may read the same footer.
+        the other, because in parallel both might read the same footer.
         """
         ports = open_ports(
             load_cluster_file(self._file), clock=SystemClock(), new_id=self._new_id, opener=self._open, key=None
@@ -165,14 +167,14 @@ def transact_one(cluster: Cluster, partitions: Iterable[int]) -> Report:
 
 
 def _filled(made: CountedCluster, partitions: int, files: int = 1) -> None:
-    """Let all replicas hold the same single file, and record it in the metadata."""
+    """Let all replicas hold the same single file, and record this in the metadata."""
     made.cluster.topics.create(TOPIC, partitions=partitions, replication_factor=BROKERS)
     made.append(partitions)
     made.cluster.replicate().raise_for_failures()
 
 
 def _behind(made: CountedCluster, partitions: int, files: int) -> None:
-    """Give the leaders this number of files more than their followers."""
+    """Give the leaders this number of files more than their followers have."""
     _filled(made, partitions)
     for _ in range(files):
         made.append(partitions, acks="leader")
@@ -400,7 +402,7 @@ SCENARIOS = (
 
 
 def calls(bench: Bench) -> list[Line]:
-    """The current calls of every scenario, compared with the least possible."""
+    """The current calls of every scenario, compared with the smallest possible number."""
     bench.say("calls")
     lines = []
     for scenario in SCENARIOS:

@@ -1,7 +1,8 @@
 """The time, bytes and memory of generating and of loading a snapshot of the metadata, at three sizes.
 
-The peer of loading is the minimum: reading the file, and decoding each record and keeping it. Each runs in a
-separate process per size, so that the peak memory of the process is the peak memory of the work.
+The peer of loading is the smallest amount of work: reading the file, decoding each record, and keeping it. Each
+piece of work runs in a separate process per size, so that the peak memory of the process is the peak memory of the
+work.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
 CODEC_TIMES = 3
 SHAPE = Limit(1.25, at_most=True)
-"""The greatest ratio of the time per partition to the time per partition for a tenth of the partitions. Ideally it
-is 1, but machines vary from run to run.
+"""The greatest ratio of the time per partition to the time per partition for a tenth of the partitions. The ideal
+ratio is 1, but machines vary from run to run.
 """
 SHAPE_NOTE = (
     "The goal is for the time per partition, divided by that of the previous image, which is a tenth as large; "

@@ -131,7 +131,7 @@ def _answers(url: str) -> bool:
     try:
         urllib.request.urlopen(url, timeout=1).close()
     except urllib.error.HTTPError:
-        return True  # it refuses, so it is running
+        return True  # the server refuses, so it is running
     except OSError:
         return False
     return True

@@ -37,8 +37,8 @@ AN_APPEND = 500_000
 KEY_BYTES, VALUE_BYTES = 16, 20
 DISK_BYTES_A_KEY = 120
 """An upper bound of the disk space per key. A key has 1.1 records, which take 32 bytes each before the compaction
-and 29 bytes after it (measured with 20 million keys). Its entry in the temporary files of keys takes 28 bytes, and
-at most 5 more while they are split again. Its mark takes one byte.
+and 29 bytes after it (measured with 20 million keys). The key's entry in the temporary files takes 28 bytes, and
+at most 5 more while the files are split again. The key's mark takes one byte.
 """
 _CONFIGS = {
     "cleanup.policy": "compact",

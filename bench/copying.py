@@ -45,7 +45,7 @@ def replicate(bench: Bench) -> list[Line]:
 
         def replicate_behind(made: BenchCluster = made, again: Callable[[], float] = replicate_all) -> float:
             for folder in made.replicas(leading=True):
-                for register in folder.glob("*.hw"):  # as after the append, no replication is proved yet
+                for register in folder.glob("*.hw"):  # as after the append: no replication is proved yet
                     register.unlink()
             return again()
 
@@ -119,7 +119,8 @@ def _copy_unseen(source: int, target: int, size_bytes: int) -> None:
     done = 0
     while done < size_bytes:
         moved = os.copy_file_range(source, target, min(STEP_BYTES, size_bytes - done), done, done)
-        os.posix_fadvise(target, done, moved, os.POSIX_FADV_DONTNEED)  # the disk starts to write, as with ours
+        # The disk starts to write, as it does for our copies.
+        os.posix_fadvise(target, done, moved, os.POSIX_FADV_DONTNEED)
         done += moved
 
 

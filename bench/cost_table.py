@@ -101,7 +101,7 @@ class Requests:
         return Requests(self.puts + other.puts, self.gets + other.gets)
 
     def times(self, number: float) -> Requests:
-        """These requests, multiplied by a number."""
+        """The requests multiplied by a number."""
         return Requests(self.puts * number, self.gets * number)
 
     def dollars(self, bucket: Bucket) -> float:
@@ -229,8 +229,8 @@ def objects_per_gib(prices: Prices) -> float:
 
 
 def break_even_mib(prices: Prices, measured: Measured, dollars_a_gib: float) -> float | None:
-    """The least size per partition at which the requests of appends cost at most ``dollars_a_gib`` per GiB; None
-    if no measured size is large enough.
+    """The smallest size per partition at which the requests of appends cost at most ``dollars_a_gib`` per GiB;
+    None if no measured size is large enough.
     """
     below = 0.0
     for size, operation in sorted(measured.appends.items()):
@@ -289,8 +289,9 @@ def append_line(what: str, gib: float, day: float, topic_day: float) -> Cells:
 
 
 def break_even_line(what: str, gib: float, mib: float | None, most: float) -> Cells:
-    """The least size at which appends cost no more per GiB than in another system; ``most`` is the largest
-    measured size."""
+    """The smallest size at which appends cost no more per GiB than in another system; ``most`` is the largest
+    measured size.
+    """
     headings = ("compared with", "dollars per GiB", "same price at MiB per append and partition")
     return Cells(headings, (what, f"{gib:.4f}", f"above {most:g}" if mib is None else f"{mib:.1f}"))
 

@@ -47,7 +47,7 @@ from stratalog import Cluster, Report
 
 REPLICAS = 3
 FEW, MORE = 1, 3
-"""Numbers of partitions: the difference between runs over them is the cost of a partition."""
+"""Numbers of partitions: the difference between runs over these numbers is the cost of a partition."""
 SIZES_MIB = (1, 8, 64)
 MERGED = 16
 """The number of appends in a merge, the default of segment.merge.min.files."""
@@ -180,7 +180,8 @@ def _sealed(cluster: Cluster, partitions: int) -> None:
 
 
 def _create(cluster: Cluster, partitions: int, configs: dict[str, str]) -> None:
-    configs = {"compression.type": "uncompressed", "retention.ms": "-1"} | configs  # the records are of 1970
+    # So that records of 1970 do not expire.
+    configs = {"compression.type": "uncompressed", "retention.ms": "-1"} | configs
     cluster.topics.create(TOPIC, partitions=partitions, replication_factor=REPLICAS, configs=configs)
 
 

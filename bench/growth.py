@@ -210,8 +210,9 @@ def _cost(cluster: Cluster, work: Callable[[], object], turns: int = TURNS) -> C
 
 
 def _one_after_the_other(cluster: Cluster, work: Callable[[], object], times: int) -> list[Cost]:
-    """The costs of runs of the work, one after the other: ``times`` runs, or fewer if time runs out, because an
-    operation whose cost grows would take hours at the largest sizes."""
+    """The costs of repeated runs of the work: ``times`` runs, or fewer if time runs out, because an operation
+    whose cost grows would take hours at the largest sizes.
+    """
     end = time.perf_counter() + max(SECONDS, times * SECONDS_EACH)
     taken: list[Cost] = []
     while len(taken) < times and (time.perf_counter() < end or len(taken) < LEAST_SIZE):

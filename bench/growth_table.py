@@ -82,7 +82,9 @@ class GrowthLine:
 
 
 _LEAST_S = 1e-6
-"""The least CPU seconds, because the clock of a process may not advance in a short operation."""
+"""The smallest number of CPU seconds that is assumed, because the clock of a process may not advance in a short
+operation.
+"""
 _PARTS: tuple[Callable[[Cost], float], ...] = (
     lambda cost: max(cost.cpu_s, _LEAST_S),
     lambda cost: max(cost.requests, 1),

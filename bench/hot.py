@@ -1,4 +1,4 @@
-"""Copies the files of one hot partition, in memory, with all cores compared with one core."""
+"""Copies the files of one hot partition, in memory, with all cores, compared with one core."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def _maintaining(made: BenchCluster, every: str) -> Iterator[subprocess.Popen[by
         try:
             yield process
         finally:
-            process.terminate()  # not an interrupt, which children of a shell's background process ignore
+            process.terminate()  # SIGTERM, because children of a shell's background process ignore an interrupt
             process.wait()
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
             rounds = [line for line in lines if line.startswith("maintain: ")]

@@ -5,11 +5,11 @@ Each run is a separate process, so the measured memory is the memory of one run.
 because a run reads only names from a disk, and a real S3 server. Each partition holds one record on all replicas,
 with the files that an append leaves.
 
-On folders, rounds of ``maintain`` tier all partitions. In buckets that would take half a million requests before
-the measured run. So a few partitions of another topic are tiered there, and maintained until nothing is due; the
-others are not tiered, and their files are written past S3. For the others, ``maintain`` gets the state that it has
-stored for the few (``settle``). If that state were wrong, ``maintain`` would have something to do, and the
-benchmark would fail.
+On folders, rounds of ``maintain`` tier all partitions. In buckets these rounds would take half a million requests
+before the measured run. So in buckets only a few partitions of another topic are tiered, and maintained until
+nothing is due. The other partitions are not tiered, and their files are written past S3. For these other
+partitions, ``maintain`` gets the state that it has stored for the few (``settle``). If that state were wrong,
+``maintain`` would have something to do, and the benchmark would fail.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def until_idle(cluster: Cluster) -> int:
     for done in range(1, ROUNDS + 1):
         if not items_of(_maintain(cluster)):
             return done
-        time.sleep(1)  # a partition is tiered once in its interval
+        time.sleep(1)  # a partition is tiered at most once in its interval
     raise AssertionError(f"{ROUNDS} rounds of maintain have ended, and something is still due")
 
 

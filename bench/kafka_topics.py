@@ -91,7 +91,7 @@ def log_ends(server: str, topic: str, partitions: int) -> list[int]:
     try:
         answers = _admin(server).list_offsets(asked, request_timeout=_ASKED_S).values()
         return [answer.result(2 * _ASKED_S).offset for answer in answers]
-    except KafkaException:  # its leaders are not known yet
+    except KafkaException:  # the partitions' leaders are not known yet
         return []
 
 

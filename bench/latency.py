@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 ANSWER_S = 0.030
 LATE, LATE_IN = 10, 50
-"""With a long tail, one of ``LATE_IN`` answers takes this many times as long."""
+"""With a long tail, one of ``LATE_IN`` answers takes ``LATE`` times as long."""
 WARM_UP, TURNS = 3, 100
 GROUP = "latency"
 NOTE = (
@@ -112,7 +112,7 @@ class Measured:
     run: Callable[[Cluster], None]
     replicas: int
     p50: int | None = None
-    """The target: the maximum number of round trips."""
+    """The target, which is the maximum number of round trips."""
 
 
 OPERATIONS = (

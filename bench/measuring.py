@@ -23,7 +23,8 @@ Timed = Callable[[], float]
 
 class Spread(float):
     """The result of several turns: the median as a number, and the range as text. Two spreads are divided turn by
-    turn, because a ratio compares adjacent measurements."""
+    turn, so that a ratio compares adjacent measurements.
+    """
 
     turns: tuple[float, ...]
 
@@ -84,7 +85,7 @@ def thread_seconds_of(work: Callable[[], object]) -> float:
 
 def cpu_timed(work: Callable[[], T], besides: str = "") -> tuple[float, T]:
     """The processor seconds that a piece of work uses in this process and all its descendants, and its result. The
-    session's JVM and its workers are included, processes of the program ``besides``, such as a server, are not.
+    session's JVM and its workers are included; processes of the program ``besides``, such as a server, are not.
     Processes that end before the work does are not counted, so the longest of several measurements is right.
     """
     before = _ticks(besides)
@@ -120,7 +121,7 @@ def _ticks(besides: str) -> dict[int, int]:
 
 def in_child(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """The result of ``work``, a function of a module, in a separate process, so that the memory of this process
-    neither helps nor slows the work.
+    does not affect the work.
     """
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(work, args, kwargs)

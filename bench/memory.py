@@ -74,14 +74,15 @@ def workers(root: int) -> list[Path]:
         for child in children[waiting.pop()]:
             waiting.append(child)
             with suppress(OSError):
-                if b"pyspark.daemon" in (_PROC / str(child) / "cmdline").read_bytes():  # forks keep its command
+                # Forked processes keep the command of their parent.
+                if b"pyspark.daemon" in (_PROC / str(child) / "cmdline").read_bytes():
                     found.append(_PROC / str(child))
     return found
 
 
 def _count_from_here(process: Path) -> None:
     with suppress(OSError):
-        (process / "clear_refs").write_text("5")  # the kernel's peak
+        (process / "clear_refs").write_text("5")  # resets the kernel's peak
 
 
 def _peak_of(worker: Path) -> int | None:

@@ -33,7 +33,7 @@ _LOG_SETTINGS = """<Configuration>
 
 
 class MirrorMaker:
-    """A MirrorMaker for one topic; not started yet."""
+    """A MirrorMaker for one topic, not started yet."""
 
     def __init__(self, folder: Path, source: str, target: str, alias: str, topic: str, more: str = "") -> None:
         """``source`` and ``target`` are ``host:port``. With another ``alias`` of the source, MirrorMaker begins

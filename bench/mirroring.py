@@ -1,15 +1,14 @@
-"""A topic of a real Kafka mirrored here, and by Kafka's own MirrorMaker into another Kafka:
-``make bench ONLY=mirror KAFKA=own``, which starts a broker as the source and one as MirrorMaker's target.
+"""A topic of a real Kafka, mirrored here and by Kafka's own MirrorMaker into another Kafka: ``make bench
+ONLY=mirror KAFKA=own`` starts one broker as the source and one as MirrorMaker's target.
 
 Speed
     The two mirrors copy the same records, one after the other. The measured time is the time of a complete run,
     until the last record is appended, fsynced and acknowledged. The time of MirrorMaker is extrapolated from the
     second half of its records.
 
-Kills
-    A topic is written by transactions, some of them aborted. ``kill -9`` ends the copy in the middle, and another
-    process continues it. Then the benchmark counts the records that are at their offset, at another offset, found
-    twice, or missing.
+Kills A topic is written by transactions, some of them aborted. ``kill -9`` ends the copy in the middle, and
+another process continues it. Then the benchmark counts the records at their offset, at another offset, found
+twice, and missing.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 VOTERS = range(1, REPLICAS + 1)
 TAIL = 20
-"""The number of commits after the cached state; fewer than would renew the cache."""
+"""The number of commits after the cached state; it is too small to renew the cache."""
 ALLOWED_S = 0.1
 NOTE = f"Both have {TAIL} commits after the remembered state. To reach: the peer's time plus 100 ms."
 

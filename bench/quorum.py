@@ -2,9 +2,9 @@
 S3.
 
 Each driver is a separate process, like a Spark driver, and sees the others only through storage. The peer of a
-commit with three voters is the minimum: a file on each of three roots, written, fsynced and linked under its name.
-The peer of several competing drivers is a driver that has to claim for each of its commands: two drivers take
-turns.
+commit with three voters is the smallest amount of work: a file on each of three roots, written, fsynced and linked
+under its name. The peer of several competing drivers is a driver that has to claim for each of its commands: two
+drivers take turns.
 """
 
 from __future__ import annotations

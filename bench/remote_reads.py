@@ -49,7 +49,7 @@ def _first(bench: Bench, made: BenchCluster) -> Line:
 
 
 def _again(made: BenchCluster) -> Line:
-    """Read on, 1 MiB at a time; the row group is cached."""
+    """Continue to read, 1 MiB at a time; the row group is cached."""
     fetched = made.cluster.fetch(TOPIC, 0, 0)
     sizes: list[int] = []
 

@@ -170,7 +170,7 @@ def _arguments(data: Path, identities: Path, ports: dict[str, int]) -> list[str]
         "-filer",
         "-s3",
         f"-s3.config={identities}",
-        "-s3.autoCreateBucket=false",  # a bucket that is missing must be seen to be missing
+        "-s3.autoCreateBucket=false",  # the server must report a missing bucket
         "-s3.port.iceberg=0",
         "-s3.port.lance=0",
         "-master.peers=none",  # without an election, the server is ready a second earlier

@@ -1,5 +1,6 @@
-"""Reading with Spark: this log's relation compared with the same files read as plain Parquet, and one column of
-twenty compared with all of them."""
+"""Reads with Spark: this log's relation compared with the same files read as plain Parquet, and one column of
+twenty compared with all of them.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +92,7 @@ def pruned(bench: Bench) -> list[Line]:
 
 
 def bytes_read(bench: Bench, run: Callable[[], None]) -> int:
-    """The bytes that the tasks of ``run`` read, as Spark counts them when it reads ranges one after the other."""
+    """The bytes that the tasks of ``run`` read, as Spark counts them when it reads one range after the other."""
     bench.spark.conf.set(VECTORED_READS, "false")
     try:
         with stages_of(bench.spark) as stages:

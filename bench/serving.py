@@ -5,7 +5,7 @@ paired turns.
 
 The topic has one partition on a folder, with records of 100 random bytes and a key. One kind of fetch returns
 Arrow tables, in pieces of 4 MiB; another kind also makes a Python object per record. The client is librdkafka in a
-separate process. Its time begins after its first record.
+separate process. Its measured time begins after its first record.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class SharedTail:
         for copy in staged:
             copy.commit()
         for store in (self.leader, *self.followers):
-            store.stat("broker.json")  # is it still this root?
+            store.stat("broker.json")  # the root must still be the same
             store.create(f"{FOLDER}/{self.number:020}.hw", b"")
         return bases
 
@@ -184,7 +184,7 @@ class Brokers:
             store.create("broker.json", b"{}")
 
     def driver(self) -> SharedTail:
-        """A driver without any knowledge."""
+        """A driver that knows nothing yet."""
         return SharedTail(self.stores[0], self.stores[1:])
 
     def counted(self, work: Callable[[], object]) -> Requests:
@@ -207,7 +207,9 @@ def shared_run(partitions: int) -> Requests:
 
 
 def raced(drivers: int) -> float:
-    """The number of objects written per acknowledged run if all drivers try the same numbers at the same time."""
+    """The number of objects that are written per acknowledged run if all drivers try the same numbers at the same
+    time.
+    """
     brokers = Brokers()
     pending, written = [brokers.driver() for _ in range(drivers)], 0
     data = encode(batches(1), 1)
@@ -257,7 +259,9 @@ def parts(mib: float, replicas: int) -> Requests:
 
 
 def dollars(prices: Prices, shape: Shape, trigger_s: float, split_runs: int) -> list[str]:
-    """Dollars of appends per day, as text: as today, with one replica, with a shared tail, and diskless."""
+    """Dollars of appends per day, as text: of today's appends, of one replica, of a shared tail, and of diskless
+    topics.
+    """
     runs, mib = DAY_S / trigger_s, shape.mib_s * trigger_s
     three, besides = today(BROKERS)
     one, _ = today(1)

@@ -112,7 +112,7 @@ def _full(bench: Bench, made: BenchCluster) -> list[Line]:
 
 
 def _one_native_batch(bench: Bench, made: BenchCluster) -> float:
-    """The seconds of the trigger that passes everything to a function; the query's start is not included."""
+    """The seconds of the trigger that passes everything to a function, without the query's start."""
 
     def into_nothing(frame: DataFrame, batch_id: int) -> None:
         frame.write.format("noop").mode("overwrite").save()
@@ -126,7 +126,7 @@ def _one_native_batch(bench: Bench, made: BenchCluster) -> float:
 
 
 def _one_batch(bench: Bench, made: BenchCluster, records: int) -> float:
-    """The seconds of the trigger that reads everything; the query's start is not included."""
+    """The seconds of the trigger that reads everything, without the query's start."""
     checkpoint = bench.folder / f"checkpoint-{random_id()}"
     query = (
         bench.spark.readStream.format("stratalog")

@@ -84,7 +84,9 @@ class Line:
 def speed_line(
     what: str, size_bytes: int, ours_s: float, peer_s: float, at_least: float | None = None, note: str = ""
 ) -> Line:
-    """Our speed as a fraction of the peer's, over the same bytes; for turns (``measuring.Spread``) the median."""
+    """Our speed as a fraction of the peer's speed over the same bytes; for several turns (``measuring.Spread``),
+    the median.
+    """
 
     def rate_text(seconds: float) -> str:
         return f"{seconds:.2f} s, {size_bytes / float(seconds) / 1e6:.0f} MB/s"
@@ -95,7 +97,7 @@ def speed_line(
 
 
 def seconds_line(what: str, ours_s: float, peer_s: float, limit: Limit | None = None, note: str = "") -> Line:
-    """The seconds of both, and how many times as long the peer takes."""
+    """The seconds of both, and the factor by which the peer is slower."""
     return Line(what, f"{ours_s:.2f} s", f"{peer_s:.2f} s", peer_s / ours_s, limit, note)
 
 

@@ -23,7 +23,9 @@ _WARM_UP = 5
 """The number of small appends before the measured ones, until the JVM has compiled the code."""
 _FILES = 4
 _UNIQUE = 6_000_000
-"""The number of rows whose values hardly repeat: a number, a text with this number, and a random double."""
+"""The number of rows whose values hardly repeat: each has a number, a text with this number, and a
+random double.
+"""
 
 
 def typed(bench: Bench) -> list[Line]:
@@ -139,8 +141,9 @@ def _bytes(bench: Bench) -> list[Line]:
 
 
 def _one_partition(bench: Bench) -> list[Line]:
-    """The processor seconds that all cores spend on one partition, per second of time, and the JVM's share, before
-    and after the shuffle. The rest is Python's share."""
+    """The processor seconds that all cores spend on one partition per elapsed second, and the JVM's share, before
+    and after the shuffle. The rest is Python's share.
+    """
     count = bench.options.records
     times: list[float] = []
     tasks: list[tuple[float, float]] = []

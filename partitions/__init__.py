@@ -6,7 +6,7 @@ Purpose
     reads, lists, merges and expires those files. It does not decide who may do so: leadership, in-sync replicas
     and clusters belong to ``engine``.
 
-Rooms
+Modules
     Names and numbers: ``paths`` (every name in storage), ``identity`` (ids), ``numbers``, ``offsets``,
     ``isolation``, ``spelling``, ``printable``, ``html_table``, ``amounts`` (bytes and times to and from text),
     ``version``, ``errors`` (every error, grouped by what the caller must do), ``unwritable`` (the error of a root

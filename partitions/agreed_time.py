@@ -29,7 +29,9 @@ class HasTime(Protocol):
 
 
 def agree(driver_ms: int, storage_ms: int | None) -> bool:
-    """Whether two clocks, read at the same moment, are close; a storage without a time agrees with no driver."""
+    """Whether two clocks, read at the same moment, are close. A storage that reports no time agrees with no
+    driver.
+    """
     return storage_ms is not None and abs(driver_ms - storage_ms) <= MOST_APART_MS
 
 

@@ -92,8 +92,8 @@ def parse(
     data file of a later generation is foreign, because no rule has made it. A snapshot counts if it has exactly
     this generation.
 
-    Raises: CorruptionError if a name of the log is not a regular file: a reader by path, such as Spark, would
-    follow it.
+    Raises: CorruptionError if a name of the log is not a regular file, because a reader by path, such as Spark,
+    would follow a link.
     """
     data: list[DataFile] = []
     epochs: list[tuple[EpochName, StoredObject]] = []

@@ -82,9 +82,11 @@ class ProducerEntry(msgspec.Struct, frozen=True, array_like=True):
     earlier: tuple[PastAppend, ...] = ()
     """The earlier appends, latest first."""
     runs: tuple[Int64, ...] = ()
-    """The appended sequences, as lengths of runs from the last sequence downwards: appended, not appended, and so
-    on alternately. If their number is odd, they are complete: no lower sequence was appended. If it is even, older
-    runs were dropped, and lower sequences are unknown. Empty: only the last sequence is known."""
+    """The lengths of runs of sequences, from the last sequence downwards. Runs of appended sequences alternate
+    with runs of sequences that were not appended, and the first run was appended. If the number of runs is odd,
+    they are complete: no lower sequence was appended. If it is even, older runs were dropped, and lower sequences
+    are unknown. Empty: only the last sequence is known.
+    """
 
     @property
     def lately(self) -> tuple[PastAppend, ...]:

@@ -99,7 +99,7 @@ def why_kept(extents: Sequence[LogFile], limits: RetentionLimits, now_ms: int) -
 
 
 def next_expiry_ms(extents: Sequence[LogFile], limits: RetentionLimits, now_ms: int) -> int:
-    """The time before which the limits keep the same part of this log as now."""
+    """The earliest time at which the limits may keep less of this log than they do now."""
     if limits.retention_ms == UNLIMITED:
         return FOREVER_MS
     for extent in extents:

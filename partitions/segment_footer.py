@@ -79,8 +79,8 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
     has its outcome.
     """
     last_transactional_offset: Int64 | None = None
-    """The base offset of the partition's last append, up to this file's end, that is transactional or has gaps
-    (``records.GAP``); None without one.
+    """The base offset of the last append up to this file's end that is transactional or has gaps
+    (``records.GAP``); None if there is none.
     """
     markers: tuple[TransactionPart, ...] = ()
     """In a merged segment: its markers that end transactions that began before the segment."""

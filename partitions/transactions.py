@@ -93,8 +93,8 @@ def transactions_of(log: ReplicaLog, footer_of: FooterOf, start: int = 0) -> Log
 
 
 def _fates(links: Sequence[Link], footer_of: FooterOf, gaps: set[DataName]) -> dict[DataName, Fate]:
-    """The fates by file, from the end backwards, so that the next marker of each producer is known. ``gaps``
-    receives the unmerged files with gaps.
+    """The fate of each file. The files are read from the end backwards, so that the next marker of each producer
+    is known. ``gaps`` receives the unmerged files with gaps.
     """
     fates: dict[DataName, Fate] = {}
     behind: dict[str, TransactionPart] = {}

@@ -2,5 +2,6 @@
 
 import os
 
-# Tests count the topics, files and requests of their own operations. The tests of the history switch it on.
+# The history is off, because tests count the topics, files and requests of their own operations; the tests of the
+# history switch it on.
 os.environ.setdefault("STRATALOG_HISTORY", "off")

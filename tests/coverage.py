@@ -1,4 +1,4 @@
-"""``python -m tests.coverage``: branch coverage of the product by what ``make test`` runs.
+"""``python -m tests.coverage``: branch coverage of the product by the tests of ``make test``.
 
 Processes that tests start are measured, too, unless they are killed. The data is in ``.cache/coverage``;
 ``coverage html --rcfile=settings`` shows the uncovered lines there. The last line is the percentage.

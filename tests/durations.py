@@ -34,7 +34,9 @@ SERVERS = ("s3_endpoint", "azure_endpoint", "gcs_endpoint", "kms", "clients")
 
 
 class Processors:
-    """Seconds of processor time of this process, of those that it started, and of those that these started."""
+    """Seconds of processor time of this process, of the processes that it started, and of the processes that these
+    started.
+    """
 
     AGE_S = 0.05
     """The time for which a look at the living descendants, which takes milliseconds, is reused."""
@@ -60,14 +62,14 @@ class Processors:
 
 
 def of_descendants(process: int) -> float:
-    """Seconds of processor time of the living descendants of a process, and of those that they have waited for;
-    0 on a system without ``/proc``.
+    """Seconds of processor time of the living descendants of a process, and of the processes that these have
+    waited for; 0 on a system without ``/proc``.
     """
     children: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             number, _, rest = stat.read_text(errors="replace").partition(" ")
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
         fields = rest.rpartition(")")[2].split()
         children[int(fields[1])].append((int(number), sum(map(int, fields[11:15]))))
@@ -131,7 +133,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
     if worker == "main" and config.getoption("numprocesses", None):
-        return  # its workers record
+        return  # the workers record the items
     FOLDER.mkdir(parents=True, exist_ok=True)
     out = (FOLDER / f"{time.time_ns()}-{worker}.jsonl").open("w", encoding="utf-8")  # noqa: TID251 - a file's name
     config.add_cleanup(out.close)
@@ -141,7 +143,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def part_of(config: pytest.Config) -> str:
-    """The name of this part of a run: the marks that it asks for, and where it runs."""
+    """The name of this part of a run: the marks that it selects, and where it runs."""
     asked = config.option.markexpr or "all"
     connect = " on Connect" if os.environ.get("STRATALOG_TEST_CONNECT") else ""
     platform = Path(sys.prefix)
@@ -149,7 +151,7 @@ def part_of(config: pytest.Config) -> str:
 
 
 def kind_of(line: dict[str, Any]) -> str:
-    """What a line of a file is time for."""
+    """The kind of work that a line's time was spent on."""
     match line["kind"]:
         case "fixture" if line["name"] in JVMS:
             return "start of JVMs"

@@ -91,7 +91,7 @@ def run(platform: Platform, python: str, tests: Sequence[str]) -> str:
     environ["PYTHONPYCACHEPREFIX"] = str(bin_folder.parent / "pycache")
     subprocess.run([bin_folder / "python", "-m", "stratalog.jobs.jars"], cwd=ROOT, env=environ, check=True)
     pytest = [str(bin_folder / "python"), "-m", "pytest", "-n", os.environ.get("JVMS", "2"), "--dist", "loadfile"]
-    pytest += ["-W", "default::pytest.PytestUnraisableExceptionWarning"]  # sockets that Spark 4.0 leaves open
+    pytest += ["-W", "default::pytest.PytestUnraisableExceptionWarning"]  # Spark 4.0 leaves sockets open
     ended = subprocess.run([*pytest, "-m", "spark", *tests], cwd=ROOT, env=environ, check=False)
     return "passed" if ended.returncode in (0, NONE_COLLECTED) else "failed"
 
@@ -110,7 +110,8 @@ def environment(platform: Platform, python: str) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([python, "-m", "venv", folder], check=True)
         subprocess.run([*pip, "install", *platform.packages], check=True)
-        subprocess.run([*pip, "install", "-e", f"{ROOT}[{EXTRAS}]"], check=True)  # or spark-submit runs old code
+        # Otherwise spark-submit runs old code.
+        subprocess.run([*pip, "install", "-e", f"{ROOT}[{EXTRAS}]"], check=True)
         made.write_text(wanted)
     listed = subprocess.run([*pip, "freeze"], check=True, capture_output=True, text=True).stdout.split("\n")
     moved = [package for package in platform.packages if package not in listed]

@@ -208,7 +208,7 @@ def leftovers(temporary: Path) -> list[str]:
             if f"TMPDIR={temporary}".encode() in environ.read_bytes().split(b"\0"):
                 found.append(f"process {environ.parent.name}")
         except OSError:
-            continue  # it has ended, or is another user's
+            continue  # the process has ended, or belongs to another user
     return found
 
 

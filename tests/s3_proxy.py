@@ -40,7 +40,7 @@ class Passing(BaseHTTPRequestHandler):
         try:
             super().handle_one_request()
         except OSError:
-            self.close_connection = True  # the client has given up, or we have
+            self.close_connection = True  # the client or the proxy has given up
 
     def pass_any(self) -> None:
         self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))

@@ -76,7 +76,7 @@ def town(folder: Path) -> Cluster:
 
 
 def history(now_ms: int, hours: int = 48) -> list[dict[str, Value]]:
-    """Rows as ``Cluster.history`` has them, of two days of a busier cluster."""
+    """Rows as ``Cluster.history`` returns them, for two days of a busier cluster."""
     chance, rows = random.Random(2), []
     ends, tiered = dict.fromkeys(("flights", "payments", "clicks"), 0), {"flights": 0, "payments": 0}
     for step in range(hours * 4):

@@ -3,8 +3,8 @@
     python -m tests.stores_matrix                        all servers that are installed
     python -m tests.stores_matrix SeaweedFS versitygw    some of them
 
-``make setup`` brings SeaweedFS, ``make servers`` Azurite and fake-gcs-server. Others run if their program is in
-``.cache/servers``, for example after ``GOBIN=$PWD/.cache/servers go install
+``make setup`` installs SeaweedFS, and ``make servers`` installs Azurite and fake-gcs-server. Others run if their
+program is in ``.cache/servers``, for example after ``GOBIN=$PWD/.cache/servers go install
 github.com/versity/versitygw/cmd/versitygw@v1.8.0``. Each server begins with nothing in it, on 127.0.0.1.
 """
 

@@ -109,7 +109,7 @@ class Terminal:
 
     def _prompt(self) -> None:
         self._tmux("wait-for", "prompt")
-        time.sleep(0.5)  # it gets the size just before it is drawn
+        time.sleep(0.5)  # the terminal gets its size just before it is drawn
 
     def _tmux(self, *argv: str) -> str:
         called = ["tmux", "-S", str(self._socket), *argv]

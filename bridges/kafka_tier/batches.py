@@ -129,7 +129,7 @@ def batches_of(data: bytes, position: int, what: str, until: int = _NO_OFFSET) -
 
 def _places(data: bytes, until: int) -> tuple[list[int], bool]:
     """Return the starts of the complete batches, the end of the last batch, and whether that batch reaches
-    ``until``. At that end the data have no batch, an incomplete one, or an impossible one.
+    ``until``. At that end the data has no batch, an incomplete one, or an impossible one.
     """
     places, at, size = [0], 0, len(data)
     while at + HEADER_BYTES <= size:

@@ -102,7 +102,7 @@ class TieredSource:
         cluster_id_of: Callable[[str], str | None] = lambda _: None,
         planned: Mapping[TopicPartition, TierPlan] | None = None,
     ) -> None:
-        """``tier`` None: in a task, which has the plans of its partitions."""
+        """``tier`` is None in a task, which has the plans of its partitions."""
         self._tier, self._brokers = tier, brokers
         self._metadata, self._cluster_id_of = metadata, cluster_id_of
         self._planned = dict(planned or {})

@@ -35,7 +35,7 @@ _ABORT, _COMMIT = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """A piece of the run of segments, from the task's own piece on, in which the task's transactions may end."""
+    """A piece in which transactions of the task's own piece may end: the own piece, or a later one of the run."""
 
     opened: OpenSegment
     piece: SegmentRange

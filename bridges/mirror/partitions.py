@@ -109,7 +109,7 @@ class MirroredPartition:
         return max(0, self.bounds.log_start - self.log_end)
 
     def share(self, partitions: int) -> None:
-        """Set the share of memory, if ``partitions`` are mirrored at the same time."""
+        """Limit the memory of this partition, so that ``partitions`` can be mirrored at the same time."""
         self.most_bytes = min(_PIECE_BYTES, MOST_BYTES // partitions)
 
     def apart(self) -> MirroredPartition:

@@ -174,8 +174,8 @@ def _lacks(listing: Listing, whole: Listing) -> bool:
 
 
 def _is_covered(name: DataName, merged: list[tuple[int, int]], held: Collection[DataName]) -> bool:
-    """Whether a merged segment covers the file. For a merged segment: whether another file begins at the segment's
-    base offset, and may be an append that was merged into the segment.
+    """Whether a merged segment covers the file, or, if the file is a merged segment itself, whether another file
+    begins at its base offset; that file may be one of the appends that were merged.
     """
     at = bisect_right(merged, (name.base_offset, 2**63)) - 1
     if at >= 0 and any(end > name.base_offset for _, end in merged[: at + 1]):

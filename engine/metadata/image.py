@@ -93,7 +93,7 @@ class PartitionImage(
     leader: Int64 | None
     """A member of the ISR, or None."""
     leader_epoch: Int64
-    """From 1; grows by one with every election and every change of leader, including to none."""
+    """Starts at 1, and grows by one with every election and every change of leader, even if no leader follows."""
     isr: tuple[Int64, ...]
     """A subset of the replicas; empty only after the last member's storage was lost, or removed by force, and
     while a partition is being restored from the remote tier."""
@@ -114,8 +114,8 @@ class PartitionImage(
     replicas. Empty if and only if ``target`` is empty.
     """
     lost: tuple[Incarnation, ...] = ()
-    """While the ISR is empty: the storages of its last members, each of a broker in ``replicas``. If one of these
-    storages registers again, it becomes the ISR and leads.
+    """The storages of the last members of the ISR, each on a broker in ``replicas``; only while the ISR is empty.
+    If one of these storages registers again, it becomes the ISR and leads.
     """
     unclean_epoch: Int64 = 0
     """The latest leader epoch that began with a loss of records, by an unclean election, or after all records were

@@ -176,9 +176,9 @@ def doomed_on(listing: VoterListing, log_start: int) -> list[DataName | Checkpoi
 def due(
     log: MetadataLog, policy: SnapshotPolicy, now_ms: int, *, by_hand: bool
 ) -> tuple[SnapshotState, str | None]:
-    """The log, and the reason not to take a snapshot now; None if one is due (KIP-630, "When to Snapshot"). The
-    log since the latest snapshot is measured in bytes of its files. Comparing the images shows the changed
-    records; a record that is new and has changed again counts as new.
+    """The log, and the reason not to take a snapshot now, which is None if a snapshot is due (KIP-630, "When to
+    Snapshot"). The log since the latest snapshot is measured in bytes of its files. Comparing the images shows the
+    changed records; a record that is new and has changed again counts as new.
 
     Raises: see ``MetadataLog.committed_log``.
     """

@@ -88,7 +88,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """The repair of one damage of one replica."""
+    """The repair of one damaged part of one replica."""
 
     broker_id: int
     damage: Damage

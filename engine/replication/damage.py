@@ -39,7 +39,7 @@ def check_whole(replica: Replica, log: ReplicaLog) -> None:
     """
     if (log.stranded or log.lost_committed) and (later := _of_later_rule(replica, log)):
         raise FencedLeaderEpochError(
-            f"{replica} has {later}, made by a later removal rule than this view has: read the metadata again"
+            f"{replica} has {later}, which follows a removal rule that this view lacks: read the metadata again"
         )
     latest = log.listing.latest_epoch
     if latest > log.joined_epoch:  # a replica joins an epoch before it gets files of that epoch

@@ -44,8 +44,8 @@ def check_rules_known(
     names = frozenset(map(str, later)) - replicas.foreign
     if names:
         raise LaterRuleError(
-            f"{replica} has {min(names)}, made by a removal of records that is later than this view has: read "
-            "the metadata again",
+            f"{replica} has {min(names)}, which follows a removal of records that this view lacks: read the "
+            "metadata again",
             view=replicas.view,
             names=names,
         )

@@ -157,17 +157,21 @@ class StoreCheck:
             errors = [outcome for outcome in of_name if outcome not in (CREATED, TAKEN, UNKNOWN)]
             if len(winners) > 1:
                 raise BrokenRuleError(
-                    f"{len(winners)} of {count} racers created the same name, according to the storage: "
-                    f"concurrent drivers would overwrite each other's records{self._how(name)}"
+                    f"{len(winners)} of {count} concurrent writers created the same name, according to the "
+                    f"storage: concurrent drivers would overwrite each other's records{self._how(name)}"
                 )
             if errors:
-                raise BrokenRuleError(f"{len(errors)} of {count} racers failed, the first with: {errors[0]}")
+                raise BrokenRuleError(
+                    f"{len(errors)} of {count} concurrent writers failed, the first with: {errors[0]}"
+                )
             found = self._other.read(name)
             if winners and found != racers[winners[0]].data():
-                raise BrokenRuleError("the name does not have the bytes of the racer that created it")
+                raise BrokenRuleError("the name does not have the bytes of the writer that created it")
             if not winners and UNKNOWN not in of_name:
-                raise BrokenRuleError(f"the storage told all {count} racers that a free name was taken")
-        return f"{count} racers tried to create each of {races} names, and exactly one created it"
+                raise BrokenRuleError(
+                    f"the storage reported to all {count} concurrent writers that a free name was taken"
+                )
+        return f"{count} concurrent writers tried to create each of {races} names, and exactly one created it"
 
     def _how(self, name: str) -> str:
         """The reason why a foreign file system created an existing name."""

@@ -332,8 +332,8 @@ class ObjectStore(ABC):
 
     def check(self) -> None:
         """See ``Store.check``. Large objects get their names in a different way than small objects, so both are
-        tested. This test cannot detect that a server lets two racers win: see ``StoreOptions``. The server must
-        also refuse bytes that do not match their checksum.
+        tested. This test cannot detect that a server lets two concurrent writers create one name: see
+        ``StoreOptions``. The server must also refuse bytes that do not match their checksum.
         """
         try:
             self._objects.check()

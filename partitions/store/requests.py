@@ -82,8 +82,8 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a failure: the store in
         self._wording = wording
 
     def as_error(self, what: str, right: Right, path: str) -> StorageError:
-        """The error of the action ``what``. If the caller is refused, it is an authentication or authorization
-        error: the caller lacks the permission ``right`` on ``path``.
+        """The answer as the error of an action that ``what`` describes. If the server refuses the caller, the
+        error is one of authentication or authorization: the caller lacks the permission ``right`` on ``path``.
         """
         status, code, wording = self.answer.status, self.answer.code, self._wording
         if self.answer.full and right == "create":

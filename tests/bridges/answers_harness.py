@@ -1,4 +1,4 @@
-"""Requests that an endpoint has to answer as a broker of Kafka 4 does, and what both answer."""
+"""Requests that an endpoint must answer as a Kafka 4 broker does, and the answers of both."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from stratalog.bridges.serve.protocol import ApiKey
 from tests.bridges.endpoint_harness import Wire
 
 TOPIC, GROUP = "t", "g"
-"""The topic has two partitions, one of three records with ever later timestamps, one of none. The group has
-committed 2."""
+"""The topic has two partitions: one has three records with increasing timestamps, the other has none. The group
+has committed offset 2.
+"""
 LIST_OFFSETS_VERSIONS = 1, 3, 4, 6, 7, 8, 9, 10, 11
 
 Answer = dict[str, Any]
@@ -19,7 +20,7 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """A request, what a test looks at in its answer, and what that is on Kafka."""
+    """A request, the part of its answer that a test checks, and the value of that part on Kafka."""
 
     name: str
     key: ApiKey
@@ -126,7 +127,7 @@ def _commit(offset: int) -> dict[str, Any]:
 
 
 COMMITTED = Case("the commit before", ApiKey.OFFSET_COMMIT, 2, _commit(2), lambda answer: None, None)
-"""What the group has committed before the cases are asked."""
+"""The group's commit before the first case."""
 
 
 def _partition(answer: Answer) -> Answer:

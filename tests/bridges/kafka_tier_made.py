@@ -104,7 +104,8 @@ class Made:
                 self._append(Batch(self.end, self._values(), self.epoch, draw.randrange(1, 4), True))
             case "end":
                 producer = draw.randrange(1, 4)
-                if producer in open_at(self.log) or draw.random() < 0.2:  # of no record, too
+                # Sometimes the transaction that ends has no records.
+                if producer in open_at(self.log) or draw.random() < 0.2:
                     marker = draw.choice([ABORT, COMMIT])
                     self._append(Batch(self.end, (), self.epoch, producer, True, marker))
             case "roll":

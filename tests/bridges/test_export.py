@@ -24,7 +24,7 @@ from tests.bridges.memory_target import Killed, MemoryCluster, MemoryTarget
 from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
 
-KEPT = ExportOptions(piece_bytes=1)  # a record a piece
+KEPT = ExportOptions(piece_bytes=1)  # one record per piece
 NEW = ExportOptions(keep=False, piece_bytes=1)
 
 
@@ -43,7 +43,9 @@ def exported(
 
 
 def with_gaps(tmp_path: Path) -> tuple[LiveCluster, list[tuple[int, bytes | None]]]:
-    """A topic whose offsets have gaps of one and of several, including at its end; and its records."""
+    """A topic whose offsets have gaps of one offset and of several, including a gap at its end; and its
+    records.
+    """
     source = MemorySource(2)
     log = source.logs[0]
     log.append("a", "b", gaps=1)
@@ -109,7 +111,7 @@ def test_a_run_that_is_killed_at_any_step_and_repeated_writes_each_record_once(
         there = MemoryCluster()
         with pytest.raises(Killed):
             exported(live, there, options, killed_at(number))
-        with suppress(Killed):  # and again, somewhere in the rest
+        with suppress(Killed):  # the second run dies in the middle of the remaining steps
             exported(live, there, options, killed_at((steps - number) // 2))
         exported(live, there, options).raise_for_failures()
         found = there.topics["t"][0].committed()
@@ -148,7 +150,7 @@ def test_if_offsets_are_kept_a_fenced_run_begins_no_further_piece(tmp_path: Path
 
 
 def test_bytes_that_arrive_after_the_wait_are_noticed_on_both_sides(tmp_path: Path) -> None:
-    """A fence cannot exclude this case, but it is never silent."""
+    """A fence cannot prevent this case, but the report always shows it."""
     live, _ = with_gaps(tmp_path)
     there, seen = MemoryCluster(), list[str]()
     began_ms = live.clock.now_ms()

@@ -85,11 +85,11 @@ class Liar:
             return framed(frame)
         changed = bytearray(frame)
         match rng.randrange(8):
-            case 0 | 1:  # after the number of the request
+            case 0 | 1:  # only bytes after the request's number are changed
                 for _ in range(rng.randrange(1, 5)):
                     changed[rng.randrange(min(4, len(changed) - 1), len(changed))] = rng.randrange(256)
                 return framed(bytes(changed))
-            case 2:  # a count, or a length
+            case 2:  # a field that may be a count or a length
                 at = rng.randrange(4, max(len(changed) - 4, 5))
                 changed[at : at + 4] = struct.pack(">i", rng.choice((-1, -2, 2**31 - 1, 2**24, 0)))
                 return framed(bytes(changed))

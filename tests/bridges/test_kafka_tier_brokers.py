@@ -104,7 +104,7 @@ def test_brokers_are_asked_once_whether_they_have_the_history() -> None:
 
 @pytest.mark.parametrize("bounds", [(0, 1375), (0, None), (100, None), (None, 1375), (None, None)])
 def test_another_history_makes_all_offsets_unclear(bounds: tuple[int | None, int | None]) -> None:
-    """A second unclean election, of whose history nothing is tiered."""
+    """After a second unclean election the brokers have a history of which nothing is tiered."""
     source = Cluster("unclean")
     log = source.topic.logs[0]
     log.epochs, log.end = {0: 0, 2: 500, 4: 900}, 2000

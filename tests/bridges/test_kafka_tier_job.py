@@ -89,7 +89,7 @@ def test_unclear_offsets_are_an_error_unless_they_are_left_out(capsys: pytest.Ca
 
 @real
 def test_epochs_and_log_starts_are_given_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """As for a mirror, with the epoch file of a broker, here of a leader that was elected later."""
+    """The arguments are those of a mirror; the epoch file is that of a broker whose leader was elected later."""
     known = Tier(MAIN).truth("plain")["partitions"][1]["leaderEpochCheckpoint"]
     cut = known[-1][1]
     epochs = tmp_path / "leader-epoch-checkpoint"

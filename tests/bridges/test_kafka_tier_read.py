@@ -50,7 +50,7 @@ def bounds_of(truth: dict[str, Any], partition: int) -> tuple[int, int]:
 def test_exactly_the_records_that_consumers_got_are_read(folder: str) -> None:
     data, seen = Tier(folder), 0
     for name in data.topics():
-        if "." in name:  # an earlier moment of a topic
+        if "." in name:  # the name is that of an earlier moment of a topic
             continue
         found = data.truth(name)
         for part in found["partitions"]:
@@ -97,7 +97,7 @@ def test_an_open_transaction_is_left_to_the_brokers() -> None:
 
 
 def test_a_transaction_that_may_end_in_a_hole_is_unclear() -> None:
-    """Its marker may be in a missing segment. Reading continues after the hole."""
+    """The marker of such a transaction may be in a missing segment. Reading continues after the hole."""
     tier = opened(MAIN)
     segments = tier.states.of(tier.topic_id("txn"), 0)
     hole = segments[2]

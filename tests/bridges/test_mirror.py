@@ -142,7 +142,7 @@ def test_a_mirror_next_to_another_one_makes_no_second_copy(tmp_path: Path) -> No
 
 
 def test_a_mirror_that_is_late_appends_nothing(tmp_path: Path) -> None:
-    """The place of a piece is taken, also by the same records and more."""
+    """Another piece already has that place, even if the late piece has the same records or more."""
     live, source = LiveCluster(tmp_path), some()
     mirrored(live, source)
     image = live.cluster.image
@@ -340,7 +340,7 @@ def test_compare_names_each_difference_by_its_offset(tmp_path: Path) -> None:
 def test_it_is_throttled_and_stops_at_its_budget(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), MemorySource()
     source.records_a_read = 1
-    for epoch in range(6):  # a piece each
+    for epoch in range(6):  # one piece per epoch
         source.logs[0].epoch = epoch
         source.logs[0].append("x" * 1000)
     began = live.clock.now_ms()

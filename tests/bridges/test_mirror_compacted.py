@@ -50,7 +50,7 @@ class Mirrored(LiveCluster):
             log.end += 1
 
     def compact_there(self, bound: int) -> None:
-        """Compact like Kafka's cleaner. A tombstone leaves with the second compaction."""
+        """Compact like Kafka's cleaner. The second compaction removes a tombstone."""
         records = self.there.records
         last = {record.key: offset for offset, record in sorted(records.items()) if offset < bound}
         old = set(self.tombstones)

@@ -192,7 +192,7 @@ def test_tasks_share_the_throttle_and_end_at_the_budget(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), MemorySource(2)
     source.records_a_read = 1
     for log in source.logs:
-        for epoch in range(100):  # a piece each
+        for epoch in range(100):  # one piece per epoch
             log.epoch = epoch
             log.append("x" * 1000)
     began = live.clock.now_ms()

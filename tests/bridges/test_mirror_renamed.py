@@ -1,4 +1,6 @@
-"""Topics that have another name here than in the source: runs and comparisons find them by the name there."""
+"""Topics whose names here differ from their names in the source: runs and comparisons find them by the source's
+name.
+"""
 
 from __future__ import annotations
 

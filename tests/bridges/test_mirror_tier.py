@@ -1,5 +1,6 @@
-"""A mirror that reads history from the tier of real brokers equals one through the brokers, which get no
-requests."""
+"""A mirror that reads history from the tier of real brokers equals a mirror that reads it from the brokers, and
+sends them no requests.
+"""
 
 from __future__ import annotations
 
@@ -167,7 +168,7 @@ def test_a_topic_without_a_tier_is_read_through_the_brokers(tmp_path: Path) -> N
 
 
 def test_a_mirror_of_another_history_is_refused_as_by_the_brokers(tmp_path: Path) -> None:
-    """It has mirrored records of the leader that lost the unclean election."""
+    """The mirror has records of the leader that lost the unclean election."""
     live, brokers = LiveCluster(tmp_path), Brokers("unclean")
     log = brokers.logs[0]
     kept = dict(log.records), dict(log.epochs), log.end
@@ -193,14 +194,15 @@ class AtOnce(LocalTasks):
 def test_a_task_counts_what_it_has_appended_if_the_next_one_is_faster(
     topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next task appends before this one looks at the log again, which then knows only the later append.
-    Records of ``epochs`` may have a later leader epoch, too."""
+    """The next task appends before this task looks at the log again, so the log then knows only the later append.
+    Records of ``epochs`` may have a later leader epoch, too.
+    """
     monkeypatch.setattr(tier_tasks, "TASK_BYTES", 16_000)
     commit = replication_append._commit
 
     def slow(staged: Any, name: Any, attempt: Any) -> bool:
         done = commit(staged, name, attempt)
-        sleep(0.1)  # the others look every 0.05 s
+        sleep(0.1)  # the other tasks look every 0.05 s
         return done
 
     monkeypatch.setattr(replication_append, "_commit", slow)
@@ -228,7 +230,7 @@ def test_tasks_that_run_at_once_append_in_order(tmp_path: Path, monkeypatch: pyt
 def test_a_mirror_killed_at_any_append_makes_no_second_copy(
     at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before an append, after it, and before the acknowledgement."""
+    """The kill comes before an append, after it, or before the acknowledgement."""
     monkeypatch.setattr(tier_tasks, "TASK_BYTES", 16_000)
     live, append = LiveCluster(tmp_path), bulk.append
     for after in (False, True):

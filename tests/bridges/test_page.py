@@ -219,7 +219,7 @@ def test_a_notebook_shows_it_in_a_frame_that_reaches_nothing(live: LiveCluster) 
 
 
 def row(at_ms: int, **of_row: Any) -> dict[str, Value]:
-    """A row as ``Cluster.history`` has it."""
+    """A row as ``Cluster.history`` returns it."""
     totals = json.dumps(of_row.pop("totals", {}))
     notes = json.dumps(of_row.pop("notes", []))
     given = {"operation": "maintain", "phase": "ended", "outcome": "done", "user": "u", "host": "h", "job": None}
@@ -248,7 +248,7 @@ def test_the_history_makes_series_for_the_cluster_and_for_each_topic() -> None:
         row(0, totals={"a/log_end": 10, "b/log_end": 5, "a/remote_end": 4}),
         row(HOUR_MS, totals={"a/log_end": 30, "b/log_end": 6, "a/remote_end": 30, "copied_bytes": 7}),
         row(HOUR_MS + 1, totals={"copied_bytes": 1, "a/copied_bytes": 1, "a/backlog_bytes": 9}),
-        row(2 * HOUR_MS, totals={"a/log_end": 25, "requests": 4}),  # it was restored: nothing was appended
+        row(2 * HOUR_MS, totals={"a/log_end": 25, "requests": 4}),  # the topic was restored; nothing was appended
     ]
     found = activity([rows[2], rows[0], rows[3], rows[1]])
     assert found is not None
@@ -364,7 +364,7 @@ def test_a_page_is_not_saved_to_a_bad_address_or_inside_a_root(
         with pytest.raises(InvalidCallError, match=why):
             page.save(target)
     (tmp_path / "page.html").symlink_to(tmp_path / "b1" / "page.html")
-    page.save(tmp_path / "page.html")  # in the place of the link
+    page.save(tmp_path / "page.html")  # the page replaces the link
     assert not (tmp_path / "page.html").is_symlink()
     assert not (tmp_path / "b1" / "page.html").exists()
     assert main(["report", "-o", str(tmp_path / "no" / "x"), "--cluster", str(live.file)]) == 2

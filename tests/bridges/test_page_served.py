@@ -304,7 +304,7 @@ class Failing:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing to close."""
+        """There is nothing to close."""
 
 
 @pytest.mark.parametrize("error", [StoreTimeoutError("broker 1"), ValueError("a bug"), OSError("no thread")])

@@ -39,12 +39,12 @@ ACTS = """
 READS = {"describe", "fetch", "fetch of tiered records", "verify", "lag"}
 APPENDS = {*READS, "append", "commit"}
 MAY = {"reader": READS, "producer": {*APPENDS, "retain"}, "operator": {*APPENDS, "tier", "retain"}}
-"""A file system cannot allow creation without deletion: there a producer could retain."""
+"""A file system cannot allow creation without deletion, so on a file system a producer could run retention."""
 
 
 @pytest.fixture(scope="module")
 def live() -> Iterator[LiveCluster]:
-    with tempfile.TemporaryDirectory() as folder:  # other users get through to it
+    with tempfile.TemporaryDirectory() as folder:  # other users can reach this folder
         os.chmod(folder, 0o755)
         old = os.umask(0o077)
         try:

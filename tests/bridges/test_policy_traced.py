@@ -119,7 +119,7 @@ SNAPSHOTS: Mapping[Role, tuple[Work, ...]] = {
 
 
 def layout(live: Guarded, scheme: str, topics: list[str] | None) -> ClusterLayout:
-    """As the cluster lies, in a bucket."""
+    """The layout of the cluster, as if its roots were in a bucket."""
 
     def moved(root: StorageRoot) -> StorageRoot:
         name = "remote" if root.address.startswith("file://") else root.address.removeprefix("memory://")
@@ -191,12 +191,12 @@ def test_a_role_may_do_only_what_it_does(tmp_path: Path, role: Role) -> None:
     of = layout(live, SCHEMES["aws"], ["t", "u", "s"])
     seen: set[tuple[str, Right]] = set()
     with judged(live, lambda key, right: True) as (asked, _):
-        if role is not Role.OPERATOR:  # its files are readable later
+        if role is not Role.OPERATOR:  # maintain writes files that these roles read later
             live.cluster.maintain()
             asked.clear()
         for each in (*WORK[role], *SEES_EVERYTHING, *(SNAPSHOTS[role])):
             each(live, live.driver(), "t")
-        if role is not Role.READER:  # one that is away leaves the ISR
+        if role is not Role.READER:  # a follower that is away leaves the ISR
             away = live.followers("u")[0]
             with judged(live, lambda key, right: not key.startswith(f"b{away}/")) as (of_append, _):
                 live.append("x", "u", driver=live.driver()).raise_for_failures()
@@ -206,7 +206,7 @@ def test_a_role_may_do_only_what_it_does(tmp_path: Path, role: Role) -> None:
     for statement in statements(role, of):
         for place in statement.places:
             if place.path == STAGING_FOLDER:
-                continue  # below the calls that are seen here
+                continue  # staging happens below the calls that are traced here
             below = f"{place.root.address.removeprefix('s3://bucket/')}/{place.below_root()}"
             for right in statement.rights - {"list", "delete"}:
                 done = any(r == right and f"{key}/".startswith(f"{below}/") for key, r in seen)

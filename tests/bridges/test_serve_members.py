@@ -125,7 +125,7 @@ def test_an_endpoint_that_comes_back_takes_its_members_again(live: LiveCluster) 
         one.commit(asynchronous=False)
 
     def all_committed() -> bool:
-        with suppress(KafkaException):  # it has not joined again yet, or there is nothing new
+        with suppress(KafkaException):  # the consumer has not joined again yet, or there is nothing new
             one.commit(asynchronous=False)
         return {place.offset for place in live.cluster.groups.committed("g").values()} == {4}
 
@@ -224,7 +224,7 @@ def test_a_generation_begins_with_all_and_ends_when_one_leaves(
     assert (leader.heartbeat(), other.heartbeat(0)) == (ErrorCode.NONE, ErrorCode.NONE)
     assert (
         other.sync(0).result(TIMEOUT_S)["member_assignment"] == other.member_id.encode()
-    )  # it gets the assignment again
+    )  # a repeated request gets the same assignment again
     assert leader.leave(min(version, 1)) == ErrorCode.NONE
     assert leader.leave() == ErrorCode.UNKNOWN_MEMBER_ID
     assert other.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
@@ -299,7 +299,7 @@ def test_only_members_of_the_generation_commit(
     assert other.commit() == ErrorCode.NONE
     assert live.cluster.groups.committed("g")["t", 0].offset == 1
     other.leave()
-    assert leader.commit() == ErrorCode.NONE  # its records of its partitions, before it joins again
+    assert leader.commit() == ErrorCode.NONE  # a member may commit its own partitions before it joins again
     assert leader.join().result(TIMEOUT_S)["generation_id"] == 2
     with live.unchanged():
         assert leader.commit() == ErrorCode.REBALANCE_IN_PROGRESS

@@ -98,7 +98,8 @@ def test_groups_are_deleted_but_those_with_members(tmp_path: Path, monkeypatch: 
             }
         assert client.ask(ApiKey.DELETE_GROUPS, 1, groups_names=None)["results"] == []
     assert [row["group"] for row in live.cluster.groups.list().rows] == ["with members"]
-    deleted = live.cluster.history(operation="groups delete").rows  # as those of the command line
+    # The history names these deletions as it names those of the command line.
+    deleted = live.cluster.history(operation="groups delete").rows
     assert [row["outcome"] for row in deleted] == ["done", "done"]
 
 
@@ -216,5 +217,5 @@ def test_librdkafka_knows_a_topic_by_its_id(tmp_path: Path) -> None:
 
 
 def url_safe_id(topic_id: str) -> str:
-    """As Kafka writes it."""
+    """The id as Kafka writes it."""
     return base64.urlsafe_b64encode(bytes.fromhex(topic_id)).decode().rstrip("=")

@@ -131,7 +131,7 @@ def test_configs_have_types_and_the_documentation_that_is_asked_for(version: int
 
 
 def test_an_answer_does_not_grow_with_repeated_names(shared: LiveCluster) -> None:
-    """Otherwise a small request could cause a large answer."""
+    """Otherwise a small request with repeated names could cause a large answer."""
     resource = {"resource_type": 2, "resource_name": "t", "config_names": None}
     with served(shared.cluster) as address, wire(address) as client:
         topics = client.ask(ApiKey.METADATA, 5, topics=["t"] * 9, allow_auto_topic_creation=False)["topics"]
@@ -146,7 +146,7 @@ def test_an_answer_does_not_grow_with_repeated_names(shared: LiveCluster) -> Non
     "key", [ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH]
 )
 def test_a_partition_that_is_named_again_is_answered_once(key: int, live: LiveCluster) -> None:
-    """A request of a megabyte could name a partition 30,000 times, and get its records as often."""
+    """A request of a megabyte could name a partition 30,000 times, and get its records 30,000 times."""
     (topic,) = REQUESTED[key]["topics"]
     again = [{**topic, "partitions": topic["partitions"] * 9}] * 9
     with served(live.cluster) as address, wire(address) as client:
@@ -236,7 +236,7 @@ COMMITS: dict[str, tuple[list[tuple[int, int, str]], list[int], dict[int, int]]]
     "too large, and no commit": ([(0, -1, LONGEST + "m")], [TOO_LARGE], {}),
     "each of its own": ([(0, 9, LONGEST + "m"), (1, 9, ""), (7, 9, "")], [TOO_LARGE, OK, UNKNOWN_TOPIC], {1: 9}),
 }
-"""By case: partitions with offset and metadata, the answers, and what the group then has."""
+"""For each case: the partitions with offset and metadata, the answers, and the group's commits afterwards."""
 
 
 @pytest.mark.parametrize("case", COMMITS)
@@ -252,7 +252,7 @@ def test_each_partition_of_a_commit_has_its_own_answer(live: LiveCluster, case: 
 
 
 def test_a_commit_keeps_its_leader_epoch(live: LiveCluster) -> None:
-    """From the versions on that have one, as Kafka does; -1 is none."""
+    """Versions that have a leader epoch keep it, as Kafka does; -1 means that there is none."""
     commit = REQUESTED[ApiKey.OFFSET_COMMIT]
     with served(live.cluster) as address, wire(address) as client:
         for version, held, answered in ((6, 5, 5), (5, None, -1)):
@@ -284,8 +284,8 @@ def test_a_topic_that_is_deleted_is_unknown_at_once_and_a_new_one_is_read(
     with served(live.cluster) as address, wire(address) as client:
 
         def asked(at: int) -> tuple[int, list[tuple[int, bytes]]]:
-            live.clock.sleep(1)  # longer than the end of a partition is remembered, and shorter than the metadata
-            time.sleep(0.02)  # ... also by the machine's clock
+            live.clock.sleep(1)  # longer than the end of a partition is remembered, shorter than the metadata
+            time.sleep(0.02)  # and the same by the machine's clock
             (found,) = parts(client.ask(ApiKey.FETCH, 11, **fetch({("t", 0): at})))
             return found["error_code"], values(found)
 
@@ -318,7 +318,8 @@ def test_offsets_of_a_topic_that_was_just_made_are_known(live: LiveCluster) -> N
 
 def test_the_cost_of_a_fetch_that_finds_nothing(live: LiveCluster) -> None:
     """One look at the leader: a listing, and a read of the root's identity. For an empty log the metadata is read,
-    too, at most as often as the ends of partitions are looked up, for any number of partitions."""
+    too, but at most as often as the ends of partitions are looked up, whatever the number of partitions.
+    """
     ports = ports_of(live.cluster)
 
     def cost(act: Callable[[], object]) -> tuple[int, int]:
@@ -338,7 +339,7 @@ def test_the_cost_of_a_fetch_that_finds_nothing(live: LiveCluster) -> None:
         of_fetch(0, 3)
         assert (of_fetch(0, 3), of_fetch(0, 3, pause_s=5)) == ((1, 1), (1, 1))
         assert (of_fetch(1, 0), of_fetch(1, 0), of_fetch(1, 0, pause_s=1)) == ((2, 2), (1, 1), (2, 2))
-    assert cost(ports.metadata.image) == (1, 1)  # of one voter
+    assert cost(ports.metadata.image) == (1, 1)  # the metadata has one voter
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
-"""Timestamps at the limits of Kafka, Spark and the log: each way in or out keeps one exactly, or refuses it and
-names the record. None changes it silently."""
+"""Timestamps at the limits of Kafka, Spark and the log: each path keeps a timestamp exactly, or refuses it and
+names the record. No path changes a timestamp silently.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tests.crashes.streams import StreamCampaign
 
 
 def main() -> None:
-    """Run the campaign. A fault that it finds ends it, and keeps the folder."""
+    """Run the campaign. A fault ends the campaign, and the folder is kept."""
     parser = argparse.ArgumentParser(prog="tests.crashes", description=__doc__)
     parser.add_argument("--runs", type=int, default=100, help="how often a job is struck")
     parser.add_argument("--seed", type=int, default=1)

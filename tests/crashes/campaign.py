@@ -25,7 +25,7 @@ _AGAIN = 0.25
 _PAUSED = 0.2
 """The fraction of drivers that are paused and continue, as zombies, after another driver has done their work."""
 _LATE = 1.1
-"""The latest moment to draw, as a fraction of the time from the first write to the last."""
+"""The latest moment that a run may draw, as a fraction of the time from the first write to the last."""
 
 
 @dataclass(slots=True)
@@ -40,9 +40,9 @@ class Pace:
 
 @dataclass(slots=True)
 class Tally:
-    """The history of one job: the number of kills before, during and after its work, and of pauses among them; the
-    number of undisturbed restarts, and of appends that were found to be done (one per partition); the maximum
-    number of files without a name; and the number of half-written or otherwise wrong files.
+    """The history of one job, in counts: kills before, during and after its work, and the pauses among them;
+    undisturbed restarts; appends that were found to be done (one per partition); the most files without a name;
+    and half-written or otherwise wrong files.
     """
 
     counts: dict[str, int] = field(
@@ -124,7 +124,7 @@ class Campaign:
         pace = self._paces.setdefault(job, Pace())
         early = self._rng.random() < _EARLY
         delay_s = self._rng.uniform(0, pace.start_s if early else pace.work_s * _LATE)
-        paused = self._rng.random() < _PAUSED and job != "stream"  # Spark allows one driver to a checkpoint
+        paused = self._rng.random() < _PAUSED and job != "stream"  # Spark allows one driver per checkpoint
         before = self.world.names()
         victim = self._start(argv)
         try:
@@ -213,7 +213,7 @@ class Campaign:
 
 
 def _wait(victim: Victim, until_s: float | None, begun: Callable[[], bool], delay_s: float) -> None:
-    """Wait until an age, or for a while after the job's first write; not beyond its end."""
+    """Wait until the job has a certain age, or for a while after its first write, but not beyond its end."""
     while not victim.ended:
         if until_s is None and begun():
             until_s = victim.age_s + delay_s

@@ -29,7 +29,7 @@ class Change:
     forged: bool = False
     """Whether the new content looks as valid as the original."""
     metadata: bool = False
-    """Whether the metadata is forged, whose content is decisive for all drivers."""
+    """Whether the change forges the metadata, whose content decides for all drivers."""
     paths: set[str] = field(default_factory=set)
     """The changed files."""
 
@@ -135,8 +135,9 @@ def gone(rng: random.Random, now: Path, specimens: Specimens, specimen: Specimen
 
 
 def moved(rng: random.Random, now: Path, specimens: Specimens, specimen: Specimen) -> Change:
-    """Replace the content by that of another file of the same kind: of another replica, partition, epoch or
-    broker."""
+    """Replace the content by that of another file of the same kind, from another replica, partition, epoch or
+    broker.
+    """
     other = specimens.like(rng, specimen)
     put(now / specimen.path, other.data)
     forges = specimen.place.kind.startswith("metadata")

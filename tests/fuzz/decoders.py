@@ -112,7 +112,8 @@ class Decoders:
             "schedule": _schedule,
             "description": _description,
             "delta entry": _delta_entry,
-            "delta checkpoint": lambda specimen, mutated: None,  # delta-rs alone reads it: end to end
+            # Only delta-rs reads it, so the operations test it.
+            "delta checkpoint": lambda specimen, mutated: None,
             "delta last checkpoint": lambda specimen, mutated: None,
             "cluster file": self._cluster_file,
             "plan": self._plan,

@@ -47,7 +47,7 @@ def believed(change: Change) -> Change:
 
 
 class SignedDecoders:
-    """Like ``Decoders``, for signed content: it is read unchanged, or refused."""
+    """Decodes signed content like ``Decoders``: it is read unchanged, or refused."""
 
     def __init__(self, specimens: Specimens) -> None:
         self._specimens = specimens

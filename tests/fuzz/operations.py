@@ -1,4 +1,4 @@
-"""The operations of a driver on the cluster, each judged by the truth."""
+"""The operations of a driver on the cluster; the result of each is compared with the known truth."""
 
 from __future__ import annotations
 
@@ -373,7 +373,7 @@ RELEVANT: Mapping[str, tuple[str, ...]] = {
 
 
 def draw_operations(rng: random.Random, kind: str) -> list[str]:
-    """Draw a few operations that read such a file, and one of all."""
+    """Draw a few operations that read such a file, and one of all operations."""
     relevant = RELEVANT.get(kind.split()[0].rstrip(":"), _LOG)
     if "link" in kind or "special" in kind:
         relevant = (*relevant, "vacuum", "delete_topic", "retain", "heal", "replicate")

@@ -1,15 +1,15 @@
 """The allowed results of an operation over mutated storage, and the findings.
 
-right           it returned, and all that it gave was once appended, or committed
-own error       one of the project's own, which stops no more than it may
-foreign         another exception; also a failure in a report that is not a stratalog error
-wrong data      records that were never appended there, or fewer than were committed, without a word
-wrong metadata  topics or configs that are not what was committed
-stopped         something failed that has no part in the root that was mutated
-lost            offsets that no file holds any more
-outside         something changed beside the roots, or bytes of a file in place
-unescaped       a table that prints control characters
-waits           it waited for longer, by its own clock, than it may
+right           the operation returned, and everything in its result was once appended or committed
+own error       the operation raised a stratalog error, which stops no more than it may
+foreign         the operation raised another exception, or a failure in its report is not a stratalog error
+wrong data      it returned records that were never appended there, or silently fewer than were committed
+wrong metadata  it returned topics or configs that differ from the committed ones
+stopped         a part failed that does not use the mutated root
+lost            no file holds some offsets any more
+outside         something outside the roots has changed, or a file was changed in place
+unescaped       a table contains control characters
+waits           the operation waited longer, by its own clock, than it may
 death, hang, memory    found by the watcher of the process
 """
 
@@ -57,7 +57,7 @@ class Finding:
 
     @property
     def signature(self) -> str:
-        """The same for findings that probably have one cause."""
+        """A text that is the same for findings that probably have one cause."""
         last = [line.strip() for line in self.trace.strip().splitlines()[-3:-1]]
         return f"{self.verdict} | {self.operation} | {self.error[:60]} | {' '.join(last)[:160]}"
 
@@ -90,7 +90,7 @@ class Oracle:
     truth: Original
     change: Change
     appended: dict[Key, int] = field(default_factory=dict)
-    """The log end of each partition by the appends acknowledged since."""
+    """The log end of each partition, according to the appends acknowledged since."""
     dropped: set[str] = field(default_factory=set)
     """Topics that were deleted or shortened since."""
 

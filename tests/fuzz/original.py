@@ -5,12 +5,12 @@ readers, which are the truth for all comparisons.
     on12, on13, on23     one partition each, on these two brokers: the content of one root does not stop the
                          partitions without a replica there
     typed                a declared type
-    tiered               everything but the tail is in the remote tier only, which has checkpoints
-    rewritten            the same, of which others have rewritten the table
+    tiered               everything but the tail is only in the remote tier, whose table has checkpoints
+    rewritten            the same, but another program has rewritten the table
     forked               its replicas hold records that an unclean election has cut off
     merged               small appends that were merged
     snaps                cleanup.policy = snapshot
-    ledger               transactions: committed, aborted, one that is open
+    ledger               transactions: committed, aborted, and open
     and the engine's own: offsets of groups, the state of transactions
 """
 
@@ -247,7 +247,7 @@ def _with_a_rewrite(live: LiveCluster) -> None:
 
 
 def _with_a_fork(live: LiveCluster) -> None:
-    """Let only the leader have the last records when another replica is elected uncleanly."""
+    """Elect another replica uncleanly while only the leader has the last records."""
     live.topic("forked", file_delete_delay_ms="86400000")
     old, others = live.leader("forked"), live.followers("forked")
     live.fill(["forked a", "forked b"], "forked")

@@ -96,7 +96,7 @@ def test_a_fresh_copy_has_nothing_of_what_was_done_to_the_one_before(tree: Tree)
 
 @pytest.mark.slow
 def test_a_footer_that_nobody_has_changed_is_written_as_it_was(tree: Tree) -> None:
-    """So a mutation of one field changes only that field."""
+    """A mutation of one field therefore changes only that field."""
     sealed = 0
     for path, data in tree.files.items():
         if place_of(path).kind in SEALED:

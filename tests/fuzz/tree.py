@@ -5,12 +5,12 @@ bytes, files keep their inodes and times, which identify a root, and a write int
 original.
 
     above.txt               a file above the cluster's folder
-    scratch/                what decoders need a file for
+    scratch/                files for decoders that read only files
     original/               the cluster as it was built
     now/                    the copy that is mutated and worked on, always under this name
         b1/ b2/ b3/ remote/ cluster.toml plan.json
-        beside.txt          what lies beside the roots
-        victim/             what links lead to: it looks like litter and like a replica, and is old
+        beside.txt          a file beside the roots
+        victim/             the target of links: it is old, and looks like litter and like a replica
 """
 
 from __future__ import annotations

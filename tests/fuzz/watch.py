@@ -37,7 +37,7 @@ _ENOUGH, _DONE = 3, 0
 
 @dataclass
 class Child:
-    """A process at work, by its own messages."""
+    """The state of a working process, according to its own messages."""
 
     pid: int
     tells: int

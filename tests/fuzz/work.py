@@ -34,10 +34,12 @@ END_TO_END = 40
 """One in this many mutations changes a tree and runs operations over it; the others change the input of one
 function."""
 KEYED, SIGNED = 0.2, 0.08
-"""Shares: of mutations of trees, those of the cluster with a key; of the others, those of signed content."""
+"""Shares of mutations: among those of trees, the ones of the cluster with a key; among the others, the ones of
+signed content.
+"""
 LATER_MS = 60_000
 MOST_S = 10.0
-"""The time limit of an operation; and, by its own clock, of one on an unaffected part."""
+"""The time limit of an operation, and the limit, by its own clock, of an operation on an unaffected part."""
 PATIENCE_S = 65.0
 """The time for which affected operations may retry, until Kafka's timeouts of half a minute each are over."""
 MOST_GROWTH_KB = 1024 * 1024
@@ -154,7 +156,9 @@ class Work:
         *,
         must: bool,
     ) -> bool:
-        """Whether the operation returned. ``must``: it is on an unaffected part, so any error is a finding."""
+        """Whether the operation returned. ``must``: the operation is on an unaffected part, so any error is a
+        finding.
+        """
         self._tell(["op", name])
         waited_s, began = clock.monotonic_s(), _working_s()
         verdict = RIGHT
@@ -222,7 +226,7 @@ def _read_sound(scene: Scene, topic: str) -> None:
 
 def _reset_peak() -> None:
     """Reset the peak memory of this process."""
-    with suppress(OSError):  # then the greatest of all counts
+    with suppress(OSError):  # without a reset, the peak is that of the whole process
         Path("/proc/self/clear_refs").write_text("5")
 
 

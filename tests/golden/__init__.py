@@ -5,14 +5,14 @@ intentionally.
     docs/api.md, docs/configuration.md, conf/reference.toml
                     pages of the documentation that are made from the code
     formats.txt     every file of a small cluster that today's code writes: name, and content byte for byte
-    cluster.tar.xz  the folders of such a cluster; later code has to read them, and to go on with them
+    cluster.tar.xz  the folders of such a cluster; later code must read them, and continue with them
     cluster.txt     the records that readers get of that cluster
 
 ``python -m tests.golden`` rewrites all but the last two, ``python -m tests.golden --cluster`` all. Tests only
 compare. The cluster stays unchanged when a format grows, because it represents data that users have already
 stored.
 
-``harness`` contains every import of the product. The other modules use its door and its files only.
+``harness`` contains every import of the product. The other modules use only its public interface and its files.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The public API as text: the ``__all__`` of the door and everything reachable from it, error codes, the options
-of every job, the configuration keys.
+"""The public API as text: the ``__all__`` of the package and everything reachable from it, error codes, the
+options of every job, the configuration keys.
 
 The text depends neither on the width of a terminal nor on the version of Python: signatures and options are
 generated from ``inspect`` and ``argparse``, not from their output. It contains no names of modules.
@@ -30,7 +30,7 @@ def described_api() -> str:
     os.environ.pop("STRATALOG_CLUSTER", None)
     load_everything()
     sections = {
-        "the door, and what is reached from it": _door(),
+        "the package, and everything reachable from it": _door(),
         "errors": _errors(),
         "jobs": _jobs(),
         "configuration": _configuration(),

@@ -150,7 +150,7 @@ def build(folder: Path) -> World:
     _trips(cluster, clock)
     cluster.snapshot("__cluster_metadata", by_hand=True).raise_for_failures()
     cluster.topics.alter_configs("plain", {"segment.merge.min.files": "3"})
-    world.open()  # remembers the metadata
+    world.open()  # this driver stores the metadata in its cache
     return world
 
 

@@ -1,4 +1,4 @@
-"""Every import of the product that the baselines need: a module that moves touches this file alone."""
+"""Every import of the product that the baselines need: if a module moves, only this file changes."""
 
 from __future__ import annotations
 

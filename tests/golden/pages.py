@@ -154,7 +154,9 @@ def _attributes(found: type) -> Iterator[str]:
 
 
 def _default(owner: type, name: str) -> str:
-    """The default of a field if it is a plain value. Only the dataclass knows it if a class has slots."""
+    """The default of a field if it is a plain value. For a class with slots, only the dataclass knows
+    the default.
+    """
     declared = (
         {one.name: one.default for one in dataclasses.fields(owner)} if dataclasses.is_dataclass(owner) else {}
     )
@@ -194,7 +196,7 @@ def _call(name: str, found: Any, skip: int = 0) -> str:
 def _text(found: Any) -> Iterator[str]:
     if found.__doc__:
         lines = inspect.cleandoc(found.__doc__).split("\n")
-        if "Args:" in lines:  # as a list
+        if "Args:" in lines:  # the arguments become a list
             begin = lines.index("Args:")
             end = next((n for n in range(begin, len(lines)) if not lines[n]), len(lines))
             items = re.sub(r"^    (\w+): ", r"- `\1`: ", "\n".join(lines[begin + 1 : end]), flags=re.MULTILINE)

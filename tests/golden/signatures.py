@@ -51,7 +51,9 @@ def members(found: type) -> Iterator[tuple[str, Any]]:
 
 
 def fields(found: type) -> dict[str, Any]:
-    """Public fields that this project's classes declare: of dataclasses, structs, typed dictionaries, tuples."""
+    """Public fields that this project's classes declare: fields of dataclasses, structs, typed dictionaries and
+    tuples.
+    """
     declared: dict[str, Any] = {}
     for base in reversed(found.__mro__):
         if ours(base):

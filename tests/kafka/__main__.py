@@ -13,7 +13,7 @@ from tests.kafka.campaign import Campaign
 
 
 def main() -> None:
-    """Run the campaign. A fault that it finds ends it, and keeps the folder."""
+    """Run the campaign. A fault ends the campaign, and the folder is kept."""
     parser = argparse.ArgumentParser(prog="tests.kafka", description=__doc__)
     parser.add_argument("--records", type=int, default=1_000_000, help="that producers write, in all topics")
     parser.add_argument("--kills", type=int, default=12, help="how often a mirror is killed")

@@ -40,7 +40,9 @@ class Step:
 
 class Script:
     """Steps with plain appends and transactions that overlap with them, up to a number of records. Each call
-    continues in time. The last step is a record that begins a segment in Kafka, and a file here."""
+    continues at the time at which the previous one ended. The last step is a record that begins a segment in
+    Kafka, and a file here.
+    """
 
     def __init__(self, seed: int, keys: int) -> None:
         self._rng = random.Random(seed)

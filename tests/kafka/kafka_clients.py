@@ -117,7 +117,7 @@ def produce(
     times = times_ms or range(LATER_MS, LATER_MS + len(values))
     for value, time_ms in zip(values, times, strict=True):
         producer.produce(topic, value, partition=partition, timestamp=time_ms, on_delivery=delivered)
-    producer.flush(WAIT_S)  # which sends immediately
+    producer.flush(WAIT_S)  # a flush sends immediately
     if errors:
         raise KafkaException(errors[0])
     return offsets

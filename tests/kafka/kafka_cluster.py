@@ -104,7 +104,7 @@ class KafkaCluster:
         )
 
     def add_partition(self, topic: str, number: int) -> None:
-        """Let the topic have ``number`` partitions."""
+        """Increase the topic to ``number`` partitions."""
         only(self.admin.create_partitions([NewPartitions(topic, number)]))
         self.await_state(topic, lambda states: len(states) == number and all(leader for leader, _ in states))
 

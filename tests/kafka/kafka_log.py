@@ -111,7 +111,8 @@ class KafkaLog(Log):
         waits = self.end(topic, partition, committed=committed) < start <= self.end(topic, partition)
         with self._clients.consumer("read_committed" if committed else "read_uncommitted") as consumer:
             consumer.assign([TopicPartition(self.name(topic), partition, start)])
-            consumer.list_topics(self.name(topic), WAIT_S)  # so that it need not wait for its next look at topics
+            # This refresh saves the wait for the next one.
+            consumer.list_topics(self.name(topic), WAIT_S)
             records: dict[int, str] = {}
             while True:
                 messages = consumer.consume(1, _NOTHING_COMES_S if waits else WAIT_S)
@@ -142,8 +143,9 @@ class KafkaLog(Log):
         return {where.partition: answer.result(WAIT_S).low_watermark for where, answer in asked.items()}
 
     def retain(self) -> None:
-        """Wait for retention. A broker looks at its logs one after the other: between two expirations of a record
-        of 1970 it has looked at this one."""
+        """Wait for retention. A broker checks its logs one after the other, so between two expirations of a record
+        of 1970 it has checked this one.
+        """
         canary = "canary"
         if self.list_offsets(canary, At.EARLIEST) == "UNKNOWN_TOPIC_OR_PARTITION":
             self.create_topic(canary, configs={"retention.ms": "1"})
@@ -225,7 +227,7 @@ class KafkaLog(Log):
         return None if offset < 0 else offset
 
     def group_metadata(self, group: str) -> Any:
-        """What a consumer of a group gives its producer."""
+        """The group metadata that a consumer passes to its producer."""
         consumer = Consumer({**self._clients.server, **CONSUMER, "group.id": self.name(group)})
         try:
             return consumer.consumer_group_metadata()
@@ -247,8 +249,10 @@ class KafkaLog(Log):
 
 
 class _KafkaTransaction(Transaction):
-    """A broker answers the end of a transaction when it is decided, and writes the markers afterwards: the end
-    here waits until they are written. No two transactions with offsets of groups may end at once."""
+    """A broker answers the end of a transaction as soon as the outcome is decided, and writes the markers
+    afterwards; this method waits until they are written. Two transactions with offsets of groups may not end at
+    the same time.
+    """
 
     def __init__(self, log: KafkaLog, producer: Producer) -> None:
         self._log, self._producer = log, producer
@@ -286,8 +290,9 @@ class _KafkaTransaction(Transaction):
         wait_until(lambda: all(now > then for now, then in zip(self._ends(), before, strict=True)))
 
     def _ends(self) -> list[int]:
-        """The ends of the transaction's partitions. Those of its groups are among all of
-        ``__consumer_offsets``."""
+        """The ends of the transaction's partitions. The markers for a group's offsets may be in any partition of
+        ``__consumer_offsets``.
+        """
         ends = [self._log.end(*one) for one in sorted(self._partitions)]
         if self._has_offsets:
             offsets = self._log.list_offsets("__consumer_offsets", At.LATEST)

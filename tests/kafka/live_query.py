@@ -1,5 +1,6 @@
-"""A query over a mirrored topic and its source, run by ``test_live`` as a separate program to be killed, with the
-folder of the cluster, the topic, Kafka's address, and ``once`` for a run to the present end."""
+"""A query over a mirrored topic and its source, which ``test_live`` runs as a separate program and kills. Its
+arguments are the folder of the cluster, the topic, Kafka's address, and ``once`` for a run to the present end.
+"""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Log(Protocol):
         """Create a topic."""
 
     def create_partitions(self, topic: str, partitions: int) -> Code | None:
-        """Let a topic have this number of partitions."""
+        """Increase the topic to this number of partitions."""
 
     def alter_configs(self, topic: str, configs: Mapping[str, str]) -> Code | None:
         """Set configs of a topic."""
@@ -104,8 +104,9 @@ class Log(Protocol):
     def append_as(
         self, producer: int, sequence: int, value: str, topic: str = "t", *, epoch: int = 0
     ) -> list[int] | Code:
-        """Append one record to partition 0 as the producer of that id, so that a sequence counts records and
-        appends alike. Returns its offset; None if it is a duplicate whose offset is no longer known."""
+        """Append one record to partition 0 as the producer of that id, so that a sequence counts both records and
+        appends. Returns its offset; None if it is a duplicate whose offset is no longer known.
+        """
 
     def read(self, topic: str, start: int = 0, partition: int = 0, *, committed: bool = False) -> Got | Code:
         """Read from an offset to the end, also with the isolation level read_committed."""
@@ -146,7 +147,7 @@ class Log(Protocol):
     def committed(
         self, group: str, topic: str, partitions: Sequence[int] = (0,), *, require_stable: bool = False
     ) -> dict[int, Committed] | Code:
-        """The committed offsets of a group for those of the partitions that have one."""
+        """The committed offsets of a group, for the partitions that have one."""
 
     def delete_group(self, group: str) -> Code | None:
         """Delete a group."""

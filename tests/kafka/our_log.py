@@ -50,7 +50,7 @@ def answers(operation: Callable[P, R]) -> Callable[P, R | Code]:
 
 
 class OurLog(Log):
-    """A cluster in an empty folder. Its clock stands still."""
+    """A cluster in an empty folder. Its clock does not advance by itself."""
 
     def __init__(self, folder: Path) -> None:
         live = LiveCluster(folder, brokers=1)

@@ -1,9 +1,9 @@
 """Compacted topics: KIP-58, KIP-71, KIP-354, KIP-534. The same records, cleaned by Kafka's cleaner and by ours.
 
-Both clean up to a bound. Kafka's is the start of its active segment, ours that of the last file, and neither is
-above the last stable offset. The records end with one that begins a segment there and a file here, so both bounds
-are equal: the test asserts that. It compares all records of the log, below and above it, at both isolation levels,
-and the offsets of named positions and of times.
+Both clean up to a bound. Kafka's bound is the start of its active segment, and ours is the start of the last file;
+neither bound is above the last stable offset. The records end with one that begins a segment there and a file
+here, so both bounds are equal: the test asserts that. It compares all records of the log, below and above it, at
+both isolation levels, and the offsets of named positions and of times.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Two:
 
     def same_positions(self, times_ms: Sequence[int]) -> None:
         """Check that the offsets of names and times are the same. Kafka finds nothing at some times although it
-        has later records: it looks into the first segment with a batch of that time, which may have no records any
-        more.
+        has later records: it looks into the first segment that had a batch of that time, even if that segment has
+        no records any more.
         """
         names = At.EARLIEST, At.LATEST, At.MAX_TIMESTAMP
         missed = 0
@@ -133,7 +133,7 @@ def test_both_cleaners_keep_the_same_records_at_the_same_offsets(
     two = Two(ours, kafka, clients, kafka_folder, 10**12 if tombstones_stay else 0)
     script = Script(seed=44, keys=keys)
     held: list[dict[int, Record]] = []
-    for share in (0.7, 0.3):  # the second one removes tombstones that the first one has kept
+    for share in (0.7, 0.3):  # the second compaction removes tombstones that the first one has kept
         for step in script.steps(int(records * share), together, keyless=True):
             two.take(step)
         bound = two.compact()

@@ -1,4 +1,4 @@
-"""DeleteRecords (KIP-107), and where logs start afterwards."""
+"""DeleteRecords (KIP-107), and the log starts afterwards."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def test_deleted_records_are_found_neither_by_offset_nor_by_time(both: Both) -> 
 
 def test_a_time_is_looked_for_in_all_that_is_left_of_the_log(both: Both) -> None:
     """Records of the year 2100 after one of 1970 begin a segment. (Until retention runs, Kafka looks only in the
-    first segment that has so late a record, deleted or not.)"""
+    first segment that has such a late record, deleted or not.)
+    """
 
     def script(log: Log) -> Trace:
         log.create_topic("t", configs={"retention.ms": "-1"})

@@ -42,7 +42,9 @@ def test_the_last_stable_offset_is_never_below_the_log_start(both: Both) -> None
 
 
 def test_offsets_beyond_the_end_of_the_log_are_not_committed(both: Both) -> None:
-    """No consumer can have processed them. Kafka's coordinator does not know the log, and accepts any offset."""
+    """No consumer can have processed records at these offsets. Kafka's coordinator does not know the log, and
+    accepts any offset.
+    """
 
     def script(log: Log) -> Trace:
         log.create_topic("t")
@@ -110,8 +112,9 @@ def test_aborting_a_transaction_that_another_driver_has_aborted_is_no_error(both
 
 
 def test_a_transaction_that_is_taken_over_is_marked_in_all_partitions_of_a_small_topic(both: Both) -> None:
-    """They were added to it at once, in one record of its log, and only its producer knows where it has appended.
-    Kafka's producers add one after the other."""
+    """One record of the transaction's log adds all of the topic's partitions at once, and only the producer knows
+    to which it has appended. Kafka's producers add one partition at a time.
+    """
 
     def script(log: Log) -> Trace:
         log.create_topic("t", 2)
@@ -133,7 +136,7 @@ def test_as_many_partitions_as_there_are_is_no_error(both: Both) -> None:
 
 
 def test_names_of_topics_may_differ_in_a_dot_and_an_underscore_only(both: Both) -> None:
-    """In Kafka their metrics would have the same names; here there are no such names."""
+    """In Kafka the metrics of both topics would have the same names; here no metrics have such names."""
 
     def script(log: Log) -> Trace:
         return [log.create_topic("a.b"), log.create_topic("a_b")]
@@ -143,8 +146,9 @@ def test_names_of_topics_may_differ_in_a_dot_and_an_underscore_only(both: Both) 
 
 @pytest.mark.parametrize(("key", "value"), [("retention.bytes", "-2"), ("local.retention.ms", "-1")])
 def test_configs_that_mean_nothing_are_refused(both: Both, key: str, value: str) -> None:
-    """Only -1 means no limit; and local retention is never above the total, tiered or not yet. Kafka accepts any
-    size, and checks local retention when a topic is tiered."""
+    """Only -1 means no limit; and local retention is never above total retention, whether the topic is tiered or
+    not. Kafka accepts any size, and checks local retention when a topic is tiered.
+    """
 
     def script(log: Log) -> Trace:
         return [log.create_topic("t", configs={key: value})]
@@ -162,7 +166,7 @@ def test_old_records_stay_by_retention_and_not_by_an_empty_cleanup_policy(both: 
 
 
 def test_a_policy_that_is_named_twice_is_refused(both: Both) -> None:
-    """Kafka ignores the second since 4.2 (KIP-1161), so that an old config does not stop a broker."""
+    """Kafka ignores the second case since 4.2 (KIP-1161), so that an old config does not stop a broker."""
 
     def script(log: Log) -> Trace:
         return [log.create_topic("t", configs={"cleanup.policy": "delete,delete"})]

@@ -52,7 +52,7 @@ def committed(clients: KafkaClients, group: str, topic: str) -> int:
 
 
 def test_a_gap_of_one_offset_may_follow_a_commit_at_once(clients: KafkaClients, prefix: str) -> None:
-    """Brokers are still writing the markers of that commit, and no partition joins a transaction yet."""
+    """Brokers are still writing the markers of that commit, and no partition has joined a new transaction yet."""
     name = f"{prefix}gaps"
     with closing(open_target(clients.address, {}, SystemClock())) as target:
         target.create_topic(name, 1, {}, 1)

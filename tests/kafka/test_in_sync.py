@@ -28,8 +28,9 @@ def trios(tmp_path: Path, clients: KafkaClients) -> Iterator[tuple[Trio, Trio]]:
 
 
 def test_nothing_is_committed_while_the_isr_is_too_small(trios: tuple[Trio, Trio]) -> None:
-    """This is independent of acks. Records that were known to be committed stay so; a newly elected leader does
-    not know the end of them yet, because its own epoch begins above it."""
+    """No setting of acks changes this. Records that were known to be committed remain committed. A newly elected
+    leader does not know yet where they end, because its own epoch begins above that offset.
+    """
 
     def script(trio: Trio) -> Trace:
         trace: Trace = [trio.append("all three"), trio.latest()]

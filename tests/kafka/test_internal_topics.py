@@ -1,4 +1,4 @@
-"""The partition of an internal topic for a name, found by its growth."""
+"""The partition of an internal topic for a name, found by watching which partition grows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def prefix() -> str:
 
 
 def places(log: Log, topic: str, deed: Callable[[str], object]) -> Trace:
-    """The partitions of an internal topic that grow when ``deed`` is done, for each of the names."""
+    """The partitions of an internal topic that grow when ``deed`` runs, one for each name."""
 
     def ends() -> dict[int, object]:
         found = log.list_offsets(topic, At.LATEST)

@@ -27,7 +27,7 @@ from tests.kafka.kafka_clients import WAIT_S, KafkaClients, wait_until
 from tests.kafka.test_mirror import EPOCH_MS, Topic
 from tests.ports import ports_of, with_ports
 
-pytestmark = [pytest.mark.kafka, pytest.mark.filterwarnings("ignore:left out")]  # a transaction is open
+pytestmark = [pytest.mark.kafka, pytest.mark.filterwarnings("ignore:left out")]  # a transaction is open on purpose
 
 TIERED = {
     "remote_storage_enable": "true",
@@ -41,7 +41,7 @@ LATEST_TIERED = -5
 
 
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of LocalTieredStorage, which the fixture ``clients`` names."""
+    """The folder of LocalTieredStorage; the fixture ``clients`` names it."""
     found = sorted(tmp_path_factory.getbasetemp().glob("kafka*/remote/kafka-tiered-storage"))
     return str(found[-1])
 
@@ -57,7 +57,8 @@ def filled(clients: KafkaClients, name: str) -> Topic:
         for partition in (0, 1):
             topic.append(*(f"{number}-{at}" for at in range(20)), partition=partition, key=f"k{number}")
             topic.transact("a", "b", None, commit=number % 2 == 0, partition=partition)
-        # The next batch begins a segment if it is later than the first batch there. Markers have the present time.
+        # The next batch begins a segment if it is later than the segment's first batch. Markers have the current
+        # time.
         topic.now_ms = max(topic.now_ms, SystemClock().now_ms() - EPOCH_MS) + 5000
     for partition in (0, 1):
         wait_until(lambda: listed(clients, name, partition, LATEST_TIERED) >= 48)  # noqa: B023 - at once

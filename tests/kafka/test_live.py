@@ -92,8 +92,9 @@ def test_records_that_kafka_deleted_before_they_were_mirrored_are_named(
 def test_a_stream_that_stalled_for_longer_than_retention_loses_nothing(
     clients: KafkaClients, cluster: Cluster, prefix: str, tmp_path: Path
 ) -> None:
-    """It reads the history, Kafka's newest records, then records that Kafka has deleted meanwhile, and Kafka
-    again."""
+    """The stream reads the history, Kafka's newest records, records that Kafka has deleted meanwhile, and Kafka
+    again.
+    """
     topic = Topic(clients, f"{prefix}stream", 1)
     seen = Seen("offset", "value")
     topic.append(*map(str, range(5)))
@@ -132,7 +133,8 @@ def test_a_killed_query_has_every_row_once_though_kafka_keeps_records_for_second
 
     def append() -> None:
         """Append some records, most of them to either partition, and sometimes an aborted transaction."""
-        topic.now_ms = SystemClock().now_ms() - 1_700_000_000_000  # expires as records of now do
+        # So that the topic expires as current records do.
+        topic.now_ms = SystemClock().now_ms() - 1_700_000_000_000
         for partition in (0, 1):
             values = [f"{partition}-{counts[partition] + n}" for n in range(rng.randrange(1, 30))]
             topic.append(*values, partition=partition)
@@ -160,7 +162,7 @@ def test_a_killed_query_has_every_row_once_though_kafka_keeps_records_for_second
                     assert query.poll() is None, log.read_text(errors="replace")[-3000:]
                     assert time.monotonic() < until, "the query does nothing"
                     append()
-                    time.sleep(rng.random())  # the newest records are on the source alone
+                    time.sleep(rng.random())  # only the source has the newest records
                     cluster.mirror(topic.name, clients.address)
                 time.sleep(rng.random() * 2)
                 assert query.poll() is None, log.read_text(errors="replace")[-3000:]

@@ -28,7 +28,7 @@ AFTER_2026_MS = 1_767_312_000_000 - 1_700_000_000_000
 def test_the_code_of_the_tutorial_runs(
     clients: KafkaClients, spark: SparkSession, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kafka deletes records while the query is paused, and all are in both tables, once."""
+    """Kafka deletes records while the query is paused; both tables have every record once."""
     with closing(new_cluster(tmp_path)) as cluster:
         first = Topic(clients, f"{prefix}first", 1)
         wait_until(  # a broker that has just started loads its groups

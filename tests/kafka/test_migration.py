@@ -55,7 +55,7 @@ def fill(address: str) -> list[tuple[int, bytes | None]]:
         def committed() -> bool:
             try:
                 consumer.commit(offsets=[TopicPartition("trips", 0, 20)], asynchronous=False)
-            except KafkaException:  # a new cluster has no coordinator at once
+            except KafkaException:  # the coordinator of a new cluster is not available immediately
                 return False
             return True
 

@@ -40,7 +40,7 @@ from tests.ports import ports_of
 pytestmark = pytest.mark.kafka
 ROOT = Path(__file__).resolve().parents[2]
 EARLIEST_LOCAL = -4
-"""ListOffsets' number of where the log on the brokers' own disks begins."""
+"""The number by which ListOffsets names the start of the log on the brokers' own disks."""
 
 
 EPOCH_MS = 1_700_000_000_000
@@ -256,7 +256,7 @@ def test_a_topic_that_was_recreated_is_left_alone(clients: KafkaClients, cluster
 
 
 class Elsewhere(LocalTasks):
-    """Tasks that travel, like Spark's: all their objects were pickled."""
+    """Tasks that are sent to other processes, like Spark's: all their objects were pickled."""
 
     processes = 2
 
@@ -387,12 +387,14 @@ def test_mirrors_are_killed_and_one_stalls_and_there_is_one_copy(
 def test_keys_keep_their_partition_when_producers_move_over(
     theirs: str, ours: str, cluster: Cluster, clients: KafkaClients, prefix: str
 ) -> None:
-    """A producer of librdkafka with Java's partitioner, or its own, and then ``produce``: a key has one place."""
+    """A producer of librdkafka with Java's partitioner or its own, and then ``produce``: a key stays in one
+    partition.
+    """
     topic = Topic(clients, f"{prefix}keys", partitions=7)
     rng = random.Random(1)
     keys = [b"21", b"foobar", *(rng.randbytes(rng.randrange(1, 60)) for _ in range(300))]
     if theirs == "murmur2_random":
-        keys.append(b"")  # the other one spreads it
+        keys.append(b"")  # librdkafka's own partitioner spreads empty keys
     producer = Producer({**clients.server, **PRODUCER, "partitioner": theirs})
     for key in keys:
         producer.produce(topic.name, b"there", key)

@@ -95,7 +95,7 @@ def test_a_time_finds_the_first_record_at_or_after_it(
 
 
 def test_reads_begin_within_the_log(both: Both) -> None:
-    """A read at its end waits for records; one beyond it is out of range."""
+    """A read that begins at the log end waits for records; one that begins beyond it is out of range."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t")

@@ -1,5 +1,6 @@
-"""Sequences of producers (KIP-98): retries and refusals. Each append has one record, so that sequences count the
-same here, where they count appends, and in Kafka, where they count records."""
+"""Sequences of producers (KIP-98): retries and refusals. Each append has one record, so that the engine's
+sequences, which count appends, equal Kafka's, which count records.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def test_producers_and_partitions_of_topics_count_for_themselves(both: Both) -> 
 
 
 def test_a_producer_of_which_nothing_is_known_begins_anywhere(both: Both) -> None:
-    """Its appends may have expired."""
+    """The appends of such a producer may have expired."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t")
@@ -74,7 +75,8 @@ def test_a_later_epoch_begins_at_zero_and_fences_the_one_before(both: Both) -> N
 
 def test_appends_older_than_the_last_five_are_known_forever(both: Both) -> None:
     """A log here finds the offsets of every earlier append, so a repeated backfill appends nothing twice. Kafka
-    remembers five batches, and cannot distinguish a retry of an earlier one from a late sequence."""
+    remembers five batches, and cannot distinguish a retry of an earlier batch from a late sequence.
+    """
 
     def script(log: Log) -> Trace:
         log.create_topic("t")
@@ -86,8 +88,9 @@ def test_appends_older_than_the_last_five_are_known_forever(both: Both) -> None:
 
 
 def test_sequences_may_be_left_out_and_never_come_late(both: Both) -> None:
-    """Sequences count appends, such as batches of a stream, of which some have nothing for a partition. Kafka's
-    count records: a missing one is a lost record."""
+    """Sequences count appends, such as batches of a stream, and some batches have nothing for a partition. Kafka's
+    sequences count records, so a missing sequence is a lost record.
+    """
 
     def script(log: Log) -> Trace:
         log.create_topic("t")
@@ -99,8 +102,9 @@ def test_sequences_may_be_left_out_and_never_come_late(both: Both) -> None:
 
 
 def test_other_records_under_a_sequence_are_refused(both: Both) -> None:
-    """A repeated task may have other records after a bug fix. Kafka answers with the offsets of the first ones,
-    and drops these."""
+    """A repeated task may have other records after a bug fix. Kafka answers with the offsets of the first records,
+    and drops the new ones.
+    """
 
     def script(log: Log) -> Trace:
         log.create_topic("t")

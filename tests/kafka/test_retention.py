@@ -72,7 +72,7 @@ def test_the_active_segment_expires_by_size_if_nothing_should_stay(both: Both, l
 
 
 def test_the_state_of_a_producer_outlives_its_records(both: Both) -> None:
-    """An expired log recognizes a retry, and knows the next sequence."""
+    """The producer state of an expired log recognizes a retry, and knows the next sequence."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t", configs={"retention.bytes": "0"})

@@ -49,7 +49,7 @@ def of(report: Report, topic: str) -> Mapping[str, object]:
 def test_an_unclean_election_is_found_by_the_end_of_the_log_and_by_its_leader_epochs(
     kafka: KafkaCluster, cluster: Cluster
 ) -> None:
-    """Before that, a partition without a leader is named, and the others continue."""
+    """Before the election, a partition without a leader is named, and the others continue."""
     lost, beside = "lost", "beside"
     kafka.create(lost, [[1, 2]], {"min.insync.replicas": "1"})
     kafka.create(beside, [[3]])
@@ -92,7 +92,7 @@ def test_an_unclean_election_is_found_by_the_end_of_the_log_and_by_its_leader_ep
 
 
 def test_a_marker_that_the_next_leader_has_written_is_no_truncation(kafka: KafkaCluster, cluster: Cluster) -> None:
-    """The log here ends after the marker, and the leader epoch of its last record is older."""
+    """The log here ends after the marker, and its last record has an older leader epoch."""
     topic = "moved"
     kafka.create(topic, [[1, 3]])
     append(kafka, topic, "a")

@@ -1,4 +1,4 @@
-"""Tiered topics (KIP-405, KIP-1005): what leaves the brokers, and where the tiers begin and end."""
+"""Tiered topics (KIP-405, KIP-1005): the records that leave the brokers, and the bounds of both tiers."""
 
 from __future__ import annotations
 
@@ -82,8 +82,9 @@ def test_an_active_segment_that_has_expired_leaves_both_tiers(both: Both) -> Non
 
 
 def test_if_only_its_size_asks_for_it_the_last_file_stays_on_the_brokers(both: Both) -> None:
-    """Readers of the log's end need it. With a limit of 0, Kafka seals and uploads the active segment, and then
-    drops it, too."""
+    """Readers at the end of the log need the last file. With a limit of 0, Kafka seals the active segment, uploads
+    it, and then drops it, too.
+    """
 
     def script(log: Log) -> Trace:
         fill(log, (At.EARLIEST_LOCAL, 4), local_retention_bytes="0")

@@ -29,7 +29,9 @@ def test_other_names_are_taken(both: Both, name: str) -> None:
 
 
 def test_a_name_that_leaves_no_room_for_the_topic_id_is_refused_here(both: Both) -> None:
-    """A folder's name contains both. Kafka's folders contain the number of the partition."""
+    """The name of a folder contains both the topic's name and its id. Kafka's folders contain the number of the
+    partition.
+    """
     assert both.each(lambda log: [log.create_topic("n" * 249)]) == (["INVALID_TOPIC_EXCEPTION"], [None])
 
 

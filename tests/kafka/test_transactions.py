@@ -157,7 +157,7 @@ def test_offsets_in_a_transaction_count_when_it_is_committed(both: Both, commit:
 def test_a_commit_next_to_a_transaction_of_the_group_counts_if_it_is_later_in_the_log(
     both: Both, commit: bool
 ) -> None:
-    """The transaction's earlier commit does not replace it; a later one does."""
+    """An earlier commit of the transaction does not replace the plain commit; a later one does."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t", 2)

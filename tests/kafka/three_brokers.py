@@ -26,7 +26,7 @@ class Trio(Protocol):
     """One partition with a leader, its heir, and a third replica; all three are in the ISR."""
 
     def append(self, value: str, *, acks_all: bool = True) -> int | Code:
-        """Append one record and return its offset. All remaining brokers then hold it."""
+        """Append one record and return its offset. All remaining brokers hold the record when the call returns."""
 
     def latest(self) -> int | Code:
         """The log end for readers, by the current leader."""

@@ -1,7 +1,7 @@
-"""The end of a campaign: all mirrored topics are exported into fresh brokers, and all three are the same.
+"""The end of a campaign: all mirrored topics are exported into fresh brokers, and all three copies are equal.
 
-Each record is compared, there and here, then here and in the fresh brokers: ranges and digests of both must be the
-same. A group continues at the same record in all three.
+Each record of the source is compared with the record here, and each record here with the record in the fresh
+brokers; ranges and digests must be equal. A group continues at the same record in each of the three.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class WayBack:
 
 
 _QUICK = {"message.timeout.ms": "4000"}
-"""The waits of the export after a killed one."""
+"""The waits of an export that runs after a killed one."""
 
 
 def next_records(kafka: KafkaCluster, places: dict[Place, int]) -> dict[Place, Found | None]:

@@ -2,7 +2,7 @@
 
     calls          calls of drivers with the moments at which they were made and returned; the lines of a file
     recording      runs of the simulation under faults in which drivers append, fetch, commit and elect
-    planted        faults put into a sound history: the checker must refuse each
+    planted        faults that are planted into a sound history: the checker must refuse each of them
     checker/       the Go program: the sequential specification of a partition log and of a group's offset
 
 ``make servers`` builds the program. ``python -m tests.linearizability --histories 1000 --seed 1`` records that

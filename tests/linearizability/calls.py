@@ -26,7 +26,7 @@ class Call:
 
 @dataclass(slots=True)
 class Calls:
-    """The calls of one run in order. A moment is the number of the event."""
+    """The calls of one run in order. A moment is the number of an event."""
 
     made: list[Call] = field(default_factory=list)
     _moment: int = 0

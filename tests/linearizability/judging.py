@@ -16,7 +16,7 @@ _DECIDED = (0, 1)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the checker says."""
+    """The checker's verdict."""
 
     refused: tuple[str, ...]
     """The histories that are not linearizable."""

@@ -1,4 +1,4 @@
-"""Faults planted into the answers of a sound history, which no linearizable log could return."""
+"""Faults that are planted into the answers of a sound history; no linearizable log could return these answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from copy import deepcopy
 from tests.linearizability.calls import Call
 
 Plant = Callable[[Sequence[Call]], list[Call] | None]
-"""The history with one fault; None if it has no place for it. The given history is not changed."""
+"""The history with one fault, or None if the fault does not fit into it. The given history is not changed."""
 
 
 def _whole_fetches(calls: Sequence[Call], least: int) -> Iterator[Call]:

@@ -106,8 +106,9 @@ class Recorder:
         return f"{len(records)} records"
 
     def _commit(self, actor: Actor, slot: int, index: int, partition: int, group: int) -> str:
-        """Commit the end of the log as this consumer knows it: it may go back, because there are several
-        consumers."""
+        """Commit the end of the log as this consumer knows it; the committed offset may go back, because there are
+        several consumers.
+        """
         offset = self._next.get((slot, partition), 0)
         call = self.calls.begin(slot, f"group g{group % 2} of {partition}", "commit", offset=offset)
         ports = actor.ports

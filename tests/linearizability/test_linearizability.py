@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 SEEDS = (*range(1, 26), 20261128885)
-"""In the last one, a leader is elected before it learns the high watermark."""
+"""In the last history, a leader is elected before it learns the high watermark."""
 _LEAST = 3
 
 

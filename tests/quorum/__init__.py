@@ -7,16 +7,16 @@ section 6: I6, I7). Scheduler, roots and shrinking are those of ``tests.simulati
 this package runs only the quorum, and a run takes some hundredths of a second.
 
     configuration  the meaning of a seed: sizes, operations, faults
-    schedule       who goes on; zombies, slow voters, calls that take effect after their error
+    schedule       the choice of the next process; zombies, slow voters, calls that take effect after their error
     stores         a process's view of a root
     world          the truth, and processes on it: the product's own log and client
-    actions        what processes do: one line for each operation
-    faults         what may happen to roots, and the bound within which the promises hold
-    history        the naive twin: what was committed, what was answered; and what a voter must keep
-    running        one seed: the faulty part, the part in turn, the operator who brings everything in order
-    remembering    the same bytes are decoded once in a process
-    variants       steps of the protocol left out
-    mutations      which sentence each of them is: each must fail
+    actions        the operations of processes, one line for each
+    faults         the faults of roots, and the bound within which the promises hold
+    history        the naive twin: the commits, the answers, and the files that a voter must keep
+    running        one seed: the faulty part, the serial part, and the operator who repairs everything
+    remembering    a cache, so that a process decodes the same bytes once
+    variants       variants of the protocol that omit a step
+    mutations      the sentence that requires each step: each variant must fail
     crashing       one fault at every call of an operation, in turn
 
 ``python -m tests.quorum --seeds 20000`` runs many seeds; ``--seed 7`` alone shows the trace of one.

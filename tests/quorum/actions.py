@@ -25,8 +25,9 @@ from tests.simulation.configuration import Operation
 from tests.simulation.scheduler import Driver, Violation
 
 FIRST_TOKEN = 100_000
-"""The first token. Tokens are ids of brokers that are registered once; smaller ids are those for which several
-processes compete."""
+"""The first token. Tokens are ids of brokers that are registered once; several processes compete for the smaller
+ids.
+"""
 
 _TAKEN = 100
 _NEEDS_MAJORITY = frozenset({"commit", "take", "together", "read", "snapshot"})
@@ -197,7 +198,7 @@ def change(actor: Actor, broker: int) -> str:
             there = VoterId(broker, world.directory_of(broker))
             actor.process.client.submit(registration(broker, there.directory_id))
             actor.process.client.change_voters(AddVoter(there))
-    except InvalidCallError as error:  # others change voters, too
+    except InvalidCallError as error:  # other processes change voters, too
         return f"refused: {error}"
     finally:
         world.events.changing.remove((what, broker))
@@ -249,7 +250,7 @@ def replace(actor: Actor) -> str:
         except CorruptionError as error:
             if not world.events.damaged:
                 raise
-            return f"a snapshot has to be taken first: {error}"  # the latest one is damaged on every voter
+            return f"a snapshot has to be taken first: {error}"  # the latest snapshot is damaged on every voter
         finally:
             world.events.changing.remove(("replace", broker))
         world.counts["voters replaced"] += 1

@@ -135,7 +135,7 @@ def configuration_of(seed: int, theme_name: str | None = None) -> Configuration:
 
 
 def with_key(configuration: Configuration) -> Configuration:
-    """The same for a cluster with a key; an attacker without the key writes to one voter repeatedly."""
+    """The configuration for a cluster with a key; an attacker without the key writes to one voter repeatedly."""
     rng = random.Random(f"stranger {configuration.seed}")
     broker = rng.randint(1, configuration.voters)
     forged = [(rng.randrange(configuration.horizon), "forge", broker) for _ in range(rng.randint(1, 6))]
@@ -144,8 +144,9 @@ def with_key(configuration: Configuration) -> Configuration:
 
 
 def with_readers(configuration: Configuration) -> Configuration:
-    """The same with one more slot, whose processes may only read; sometimes other slots may not write to single
-    voters."""
+    """The configuration with one more slot, whose processes may only read; sometimes other slots may not write to
+    single voters.
+    """
     rng = random.Random(f"readers {configuration.seed}")
     slot = len(configuration.operations)
     brokers = range(1, configuration.voters + configuration.others + 1)

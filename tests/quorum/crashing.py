@@ -26,7 +26,7 @@ class Scenario:
     """The last call of that process, at which it died, such as ``create b2``; empty if it finished."""
     voters: int = 3
     lost: int = 0
-    """The broker that has lost its storage since."""
+    """The broker that has lost its storage since that call."""
     real_files: bool = False
     chunk_bytes: int = 0
     most_batches: int = 50

@@ -96,7 +96,7 @@ class Events:
         return (*kept, VoterId(broker, there)) if there else voters
 
     def is_sound(self, voter: VoterId) -> bool:
-        """Whether its storage is unchanged, and returns if it is away."""
+        """Whether the storage of the broker is unchanged, and returns if it is away."""
         directory = self._world.directory_of(voter.broker_id)
         return directory == voter.directory_id and directory not in self.lost and voter.broker_id not in self.gone
 
@@ -230,7 +230,7 @@ class Events:
         return any(one.object == name and one.place == str(broker) and not one.done for one in drivers)
 
     def _damage_all(self, broker: int) -> bool | None:
-        """Flip a bit of the latest snapshot on each voter that has it, all of which can do without it."""
+        """Flip a bit of the latest snapshot on each voter that has it, if all of them can do without it."""
         world = self._world
         voters = [voter for voter in world.history.image.voters if self.is_sound(voter)]
         names = {voter: world.whole_names(voter.broker_id, voter.directory_id) for voter in voters}
@@ -243,8 +243,9 @@ class Events:
         return self._rot(broker)
 
     def _rot(self, broker: int) -> bool | None:
-        """Flip such bits even if the voters cannot do without the snapshot: the product promises that they can,
-        while the log start moves only to the second latest snapshot."""
+        """Flip such a bit even if the voters cannot do without the snapshot. The product promises that they can,
+        as long as the log start moves only to the second latest snapshot.
+        """
         world, voters = self._world, self._world.history.image.voters
         latest = max(world.history.snapshots, default=None)
         names = {voter: world.whole_names(voter.broker_id, voter.directory_id) for voter in voters}

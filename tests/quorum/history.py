@@ -64,7 +64,7 @@ class History:
         elif known != data and decoded(CLUSTER, name, data, str(name)) != self.batches[name]:
             raise Violation(
                 f"I6: two batches are called {name}"
-            )  # a flipped bit that changes no meaning is copied
+            )  # a batch with a flipped bit that changes no meaning may be copied
 
     def voters_ahead(self) -> list[tuple[VoterId, ...]]:
         """Electorates of batches that may be committed."""
@@ -107,8 +107,9 @@ class History:
             self._commit(name)
 
     def _before(self, name: DataName) -> DataName | None:
-        """The batch before a batch. A lineage that begins with the batch does not name it; then it is the batch
-        that ends there, if there is only one."""
+        """The batch before a batch. If the lineage begins with the batch, it does not name the previous batch,
+        which is then the batch that ends there, if there is only one.
+        """
         epoch = self.batches[name].lineage.epoch_at(name.base_offset - 1)
         if epoch is not None:
             return self._by_end.get((epoch, name.base_offset))

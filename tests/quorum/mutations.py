@@ -59,7 +59,8 @@ class Mutation:
         """The configuration of a seed, as this mutation needs it."""
         if self.directed is not None:
             return self.shaped(replace(self.directed, seed=seed))
-        made = replace(configuration_of(seed, self.theme), most_batches=50)  # snapshots as operations alone
+        # Snapshots are taken only as separate operations.
+        made = replace(configuration_of(seed, self.theme), most_batches=50)
         return self.shaped(made)
 
     def run(self, seed: int) -> Result:
@@ -86,13 +87,13 @@ def _damaged(configuration: Configuration) -> Configuration:
 
 
 def _troubled(configuration: Configuration) -> Configuration:
-    """Three voters of which one or two are often not written, and many zombies."""
+    """Three voters, one or two of which often cannot be written, and many zombies."""
     troubled = replace(configuration, fault_rate=0.15, zombie_rate=0.1, crashes=3, claimant_attempts=0, slow=0)
     return _of_three(troubled)
 
 
 def _at_random_times(configuration: Configuration) -> Configuration:
-    """Its events in the same order, at other steps."""
+    """The configuration with its events in the same order, at other steps."""
     rng = random.Random(configuration.seed)
     times = sorted(rng.randrange(configuration.horizon) for _ in configuration.events)
     events = ((at, what, target) for at, (_, what, target) in zip(times, configuration.events, strict=True))
@@ -113,16 +114,17 @@ _WIPED = directed(
 _CHANGING = directed("alter 5; commit", "alter 1", "enrol 1; enrol 5", voters=4, others=1)
 _TWO_CHANGES = (
     ("d2", ""),
-    ("d1", "create 3.claim b1"),  # it has read, and does not see later records
-    ("d0", "create 3.3 b2"),  # voter 5 more: on voter 1 alone
+    ("d1", "create 3.claim b1"),  # the driver has read, and does not see later records
+    ("d0", "create 3.3 b2"),  # the change that adds voter 5 is on voter 1 alone
     ("", "cut 1"),
-    ("d1", "create 3.4 b4"),  # without voter 1: on voters 2 and 3, two of the three remaining ones
+    # The change that removes voter 1 is on voters 2 and 3, two of the three remaining ones.
+    ("d1", "create 3.4 b4"),
     ("d1", "refused"),
     ("d1", ""),
     ("", "cut 2"),
     ("", "cut 3"),
     ("", "repair 1"),
-    ("d0", ""),  # 1, 4, 5: three of five
+    ("d0", ""),  # on voters 1, 4 and 5: three of five
 )
 _ROTTING = directed(
     "commit; snapshot; commit; snapshot; commit; snapshot; commit; snapshot; open 0; read",
@@ -346,7 +348,7 @@ MUTATIONS: Sequence[Mutation] = (
         all_of(
             patched(Claim, "check_change", variants.nothing),
             patched(MetadataClient, "change_voters", variants.change_without_commit),
-            # The new electorate alone, as in Raft: if both count, the fault takes three such changes.
+            # Only the new electorate counts, as in Raft: if both counted, the fault would take three such changes.
             lambda: variants.patch.object(stratalog.engine.quorum.log, "all", variants.the_last, create=True),
         ),
         directed=_CHANGING,

@@ -65,7 +65,7 @@ def _decoded(cluster_id: str, name: DataName, data: bytes) -> Batch | StratalogE
 
 
 def decoded(cluster_id: str, name: DataName, data: bytes, what: str) -> Batch:
-    """As ``decode_batch``."""
+    """Decodes a batch like ``decode_batch``."""
     if not data.startswith(_PARQUET):
         batch = _stand_in(Batch, data, what)
         if batch.name != name:
@@ -95,7 +95,7 @@ def encoded(
     key: ClusterKey | None = None,
     repeated: Sequence[BatchRecords] = (),
 ) -> bytes:
-    """As ``encode_batch``."""
+    """Encodes a batch like ``encode_batch``."""
     return _encoded(cluster_id, content, lineage, key, tuple(repeated))
 
 
@@ -149,7 +149,7 @@ def _verified(data: _Bytes, name: str, owner: str, partition: int) -> Snapshot |
 
 
 def verified(source: object, stored: StoredObject, *, owner: str, partition: int) -> Snapshot:
-    """Like ``verify_snapshot``, for bytes in memory."""
+    """Verifies bytes in memory like ``verify_snapshot``."""
     assert isinstance(source, stratalog.snapshots.reader._Held)
     data = source._fetch(0, source._size_bytes)
     if not data.startswith(_PARQUET):
@@ -173,7 +173,7 @@ def _put(value: object, sign: Sign | None, *content: object) -> bytes:
 
 
 def check_any(key: ClusterKey | None, kind: str, name: str, data: bytes, what: str) -> None:
-    """Like ``check_signature_of``, also for stand-ins."""
+    """Checks a signature like ``check_signature_of``, also that of a stand-in."""
     if data.startswith(_PARQUET):
         check_signature_of(key, kind, name, data, what)
     elif key is not None:
@@ -199,7 +199,7 @@ def stand_in_for_batch(
     key: ClusterKey | None = None,
     repeated: Sequence[BatchRecords] = (),
 ) -> bytes:
-    """As ``encode_batch``."""
+    """Encodes a batch like ``encode_batch``."""
     found = tuple(one for one in repeated if lineage.epoch_at(one.name.base_offset) == one.name.epoch)
     made = Batch(content, lineage, content.records(), found, key is not None)
     sign = None if key is None else partial(key.tag, KIND, str(content.name))
@@ -207,7 +207,7 @@ def stand_in_for_batch(
 
 
 class _StandInWriter:
-    """As ``SnapshotWriter``."""
+    """Writes a snapshot like ``SnapshotWriter``."""
 
     def __init__(
         self,

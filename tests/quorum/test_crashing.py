@@ -1,5 +1,6 @@
 """A fault at every storage call of claim, commit, read, snapshot, freeze, log start, deletion, transfer, and
-change of voters (protocol section 6, I7): every operation can continue from there, and no commit is lost."""
+change of voters (protocol section 6, I7): every operation continues from there, and no commit is lost.
+"""
 
 from __future__ import annotations
 

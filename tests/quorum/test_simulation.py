@@ -1,4 +1,6 @@
-"""Some hundred seeds of the quorum's simulation: without violations, of some weight, and the same in every run."""
+"""Some hundred seeds of the quorum's simulation: without violations, with enough work in them, and with the same
+result in every run.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def check(summary: Summary) -> None:
 
 @pytest.mark.slow
 def test_every_invariant_holds_after_every_step() -> None:
-    """Protocol section 6, I6 and I7. Also checks that the run has tested something."""
+    """Protocol section 6, I6 and I7. The test also checks that the run has tested something."""
     check(run_some(range(1, 1 + FIRST_PART), run_seed))
 
 

@@ -79,14 +79,14 @@ _survey = MetadataLog._survey
 
 
 def survey_and_remember(log: MetadataLog, **how: bool) -> Any:
-    """Like the product, but keeps the looks for ``looks_from_before``."""
+    """Surveys like the product, but keeps the looks for ``looks_from_before``."""
     survey = _survey(log, **how)
     _before.update({(id(look.voter.store), look.voter.directory_id): look for look in survey.looks})
     return survey
 
 
 def looks_from_before(voters: Iterable[Voter], epoch: int) -> list[VoterLook]:
-    """Uses the looks from before the claim after it."""
+    """Uses, after the claim, the looks from before it."""
     chosen = [(id(voter.store), voter.directory_id) for voter in voters]
     return [_before[voter] for voter in chosen if voter in _before]
 
@@ -95,7 +95,7 @@ _before: dict[tuple[int, str], VoterLook] = {}
 
 
 def first_of(looks: Sequence[VoterLook]) -> DataName | CheckpointName | None:
-    """The end of the log of the first of a majority, instead of the greatest."""
+    """Uses the log end of the first voter of a majority, instead of the greatest log end."""
     return next(iter(looks)).last
 
 
@@ -106,7 +106,7 @@ def claim_of_anybody(voter: Voter, epoch: int, claimant: str) -> bool:
 
 
 def electorate_of_old(electorate: Electorate, state: LogState) -> tuple[Voter, ...]:
-    """The voters that the driver knows, whatever the log says."""
+    """Returns the voters that the driver knows, whatever the log says."""
     return electorate.voters
 
 
@@ -118,7 +118,7 @@ _looked: dict[tuple[int, str], VoterLook] = {}
 
 
 def look_of_memory(voter: Voter) -> VoterLook:
-    """After a create, assumes the result without a look."""
+    """Assumes the result of a create without looking at the voter."""
     key = id(voter.store), voter.directory_id
     created = _created.pop(key, [])
     if not created or key not in _looked:
@@ -237,13 +237,13 @@ Doomed = list[DataName | CheckpointName | ChunkName | ClaimName]
 
 
 def doomed_with_the_latest(listing: VoterListing, log_start: int) -> Doomed:
-    """Also deletes the latest snapshot."""
+    """Deletes the latest snapshot, too."""
     also = [name for name in listing.checkpoints if name.end_offset == log_start]
     return [*_doomed_on(listing, log_start), *also]
 
 
 def doomed_with_all_claims(listing: VoterListing, log_start: int) -> Doomed:
-    """Also deletes the greatest claim."""
+    """Deletes the greatest claim, too."""
     found = _doomed_on(listing, log_start)
     return [*found, *(ClaimName(epoch) for epoch in listing.claims[-1:])] if log_start else found
 

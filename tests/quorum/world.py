@@ -251,7 +251,7 @@ class World:
         return QuorumStore(root, self, self.now_ms, self.note, lambda: self.page, configuration.constant_roots)
 
     def voters_at_first(self, stores: dict[int, Store]) -> list[tuple[int, Store, str]]:
-        """The voters that a process knows which was opened before the run began."""
+        """The voters that a process knows if it was opened before the run began."""
         return [(broker, stores[broker], directory) for broker, directory in self._formatted.voters.items()]
 
     def new_number(self) -> int:
@@ -281,7 +281,8 @@ class World:
 
     def may_lack_what_is_damaged(self, began: int) -> bool:
         """Whether a result may lack a file that is damaged somewhere: a call has failed since step ``began``, or
-        some driver may not write to a voter, which might have had the file intact."""
+        some driver may not write to a voter that might have had the file intact.
+        """
         return bool(self.events.damaged) and (self.failed_at >= began or bool(self.configuration.refused))
 
     # ------------------------------------------------------------------------ reports of stores
@@ -328,7 +329,8 @@ class World:
     def _snapshot(self, root: Root, directory: str, parsed: CheckpointName, name: str) -> LogState:
         store = SimStore(root, self._nobody, self.now_ms, lambda *_: None)
         stored, _ = root.folders[folder_of(name)][name]
-        answers, root.reachable = root.reachable, True  # to whom only watches; a late write had reached it before
+        # The caller only watches; a late write had reached the root before.
+        answers, root.reachable = root.reachable, True
         try:
             return read_checkpoint(CLUSTER, Voter(int(root.place), store, directory), parsed, stored)
         except CorruptionError as error:
@@ -357,7 +359,9 @@ class World:
         return {parsed_name(name) for name in map(base_name, folder) if name not in damaged}
 
     def believed(self, state: LogState, who: str) -> None:
-        """A process considers a log committed. Raises: Violation unless it is, and a majority has it."""
+        """A process considers a log committed. Raises: Violation if the log is not committed, or a majority lacks
+        it.
+        """
         history = self.history
         known = history.end
         history.believe(state, who)

@@ -24,7 +24,7 @@ _MEMORY = "/dev/shm"
 
 @contextmanager
 def _endpoint(folder: Path, partitions: int) -> Iterator[int]:
-    """The port of an endpoint that also takes what suites write."""
+    """The port of an endpoint that also accepts the writes of suites."""
     command = [sys.executable, "-m", "tests.strangers.writing", "--port", "0", "--partitions", str(partitions)]
     environment = environment_of({"PYTHONPATH": str(CACHE / "site"), "TMPDIR": str(folder)})
     with (folder / "endpoint.log").open("wb") as log:
@@ -63,7 +63,8 @@ def _run(suite: Suite, only: str) -> tuple[int, int, int]:
     logs = CACHE / "logs"
     logs.mkdir(exist_ok=True)
     applied = passed = unknown = 0
-    place = _MEMORY if Path(_MEMORY).is_dir() else None  # suites that produce wait for each append
+    # On a disk, suites that produce would wait for each append.
+    place = _MEMORY if Path(_MEMORY).is_dir() else None
     with (
         tempfile.TemporaryDirectory(prefix="stratalog-strangers-", dir=place) as folder,
         _endpoint(Path(folder), suite.partitions) as port,
@@ -87,13 +88,13 @@ def _run(suite: Suite, only: str) -> tuple[int, int, int]:
 
 
 def main() -> int:
-    """Print what did not pass, and the counts."""
+    """Print the tests that did not pass, and the counts."""
     parser = argparse.ArgumentParser(prog="python -m tests.strangers", description=__doc__)
     parser.add_argument("suites", nargs="*", help=f"some of: {', '.join(each.name for each in SUITES)}")
     parser.add_argument("--only", default="", help="tests whose names have this text")
     given = parser.parse_args()
     CACHE.mkdir(parents=True, exist_ok=True)
-    if not (CACHE / "site").exists():  # for Produce requests in snappy, which franz-go sends
+    if not (CACHE / "site").exists():  # snappy is for the Produce requests that franz-go sends
         install = ["-m", "pip", "install", "--quiet", "--target", str(CACHE / "site"), "cramjam"]
         subprocess.run([sys.executable, *install], check=True)
     chosen = [each for each in SUITES if not given.suites or each.name.split()[0] in given.suites]

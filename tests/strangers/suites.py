@@ -1,7 +1,8 @@
-"""The suites of other projects' clients: where their sources come from, which tests apply, how one is run.
+"""The suites of other projects' clients: the origin of their sources, the tests that apply, and the way to run
+one.
 
-A test applies if it needs a broker, and nothing of it but to read, to look up offsets and metadata, to consume in
-groups, and to commit. Whatever it writes to prepare itself goes through ``tests.strangers.writing``.
+A test applies if all that it needs from a broker is reads, look-ups of offsets and metadata, consumer groups, and
+commits. Everything that a test writes as preparation goes through ``tests.strangers.writing``.
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ class Suite:
     fetch: Callable[[], None]
     """Puts the sources into ``CACHE`` and builds them. Raises: subprocess.CalledProcessError."""
     command: Callable[[str, int], tuple[list[str], Path, Mapping[str, str]]]
-    """From a test and the port of the broker: the command, its folder, its environment."""
+    """Returns, for a test and the port of the broker, the command, its folder, and its environment."""
     passed: Callable[[str, str], bool]
-    """From a test and its output, of a command with status 0: whether it ran at all, and was not skipped."""
+    """Returns, for a test and the output of its command, which ended with status 0, whether the test ran and was
+    not skipped.
+    """
     tests: tuple[str, ...]
-    """Those that apply."""
+    """The tests that apply."""
     most_s: float
     gaps: Mapping[str, str]
-    """Those of them that are known to fail, and why."""
+    """The tests that are known to fail, with the reasons."""
     left_out: Mapping[str, str]
     """Tests that do not apply, with the reason."""
     partitions: int = 4
@@ -149,7 +152,7 @@ def _fetch_kafka_python() -> None:
 def _kafka_python(test: str, port: int) -> tuple[list[str], Path, Mapping[str, str]]:
     environment = {
         "KAFKA_URI": f"kafka://127.0.0.1:{port}",
-        "KAFKA_VERSION": "4.2.0",  # the one that the client takes the endpoint for
+        "KAFKA_VERSION": "4.2.0",  # the version for which the client takes the endpoint
         "KAFKA_ROOT": str(CACHE),
         "PYTHONPATH": ".",
     }
@@ -222,7 +225,7 @@ def _librdkafka(test: str, port: int) -> tuple[list[str], Path, Mapping[str, str
     environment = {
         "RDKAFKA_TEST_CONF": str(configured),
         "LD_LIBRARY_PATH": "../src:../src-cpp",
-        "TEST_KAFKA_VERSION": "2.4.0",  # from which on its tests of cooperative groups run
+        "TEST_KAFKA_VERSION": "2.4.0",  # the version from which its tests of cooperative groups run
         "TESTS": test,
     }
     return ["./test-runner", "-Q", "-p1"], _RDKAFKA / "tests", environment
@@ -311,7 +314,7 @@ _CONSUMER_TESTS = {
         CloseWithDefaultTakesAtLeastFetchMaxWaitMs CloseWithTimeoutIgnoresFetchMaxWaitMs
     """,
 }
-"""By class, without its prefix ``PlaintextConsumer``: names without ``testClassicConsumer``."""
+"""Names without ``testClassicConsumer``, keyed by class without its prefix ``PlaintextConsumer``."""
 _OTHER_CONSUMER_TESTS = {
     "": """
         testClassicConsumingWithNullGroupId
@@ -332,7 +335,7 @@ _OTHER_CONSUMER_TESTS = {
         testOnPartitionsAssignedCalledWithNewPartitionsOnlyForClassicEager
     """,
 }
-"""The same, by their whole names."""
+"""Tests by their whole names."""
 
 
 def _class_path() -> str:

@@ -1,9 +1,9 @@
 """An endpoint for suites that create their topics and produce their records themselves.
 
-``stratalog serve`` reads only. This process has the same endpoint, with the requests that it lacks in front of
-the engine: Produce appends with ``cluster.append_batches``, CreateTopics and its like call ``cluster.topics``. So
-a suite runs as it is, and everything that it reads comes from the endpoint. Producer ids mean nothing here: the
-adapter never repeats an append, and its answers say nothing about producers.
+``stratalog serve`` reads only. This process has the same endpoint, and answers the requests that the endpoint
+lacks: Produce appends with ``cluster.append_batches``, and CreateTopics and similar requests call
+``cluster.topics``. So a suite runs unchanged, and everything that it reads comes from the endpoint. Producer ids
+mean nothing here: the adapter never repeats an append, and its answers contain nothing about producers.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _batch(data: bytes) -> pa.RecordBatch:
 
 
 def extend(endpoint: KafkaEndpoint, cluster: Cluster, partitions: int) -> None:
-    """Give a running endpoint the requests of writers."""
+    """Let a running endpoint also answer the requests of writers."""
     writing = Writing(cluster, partitions)
     ours: dict[int, dict[int, Any]] = protocol.REQUESTS  # type: ignore[assignment]
     for key, name, last in (
@@ -186,9 +186,11 @@ def main() -> None:
         for name in ("b1", "remote"):
             Path(folder, name).mkdir()
         cluster = Cluster.format(Path(folder, "cluster.toml"))
-        cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})  # as Java's tests want it
+        # Java's tests expect one partition.
+        cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
         cluster.topics.create("used", partitions=1)
-        cluster.groups.commit("used", {("used", 0): 0})  # Kafka has __consumer_offsets from the first look for one
+        # Kafka creates __consumer_offsets when it is first looked up.
+        cluster.groups.commit("used", {("used", 0): 0})
         with cluster.serve(f"127.0.0.1:{given.port}", poll_s=0.05, max_connections=1000) as endpoint:
             extend(endpoint, cluster, given.partitions)
             print(f"ready at {endpoint.address[1]}", flush=True)

@@ -39,19 +39,19 @@ from tests.unit.harness import batch
 
 TIERED = {
     "remote.storage.enable": "true",
-    "segment.bytes": "1",  # every append is a segment of its own, sealed at once
+    "segment.bytes": "1",  # every append is a separate segment, sealed immediately
     "retention.ms": "-1",
     "local.retention.bytes": "0",
     "file.delete.delay.ms": "0",
 }
-"""Configs of a topic that leaves the brokers as early as possible."""
+"""Configs that let the records of a topic leave the brokers as early as possible."""
 
 Values = Mapping[int, Iterable[str]]
 """Values to append, keyed by partition."""
 
 
 class Dying(Silent):
-    """The driver dies when everything is uploaded and nothing is committed yet."""
+    """The driver dies after everything is uploaded and before anything is committed."""
 
     def __init__(self) -> None:
         self.left = 0
@@ -68,7 +68,7 @@ class Dying(Silent):
 class LiveCluster:
     """Brokers 1..n, in racks a, b, ..., of which ``voters`` vote. ``on_disk`` puts the brokers on folders too.
 
-    The clock starts at the current time, because files on disks have that of the machine.
+    The clock starts at the current time, because files on disks have the machine's time.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class LiveCluster:
     def read(
         self, topic: str = "t", start: Bound = None, end: Bound = None, partitions: Sequence[int] | None = None
     ) -> dict[int, list[str]]:
-        """The values that a reader gets, by partition in offset order. Offsets must be contiguous."""
+        """The values that a reader gets, by partition and in offset order. Offsets must be contiguous."""
         found: dict[int, dict[int, str]] = {}
         for part in self.cluster.plan_read(topic, start, end, partitions):
             of_partition = found.setdefault(part.partition, {})

@@ -14,8 +14,9 @@ CHANGES = frozenset({"create", "stage", "commit", "replace", "delete"})
 
 
 class FaultyStore:
-    """Every call goes through ``hook(what, name, call)``, which may do anything before it, instead of it, or after
-    it. ``what`` is the method, ``stage`` for both kinds of staging, ``commit`` when a staged object gets its name.
+    """Every call goes through ``hook(what, name, call)``, which may act before the call, instead of it, or after
+    it. ``what`` is the name of the method, or ``stage`` for both kinds of staging, or ``commit`` when a staged
+    object gets its name.
     """
 
     def __init__(self, inner: Store) -> None:

@@ -1,10 +1,10 @@
-"""One flipped bit, somewhere in one copy of a segment, and then any operation that moves or reads bytes. The
+"""One flipped bit, somewhere in one copy of a segment, followed by an operation that moves or reads bytes. The
 requirements:
 
-    found or harmless       nobody gets a wrong value; no other copy gets the flipped bit. Found: the way says so
-                            or replaces the copy, or a read afterwards says so
-    nothing good is lost    of every record a good copy lies somewhere, and once the cluster was healed all can be
-                            read again
+    found or harmless       no reader gets a wrong value, and no other copy gets the flipped bit. Found: the
+                            operation reports the bit or replaces the copy, or a later read reports it
+    nothing good is lost    every record has an intact copy somewhere, and after a heal all records can be read
+                            again
 
 A way is tried at many positions: its cluster is built once, and restored before each of them. Healing is
 expensive, and is skipped at most of the positions if there are many.
@@ -81,7 +81,7 @@ class Trial:
     live: LiveCluster
     faults: Faults
     at: int
-    """Any number, used modulo the size of a file."""
+    """Any number; it is used modulo the size of a file."""
     bit: int
     acknowledged: list[str] = field(default_factory=list)
     """The acknowledged records of the operation."""
@@ -182,7 +182,9 @@ class Stage:
             self._check_read(whole=True, trial=trial)
 
     def _good_offsets(self, trial: Trial) -> set[int]:
-        """The offsets with an intact copy. The bit was not copied, and files made from others are intact."""
+        """The offsets with an intact copy. The bit was not copied, and files that were made from other files are
+        intact.
+        """
         found: set[int] = set()
         for address, store, stored in self._stored():
             name = parse_name(base_name(stored.name))

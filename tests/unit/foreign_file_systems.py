@@ -77,7 +77,7 @@ class Looking(Honest):
 
 
 class Losing(Honest):
-    """Creates, and loses the answers of so many creates."""
+    """Creates objects, and loses the answers to that number of creates."""
 
     store: ClassVar[dict[str, Any]] = {}
     pseudo_dirs: ClassVar[list[str]] = [""]

@@ -212,7 +212,7 @@ def remote(
 
 
 def uploads(*jobs: str) -> Callable[[Patient], Callable[[], object]]:
-    """The remote tier accepts no files, and can be read."""
+    """The remote tier accepts no files, but can be read."""
 
     def broken(patient: Patient) -> Callable[[], object]:
         live, create, stage = patient.live, LocalStore.create, LocalStore.stage_copy

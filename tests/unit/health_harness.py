@@ -19,7 +19,7 @@ from tests.unit.test_metrics_job import of, samples
 
 HOUR_MS = 3_600_000
 SMALL = {
-    "health.log.dir.max.used.ratio": "1",  # whatever else is on this machine's disk
+    "health.log.dir.max.used.ratio": "1",  # the test must not depend on the fullness of this machine's disk
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
 }
@@ -103,7 +103,7 @@ class Patient:
 
 
 def in_good_health(made: Patient, *, tiered: bool = False) -> Patient:
-    """Topic ``t`` on all three brokers, the first of which votes, has records and was maintained."""
+    """Topic ``t`` on all three brokers, the first of which votes; the topic has records, and was maintained."""
     if tiered:
         made.live.tiered()
     else:

@@ -220,7 +220,7 @@ def wrong_level_histogram(data: bytes) -> bytes:
 
 
 def dictionary_bomb(data: bytes, value_bytes: int = 1024 * 1024) -> bytes:
-    """A few kilobytes; each key has a megabyte, through a dictionary."""
+    """A file of a few kilobytes whose keys have a megabyte each, through a dictionary."""
     taken = Taken(data)
     (header, _), *pages = taken.pages("key")
     plain = value_bytes.to_bytes(4, "little") + bytes(value_bytes)
@@ -230,7 +230,7 @@ def dictionary_bomb(data: bytes, value_bytes: int = 1024 * 1024) -> bytes:
 
 
 def header_bomb(data: bytes, value_bytes: int = 1024 * 1024) -> bytes:
-    """The same in a list."""
+    """Billions of headers in a list, by a run of levels."""
     taken = Taken(data)
     name = "headers.list.element.value"
     (header, _), *pages = taken.pages(name)

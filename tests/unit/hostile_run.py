@@ -1,5 +1,5 @@
-"""``python -m tests.unit.hostile_run FOLDER MAKER``: of two topics, every copy of a file of one is hostile, and
-the other is sound; all readers run. Prints the outcome and the peak memory as JSON.
+"""``python -m tests.unit.hostile_run FOLDER MAKER``: one of two topics is sound, and every copy of a file of the
+other one is hostile; all readers run. Prints the outcome and the peak memory as JSON.
 """
 
 from __future__ import annotations

@@ -45,6 +45,6 @@ def report(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 def rows(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    """Those of the report."""
+    """The rows of the report."""
     found: list[dict[str, Any]] = report(capsys)["rows"]
     return found

@@ -1,4 +1,6 @@
-"""Random histories of the metadata: every command, usually allowed, and the invariants of each step."""
+"""Random histories of the metadata: they use every command, usually with allowed arguments, and check the
+invariants after each step.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,7 @@ def random_history(rng: random.Random, commands: int) -> History:
 
 
 def random_command(rng: random.Random, image: ClusterImage) -> Command[object]:
-    """Any command, usually an allowed one."""
+    """A random command, usually an allowed one."""
     partitions = [(topic.topic_id, p) for topic in image.topics.values() for p in topic.partitions]
     if not image.brokers or rng.random() < 0.45:
         return _broker_command(rng, image)

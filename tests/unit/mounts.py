@@ -1,4 +1,4 @@
-"""File systems of a test, if the machine allows it to mount any: read-only ones, full ones."""
+"""File systems for a test, if the machine allows the test to mount any: read-only ones, full ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster whose readers read from the replica in their rack, and replicas that lag in some way."""
+"""A cluster whose readers use the replica in their rack, and whose replicas lag in some way."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def racked(folder: Path, faults: Faults) -> LiveCluster:
 
 
 def unaware(live: LiveCluster, broker: int) -> None:
-    """One more record, ``g``; the broker holds it, and does not know that it is committed."""
+    """One more record, ``g``; the broker holds it, but does not know that it is committed."""
     live.append(["g"]).raise_for_failures()
     replica = live.replica(broker)
     latest = max(replica.list().watermarks, key=lambda mark: mark.offset)

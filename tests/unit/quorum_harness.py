@@ -31,8 +31,9 @@ IMPATIENT = Patience(attempts=3, claimant_attempts=1)
 
 
 class HookedStore:
-    """A store of which every call goes through ``hook(what, name, call)``, which may do anything before,
-    instead of, or after it."""
+    """A store whose calls all go through ``hook(what, name, call)``, which may act before the call, instead of it,
+    or after it.
+    """
 
     def __init__(self, store: Store) -> None:
         self.inner = store
@@ -100,7 +101,7 @@ class HookedStore:
 
 
 class _HookedStaged:
-    """Staged bytes; naming them is a call like ``create``."""
+    """Staged bytes; giving them a name is a call like ``create``."""
 
     def __init__(self, store: HookedStore, staged: Staged, name: str) -> None:
         self._store = store
@@ -237,7 +238,7 @@ def data(name: str) -> bool:
 def once(
     store: HookedStore, what: str, when: Callable[[str], bool], instead: Callable[[Callable[[], object]], object]
 ) -> None:
-    """At the first such call on ``store`` run ``instead(call)``."""
+    """Run ``instead(call)`` at the first such call on ``store``."""
     done = False
 
     def hook(asked: str, name: str, call: Callable[[], object]) -> object:

@@ -101,7 +101,7 @@ class Guarded(LiveCluster):
             return ON_BROKERS  # the root as a whole
         if topic[1].startswith("__"):
             return frozenset({"internal"})
-        if uri.startswith("memory://heir"):  # whichever of them leads
+        if uri.startswith("memory://heir"):  # any of the heir's brokers may lead
             return frozenset({"leader", "followers"})
         leads = leaders.get(topic[1]) == int(uri.removeprefix("memory://b"))
         return frozenset({"leader" if leads else "followers"})
@@ -286,7 +286,7 @@ def has_small_files(live: Guarded) -> None:
 
 
 def is_dirty(live: Guarded) -> None:
-    """Topic ``k``, with records to compact in both tiers."""
+    """The topic ``k`` has records to compact in both tiers."""
     live.tiered("k", cleanup_policy="compact", min_cleanable_dirty_ratio="0", local_retention_bytes="-1")
     live.cluster.topics.alter_configs("k", {"local.retention.ms": "-1"})
     for value in "abc":
@@ -308,7 +308,7 @@ def _put_and_snapshot(live: Guarded) -> None:
 
 
 def has_a_snapshot_table(live: Guarded) -> None:
-    """Topic ``s`` has a table of the same."""
+    """The topic ``s`` has a table of the same records."""
     live.topic("s", cleanup_policy="snapshot", remote_snapshot_table_enable="true")
     _put_and_snapshot(live)
 

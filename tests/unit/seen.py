@@ -1,4 +1,6 @@
-"""The records of one replica for a reader of an isolation level, by the pure functions of ``partitions`` alone."""
+"""The records of one replica for a reader of an isolation level, computed by the pure functions of ``partitions``
+alone.
+"""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def put(kind: str, path: Path, victim: Path) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes | str]:
-    """Everything below a folder: the content of files, and the targets of links."""
+    """Everything below a folder: the content of its files, and the targets of its links."""
     return {
         str(path.relative_to(folder)): (
             os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else ""

@@ -1,8 +1,9 @@
-"""Laws of every state machine (``stratalog.snapshots.state_machine``), called with examples of each.
+"""Laws of every state machine (``stratalog.snapshots.state_machine``); tests call them with examples of each
+machine.
 
 KIP-630, "Loading Snapshots": "After loading the snapshot, the Kafka Controller and Metadata Cache can apply
-operations in the replicated log with an offset greater than or equal the snapshot's end offset". So the place of a
-snapshot must not matter.
+operations in the replicated log with an offset greater than or equal the snapshot's end offset". So it must not
+matter where in the log a snapshot is taken.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def check_laws(subject: Subject[Any], log: Sequence[Any], cuts: Sequence[int]) -
 
 
 def check_steps(subject: Subject[Any], log: Sequence[Any], cuts: Sequence[int]) -> None:
-    """A fold in one go equals a fold in steps."""
+    """A fold of all records at once equals a fold in steps."""
     machine = subject.empty
     for start, end in _spans(log, cuts):
         assert machine.next_offset == start
@@ -50,7 +51,9 @@ def check_steps(subject: Subject[Any], log: Sequence[Any], cuts: Sequence[int]) 
 
 
 def check_snapshots_between(subject: Subject[Any], log: Sequence[Any], cuts: Sequence[int]) -> None:
-    """A fold in one go equals a fold with snapshots anywhere between, and a state is not changed by its dump."""
+    """A fold of all records at once equals a fold with snapshots anywhere in between, and a dump does not change
+    the state.
+    """
     machine = subject.empty
     for start, end in _spans(log, cuts):
         dumped = list(machine.dump())

@@ -105,7 +105,7 @@ def names(store: Store, prefix: str = "") -> list[str]:
 
 
 def some_bytes(size: int, salt: int = 0) -> bytes:
-    """Bytes without a pattern, so that a misplaced piece is detected; the same for the same arguments."""
+    """Bytes without a pattern, so that a misplaced piece is detected; the same arguments give the same bytes."""
     return random.Random(salt).randbytes(size)
 
 

@@ -72,7 +72,7 @@ class Query:
         self.done, self.planned = self.planned, None
 
     def batch(self, rows: int | None = None) -> list[str]:
-        """The next batch; None if the offsets are unchanged."""
+        """The next batch; None if the offsets have not changed."""
         self.plan(rows)
         found = self.run()
         self.finish()

@@ -43,7 +43,7 @@ def test_a_broker_that_is_missing_is_one_failure_however_many_replicas_it_has(li
 
 
 def test_an_unreachable_replica_is_shown_only_as_the_metadata_knows_it(live: LiveCluster) -> None:
-    """The table does not say "in sync", with zeros for unknown numbers."""
+    """The table does not say "in sync", and shows no zeros for unknown numbers."""
     with live.unreachable(3):
         rows = live.cluster.describe("t").rows
         assert not live.cluster.brokers.list().ok
@@ -99,7 +99,7 @@ def test_only_the_partitions_with_records_of_the_engines_own_topics_are_rows(liv
         used = {row["partition"] for row in report.rows if row["topic"] == OFFSETS_TOPIC}
         assert len(used) == 1
     report = live.cluster.describe()
-    assert report.totals["replicas"] == len(report.rows) == 12  # three of them in the partition that is in use
+    assert report.totals["replicas"] == len(report.rows) == 12  # three of them are in the partition that is in use
     assert report.totals["empty_internal_replicas"] == 49 * 3
     with live.unreachable(3):
         assert live.cluster.describe().totals == report.totals

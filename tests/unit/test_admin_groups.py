@@ -61,7 +61,7 @@ def at(cluster: Cluster, group: str = "g") -> dict[tuple[str, int], int]:
 
 
 def test_every_group_is_listed(live: LiveCluster) -> None:
-    """From all partitions of ``__consumer_offsets``, by name."""
+    """The groups of all partitions of ``__consumer_offsets``, by name."""
     assert live.driver().groups.list().totals == {"groups": 1}
     live.topic("u")
     live.clock.sleep(60)
@@ -88,7 +88,7 @@ def test_without_a_commit_there_are_no_groups(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("copies", [1, 3])
 def test_groups_of_a_partition_that_cannot_be_read_are_a_failure(tmp_path: Path, copies: int) -> None:
-    """Without its leader another member of the ISR is read, if one is available."""
+    """Without its leader, the partition is read from another member of the ISR if one is available."""
     live = LiveCluster(tmp_path, on_disk=True)
     factor = {"offsets.topic.replication.factor": str(copies)}
     live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "4", **factor})
@@ -171,7 +171,7 @@ def test_to_a_time_is_to_the_first_record_at_or_after_it(live: LiveCluster) -> N
 def test_a_reset_to_an_offset_out_of_range_takes_the_nearest_end_and_notes_it(
     live: LiveCluster, where: dict[str, Any], moved: dict[int, int], noted: list[str]
 ) -> None:
-    """It warns and continues, like kafka-consumer-groups.sh."""
+    """The job warns and continues, like kafka-consumer-groups.sh."""
     assert list(live.cluster.groups.reset_offsets("g", "t", **where).notes) == noted
     assert at(live.driver()) == {("t", partition): offset for partition, offset in moved.items()}
 
@@ -188,7 +188,7 @@ def test_a_reset_commits_offsets_for_partitions_that_have_none(live: LiveCluster
 
 
 def test_a_reset_is_never_a_stale_commit(live: LiveCluster) -> None:
-    """A reset is not a commit by a member: it is neither refused, nor does it affect the members."""
+    """A reset is not a commit by a member: it is never refused because of members, and does not affect them."""
     live.cluster.groups.reset_offsets("g", "t", to=0)
     live.cluster.groups.commit("g", {("t", 0): 1}, member_epoch=7)
     assert at(live.driver()) == {("t", 0): 1, ("t", 1): 0}
@@ -269,7 +269,7 @@ def test_a_deleted_group_is_gone_with_its_member_epoch(live: LiveCluster) -> Non
 
 
 def test_offsets_of_a_topic_are_deleted_and_the_rest_stays(live: LiveCluster) -> None:
-    """A group has stopped reading a topic, and its lag would grow without limit."""
+    """A group has stopped reading a topic, so its lag would grow without limit."""
     live.topic("u")
     live.cluster.groups.commit("g", {("u", 0): 0}, member_epoch=7)
     with live.unchanged():
@@ -290,7 +290,7 @@ def test_offsets_of_a_topic_are_deleted_and_the_rest_stays(live: LiveCluster) ->
 def test_a_group_that_commits_while_it_is_deleted_keeps_all_it_has(
     tmp_path: Path, delete: Callable[[Cluster], Any]
 ) -> None:
-    """Kafka: NON_EMPTY_GROUP. The log decides: the commit came between the look and the append."""
+    """Kafka: NON_EMPTY_GROUP. The log decides: another commit came between the look and the append."""
     faults = Faults()
     live = with_group(LiveCluster(tmp_path, through=faults.wrap))
     consumer = live.driver()

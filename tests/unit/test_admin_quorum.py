@@ -54,7 +54,8 @@ def test_voters_are_described_with_their_lag(three: LiveCluster) -> None:
         away = three.driver().quorum.describe()
         assert [(row["voter"], row["lag"]) for row in away.rows] == [(1, 0), (2, 0), (3, None)]
         assert [failure.code for failure in away.failures] == ["BROKER_NOT_AVAILABLE"]
-        shutil.rmtree(three.root(3))  # a create that was not counted is below the mount point
+        # The volume is unmounted; a create that was not counted is below the mount point.
+        shutil.rmtree(three.root(3))
         three.root(3).mkdir()
     report = three.driver().quorum.describe()
     lags = {row["voter"]: row["lag"] for row in report.rows}
@@ -111,7 +112,7 @@ def test_both_conditions_of_the_policy_must_hold(three: LiveCluster) -> None:
 
 @pytest.mark.slow
 def test_a_wiped_voter_is_replaced(three: LiveCluster) -> None:
-    """It gets the snapshot and the log before it votes again."""
+    """The new voter gets the snapshot and the log before it votes again."""
     for name in ("t", "u", "v"):
         three.cluster.topics.create(name, replication_factor=1)
         three.cluster.quorum.snapshot().raise_for_failures()
@@ -188,7 +189,7 @@ def test_the_last_known_state_is_there_without_a_majority(three: LiveCluster) ->
         with pytest.raises(NoMajorityError, match="voters can be reached"):
             three.cluster.topics.create("u", replication_factor=1)
         assert three.cluster.last_known_image == known
-        opened = three.driver()  # from the remaining ones
+        opened = three.driver()  # the remaining voters answer
         assert opened.last_known_image == known
         with pytest.raises(NoMajorityError):
             _ = opened.image

@@ -307,7 +307,7 @@ def test_the_master_is_spark_submits_own_option(
 
 
 class OnEither(run.Job):
-    """Records where its work would be done."""
+    """Records whether its work would run in threads or on executors."""
 
     def cluster(self) -> str:  # type: ignore[override]
         return "threads"
@@ -425,9 +425,7 @@ def test_the_terminal_is_restored_before_anything_is_printed(
     assert "\x1b[?25l" not in shown_again
     assert "2/2" not in shown_again
     if isinstance(ended, Report):
-        shown = [
-            line.partition("+00:00 ")[2] or line for line in text.out.splitlines()
-        ]  # the first after its time
+        shown = [line.partition("+00:00 ")[2] or line for line in text.out.splitlines()]  # the text after the time
         assert shown == 2 * str(DONE).splitlines()
     else:
         assert shown_again.splitlines()[-1].startswith(("interrupted", "ERROR"))

@@ -132,7 +132,7 @@ def test_a_whole_member_that_nobody_saw_before_is_no_damage_and_leads_then(
     live.add(20)
     driver = live.put_records_back(live.leader())
     with monkeypatch.context() as patched:
-        patched.setattr(damaged, "_whole_member", lambda *_: None)  # it did not answer in time
+        patched.setattr(damaged, "_whole_member", lambda *_: None)  # the member did not answer in time
         report = driver.replicate(check=False)
         assert {"LOG_BEHIND_REMOTE", RetriableError.code} == codes(report).keys(), report
         assert any("run replicate again to make it the leader" in failure.message for failure in report.failures)
@@ -142,7 +142,7 @@ def test_a_whole_member_that_nobody_saw_before_is_no_damage_and_leads_then(
 
 
 class Unasked(PutBack):
-    """Its drivers append without an answer of the remote tier, as they may."""
+    """A cluster whose drivers append without an answer of the remote tier, as they may."""
 
     def append_unasked(self, *values: str, merged: bool = False) -> None:
         """Append while the remote tier is away; ``merged``: the brokers then have everything in one file."""
@@ -257,8 +257,9 @@ def test_records_under_the_same_leader_epochs_are_not_given_up_without_a_person(
 
 @pytest.mark.slow
 def test_a_sound_remote_object_is_never_outvoted(tmp_path: Path) -> None:
-    """Other records have the same offsets, in files of the same names: three replicas agree, and the remote log is
-    as intact as they are."""
+    """The brokers hold other records at the same offsets, in files of the same names: three replicas agree, but
+    the remote log is intact, too.
+    """
     live = Unasked(tmp_path, 3)
     live.add(*range(5))
     live.copy()

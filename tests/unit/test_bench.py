@@ -1,4 +1,6 @@
-"""The benchmarks: options, the table, and what those of the metadata measure. No timing is ever asserted."""
+"""The benchmarks: options, the table, and the measurements of the metadata benchmarks. No timing is ever
+asserted.
+"""
 
 from __future__ import annotations
 

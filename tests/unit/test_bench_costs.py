@@ -47,7 +47,9 @@ def test_a_gib_of_small_appends_costs_more() -> None:
 
 
 def test_the_break_even_size_follows_from_the_price_of_a_gib() -> None:
-    """An append costs the same at any size of its class: twice the price of a GiB is half the size."""
+    """The cost of an append is constant within a size class, so at twice the price per GiB an append needs half
+    the size.
+    """
     small = MEASURED.appends[1.0].of(100).dollars(PRICES.bucket) / 100
     assert break_even_mib(PRICES, MEASURED, small * 1024 * 2) == pytest.approx(0.5)
     assert break_even_mib(PRICES, MEASURED, small * 1024 / 1.2) == pytest.approx(

@@ -24,7 +24,7 @@ def test_the_exponent_of_a_power_is_found(cost: Callable[[int], float], expected
 
 
 def test_between_flat_and_linear_a_cost_bends() -> None:
-    """The costs have a constant part and a part per item: the last two sizes say more than all."""
+    """The costs have a constant part and a part per item, so the last two sizes show the growth best."""
     costs = {size: 1.0 + size / 100 for size in (10, 100, 1000)}
     last = {size: costs[size] for size in (100, 1000)}
     assert 0 < exponent(costs) < exponent(last) < 1

@@ -1,4 +1,4 @@
-"""The benchmark of idle partitions: its prepared log is like any other; and its counted requests."""
+"""The benchmark of idle partitions: its prepared log is like any other log, and its requests are counted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def test_the_partitions_are_as_an_append_and_maintain_leave_them(tmp_path: Path)
 def test_maintain_has_nothing_to_do_for_partitions_that_were_put_there_and_settled(
     tmp_path: Path,
 ) -> None:
-    """Their files are written to their places as in a bucket; their bytes are ordinary."""
+    """The files of these partitions are written directly to their places in the bucket; their bytes are
+    ordinary.
+    """
     made = Bench(None, bench_options({}, tmp_path)).cluster("idle", brokers=idle.REPLICAS)
     idle.lay_out(made.cluster, 1, idle.SEEN)
     idle.until_idle(made.cluster)
@@ -69,8 +71,9 @@ def test_a_line_shows_the_requests_of_the_partitions_that_have_changed() -> None
 def test_an_idle_round_on_a_bucket_is_a_request_more_for_each_thousand_names(
     tmp_path: Path, s3_endpoint: S3Endpoint
 ) -> None:
-    """With every step due, and by a driver without caches. 10,000 partitions are 27 more pages per broker, below
-    500 requests in all."""
+    """Every step is due, and the driver has no caches. 10,000 partitions are 27 more pages per broker, below 500
+    requests in all.
+    """
 
     def requests_of(partitions: int) -> int:
         name = f"idle-{partitions}"

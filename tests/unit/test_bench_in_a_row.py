@@ -1,4 +1,4 @@
-"""Appends in a row: a run of a few. No timing is ever asserted."""
+"""Appends in a row: a run of a few appends. No timing is ever asserted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The number of requests of an operation that wait for the previous one. No timing is ever asserted."""
+"""The number of requests of an operation that must wait for a previous request. No timing is ever asserted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_an_operation_takes_the_round_trips_of_the_table(tmp_path: Path, operati
 def test_an_append_that_looks_at_the_whole_log_takes_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: Measured, rounds: int
 ) -> None:
-    """The check happens once a minute, to detect storage that lost files."""
+    """The check for lost files happens once a minute."""
     recent = [True]
 
     def at_the_beginning(*_: object) -> bool:

@@ -22,7 +22,7 @@ from tests.unit.harness import batch
 from tests.unit.test_upkeep_bootstrap import LAST_TIERED
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.toml"))
-BROKERS = (1, 2, 3, 4)  # 1 votes
+BROKERS = (1, 2, 3, 4)  # broker 1 votes
 SEAL_MS = 3_600_000
 
 

@@ -112,7 +112,7 @@ def test_no_register_is_written_that_nobody_would_read() -> None:
 
 @pytest.mark.slow
 def test_a_lineage_of_more_elections_than_a_partition_has_is_neither_written_nor_made_an_object() -> None:
-    """A register of 16 MiB would take 180 MB of memory; this says nothing about other registers."""
+    """A register of 16 MiB would take 180 MB of memory; the limit of this test applies to lineages alone."""
     most = Lineage((epoch, 10**15 + epoch) for epoch in range(10**9, 10**9 + EPOCH_BYTES // 32))
     assert Lineage.from_json(most.to_json(), "x") == most
     larger = Lineage([*most, *((epoch, 10**16) for epoch in range(2 * 10**9, 2 * 10**9 + 10_000))])
@@ -196,7 +196,7 @@ def test_a_local_store_reads_a_range_of_a_sparse_file(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_threads_may_ask_for_a_type_at_once_that_nobody_has_decoded_yet() -> None:
-    """In a separate process, because it once crashed the process."""
+    """The decoding runs in a separate process, because it once crashed the process."""
     code = """
 import sys, threading
 import msgspec

@@ -96,7 +96,7 @@ def test_unfencing_brings_a_broker_back_with_all_it_holds(live: LiveCluster) -> 
 
 
 def test_unfencing_shows_what_a_broker_leads_then(live: LiveCluster) -> None:
-    """It was the last member of every ISR, and the waiting partitions get a leader again."""
+    """The broker was the last member of every ISR, and the waiting partitions get a leader again."""
     live.cluster.brokers.fence([1, 3, 2], force=True).raise_for_failures()
     assert rows_of(live.cluster.brokers.unfence(2), "broker", "leads") == [(2, 3)]
 
@@ -208,7 +208,7 @@ def move(live: LiveCluster, broker: int) -> LiveCluster:
 
 @pytest.mark.slow
 def test_a_root_moved_while_its_broker_was_fenced_comes_back_as_a_trusted_copy(disks: LiveCluster) -> None:
-    """Nothing is copied: it has its records from before the fence, and lacks later ones."""
+    """Nothing is copied: the root has its records from before the fence, and lacks later ones."""
     disks.cluster.brokers.fence(2).raise_for_failures()
     move(disks, 2)
     with_ports(probe_brokers, ports_of(disks.cluster))()
@@ -231,8 +231,9 @@ def test_the_last_member_moved_and_trusted_leads_again_with_all_it_had(disks: Li
 
 
 def test_trust_takes_effect_even_if_a_probe_was_faster(disks: LiveCluster) -> None:
-    """The root was moved without a fence; a run has registered it as another incarnation, and its partition has no
-    leader. No other broker has led since, so the copy can still be declared faithful."""
+    """The root was moved without a fence, a run has registered it as another incarnation, and its partition has no
+    leader. No other broker has led since then, so the copy can still be declared faithful.
+    """
     disks.topic("alone", copies=1, partitions=3)
     partition = led_by(disks, 2, "alone")
     disks.append({partition: ["a"]}, "alone").raise_for_failures()
@@ -268,7 +269,7 @@ def test_a_root_that_was_reformatted_or_never_formatted_is_no_copy(live: LiveClu
 
 @pytest.mark.slow
 def test_a_cluster_that_was_moved_as_a_whole_waits_for_a_person(disks: LiveCluster, tmp_path: Path) -> None:
-    """Its metadata has moved, too, so it is unknown whether that is the latest."""
+    """The cluster's metadata has moved, too, so it is unknown whether this metadata is the latest."""
     there = tmp_path / "there"
     shutil.copytree(disks.folder, there, symlinks=True, ignore=shutil.ignore_patterns("there"))
     disks.file, disks.folder = there / "cluster.toml", there

@@ -100,7 +100,7 @@ def test_a_broker_registered_without_an_identity_is_recognized_by_its_directory(
 
 
 def test_a_look_during_the_metadata_read_says_whether_all_is_as_registered(live: LiveCluster) -> None:
-    """This look commits nothing; a probe does the remaining work."""
+    """This look commits nothing; a later probe does the remaining work."""
     driver = live.driver()
     look = with_ports(read_and_probe, context(driver))
     with live.unchanged():
@@ -179,7 +179,7 @@ def test_a_root_that_hangs_is_fenced_after_the_deadline_and_holds_nobody_up(tmp_
 
     def wait(answered: threading.Condition, missing: Callable[[], int], deadline_s: float) -> None:
         deadlines.append(deadline_s)
-        hanging = 1 if len(deadlines) == 2 else 0  # opening looks at the voters alone
+        hanging = 1 if len(deadlines) == 2 else 0  # opening looks only at the voters
         answered.wait_for(lambda: missing() <= hanging)
 
     live.cluster.topics.alter_configs(None, {"broker.session.timeout.ms": "2500"})
@@ -283,7 +283,7 @@ def test_a_restored_older_copy_is_found_before_it_counts_and_nothing_acknowledge
 
 
 def test_an_append_finds_a_restored_older_copy_by_itself(live: LiveCluster) -> None:
-    """It has the old view, in which the restored root leads."""
+    """The driver has the old view, in which the restored root leads."""
     copied = copy_of(live, 2)
     live.append({1: ["b1"]}).raise_for_failures()
     put_back(live, 2, copied)
@@ -382,7 +382,7 @@ def test_all_changes_of_a_run_are_one_commit(tmp_path: Path) -> None:
 
 
 class Interrupted(SerialProber):
-    """After the first probe, and before its result is used, another driver intervenes."""
+    """Another driver intervenes after the first probe, and before the probe's result is used."""
 
     def __init__(self, meanwhile: Callable[[], object]) -> None:
         self.meanwhile = [meanwhile]
@@ -451,9 +451,10 @@ def _orders() -> list[tuple[str, ...]]:
 def test_kip_903_a_broker_that_lost_its_disk_and_came_back_joins_no_isr_by_a_delayed_proposal(
     live: LiveCluster, order: Sequence[str]
 ) -> None:
-    """KIP-903: a driver that has seen broker 3 caught up expands the ISR of partition 0 by it, in its two commits.
-    Meanwhile the broker loses its disk, returns empty, and is registered by another driver. In any order: at the
-    end no replica without the data is in the ISR, and nothing acknowledged is lost."""
+    """KIP-903: a driver that has seen that broker 3 is caught up adds it to the ISR of partition 0, in two
+    commits. Meanwhile the broker loses its disk, returns empty, and is registered by another driver. In any order:
+    at the end no replica without the data is in the ISR, and nothing acknowledged is lost.
+    """
     live.cluster.brokers.fence(3).raise_for_failures()
     live.append({0: ["b0"]}).raise_for_failures()
     live.cluster.brokers.unfence(3).raise_for_failures()

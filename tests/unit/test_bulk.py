@@ -1,4 +1,4 @@
-"""The cycle collector pauses while very many objects are created, and resumes afterwards in any case."""
+"""The cycle collector pauses while very many objects are created, and resumes in every case."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_it_continues_after_an_error() -> None:
 
 
 def test_the_last_of_several_overlapping_pauses_ends_the_pause() -> None:
-    """Two threads do so, and the first to begin is the first to end."""
+    """Two threads pause the collector, and the first to begin is the first to end."""
     first, second = collector_paused(), collector_paused()
     first.__enter__()
     second.__enter__()

@@ -1,7 +1,7 @@
 """The storage calls of the protocol's operations.
 
-The table is in ``bench.calls``, each number with its reason, because ``make bench`` prints it, too. A change of an
-operation's number of calls must change the reason there.
+The table is in ``bench.calls``, with the reason for each number, because ``make bench`` prints the table, too. A
+change of an operation's number of calls must change the reason there.
 """
 
 from __future__ import annotations
@@ -74,8 +74,9 @@ def test_a_driver_that_continues_opens_no_file_of_an_idle_partition_again(tmp_pa
 def test_a_tier_run_with_nothing_to_do_reads_each_table_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It makes no other remote request, for any number of partitions and segments. (The schedule is read on each
-    broker that has a copy of it.)"""
+    """A tier run makes no other remote request, for any number of partitions and segments. (The schedule is read
+    on each broker that has a copy of it.)
+    """
     made = CountedCluster(tmp_path)
     IDLE_TIER.prepare(made, 5, 1)
     driver = made.driver()
@@ -87,7 +88,7 @@ def test_a_tier_run_with_nothing_to_do_reads_each_table_once(
 
 
 def test_a_partition_in_which_something_happened_is_inspected(tmp_path: Path) -> None:
-    """The cache that saves the other calls is no independent answer: it is valid for the listed state only."""
+    """The cache that saves the other calls is not an independent answer: it is valid for the listed state only."""
     made = CountedCluster(tmp_path)
     IDLE_TIER.prepare(made, 2, 1)
     made.append(1)
@@ -105,7 +106,8 @@ def test_brokers_that_are_as_registered_cost_a_stat_each(tmp_path: Path, partiti
     known = made.calls_of(lambda: with_ports(probe_brokers, ports_of(driver))(image))
     assert known == Counter({STAT: BROKERS})
     unknown = made.calls_of(lambda: with_ports(probe_brokers, ports_of(driver))())
-    assert unknown == known + Counter({LIST: 1, READ: 1})  # the metadata, and the root of its voter
+    # Two more calls: the metadata, and the root of its voter.
+    assert unknown == known + Counter({LIST: 1, READ: 1})
 
 
 def test_an_append_that_adds_a_field_costs_an_append_and_the_commit_of_the_field(tmp_path: Path) -> None:
@@ -126,7 +128,8 @@ def test_an_append_that_adds_a_field_costs_an_append_and_the_commit_of_the_field
     adding = [append("a", "b"), append("a", "b", "c")]
     altering = made.calls_of(lambda: driver.topics.alter(TOPIC, value="a STRING, b STRING, c STRING, d STRING"))
     assert adding[-1] - plain == altering
-    assert adding[0] - plain == altering + Counter({CREATE: 1, LIST: 2, READ: 2})  # the first claim of this driver
+    # This append includes the first claim of this driver.
+    assert adding[0] - plain == altering + Counter({CREATE: 1, LIST: 2, READ: 2})
 
 
 def calls_of_idle(folder: Path, look: Callable[[Cluster], Report]) -> list[Counter[str]]:
@@ -146,15 +149,18 @@ def calls_of_idle(folder: Path, look: Callable[[Cluster], Report]) -> list[Count
 def test_a_check_of_all_bytes_reads_each_file_and_each_epoch_once(
     tmp_path: Path, check: Callable[[Cluster], Report]
 ) -> None:
-    """6 requests per partition with three replicas and one small file. On each broker a walk and one look at the
-    root list all partitions."""
+    """6 requests per partition with three replicas and one small file. On each broker, one walk and one look at
+    the root list all partitions.
+    """
     few, many = calls_of_idle(tmp_path, check)
     assert many - few == Counter({READ: 4 * 2 * BROKERS})
     assert not few - many
 
 
 def test_the_first_round_of_maintain_looks_at_each_replica_once(tmp_path: Path) -> None:
-    """Replicate lists: merge and retain see in its listings that there is no work. The scrub reads everything."""
+    """Replicate lists the replicas; merge and retain see in its listings that there is no work. The scrub reads
+    everything.
+    """
     found = []
     for partitions in (32, 64):
         (tmp_path / str(partitions)).mkdir()
@@ -170,14 +176,14 @@ def test_the_first_round_of_maintain_looks_at_each_replica_once(tmp_path: Path) 
 
 
 def test_a_description_reads_the_lineages_and_one_footer_of_a_partition(tmp_path: Path) -> None:
-    """Followers whose last file equals the leader's by name and size end where it does."""
+    """A follower whose last file equals the leader's by name and size ends at the same offset."""
     few, many = calls_of_idle(tmp_path, lambda driver: driver.describe())
     assert many - few == Counter({READ: 4 * (BROKERS + 1)})
     assert not few - many
 
 
 def test_verify_looks_again_for_files_that_a_walk_misses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A walk that misses files, like a torn one, makes no finding; a lost file is found."""
+    """A walk that misses files, like a torn listing, makes no finding; a lost file is found."""
     made = CountedCluster(tmp_path)
     IDLE.prepare(made, 4, 1)
     driver = made.driver()
@@ -195,8 +201,9 @@ def test_verify_looks_again_for_files_that_a_walk_misses(tmp_path: Path, monkeyp
 def test_a_later_append_to_a_bucket_makes_a_fixed_number_of_requests(
     tmp_path: Path, replicas: int, puts: int, gets: int
 ) -> None:
-    """At a PUT's price: its file and its high watermark on each replica, and one listing. At a GET's: one read of
-    the file, and a look at the root of each replica."""
+    """Requests at a PUT's price: the file and the high watermark of the append on each replica, and one listing.
+    Requests at a GET's price: one read of the file, and a look at the root of each replica.
+    """
     found = []
     for partitions in (1, 2):
         (tmp_path / str(partitions)).mkdir()
@@ -211,8 +218,10 @@ def test_a_later_append_to_a_bucket_makes_a_fixed_number_of_requests(
 
 
 def test_a_transaction_of_three_appends_costs_less_than_twice_their_calls(tmp_path: Path) -> None:
-    """For one partition; each further one adds two appends, records and marker. The state changes three times, for
-    any number of partitions: when it begins, when it is decided, when it is complete."""
+    """The calls are for one partition; each further partition adds two appends: records and marker. For any number
+    of partitions, the state changes three times: when the transaction begins, when it is decided, and when it is
+    complete.
+    """
     made = CountedCluster(tmp_path)
     made.cluster.topics.create(TOPIC, partitions=3, replication_factor=BROKERS)
     driver = made.driver()

@@ -162,7 +162,7 @@ def test_one_cluster_works_on_three_clouds(
 
 
 def test_a_service_account_comes_with_its_token(silent: None) -> None:
-    """delta-rs takes the account, pyiceberg the token alone."""
+    """delta-rs gets the account, and pyiceberg gets only the token."""
     import google.auth.exceptions
 
     from stratalog.partitions.store.object_gcs import GcsSession

@@ -1,4 +1,4 @@
-"""Help and completion show every method of the door."""
+"""Help and completion show every public method of the cluster."""
 
 from __future__ import annotations
 
@@ -39,12 +39,15 @@ GROUPS = {
 def methods() -> Iterator[tuple[str, object]]:
     for door in (Cluster, *GROUPS.values()):
         for name, method in inspect.getmembers(door, callable):
-            if not name.startswith("_") and method.__name__ != "absent":  # of a bridge that is not installed
+            # ``absent`` is a method of a bridge that is not installed.
+            if not name.startswith("_") and method.__name__ != "absent":
                 yield f"{door.__name__}.{name}", method
 
 
 def test_every_method_names_its_arguments_and_says_what_it_does() -> None:
-    """Except the options of a stream, which are those of its format, as Spark's own ``load`` takes them."""
+    """The exception is the options of a stream, which are those of its format, as Spark's own ``load``
+    takes them.
+    """
     hidden = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     for name, method in methods():
         parameters = inspect.signature(method).parameters.values()  # type: ignore[arg-type]

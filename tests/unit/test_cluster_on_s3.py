@@ -43,7 +43,7 @@ def named(root: str) -> Mapping[str, Any]:
 @pytest.fixture
 def nobody(s3_endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[S3Endpoint]:
     """A known server, and no credentials."""
-    s3_connection._forget_clients()  # they have found credentials, or none
+    s3_connection._forget_clients()  # the cached clients have found credentials, or none
     for variable in (*credentials(), *OTHER_CREDENTIALS):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -186,8 +186,9 @@ def store_by(provider: Answers, endpoint: S3Endpoint, folder: str) -> Store:
 
 
 def test_keys_that_the_server_no_longer_accepts_are_requested_again(nobody: S3Endpoint, tmp_path: Path) -> None:
-    """After a rotation the first credentials are refused, and the call continues with the next; only a refusal
-    asks the provider again."""
+    """After a rotation the first credentials are refused, and the call continues with the next ones; only a
+    refusal makes the provider return new ones.
+    """
     provider = Answers({"access_key": RETIRED, "secret_key": SECRET_KEY}, GOOD)
     store = store_by(provider, nobody, tmp_path.name)
     assert store.create("name", b"data")
@@ -201,14 +202,14 @@ def test_keys_that_expire_are_renewed_while_it_works(
 ) -> None:
     clock = ManualClock(1_700_000_000_000)
     monkeypatch.setattr(providers, "_CLOCK", clock)
-    first = GOOD | {"expiration": "2023-11-14T23:13:20+00:00"}  # an hour from then on
+    first = GOOD | {"expiration": "2023-11-14T23:13:20+00:00"}  # an hour after the test's start
     provider = Answers(first, {"access_key": ACCESS_KEY, "secret_key": WRONG, "expiration": None}, GOOD)
     store = store_by(provider, nobody, tmp_path.name)
     assert store.create("name", b"data")
     clock.sleep(3_299)
     assert (store.read("name"), provider.asked) == (b"data", 1)
     clock.sleep(1)
-    assert (store.read("name"), provider.asked) == (b"data", 3)  # the second ones are wrong
+    assert (store.read("name"), provider.asked) == (b"data", 3)  # the second credentials are wrong
 
 
 WRONG_ONES = {

@@ -64,7 +64,7 @@ def test_numbers_are_half_open(start: int, end: int) -> None:
 
 @pytest.mark.slow
 def test_a_producer_that_needs_no_pandas_imports_none(tmp_path: Path) -> None:
-    """It is installed here, as with Spark; and 50 MB are a third of the memory of such a process."""
+    """pandas is installed here, as with Spark; and 50 MB are a third of the memory of such a process."""
     for name in ("remote", "one", "two", "three"):
         (tmp_path / name).mkdir()
     (tmp_path / "cluster.toml").write_text(

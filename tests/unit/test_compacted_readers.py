@@ -17,7 +17,9 @@ from tests.unit.test_upkeep_compact import Compacted, fill
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 KEYS = "aababcadae"
-"""One record each, at second 1, 2, ... Compaction keeps 4 (b), 5 (c), 7 (d), and the tail from there: 8, 9."""
+"""There is one record for each, at second 1, 2, ... Compaction keeps 4 (b), 5 (c) and 7 (d), and the tail from 8
+on: 8, 9.
+"""
 LEFT = [4, 5, 7, 8, 9]
 
 

@@ -104,7 +104,8 @@ def test_order_batches_and_slices_make_no_difference(rows: list[dict[str, Any]],
     shuffled = rng.sample(rows, len(rows))
     cut = rng.randint(0, len(rows))
     assert digest(batch(shuffled[:cut]), batch(shuffled[cut:])) == whole
-    padded = batch([*rows, *shuffled, *rows])  # as a slice between other rows, with offsets and garbage around it
+    # The rows are a slice between other rows, with offsets and garbage around it.
+    padded = batch([*rows, *shuffled, *rows])
     assert digest(padded.slice(len(rows), len(rows))) == whole
     assert digest(padded.take(pa.array(range(len(rows)), pa.int64()))) == whole
 
@@ -154,7 +155,7 @@ def test_keys_that_are_swapped_differ() -> None:
 
 
 def test_null_structs_lists_and_maps_hide_what_is_under_them() -> None:
-    """Arrow allows any content there."""
+    """Arrow allows any content below a null."""
     kind = pa.struct([("a", pa.int64()), ("b", pa.list_(pa.field("element", pa.int64())))])
     lists = pa.array([[1], [2, 3], []], kind.field("b").type)
     hidden = pa.StructArray.from_arrays(
@@ -196,7 +197,7 @@ def test_a_type_that_has_grown_leaves_old_records_as_they_are() -> None:
 
 @pytest.mark.parametrize("places", [2, 3, 11, 20, 38])
 def test_a_decimal_of_a_larger_scale_is_the_same_number(places: int) -> None:
-    """A type may grow to it (``stratalog.partitions.growth``)."""
+    """The topic's type may grow to the producer's (``stratalog.partitions.growth``)."""
     rng = random.Random(places)
     digits = 38 - (places - 2)
     numbers = [0, 1, -1, *(sign * (10**n - 1) for n in range(1, digits + 1) for sign in (1, -1))]

@@ -88,7 +88,7 @@ def test_a_leader_that_hangs_leaves_half_of_the_threads_to_the_others(fetches: F
 
 @pytest.mark.parametrize(("threads", "remote"), [(LOCAL_THREADS // 2, False), (REMOTE_THREADS, True)])
 def test_work_that_no_caller_waits_for_is_not_begun(fetches: Fetches, threads: int, remote: bool) -> None:
-    """Even if no caller has read the outcomes."""
+    """Such work is not begun even if no caller has read the outcomes."""
     fetches.hang(some("hung", 3 * threads), threads, remote=remote)
     fetches.give_up()
     fetches.let_go.set()
@@ -97,7 +97,7 @@ def test_work_that_no_caller_waits_for_is_not_begun(fetches: Fetches, threads: i
 
 
 def test_fetches_that_were_given_up_leave_the_queue(fetches: Fetches) -> None:
-    """However often fetches are tried while a leader hangs."""
+    """The queue stays empty, however often fetches are tried while a leader hangs."""
     outcomes = fetches.hang(some("t", LOCAL_THREADS), LOCAL_THREADS // 2)
     for _ in range(3):
         fetches.give_up()

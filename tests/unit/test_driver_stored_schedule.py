@@ -47,7 +47,7 @@ def test_a_torn_or_damaged_one_is_nothing(data: st.DataObject) -> None:
 
 
 def test_one_kind_is_never_taken_for_another() -> None:
-    """With a cluster key, the tag contains the place."""
+    """With a cluster key, the tag covers the place."""
     key = ClusterKey("c" * 22, [b"k" * 32])
     tiering, maintenance, *_ = (place(of, key) for of in SCHEDULES)
     tiering.create(1, LINE)
@@ -72,7 +72,7 @@ def loaded(live: LiveCluster) -> bytes:
 
 
 def holders(live: LiveCluster) -> list[int]:
-    """The brokers with a copy of the newest version, by its name."""
+    """The brokers with a copy of the newest version, keyed by its name."""
     names = {
         broker: max(
             (stored.name[-29:] for stored in store.list("") if stored.name.endswith(".schedule")), default=""

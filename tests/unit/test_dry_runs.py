@@ -1,7 +1,8 @@
-"""A dry run that finds nothing is followed by no run that refuses for a reason that the dry run could know, and a
-dry run refuses nothing that the run then does. Each case is played twice on one cluster: the plan, then the run.
+"""If a dry run finds nothing, the run does not refuse for a reason that the dry run could have known; and a dry
+run refuses nothing that the run does. Each case is played twice on one cluster: the plan, then the run.
 
-A dry run does not read the bytes that a run copies: damage there stays for the run, and for ``verify --deep``.
+A dry run does not read the bytes that a run copies, so it leaves damage in them to the run and to ``verify
+--deep``.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class World(LiveCluster):
         self.cluster.replicate()
 
     def refusing(self, address: str, error: StratalogError) -> None:
-        """From now on a root answers every call with this error."""
+        """Let a root answer every call with this error from now on."""
 
         def before(uri: str, what: str, name: str) -> None:
             if uri == address:
@@ -57,7 +58,7 @@ def nothing(world: World) -> None:
 
 
 def denied(broker: int) -> Condition:
-    """Without credentials for a root."""
+    """Let calls to a root fail for lack of credentials."""
     address = f"memory://b{broker}"
     return lambda world: world.refusing(address, StorageAuthorizationError("denied", "read", address))
 
@@ -67,7 +68,7 @@ def away(broker: int) -> Condition:
 
 
 def leader_away(world: World) -> None:
-    """Broker 2, after it was elected."""
+    """Broker 2, after its election."""
     for topic in ("t", "u"):
         world.cluster.elect(topic, leader=2, partitions=[0])
     world.cluster.replicate()
@@ -84,7 +85,7 @@ def wiped(broker: int) -> Condition:
 
 
 def formatted(broker: int, cluster_id: str = "c") -> Condition:
-    """Without a signature, in a cluster that is signed."""
+    """A root formatted without a signature, in a cluster that has a key."""
 
     def act(world: World) -> None:
         world.wipe(broker)
@@ -114,7 +115,7 @@ def damaged(broker: int) -> Condition:
 
 
 def keyless(world: World) -> None:
-    """This process no longer has the key."""
+    """Take the key from this process."""
     world.cluster_key = lambda: None
 
 
@@ -244,7 +245,7 @@ CASES: dict[str, tuple[Run, Condition, bool]] = {
         for run in (add, take_over, move, shrink, tier, erase, maintain)
     },
 }
-"""By case: the run, the condition of the cluster, and whether the run succeeds."""
+"""The cases: for each, the run, the condition of the cluster, and whether the run succeeds."""
 
 
 def succeeds(run: Callable[[], Report]) -> bool:

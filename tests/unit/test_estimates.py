@@ -1,7 +1,7 @@
 """The requests to object stores in the estimate of a dry run, compared with those of the run.
 
-Each has a separate driver, like two commands. Stores in memory count as buckets here, and small copies as S3 makes
-them: a GET and a PUT.
+Each of the two has a separate driver, like two commands. Stores in memory count as buckets here, and a small copy
+costs the requests that it costs on S3: a GET and a PUT.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tests.unit.estimate_harness import TIERED, Buckets, Scene, append, buckets_
 
 MIB = 1024 * 1024
 SMALL_BYTES = 20_000
-"""The bytes of the metadata, and of registers."""
+"""The bytes of the metadata and of registers."""
 FILES = 16
-"""The number of appends, by the default of segment.merge.min.files."""
+"""The number of appends: the default of segment.merge.min.files."""
 
 
 def small(cluster: Cluster) -> None:
@@ -165,8 +165,9 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Buckets:
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.what)
 def test_a_run_sends_what_its_dry_run_says(scene: Scene, made: Buckets) -> None:
-    """The same number of PUT-priced requests, at most a fifth fewer GETs, and at least half of small files'
-    bytes."""
+    """The run sends the same number of PUT-priced requests, at most a fifth fewer GETs, and at least half of the
+    estimated bytes of small files.
+    """
     scene.prepare(made.cluster)
     forget()
     found = scene.run(made.driver(), True).raise_for_failures().estimate
@@ -184,7 +185,7 @@ def test_the_estimate_of_uploads_counts_files_that_are_written_again(tmp_path: P
     made = Buckets(tmp_path)
     several_files(made.cluster)
     report = made.driver().tier()
-    assert report.totals["uploaded_files"] == 10  # of 24 files: or the scene proves nothing
+    assert report.totals["uploaded_files"] == 10  # 10 of 24 files; otherwise the scene would prove nothing
 
 
 def test_only_requests_to_object_stores_count(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def compact(cluster: Cluster, dry: bool) -> Report:
 
 
 METADATA_BYTES = 130_000
-"""The maximum of a run here; the estimate leaves them out."""
+"""The largest number of these requests in a run here; the estimate leaves them out."""
 COPIES, REPAIRS = 0.15, 0.25
 """The share of the requests by which an estimate may be wrong."""
 
@@ -206,7 +206,7 @@ def test_a_restore_sends_about_what_its_dry_run_says(brokers: int, voters: int, 
 
 
 def test_a_plan_has_the_files_and_bytes_to_copy(tmp_path: Path) -> None:
-    """Also for replicas that no broker has yet, and for a root that is not formatted yet."""
+    """This includes replicas that no broker has yet, and a root that is not formatted yet."""
     made = buckets_with(tmp_path, 1)
     on_two(made.cluster)
     planned = add(made.driver(), True)

@@ -86,7 +86,9 @@ def test_a_file_system_that_caches_listings_is_refused_by_its_name(function: str
 
 @pytest.mark.parametrize("name", ["one answer", "all answers"])
 def test_a_lost_answer_is_neither_created_nor_taken_by_another(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one retry: the second attempt finds the name taken, by the first one, or loses its answer too."""
+    """The store retries once: the second attempt finds the name taken by the first one, or loses its
+    answer too.
+    """
     store = opened("losing")
     monkeypatch.setattr(Losing, "to_lose", {"one answer": 1, "all answers": 2}[name])
     if name == "one answer":
@@ -186,7 +188,7 @@ class TestCallsThatHang:
         store = opened("honest")
         assert isinstance(store, FileSystemStore)
         monkeypatch.setattr(store._requests, "client", lambda: called)
-        with pytest.raises(StorageError, match="3 calls of"):  # for certain not created
+        with pytest.raises(StorageError, match="3 calls of"):  # it is certain that nothing was created
             store.create("name", b"")
         assert hanging.began == 3
         hanging.end.set()

@@ -85,7 +85,9 @@ def laid_out(folder: Path, segments: int) -> tuple[LiveCluster, int]:
 
 @pytest.fixture(params=["with stamps", "without stamps"], autouse=True)
 def stamps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """A file system whose folders have a change time, all of it long ago; or one whose folders do not."""
+    """A file system whose folders have a change time, always long ago; or a file system whose folders
+    have none.
+    """
     counted = request.param == "with stamps"
     for module in (local_listing, local_behind):
         monkeypatch.setattr(module, "stamps_count", lambda device: counted)
@@ -124,8 +126,9 @@ def test_the_cost_of_reads_and_of_idle_work_does_not_grow_with_the_log(
 
 @pytest.mark.slow
 def test_the_cost_of_an_append_does_not_grow_with_the_log(tmp_path: Path, stamps: bool) -> None:
-    """It checks its own file only, after the write. If the kernel does not report the changes of the leader's
-    folder, it scans the folder twice."""
+    """An append checks only its own file, after the write. If the kernel does not report the changes of the
+    leader's folder, an append scans the folder twice.
+    """
     found = []
     for size in SIZES:
         live, _ = laid_out(tmp_path / str(size), size)
@@ -134,7 +137,7 @@ def test_the_cost_of_an_append_does_not_grow_with_the_log(tmp_path: Path, stamps
             work = lambda: live.append(["b"]).raise_for_failures()  # noqa: E731, B023
             found.append(Counts(patches).of(work))
     assert found == [found[0]] * len(SIZES)
-    of_metadata = 4  # two reads of the log of its voter
+    of_metadata = 4  # two reads of its voter's log
     assert found[0]["scandir"] == of_metadata + (0 if stamps else 2)
 
 

@@ -1,6 +1,7 @@
 """A flipped bit is not copied: every copy of a file detects it in the pass that copies, and uses an intact copy.
 
-Bits are flipped at random places of a leader's file, one seed each: after it was written, before it is copied.
+Bits are flipped at random places of a leader's file, one seed each: after the file was written, and before it is
+copied.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SEEDS = range(20)
 
 
 def flip(file: Spot, seed: int) -> None:
-    """Flip one bit of the file, any of them."""
+    """Flip one random bit of the file."""
     dice = random.Random(f"{seed} of {file.name}")
     data = bytearray(file.read())
     data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
@@ -117,8 +118,9 @@ def test_a_member_that_copied_before_the_bit_flipped_leads_and_the_append_is_the
 
 
 def test_a_leader_without_another_member_keeps_its_file_and_nobody_gets_it(tmp_path: Path) -> None:
-    """The original content is unknown: the intact files before it are copied, and the report names the damaged
-    one."""
+    """The original content is unknown, so the intact files before the damaged one are copied, and the report names
+    the damaged one.
+    """
     live = live_cluster(tmp_path, min_insync_replicas="1")
     live.wipe(2)
     live.wipe(3)
@@ -139,7 +141,7 @@ def test_a_leader_without_another_member_keeps_its_file_and_nobody_gets_it(tmp_p
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.slow
 def test_reassign_takes_the_good_copies(tmp_path: Path, seed: int) -> None:
-    """The new replicas must not get it from the leader, while the intact replicas are removed."""
+    """New replicas must not get the bit from the leader while intact replicas are removed."""
     live = live_cluster(tmp_path, brokers=5)
     leader, newcomers = live.leader(), {1, 2, 3, 4, 5} - set(live.replicas().view.replicas)
     flip(spot(live, leader, seed % 5), seed)
@@ -207,11 +209,11 @@ def test_merge_reads_the_good_copies(tmp_path: Path, seed: int) -> None:
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_lineage_is_not_taken_over_with_another_digit(tmp_path: Path, seed: int) -> None:
-    """``[[1,0]]`` and ``[[1,1]]`` are one bit apart, and both are lineages."""
+    """``[[1,0]]`` and ``[[1,1]]`` differ by one bit, and both are lineages."""
     live = live_cluster(tmp_path)
     live.wipe(3)
     flip(register(live, 1, ".epoch"), seed)
-    stratalog.partitions.replica.remembered_lineages.clear()  # as in a driver that has just begun
+    stratalog.partitions.replica.remembered_lineages.clear()  # as in a driver that has just started
     live.driver().bootstrap([3]).raise_for_failures()
     assert live.leader() == 2
     assert live.log(3).lineage.entries == live.log(2).lineage.entries

@@ -30,14 +30,14 @@ def hot(live: LiveCluster) -> None:
 
 
 def behind(live: LiveCluster) -> None:
-    """... of which broker 3 has only the first."""
+    """Four appends, of which broker 3 has only the first."""
     live.topic(**UNCOMPRESSED)
     fill(live, range(4))
     live.wipe(3)
 
 
 def tiered(live: LiveCluster) -> None:
-    """... and all of it in the remote tier, too."""
+    """Four appends, all of them in the remote tier, too."""
     to_be_tiered(live)
     live.cluster.tier().raise_for_failures()
 
@@ -48,7 +48,7 @@ def to_be_tiered(live: LiveCluster) -> None:
 
 
 def tiered_away(live: LiveCluster) -> None:
-    """... and only there."""
+    """Four appends that are only in the remote tier."""
     tiered(live)
     for _ in range(2):
         live.cluster.retain().raise_for_failures()
@@ -60,14 +60,14 @@ def to_be_merged(live: LiveCluster) -> None:
 
 
 def merged(live: LiveCluster) -> None:
-    """... in one segment on every broker, the appends beside it."""
+    """Four appends in one segment on every broker, beside the appends themselves."""
     to_be_merged(live)
     live.cluster.merge().raise_for_failures()
     live.cluster.replicate().raise_for_failures()
 
 
 def merged_alone(live: LiveCluster) -> None:
-    """... on the only broker that has it."""
+    """Four appends in one segment, on the only broker that has it."""
     live.topic(copies=1, **UNCOMPRESSED, segment_merge_min_files="2")
     fill(live, range(4))
     live.cluster.merge().raise_for_failures()
@@ -163,7 +163,7 @@ def keyed(live: LiveCluster) -> None:
 
 
 def snapshotted(live: LiveCluster) -> None:
-    """... with a snapshot on every broker, and one more append."""
+    """Four appends with a snapshot on every broker, and one more append."""
     keyed(live)
     assert isinstance(live, Keyed)
     live.take()
@@ -172,7 +172,7 @@ def snapshotted(live: LiveCluster) -> None:
 
 
 def snapshot_alone(live: LiveCluster) -> None:
-    """... whose records are in no log any more."""
+    """A snapshot whose records are in no log any more."""
     snapshotted(live)
     for _ in range(2):
         live.cluster.retain().raise_for_failures()
@@ -189,7 +189,8 @@ def snapshot(live: LiveCluster, trial: Trial) -> None:
 
 def states_are_right(live: LiveCluster, heals: bool) -> None:
     """Check that replicas with a readable snapshot and the log after it have the right state; after a heal, all
-    have it. The cluster is healed in any case if no replica can be read, because the leader's log is damaged."""
+    have it. The cluster is healed in any case if no replica can be read because the leader's log is damaged.
+    """
     assert isinstance(live, Keyed)
 
     def assert_right(broker: int) -> None:

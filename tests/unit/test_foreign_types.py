@@ -125,7 +125,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def test_every_type_is_taken_or_refused_in_our_words(live: LiveCluster) -> None:
-    """As a key, as a value, and nested; through both ways to append."""
+    """Each type is used as a key, as a value, and nested, through both ways to append."""
     chance = random.Random(7)
     cases = [(name, nested) for name in EVERY for nested in NESTED]
     for name, nested in chance.choices(cases, k=200):

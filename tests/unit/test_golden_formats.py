@@ -56,8 +56,9 @@ def test_a_cluster_from_an_earlier_day_holds_the_same_records(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_a_cluster_from_an_earlier_day_continues(tmp_path: Path) -> None:
-    """It is verified unchanged, appended to, replicated, merged, tiered, retained; a producer's sequence is
-    remembered; a transaction ends."""
+    """The cluster is verified unchanged, appended to, replicated, merged, tiered and retained; a producer's
+    sequence is remembered; a transaction ends.
+    """
     world = moved_here(tmp_path, PLAIN)
     cluster = world.open()
     assert cluster.verify(deep=True).failures == []

@@ -142,7 +142,7 @@ def test_any_other_change_is_refused(wanted: pa.DataType, message: str) -> None:
 
 @pytest.mark.parametrize("of", [lambda t: pa.list_(pa.field("element", t)), lambda t: pa.map_(pa.string(), t)])
 def test_structs_inside_arrays_and_maps_do_not_grow(of: Any) -> None:
-    """Neither does the schema of a remote table (``stratalog.tiering.delta_schema``)."""
+    """The schema of a remote table does not grow there, either (``stratalog.tiering.delta_schema``)."""
     with pytest.raises(InvalidCallError, match="cannot become"):
         grow(of(NARROW), of(WIDE))
     assert not grew(of(NARROW), of(WIDE))

@@ -1,5 +1,5 @@
-"""Health: each fault is played on a real cluster of folders; ``health`` alone names it, and so do the page and the
-metrics. The shown command repairs it. Time is the system's, and a past is simulated by setting a clock back.
+"""Health: each fault is produced on a real cluster of folders; ``health`` alone names it, and so do the page and
+the metrics. The shown command repairs it. The time is the system's; to simulate the past, a clock is set back.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ def test_a_follower_that_is_gone_is_one_finding(patient: Patient, noticed: bool)
 
 @pytest.mark.slow
 def test_a_broker_that_lost_its_disk_is_found_with_the_command_that_restores_it(patient: Patient) -> None:
-    """The command for a lost one is in the sentence, because an empty folder may be a volume that is not
-    mounted."""
+    """The sentence includes the command for a lost folder, because an empty folder may be a volume that is not
+    mounted.
+    """
     lost = patient.live.followers()[-1]
     patient.live.wipe(lost)
     found = patient.found()["OfflineLogDirectoryCount"]
@@ -99,11 +100,11 @@ def test_a_partition_without_a_leader_is_found_with_its_broker(patient: Patient)
     patient.live.topic("u", copies=1)
     patient.live.fill("a", "u")
     only = patient.live.leader("u")
-    if only == 1:  # which votes
+    if only == 1:  # broker 1 votes
         patient.job("reassign", "--topics", "u", "--drain", "1")
         only = patient.live.leader("u")
     with patient.live.unreachable(only):
-        for _ in range(2):  # before a run has noticed, and after
+        for _ in range(2):  # once before a run has noticed, and once after
             found = patient.found()
             affected = found["OfflineLogDirectoryCount"]["affected"]
             assert affected.startswith("OfflinePartitionsCount 1")
@@ -120,7 +121,7 @@ def test_the_only_voter_is_gone(patient: Patient) -> None:
     with patient.live.unreachable(1):
         found = patient.found()
         assert [*found] == ["current-leader"]
-        report = patient.live.cluster.health()  # of a driver that knows the cluster
+        report = patient.live.cluster.health()  # by a driver that knows the cluster
         assert report.rows[0]["finding"] == "current-leader"
         assert not report.ok
     patient.follow(found["current-leader"])
@@ -236,7 +237,7 @@ def test_a_disk_that_is_nearly_full_is_found(patient: Patient) -> None:
 
 @pytest.mark.slow
 def test_records_that_should_have_expired_by_now(patient: Patient) -> None:
-    """They have their own times, which a listing does not show."""
+    """Records have their own times, which a listing does not show."""
     live = patient.live
     live.cluster.topics.alter_configs("t", {"retention.ms": "1000"})
     assert patient.found() == {}, "the files are new"
@@ -275,7 +276,7 @@ def test_a_lag_that_nobody_can_read_is_not_0(tmp_path: Path) -> None:
         assert report.totals["records-lag-max"] == 3
         figures = ("ActiveBrokerCount", "FencedBrokerCount", "OfflineLogDirectoryCount")
         assert [report.totals[name] for name in figures] == [3, 1, 1]
-        with_ports(probe_brokers, ports_of(live.driver()))()  # which fences it
+        with_ports(probe_brokers, ports_of(live.driver()))()  # the probe fences it
         fenced = live.driver().health().totals
         assert [fenced[name] for name in figures] == [3, 1, 1]
         assert report.lags == {(group, "t"): 3}
@@ -404,7 +405,7 @@ def test_a_root_that_answers_and_cannot_be_listed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_look_costs_the_same_for_few_partitions_and_for_many(tmp_path: Path) -> None:
-    """Except suspicious files, which are read."""
+    """The exception is suspicious files, which are read."""
     costs = []
     for partitions in (10, 1000):
         folder = tmp_path / str(partitions)

@@ -1,5 +1,5 @@
-"""Findings of runs stay until a look has seen them gone, and disappear when their cause is repaired; a fenced
-broker does not take its findings along.
+"""Findings of runs stay until a look has seen that they are gone, and disappear when their cause is repaired;
+findings about a fenced broker stay, too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.unit.test_upkeep_bad_remote import table_of
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveCluster:
-    """Topic ``t``, of which two of three segments are in the remote tier alone; maintained."""
+    """Topic ``t``, two of whose three segments are only in the remote tier; maintained."""
     made = LiveCluster(tmp_path, on_disk=True, voters=(3,))
     made.cluster.topics.alter_configs(None, SMALL)
     made.tiered()
@@ -41,7 +41,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def found(live: LiveCluster) -> dict[str, str]:
-    """The commands by finding, according to another driver."""
+    """The commands of the findings, according to another driver."""
     return {one.kind: one.do for one in live.driver().health().findings}
 
 
@@ -127,7 +127,7 @@ def test_damage_of_the_metadata_log_is_remembered_too(live: LiveCluster) -> None
 
 @pytest.mark.parametrize("how", ["gone", "cut"])
 def test_a_look_a_day_finds_remote_objects_that_are_not_as_the_table_says(tmp_path: Path, how: str) -> None:
-    """Nothing else has changed: no step has any other work."""
+    """Nothing else has changed, so no step has other work."""
     live = LiveCluster(tmp_path, voters=(3,))
     live.cluster.topics.alter_configs(None, SMALL)
     live.tiered(local_retention_bytes="-2")
@@ -148,7 +148,7 @@ def test_a_look_a_day_finds_remote_objects_that_are_not_as_the_table_says(tmp_pa
 
 
 def test_a_foreign_optimize_is_reverted_by_the_next_maintain(live: LiveCluster) -> None:
-    """Even if nothing is to be uploaded, and by all of maintain or the step alone."""
+    """It is reverted even if nothing is to be uploaded, by a complete run of maintain or by the step alone."""
     for options in ({}, {"due": True, "only": ["tier"]}):
         live.driver().maintain().raise_for_failures()
         table_of(live).optimize.compact()
@@ -233,7 +233,7 @@ def test_a_failure_by_hand_stays_until_the_job_has_succeeded_there(live: LiveClu
 
 
 def test_a_run_that_others_have_disturbed_forgets_no_failure(live: LiveCluster) -> None:
-    """Its outcome there is unknown; the other partitions have succeeded."""
+    """The outcome of that partition is unknown; the other partitions have succeeded."""
     live.topic("u")
     ports = ports_of(live.driver())
     ports.metadata.image()

@@ -70,7 +70,7 @@ class Case:
     kind: str
     """The row of the table."""
     broken: Callable[[Patient], Callable[[], object] | None]
-    """Breaks the cluster; returns the manual repair before the command, if there is any."""
+    """Breaks the cluster; returns the manual repair that precedes the command, if there is any."""
     shown: str = ""
     """The finding that includes it, if it is not shown separately."""
     do: str = ""

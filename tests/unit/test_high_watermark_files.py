@@ -1,7 +1,8 @@
-"""What the high-watermark file of each append is for: each test passes with it, and shows what happens without it.
+"""The purpose of the high-watermark file of each append: each test passes with the file, and shows the failure
+without it.
 
-Without storage that loses files, a high watermark in the next append would be as safe: each counterexample is a
-loss of the newest file, or a reader.
+If storage never lost files, a high watermark in the next append would be as safe: each counterexample is a loss of
+the newest file, or a reader.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ CHEAPER = pytest.mark.parametrize("cheaper", [by_the_next_append, on_the_leader_
 
 @contextmanager
 def advancing(advance: Advance | None) -> Iterator[None]:
-    """Appends inside advance the high watermark in this way; None: as the protocol says."""
+    """Inside the block, appends advance the high watermark in this way; None means as the protocol says."""
     with patch.object(
         stratalog.engine.records.acknowledge, "advance_high_watermark", advance or advance_high_watermark
     ):
@@ -62,7 +63,7 @@ def advancing(advance: Advance | None) -> Iterator[None]:
 
 
 def filled(folder: Path, advance: Advance | None, copies: int = 3) -> LiveCluster:
-    """Three appends of one record, all acknowledged; then a driver that knows nothing of them."""
+    """Three acknowledged appends of one record each; then a driver that knows nothing of them."""
     live = LiveCluster(folder)
     live.topic(copies=copies)
     with advancing(advance):
@@ -78,7 +79,9 @@ def lose_newest(live: LiveCluster, broker: int) -> None:
 
 
 def alone(live: LiveCluster) -> int:
-    """Only one member of the ISR is left, and leads: a clean election. Brokers that answer are not fenced."""
+    """Fence all but one member of the ISR, which then leads: a clean election. Brokers that answer are
+    not fenced.
+    """
     (one, *_) = live.followers()
     lose_newest(live, one)
     fence(live, *({1, 2, 3} - {one}))
@@ -97,7 +100,7 @@ def test_a_lone_member_that_has_lost_the_newest_file_gives_its_offset_to_nobody(
 def test_without_its_own_file_a_lone_member_does_not_know_what_it_has_lost(
     tmp_path: Path, cheaper: Callable[[], Advance]
 ) -> None:
-    """One storage of three has lost one file, and an acknowledged record gives way to another one."""
+    """One of three storages has lost one file, and another record replaces an acknowledged record."""
     live = filled(tmp_path, cheaper())
     alone(live)
     assert rows_of(live.append("d"), "outcome", "base_offset") == [("acknowledged", 2)]
@@ -113,7 +116,9 @@ def test_a_leader_that_has_lost_the_newest_file_gives_its_offset_to_nobody(tmp_p
 
 
 def test_without_its_own_file_the_loss_of_an_append_leaves_no_trace(tmp_path: Path) -> None:
-    """The folder is then, name by name, what it was before the append: nothing can tell the two apart."""
+    """The folder then has exactly the names that it had before the append, so nothing can distinguish the two
+    states.
+    """
     live = LiveCluster(tmp_path)
     live.topic(copies=1)
     with advancing(by_the_next_append()):
@@ -121,7 +126,8 @@ def test_without_its_own_file_the_loss_of_an_append_leaves_no_trace(tmp_path: Pa
         before = set(live.on_brokers())
         live.fill("c")
     added = set(live.on_brokers()) - before
-    assert sorted(name.rpartition(".")[2] for name in added) == ["hw", "parquet"]  # the file is that of "b"
+    # The high watermark is that of "b".
+    assert sorted(name.rpartition(".")[2] for name in added) == ["hw", "parquet"]
     live.cluster = live.driver()
     lose_newest(live, live.leader())
     assert not codes(live.cluster.verify(deep=True))

@@ -171,7 +171,7 @@ def test_an_event_has_figures_of_each_topic(live: LiveCluster) -> None:
     assert totals["t/remote_end"] == 3
     assert totals["t/uploaded_bytes"] == totals["uploaded_bytes"] > 0
     assert live.cluster.tier().ok
-    assert len(events(live.cluster, operation="tier")) == 1  # no work was left
+    assert len(events(live.cluster, operation="tier")) == 1  # the second run had no work
 
 
 @pytest.mark.slow
@@ -279,7 +279,7 @@ def test_nobody_but_the_engine_writes_to_it_and_its_configs_may_be_altered(live:
 def test_an_event_costs_as_much_as_an_append(live: LiveCluster) -> None:
     live.topic()
     rows = {0: [batch(["a"], 1)]}
-    live.append(["a"])  # the driver knows both logs now
+    live.append(["a"])  # the driver then knows both logs
     live.cluster.topics.alter_configs("t", {"retention.ms": "1"})
     with live.cluster.measured() as append:
         live.cluster.append_batches("t", rows).raise_for_failures()

@@ -25,7 +25,8 @@ NAMES = 2
 """The names of an append: its records, and the high watermark."""
 SLACK = 3
 """A name stays for this multiple of the delay: it waits for a merge, then for its deletion, then for the next run,
-which comes when a quarter of the names is new."""
+which comes when a quarter of the names is new.
+"""
 FEW = 500
 
 TOML = '[cluster]\nid = "c"\nvoters = [1]\n' + "".join(
@@ -150,7 +151,7 @@ def run(folder: Path, seconds: float, delay_ms: int) -> dict[str, object]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """In memory if there is such a file system, so that appends are as fast as possible."""
+    """The folder is in memory if there is such a file system, so that appends are as fast as possible."""
     with tempfile.TemporaryDirectory(prefix="stratalog-hot-", dir=TMPFS if TMPFS.is_dir() else tmp_path) as made:
         yield Path(made)
 

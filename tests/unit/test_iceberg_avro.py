@@ -90,7 +90,7 @@ HUGE = number(1 << 31)
 
 
 def bomb(codec: str) -> bytes:
-    """It takes a second to compress, so only its test creates it."""
+    """Compressing it takes a second, so only its test creates it."""
     return avro(STRING, (1, text(bytes(200 * MOST))), codec=codec)
 
 

@@ -60,7 +60,7 @@ def test_a_wrong_java_home_gives_way_to_the_path(tmp_path: Path) -> None:
     right = fake_java(tmp_path / "right", openjdk("21.0.2"))
     environ = {"JAVA_HOME": str(wrong), "PATH": f"{right}/bin:/bin:/usr/bin"}
     assert use_java(environ, []).major == 21
-    assert "JAVA_HOME" not in environ  # or Spark would start the wrong one
+    assert "JAVA_HOME" not in environ  # otherwise Spark would start the wrong one
 
 
 def test_a_wrong_default_gives_way_to_a_usual_place(tmp_path: Path) -> None:

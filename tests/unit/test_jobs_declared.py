@@ -146,7 +146,8 @@ def _options(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, 
         elif not isinstance(action, argparse._HelpAction):
             method = getattr(action, "declared", None)
             word = [action.dest, *action.option_strings][-1]
-            if word not in _OF_ALL_JOBS and (word != "--dry-run" or " " not in name):  # of all commands
+            # Options that all commands have.
+            if word not in _OF_ALL_JOBS and (word != "--dry-run" or " " not in name):
                 yield name, word, method
 
 

@@ -50,7 +50,7 @@ def test_groups_are_listed_and_described(shared: LiveCluster, capsys: pytest.Cap
         (("--to-datetime", "1970-01-01T00:00:00.001001"), 1),
         (("--shift-by", "1"), 2),
         (("--shift-by=-1",), 0),
-        (("--by-duration", "P30000D"), 0),  # the records are of 1970
+        (("--by-duration", "P30000D"), 0),  # the records have times of 1970
         (("--by-duration", "PT0S"), 3),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

@@ -140,7 +140,8 @@ def test_a_reassignment_in_progress_is_shown_and_cancelled(
     before = replicas(live)
     new = ({1, 2, 3, 4} - {*before[0]}).pop()
     wanted = Reassignment(live.replicas().view.topic_id, 0, (before[0][0], new))
-    ports_of(live.cluster).metadata.submit(AlterPartitionReassignments((wanted,)))  # and the driver died
+    # The driver died before it did more.
+    ports_of(live.cluster).metadata.submit(AlterPartitionReassignments((wanted,)))
     assert reassign(at(live, "--status", "--json")) == 0
     (row,) = report(capsys)["rows"]
     assert (row["newcomer"], row["state"], row["records_behind"]) == (new, "joining", 1)

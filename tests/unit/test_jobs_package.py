@@ -31,7 +31,7 @@ sys.exit(stratalog.jobs.package.main(["--to", sys.argv[2]]))
 
 @pytest.mark.nightly
 def test_the_zip_is_all_that_a_process_needs_and_can_rebuild_itself(tmp_path: Path) -> None:
-    """Also under spark-submit, where the driver, too, has the package from the zip."""
+    """This is also true under spark-submit, where the driver, too, has the package from the zip."""
     first, second = tmp_path / "stratalog.zip", tmp_path / "again.zip"
     assert package.main(["--to", str(first)]) == 0
     command = [sys.executable, "-c", USE, str(first), str(second)]

@@ -138,7 +138,7 @@ def test_a_line_that_does_not_fit_is_named_and_nothing_is_appended(
 def test_fields_that_the_type_lacks_are_dropped_and_counted_or_added(
     live: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In each batch; here a batch has one line."""
+    """The count is per batch; here a batch has one line."""
     text = '{"value": {"n": 1, "new": "a"}}\n{"value": {"n": 2, "new": "b"}}\n'
     how = ("--format", "json", "--batch", "1", "--on-unknown-field")
     assert run(live, "typed", "--input", given(live, text), *how, "drop") == 0
@@ -252,7 +252,9 @@ def test_an_example_is_a_value_of_its_type(live: LiveCluster) -> None:
 def test_notes_of_a_failure_say_only_what_is_left_to_do(
     live: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Other records under a used sequence are refused: no note says that some may have been appended."""
+    """Other records under a used sequence are refused, so no note says that some records may have been
+    appended.
+    """
     named = ("t", "--producer", "p", "--sequence", "0", "--json", "--input")
     assert run(live, *named, given(live, "a\nb\n")) == 0
     capsys.readouterr()

@@ -63,7 +63,7 @@ def test_a_duration_has_an_optional_unit(text: str, seconds: float) -> None:
 def test_the_loop_sleeps_until_the_next_partition_is_due_and_never_longer_than_asked(
     next_ms: int | None, pause_s: float
 ) -> None:
-    """New partitions, and moved leaders, are due immediately: the job looks for them this often."""
+    """New partitions and moved leaders are due immediately, so the job looks for them at least this often."""
     assert until_due_s(Report("tier", (), totals={"next_ms": next_ms}), 30) == pause_s
 
 

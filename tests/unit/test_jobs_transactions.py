@@ -13,7 +13,7 @@ from tests.unit.jobs_harness import calls, rows
 
 
 def built(folder: Path) -> LiveCluster:
-    """The cluster has an unended transaction."""
+    """The cluster has a transaction that has not ended."""
     live = LiveCluster(folder, on_disk=True)
     live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.topic()

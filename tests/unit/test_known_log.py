@@ -111,7 +111,7 @@ def test_if_nothing_has_changed_nothing_is_recreated() -> None:
 
 
 def test_one_append_more_looks_at_the_last_files_alone() -> None:
-    """The links before the last one are reused, and only the last file's footer is requested."""
+    """The earlier links are reused, and only the last file's footer is requested."""
     asked = []
 
     def end(file: object) -> int:

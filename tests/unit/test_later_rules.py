@@ -1,5 +1,6 @@
-"""A sync and a merge under a view from before a removal of records: they blame no sound replica, and copy nothing
-that was removed."""
+"""A sync and a merge whose view is older than a removal of records: they call no sound replica damaged, and copy
+nothing that was removed.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +25,9 @@ from tests.unit.test_upkeep_compact import Compacted, fill
 
 
 def compacted(folder: Path, *, of: Collection[str] = ()) -> tuple[Compacted, PartitionReplicas]:
-    """A compacted log, and its replicas as a view from before knows them. The replaced files are deleted ``of``
-    the leader or a follower."""
+    """A compacted log, and its replicas as a view from before the compaction knows them. The replaced files of the
+    leader or of a follower (``of``) are deleted.
+    """
     live = Compacted(folder, min_cleanable_dirty_ratio="0", file_delete_delay_ms="60000")
     fill(live)
     before = ports_of(live.cluster).storage.replicas(live.cluster.image.views("t")[0])
@@ -106,8 +108,9 @@ def test_a_file_of_no_rule_stops_no_merge(tmp_path: Path) -> None:
 def test_replicas_follow_no_rule_that_the_run_has_not_carried_out_remotely(
     tmp_path: Path, tiered: bool, remote: int | None, needed: int, refused: bool
 ) -> None:
-    """The view of a task is read after the remote log: another run may have committed a rule since, or the topic
-    have become tiered."""
+    """A task's view is read after the remote log: meanwhile another run may have committed a rule, or the topic
+    may have become tiered.
+    """
     live = Compacted(tmp_path)
     replicas = ports_of(live.cluster).storage.replicas(live.cluster.image.views("t")[0])
     replicas = replace(replicas, view=replace(replicas.view, tiered=tiered))

@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "bridges": {"bridges", "jobs", "stratalog", "engine", "tiering", "snapshots", "partitions"},
     "conf": {"conf"},
 }
-"""The allowed imports by folder. ``stratalog`` is the door, and contains links to the others."""
+"""The allowed imports by folder. ``stratalog`` is the public package, and contains links to the others."""
 
 FLOORS = (
     *("config", "state", "metadata", "quorum", "replication", "driver", "brokers", "replicas", "records"),
@@ -53,9 +53,10 @@ FLOORS = (
         "cluster",
     ),
 )
-"""The folders of ``engine`` from the lowest to the highest. A module imports from its own floor and from lower
-ones, without exceptions: an import inside a function counts like any other, and so does one for types alone. The
-last one is the door."""
+"""The folders of ``engine`` from the lowest to the highest. A module imports only from its own layer and from
+lower ones, without exceptions: an import inside a function counts like any other, and so does an import for types
+alone. The last layer is the public one.
+"""
 
 PYSPARK_FOLDERS = ("jobs", "engine/spark", "bridges/live")
 """The folders that may import pyspark; others may name its types under ``if TYPE_CHECKING``."""
@@ -90,9 +91,9 @@ MAY_GO_BY_THE_LAST_KNOWN_IMAGE = {
     *("engine/driver/known_image.py", "engine/records/coordinator.py", "engine/upkeep/memory/runs.py"),
     *("engine/brokers/probe.py", "engine/records/unknown_fields.py"),
 }
-"""Outside the quorum: an operation passes on the image that it has read. These need no storage, for the stated
-reasons; a probe beside the read of the metadata compares both afterwards, and added fields are in the image of
-their commit.
+"""These modules are outside the quorum: an operation passes on the image that it has read. These need no storage,
+for the stated reasons. A probe that runs beside the read of the metadata compares both afterwards, and added
+fields are in the image of their commit.
 """
 PORTS = {"MetadataClient", "Storage", "Execution", "Memory", "Clock"}
 MOST_PORTS = 4
@@ -105,12 +106,12 @@ HOLD_ALL_PORTS = {
     "engine/spark/stream_writer.py": "opens the cluster in Spark's process",
     "engine/upkeep/restoring/restore.py": "opens the cluster that it makes",
     "engine/upkeep/restoring/drill.py": "opens the cluster that it makes",
-    "bridges/kafka.py": "methods at the door",
-    "bridges/rights.py": "methods at the door",
-    "bridges/state.py": "methods at the door",
+    "bridges/kafka.py": "methods of Cluster",
+    "bridges/rights.py": "methods of Cluster",
+    "bridges/state.py": "methods of Cluster",
     "bridges/live/stream.py": "opens the cluster again in another process",
 }
-"""Modules outside the door (``engine/cluster``) that hold all ports of a cluster, with the reasons."""
+"""Modules outside the public layer (``engine/cluster``) that hold all ports of a cluster, with the reasons."""
 LONGEST_FILE = 500
 
 MODULES = sorted(path.relative_to(ROOT) for layer in MAY_IMPORT for path in (ROOT / layer).rglob("*.py"))
@@ -143,7 +144,8 @@ def imports(node: ast.AST, *, for_types: bool = True) -> Iterator[str]:
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:
     """The direct substatements, including handlers and cases. Expressions contain no imports, and a module has ten
-    times as many of those."""
+    times as many expressions as statements.
+    """
     for field in ("body", "orelse", "handlers", "finalbody", "cases"):
         inside = getattr(node, field, ())
         if isinstance(inside, list):
@@ -173,7 +175,7 @@ def test_imports_go_downwards() -> None:
 
 
 def floor(name: str) -> int:
-    """The floor of a dotted name of ``engine``, counted from below."""
+    """The layer of a dotted name of ``engine``, counted from below."""
     inside = name.removeprefix("stratalog.engine.")
     return next((number for number, one in enumerate(FLOORS) if under(inside, {one})), len(FLOORS))
 
@@ -224,7 +226,7 @@ def test_only_jobs_one_folder_of_the_engine_and_one_bridge_import_pyspark() -> N
 
 
 def test_decisions_import_no_io_and_no_clock() -> None:
-    """A generator is passed in: the module's own functions share an unseeded one."""
+    """A generator must be passed in, because the module's own functions share an unseeded one."""
     pure = [module for module in MODULES if any(map(module.match, PURE))]
     offenders = [(str(module), name) for module in pure for name in imported(module) if under(name, IMPURE)]
     offenders += [
@@ -241,7 +243,7 @@ def test_decisions_import_no_io_and_no_clock() -> None:
 
 
 def test_nobody_reaches_behind_the_door() -> None:
-    """The context of a cluster is private: another part gets one, or opens one."""
+    """The context of a cluster is private: other parts of the code are given one, or open one."""
     outside = [
         *MODULES,
         *(path.relative_to(ROOT) for name in ("bench", "demo") for path in (ROOT / name).rglob("*.py")),
@@ -283,7 +285,7 @@ def test_no_two_classes_have_one_name() -> None:
 
 
 def test_a_package_names_its_modules() -> None:
-    """A reader finds a module by the docstring of its package. (A job has the name of its command.)"""
+    """A package's docstring must lead a reader to each module. (A job has the name of its command.)"""
     docs = {module.parent: ast.get_docstring(tree(module)) for module in MODULES if module.name == "__init__.py"}
     rooms = [module for module in MODULES if module.stem != "__init__" and module.parts[0] != "jobs"]
     assert [str(room) for room in rooms if not re.search(rf"\b{room.stem}\b", docs[room.parent] or "")] == []
@@ -353,7 +355,7 @@ def test_every_name_of_the_door_is_there() -> None:
 
 
 def test_every_error_that_a_caller_may_catch_is_in_one_module() -> None:
-    """All of ``partitions.errors``, and the one of reports."""
+    """The classes of ``partitions.errors``, and the class of reports."""
     declared = {name: one for name, one in vars(errors_of_partitions).items() if name.endswith("Error")}
     named = {name: one for name, one in vars(stratalog_errors).items() if not name.startswith("_")}
     assert named == {**declared, "OperationFailedError": stratalog.OperationFailedError}

@@ -119,7 +119,7 @@ def test_the_file_is_a_line_of_json_and_its_checksum() -> None:
 
 
 def test_no_flipped_bit_makes_another_lineage() -> None:
-    """Most changes of a digit are still JSON."""
+    """Most changes of a digit still give valid JSON."""
     content = Lineage([(1, 0), (2, 7)]).to_json()
     for at in range(len(content) * 8):
         flipped = bytearray(content)
@@ -139,7 +139,7 @@ def test_any_other_content_is_corruption_and_names_the_file(content: bytes) -> N
 
 
 class Counted(tuple[EpochStart, ...]):
-    """Entries that count how many of them are read."""
+    """Entries that count how often one of them is read."""
 
     looked_at = 0
 
@@ -155,7 +155,7 @@ class Counted(tuple[EpochStart, ...]):
 
 @pytest.mark.slow
 def test_the_end_of_an_epoch_is_looked_up_however_many_there_are() -> None:
-    """A foreign register may have a million, and each high watermark looks one up."""
+    """A foreign register may have a million entries, and each high watermark looks one up."""
     lineage = Lineage((epoch, epoch) for epoch in range(1, 10_001))
     lineage.entries = Counted(lineage.entries)
     assert lineage.end_of(9_998) == 9_999

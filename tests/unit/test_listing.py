@@ -110,14 +110,14 @@ def test_files_of_another_history_do_not_bound_the_files_of_this_one() -> None:
 
 
 def test_dead_files_are_live_again_under_a_later_leader_that_has_them() -> None:
-    """Section 1; V6 rests on this."""
+    """Section 1; the answer to V6 depends on this."""
     names = "0.1 1.1"
     assert texts(log_of(names, [(1, 0), (2, 1)]).dead) == ["1.1"]
     assert log_of(names, [(1, 0), (3, 2)]).log_end == 2
 
 
 def test_the_log_ends_at_the_first_gap_and_what_is_behind_it_is_stranded() -> None:
-    """Section 1: a merged segment has its end in its name, so a gap after it is visible."""
+    """Section 1: the name of a merged segment has its end, so a gap after it is visible."""
     log = log_of("0-2.1 3.1 4.1", end=5)
     assert chain_of(log) == ["0-2.1[0,2)"]
     assert texts(log.stranded) == ["3.1", "4.1"]
@@ -190,7 +190,7 @@ def test_v10b_a_follower_s_end_may_be_inside_a_leader_s_segment() -> None:
 
 
 def test_v12_a_register_written_first_makes_a_half_copied_log_start_there() -> None:
-    """V12: a restart creates ``4.local`` before the first copy; otherwise 0.1 would reach to 4."""
+    """V12: a restart creates ``4.local`` before the first copy; otherwise the log of 0.1 would reach to 4."""
     assert chain_of(log_of("0.1 4.1 4.local")) == ["4.1[4,5)"]
     without_register = log_of("0.1 4.1")
     assert chain_of(without_register) == ["0.1[0,4)", "4.1[4,5)"], "the hole that the order prevents"
@@ -205,12 +205,12 @@ def test_v12_a_register_written_first_makes_a_half_copied_log_start_there() -> N
         ("0-4.1 0-4.1.1 4.1", "0-4.1.1[0,4) 4.1[4,5)"),
         ("0-6.1 0-4.1.1 6.1", "0-4.1.1[0,4) 0-6.1[4,6) 6.1[6,7)"),  # a late merge over the rewritten segment
         ("0-6.1 0-4.1.1 4-6.1.1", "0-4.1.1[0,4) 4-6.1.1[4,6)"),
-        ("0-6.1.1 0-2.1.2 6.1", "0-2.1.2[0,2) 0-6.1.1[2,6) 6.1[6,7)"),  # a rule that is half carried out
+        ("0-6.1.1 0-2.1.2 6.1", "0-2.1.2[0,2) 0-6.1.1[2,6) 6.1[6,7)"),  # a rule that is only partly carried out
         ("0-6.1.1 2-4.1.2", "0-6.1.1[0,2) 2-4.1.2[2,4) 0-6.1.1[4,6)"),
         ("0.1 1.1 2-4.1.1 4.1", "0.1[0,1) 1.1[1,2) 2-4.1.1[2,4) 4.1[4,5)"),
         ("0.1 2-4.1.1 3.local", "2-4.1.1[3,4)"),
         ("0-2.1 3-4.1.1", "0-2.1[0,2)"),  # a gap
-        ("0-4.2.1 0-4.1", "0-4.1[0,4)"),  # of another history
+        ("0-4.2.1 0-4.1", "0-4.1[0,4)"),  # a file of another history
     ],
 )
 def test_the_greatest_generation_counts_however_far_others_reach(names: str, chain: str) -> None:
@@ -253,7 +253,7 @@ def test_a_high_watermark_counts_up_to_the_end_of_its_epoch() -> None:
 
 
 def test_v11_a_high_watermark_of_an_epoch_that_left_the_lineage_counts() -> None:
-    """V11: 2 wrote nothing and was removed from the lineage; ``4.2.hw`` still says that 4 was reached."""
+    """V11: epoch 2 wrote nothing and was removed from the lineage; ``4.2.hw`` still says that 4 was reached."""
     log = log_of("0.1 1.1 2.1 3.1 4.2.hw", [(1, 0), (3, 4)])
     assert log.high_watermark == 4
 
@@ -267,7 +267,7 @@ def test_a_high_watermark_beyond_the_chain_shows_lost_data() -> None:
 
 
 def test_a_high_watermark_that_came_while_the_folder_was_listed_shows_no_loss() -> None:
-    """The records came after the listing; everything listed is committed."""
+    """The records came after the listing; all listed records are committed."""
     listing = listing_of("1.epoch 0.1 1.1 1.1.hw 9.1.hw")
     late = replace(listing, late=frozenset({WatermarkName(9, 1)}))
     log = resolve(late, Lineage([(1, 0)]), lambda file: file.name.base_offset + 1)
@@ -278,7 +278,7 @@ def test_a_high_watermark_that_came_while_the_folder_was_listed_shows_no_loss() 
 
 
 def test_a_truncation_is_no_loss() -> None:
-    """A mark of an epoch that ended earlier promises at most that epoch's end."""
+    """A high watermark of an epoch that ended earlier promises at most that epoch's end."""
     log = log_of("0.1 1.1 2.1 3.1.hw", [(1, 0), (2, 2)])
     assert log.claimed_high_watermark == 2
     assert not log.lost_committed
@@ -303,7 +303,7 @@ def test_v6_no_epoch_is_ever_litter() -> None:
 
 @given(st.lists(st.builds(WatermarkName, st.integers(0, 6), st.integers(1, 4)), unique=True))
 def test_removing_litter_changes_no_high_watermark(marks: list[WatermarkName]) -> None:
-    """Under any lineage that the replica adopts next."""
+    """This is true under any lineage that the replica adopts next."""
     listing = parse(FOLDER, [stored(mark) for mark in marks])
     gone = set(litter(listing))
     kept = [mark for mark in marks if str(mark) not in gone]
@@ -387,7 +387,7 @@ def as_the_text_says(
 
 @st.composite
 def folders(draw: st.DrawFn) -> tuple[list[Name], list[tuple[int, int]]]:
-    """Any names: including zombies, overlapping merges and registers in every order."""
+    """Folders with any names, including zombies, overlapping merges and registers in every order."""
     offset, epoch = st.integers(0, END_OF_LOG - 1), st.integers(1, 4)
     appends = draw(st.sets(st.builds(lambda o, e: f"{o}.{e}", offset, epoch), max_size=14))
     merged = draw(

@@ -22,7 +22,7 @@ Timestamps = Sequence[int | None]
 
 
 def segment(store: MemoryStore, base: int, timestamps_us: Timestamps, row_group_rows: int = 10**6) -> DataFile:
-    """A file of records with these timestamps and some kilobytes of value each, in row groups of that size."""
+    """A file of records with these timestamps and values of some kilobytes, in row groups of that size."""
     batch = records([bytes(4_000)] * len(timestamps_us), timestamps_us=timestamps_us)
     name, row_group_bytes = DataName(base, None, 1), 4_050 * row_group_rows
     return write_segment(store, name, [batch], row_group_bytes=row_group_bytes, compression="none")
@@ -61,7 +61,7 @@ def test_a_log_without_timestamps_has_no_such_position(files: list[Timestamps]) 
 
 
 def test_only_the_piece_of_a_file_counts() -> None:
-    """Below the log start, or at and above the high watermark, a file's records do not count."""
+    """A file's records below the log start, or at and above the high watermark, do not count."""
     store, [whole] = pieces_of([[90, 10, 20, 80]])
     piece = FileSlice(store, whole.file, 1, 3)
     assert largest_timestamp([piece]) == FoundOffset(2, 20)
@@ -77,7 +77,9 @@ def bound(timestamps: Timestamps, slack: int | None) -> int | None:
 times = st.one_of(st.none(), st.integers(-5, 12))
 logs = st.lists(st.lists(times, min_size=1, max_size=6), max_size=4)
 slacks = st.lists(st.one_of(st.none(), st.integers(0, 4)), min_size=4, max_size=4)
-"""The distance of the known bound of each file's timestamps from the largest one; None if there is no bound."""
+"""The distance between the known bound of each file's timestamps and the largest one; None if there is
+no bound.
+"""
 
 
 @given(logs, slacks, st.integers(-7, 14), st.integers(1, 4), st.integers(0, 8), st.integers(0, 24))
@@ -138,11 +140,12 @@ def test_files_that_are_too_early_are_not_opened_once_their_footers_are_known() 
 def test_files_that_are_known_to_be_too_early_are_not_opened(
     look: Callable[[Sequence[FileSlice]], Answer], answer: Answer, opened: list[int]
 ) -> None:
-    """One record each, and the bound of its time; the third has none. The last two have the same time: the first
-    by offset counts."""
+    """One record each, with a bound of its time; the third has no bound. The last two have the same time: the
+    first by offset counts.
+    """
     log = []
     for offset, (time, at_most) in enumerate([(10, 10), (40, 45), (50, None), (30, 30), (30, 31)]):
-        store = MemoryStore()  # one for each file, which counts its calls
+        store = MemoryStore()  # one store for each file, which counts its calls
         file = segment(store, offset, [time])
         log.append(FileSlice(store, file, offset, offset + 1, at_most))
     before = [piece.store.counts.reads for piece in log]
@@ -151,7 +154,7 @@ def test_files_that_are_known_to_be_too_early_are_not_opened(
 
 
 def test_row_groups_that_cannot_match_are_not_read() -> None:
-    """Statistics exclude the others, at no cost for any number of them."""
+    """Statistics exclude the other files, at no cost for any number of them."""
     store, [many] = pieces_of([list(range(1_000))], row_group_rows=20)
     assert read_segment(store, many.file).parquet.num_row_groups >= 40
     before = store.counts.snapshot()

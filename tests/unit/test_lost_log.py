@@ -1,5 +1,6 @@
-"""A partition that has had records, and has none on any replica or in a remote log: the metadata know that it was
-written to, an error names it, and no offset is assigned twice."""
+"""A partition that once had records, and has none on any replica or in a remote log: the metadata knows that it
+was written to, an error names the partition, and no offset is assigned twice.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ def test_a_lost_log_is_named_and_nothing_is_appended(tmp_path: Path, copies: int
 def test_a_log_from_which_records_were_removed_does_not_begin_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed_by: str
 ) -> None:
-    """Its error names the remedy, and recover refuses it also in a dry run."""
+    """The error of such a log names the remedy, and recover refuses the log, also in a dry run."""
     live = Erasable(tmp_path, cleanup_policy="compact" if removed_by == "compact" else "delete")
     live.cluster.replicate().raise_for_failures()
     if removed_by == "compact":
@@ -121,8 +122,9 @@ def test_a_person_lets_it_begin_again_where_it_was_known_to_end(tmp_path: Path, 
 
 @pytest.mark.parametrize("appended", [0, 1, 4])
 def test_every_answer_says_that_what_was_behind_the_known_offset_is_unknown(tmp_path: Path, appended: int) -> None:
-    """The metadata record an offset when there are twice as many records: later ones are unknown, and their
-    offsets are assigned again."""
+    """The metadata records an offset whenever there are twice as many records: later ones are unknown, and their
+    offsets are assigned again.
+    """
     live = written(tmp_path)
     live.fill([f"w{number}" for number in range(appended)])
     live.cluster.replicate().raise_for_failures()
@@ -143,11 +145,12 @@ def test_every_answer_says_that_what_was_behind_the_known_offset_is_unknown(tmp_
 
 
 def test_an_append_that_comes_late_to_a_lost_folder_does_no_harm(tmp_path: Path) -> None:
-    """A driver that knows the end of the log writes once more before it looks. It is refused, and its file stays
-    in an abandoned folder."""
+    """A driver that knows the end of the log writes once more before it looks. The append is refused, and its file
+    stays in an abandoned folder.
+    """
     live = written(tmp_path)
     late = live.driver()
-    for number in range(2):  # the second one uses the result of the first one
+    for number in range(2):  # the second append uses the result of the first one
         live.append([f"w{number}"], driver=late).raise_for_failures()
     lose(live)
     assert codes(live.append(["late"], driver=late)) == {"LOG_LOST": 1}
@@ -161,7 +164,7 @@ def test_an_append_that_comes_late_to_a_lost_folder_does_no_harm(tmp_path: Path)
 
 
 def test_it_begins_no_earlier_than_its_log_start(tmp_path: Path) -> None:
-    """The metadata also know the log start; a leader that has lost everything does not continue from there."""
+    """The metadata also knows the log start; a leader that has lost everything does not continue from there."""
     live = written(tmp_path)
     live.fill(["v5", "v6"])
     live.cluster.topics.delete_records("t", {0: 6}).raise_for_failures()
@@ -247,7 +250,7 @@ def unwritten_and_gone(folder: Path) -> LiveCluster:
 
 
 def never_maintained_and_gone(folder: Path) -> LiveCluster:
-    """No run has recorded that it was written to."""
+    """No run has recorded that the partition was written to."""
     live = LiveCluster(folder)
     live.topic()
     live.fill(["v0"])
@@ -308,7 +311,7 @@ def of_a_mirror(folder: Path) -> LiveCluster:
 
 
 def of_a_mirror_and_gone(folder: Path) -> LiveCluster:
-    """It had no records; it begins at its original start."""
+    """The mirror had no records, so the log begins at its original start."""
     live = begun_at_70(folder)
     lose(live)
     return live
@@ -321,7 +324,7 @@ def of_a_restore(folder: Path) -> LiveCluster:
 
 
 def elected_uncleanly(folder: Path) -> LiveCluster:
-    """A replica without records was elected: an operator has given the records up."""
+    """A replica without records was elected, because an operator has abandoned the records."""
     live = written(folder)
     leader, *others = live.leader(), *live.followers()
     fence(live, *others)
@@ -339,7 +342,7 @@ def another_leader(folder: Path) -> LiveCluster:
 
 
 def after_acks_of_the_leader(folder: Path) -> LiveCluster:
-    """Nothing was acknowledged by all, and the leader is gone: the members have nothing."""
+    """No record was acknowledged by all, and the leader is gone: the members have nothing."""
     live = LiveCluster(folder)
     live.topic()
     live.append(["v0"], acks="leader").raise_for_failures()
@@ -349,7 +352,7 @@ def after_acks_of_the_leader(folder: Path) -> LiveCluster:
 
 def a_lost_disk(folder: Path) -> LiveCluster:
     live = written(folder)
-    live.cluster.elect("t", leader=3).raise_for_failures()  # no voter
+    live.cluster.elect("t", leader=3).raise_for_failures()  # this broker does not vote
     live.wipe(3)
     live.cluster = live.driver()
     live.cluster.maintain(check=False)
@@ -393,7 +396,7 @@ def test_nothing_is_claimed_of_a_log_that_is_not_lost(
 
 
 def test_one_commit_marks_all_partitions_and_few_follow(tmp_path: Path) -> None:
-    """When they have records, and when they have twice as many; appends commit nothing."""
+    """Partitions are marked when they have records, and when they have twice as many; appends commit nothing."""
     live = LiveCluster(tmp_path)
     live.topic(partitions=3)
     commits: list[int] = []

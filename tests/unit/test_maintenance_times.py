@@ -1,4 +1,4 @@
-"""The state of the maintenance between runs, and the due work that follows from it."""
+"""The state of the maintenance between runs, and the work that is due because of it."""
 
 from __future__ import annotations
 

@@ -70,7 +70,9 @@ def test_the_tail_is_sealed_once_its_oldest_file_has_the_age() -> None:
 
 
 def test_a_sealed_file_that_dwarfs_what_follows_is_not_rewritten_for_it() -> None:
-    """A trickle: each segment.ms adds a little; rewriting all of it each time would be quadratic."""
+    """With a trickle of records, each segment.ms adds a little; rewriting all of it each time would be
+    quadratic.
+    """
     log = log_of("0-9.1 9.1 10.1 11.1.hw", sizes={"0-9.1": 300, "9.1": 20, "10.1": 20})
     assert sealed(log, now_ms=60_000) == ["0-9.1[0,9)", "9.1..10.1[9,11)"]
     assert planned(log, now_ms=60_000) == ["9.1..10.1[9,11)"]
@@ -122,7 +124,7 @@ TIERS = MergePolicy(segment_bytes=1 << 30, segment_ms=NEVER_MS, min_files=4)
 
 
 def crowds(*sizes_kib: int) -> list[tuple[int, int]]:
-    """The offsets that are merged in a tail of files of these sizes, one record each."""
+    """The offsets that are merged in a tail of files of these sizes, with one record each."""
     names = [f"{i}.1" for i in range(len(sizes_kib))]
     log = log_of(
         [*names, f"{len(names)}.1.hw"], sizes={n: s * 1024 for n, s in zip(names, sizes_kib, strict=True)}
@@ -267,7 +269,7 @@ def test_ten_thousand_small_appends_are_rewritten_a_small_number_of_times(sizes:
 
 @pytest.mark.slow
 def test_a_trickle_is_rewritten_a_small_number_of_times() -> None:
-    """A few records a day and a segment.ms of a day."""
+    """The topic gets a few records a day, and its segment.ms is a day."""
     folder = Folder(MergePolicy(segment_bytes=1 << 30, segment_ms=86_400_000, min_files=10))
     for _ in range(1_000):
         folder.append(20_000)

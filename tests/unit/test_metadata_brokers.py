@@ -164,7 +164,9 @@ def test_registering_the_same_root_changes_no_partition() -> None:
 
 
 def test_registering_unfences_and_gives_leaderless_partitions_a_leader() -> None:
-    """Section 4, "Register": it unfences, and partitions without a leader whose ISR it is in get one."""
+    """Section 4, "Register": it unfences the broker, and a partition without a leader gets one if the broker is in
+    its ISR.
+    """
     metadata = Metadata()
     metadata.fence(2, 3, 1)
     assert (metadata.t.leader, metadata.t.isr) == (None, (1,))
@@ -182,8 +184,9 @@ def test_registering_a_broker_outside_the_isr_elects_nobody() -> None:
 
 
 def test_another_incarnation_leaves_every_isr_and_what_it_led_is_led_by_another() -> None:
-    """Section 4, "Register": in the same commit the old one leaves every ISR, and every partition it led
-    gets a new leader epoch."""
+    """Section 4, "Register": in the same commit the old incarnation leaves every ISR, and every partition that it
+    led gets a new leader epoch.
+    """
     metadata = Metadata()
     metadata.register(1, incarnation=1)
     assert (metadata.t.leader, metadata.t.leader_epoch, metadata.t.isr) == (2, 2, (2, 3))

@@ -45,7 +45,7 @@ def reloaded(image: ClusterImage) -> ClusterImage:
 @settings(max_examples=150)
 @given(seed=st.integers(0, 2**32), cut=st.integers(0, 400))
 def test_a_fold_in_one_go_equals_a_fold_in_steps_with_a_snapshot_anywhere_between(seed: int, cut: int) -> None:
-    """Deleting and re-creating a topic of the same name with other configs included."""
+    """This includes deleting a topic and creating another one of the same name with other configs."""
     history = random_history(random.Random(seed), 120)
     before = apply(ClusterImage(), 0, history.records[:cut])
     snapshot = reloaded(before)
@@ -55,7 +55,7 @@ def test_a_fold_in_one_go_equals_a_fold_in_steps_with_a_snapshot_anywhere_betwee
 
 @pytest.mark.slow
 def test_equal_images_have_equal_dumps() -> None:
-    """Any driver makes the same snapshot of an offset, however it has obtained the image."""
+    """Any driver makes the same snapshot at an offset, however it has obtained the image."""
     for seed in range(30):
         image = random_history(random.Random(seed), 80).image
         assert list(dump(reloaded(image))) == list(dump(image))

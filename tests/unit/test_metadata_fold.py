@@ -55,7 +55,9 @@ def test_a_fenced_follower_leaves_the_isr_in_the_same_leader_epoch() -> None:
 
 
 def test_the_last_member_stays_in_the_isr_and_nobody_leads() -> None:
-    """Section 4, "Fence": leaves the ISRs in which it is not the last member ... without a candidate, none."""
+    """Section 4, "Fence": the broker leaves the ISRs in which it is not the last member ... without a candidate,
+    none.
+    """
     metadata = Metadata()
     metadata.fence(1, 2, 3)
     assert (metadata.t.leader, metadata.t.isr, metadata.t.leader_epoch) == (None, (3,), 4)

@@ -20,7 +20,7 @@ from tests.unit.metadata_histories import random_history
 @settings(max_examples=150)
 @given(seed=st.integers(0, 2**32), cuts=st.lists(st.integers(0, 200), max_size=8))
 def test_a_fold_in_one_go_equals_a_fold_in_steps(seed: int, cuts: list[int]) -> None:
-    """Deleting and re-creating a topic of the same name with other configs included."""
+    """This includes deleting a topic and creating another one of the same name with other configs."""
     history = random_history(random.Random(seed), 120)
     records = history.records
     at_once = apply(ClusterImage(), 0, records)

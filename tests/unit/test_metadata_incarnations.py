@@ -53,7 +53,7 @@ def test_a_root_that_is_not_known_equals_any(before: str, after: str) -> None:
 
 
 def test_a_registration_that_did_not_look_at_the_root_keeps_what_was_known_of_it() -> None:
-    """Otherwise a copy could be registered in two steps, through a registration that equals any."""
+    """Otherwise a copy could be registered in two steps, through a registration that equals any registration."""
     metadata = alone_on_broker_1("a")
     metadata.register(1)
     assert metadata.image.brokers[1].root == "a"
@@ -106,7 +106,7 @@ def test_an_older_copy_of_the_old_storage_does_not_bring_it_back() -> None:
     metadata.register(1, incarnation=1)
     metadata.register(1, root="b")
     assert (metadata.t.leader, metadata.t.isr) == (None, ())
-    metadata.register(1)  # The root is not read: the known one is still the copy.
+    metadata.register(1)  # The root is not read, so the known root is still the copy.
     assert (metadata.t.leader, metadata.t.isr) == (None, ())
     metadata.register(1, root="b", trusted=True)
     assert (metadata.t.leader, metadata.t.isr) == (1, (1,))
@@ -154,7 +154,8 @@ def test_an_unregistered_stranger_matters_to_no_partition() -> None:
 
 def test_every_incarnation_has_a_home_of_its_own_and_the_same_again_when_it_is_back() -> None:
     """Protocol, section 1: a driver that knew a removed incarnation writes to an abandoned folder. A copy has the
-    directory id of the original; it must not have its folders."""
+    directory id of the original, but must not have its folders.
+    """
     metadata = Metadata()
     metadata.register(1, incarnation=2, root="a")
     first = metadata.image.broker(1).incarnation_folder
@@ -177,7 +178,7 @@ def test_a_trusted_copy_keeps_the_home_of_what_it_is_a_copy_of() -> None:
 
 
 def test_a_copy_that_is_trusted_late_is_what_partitions_waited_for_and_leaves_the_others() -> None:
-    """It was registered as another incarnation first, and has received copies since."""
+    """The copy was registered as another incarnation first, and has received copies since."""
     metadata = alone_on_broker_1("a")
     incarnation_folder = metadata.image.broker(1).incarnation_folder
     metadata.register(1, root="b")

@@ -54,7 +54,7 @@ def test_a_chain_of_copies_is_a_chain_of_dicts(base: dict[int, int], steps: list
 
 
 def test_the_order_is_that_of_the_base_and_then_that_of_what_is_new() -> None:
-    """So the result does not depend on a process' hash seed."""
+    """The order must not depend on a process's hash seed."""
     overlay = Overlay({"b": 1, "a": 2, "c": 3})
     overlay["d"] = 4
     overlay["a"] = 5
@@ -67,7 +67,7 @@ def test_the_order_is_that_of_the_base_and_then_that_of_what_is_new() -> None:
 
 
 def test_a_copy_copies_the_changes_and_not_the_base() -> None:
-    """Changes are stored separately up to a part of the base; then a new base is made."""
+    """Changes are stored separately until they reach a certain part of the base; then a new base is made."""
     first = dict.fromkeys(range(3200), 0)
     overlay = Overlay(first)
     for key in range(150):

@@ -110,7 +110,7 @@ def test_kip_903_the_second_commit_checks_the_epochs_as_well() -> None:
     metadata.propose([1, 2])
     metadata.propose([1, 2], adding=[3])
     second = metadata.proposal([1, 2, 3])
-    metadata.register(3)  # the same root: adding stays, and so does the partition epoch
+    metadata.register(3)  # the root is the same, so adding stays, and so does the partition epoch
     assert metadata.t.partition_epoch == second.partition_epoch
     (answer,) = metadata.do(AlterPartition((second,)))
     assert isinstance(refusal(answer), IneligibleReplicaError)
@@ -177,8 +177,8 @@ Step = Callable[[Metadata], PartitionAnswer | int | None]
 
 
 def proposed(isr: list[int], adding: list[int]) -> Step:
-    """A proposal of a leader that saw the first registrations only, and knows all the rest: only the broker epochs
-    can stop it.
+    """A proposal of a leader that saw only the first registrations, and knows everything else: only the broker
+    epochs can stop it.
     """
 
     def step(metadata: Metadata) -> PartitionAnswer:
@@ -228,7 +228,7 @@ def test_kip_903_a_replaced_disk_never_is_in_the_isr_whatever_the_order(order: t
 
 @pytest.mark.parametrize("order", list(permutations(["adding", "member", "restarted"])), ids=" ".join)
 def test_kip_903_a_broker_that_restarts_with_its_disk_needs_new_proposals(order: tuple[str, ...]) -> None:
-    """What was committed before the registration stays; what was only proposed is refused."""
+    """Committed changes from before the registration stay; a change that was only proposed is refused."""
     steps = {**KIP_903, "restarted": lambda metadata: metadata.register(3)}
     metadata = Metadata()
     metadata.propose([1, 2])
@@ -240,7 +240,7 @@ def test_kip_903_a_broker_that_restarts_with_its_disk_needs_new_proposals(order:
 
 
 def test_kip_903_every_member_that_is_proposed_is_checked() -> None:
-    """Including current members: a broker that registered since may have lost its records."""
+    """Current members are checked, too: a broker that registered since may have lost its records."""
     metadata = Metadata()
     stale = metadata.proposal([1, 2])
     metadata.register(2)
@@ -336,7 +336,7 @@ def test_a_rule_that_others_have_overtaken_is_refused(bound: int, after: int, ep
 
 @pytest.mark.parametrize("policy", ["delete", "snapshot", None])
 def test_a_topic_that_is_not_compacted_any_more_gets_no_rule(policy: str | None) -> None:
-    """Its configs are changed between the look at its logs and the commit."""
+    """The topic's configs are changed between the look at its logs and the commit."""
     metadata = compacted()
     metadata.do(AlterConfigs("t", {"cleanup.policy": policy}))
     error = refusal(add_rule(metadata, 10, 0))

@@ -43,7 +43,7 @@ def anew(broker_id: int) -> Another:
 
 
 def findings(meta: Metadata, **found: Finding) -> ApplyProbe:
-    """These findings (``b2=...``) under the current registrations; all other roots are unchanged."""
+    """The findings (``b2=...``) under the current registrations; all other roots are unchanged."""
     named = {int(name[1:]): finding for name, finding in found.items()}
     return ApplyProbe(
         tuple(
@@ -118,7 +118,7 @@ def test_a_broker_that_was_fenced_by_hand_is_left_alone_whatever_its_root_says(f
 
 
 def test_a_broker_that_is_fenced_by_hand_after_the_look_is_left_alone() -> None:
-    """A fence changes no broker epoch: the decision rests on the metadata at the commit, not at the look."""
+    """A fence changes no broker epoch: the decision uses the metadata at the commit, not at the look."""
     meta = with_voters(1)
     settle(meta, b2=UNREACHABLE)
     late = findings(meta)
@@ -147,7 +147,9 @@ def test_findings_about_a_broker_that_was_unregistered_are_stale() -> None:
 @pytest.mark.parametrize(("gone", "stays"), [(2, 3), (3, 2)])
 @pytest.mark.parametrize("how", ["formatted anew", "somebody else's"])
 def test_a_member_that_may_come_back_stays_in_an_isr_without_live_members(gone: int, stays: int, how: str) -> None:
-    """The last member stays when it is fenced: it must be the one whose data is not known to be lost."""
+    """The last member of an ISR stays when it is fenced, so it must be the broker whose data is not known to be
+    lost.
+    """
     meta = with_voters(1)
     meta.propose([1, 2, 3])
     meta.elect(2, resign=False)
@@ -177,7 +179,7 @@ def test_a_member_that_may_come_back_stays_in_an_isr_without_live_members(gone: 
 def test_a_driver_that_reaches_no_majority_of_voters_fences_no_broker(
     voters: tuple[int, ...], found: dict[str, Finding], settles: bool
 ) -> None:
-    """The driver itself is probably isolated; other drivers may reach the roots."""
+    """Probably only this driver is isolated; other drivers may reach the roots."""
     meta = with_voters(*voters)
     settled = settle(meta, b4=UNREACHABLE, **found)
     assert meta.image.brokers[4].fenced == settles

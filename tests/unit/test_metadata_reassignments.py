@@ -178,7 +178,7 @@ def test_force_changes_nothing_if_another_replica_is_in_sync() -> None:
 
 
 def test_a_replica_that_was_removed_by_force_does_not_come_back() -> None:
-    """Its next folder there is another one, and empty."""
+    """The replica's next folder there is another one, and empty."""
     metadata = with_spares()
     metadata.propose([1])
     metadata.register(1, incarnation=1)
@@ -247,7 +247,7 @@ def test_cancelling_does_not_remove_the_last_in_sync_replica() -> None:
 def test_another_target_replaces_the_one_in_progress_and_the_original_stays() -> None:
     metadata = with_spares()
     metadata.reassign(4, 1)
-    metadata.expand(2)  # Nothing to change: 2 is a member.
+    metadata.expand(2)  # Nothing changes, because 2 is already a member.
     kept = metadata.t.assignments[3]
     metadata.reassign(5, 4)
     t = metadata.t
@@ -320,7 +320,9 @@ def test_shrinking_away_a_newcomer_does_not_end_the_reassignment() -> None:
 
 
 def test_an_unclean_election_of_the_newcomer_does_not_drop_the_original_replicas_by_itself() -> None:
-    """They may have more records than it has; a proposal, or the same reassignment again, completes."""
+    """The original replicas may have more records than the newcomer; a proposal, or the same reassignment again,
+    completes.
+    """
     for finish in (lambda m: m.propose([4]), lambda m: m.reassign(4)):
         metadata = with_spares()
         metadata.reassign(4)

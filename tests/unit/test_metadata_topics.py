@@ -274,7 +274,9 @@ def test_a_default_of_the_cluster_that_needs_comparable_keys_is_checked_for_each
 
 
 def test_a_grown_schema_is_described_restored_and_counts_as_a_change() -> None:
-    """Restore points contain all of it, including marks; for a snapshot of the metadata one item has changed."""
+    """A restore point contains all of it, including marks; for snapshots of the metadata it counts as
+    one change.
+    """
     metadata = typed()
     before = metadata.image
     metadata.do(AlterTopic("u", value_schema=WIDE))
@@ -335,7 +337,7 @@ def test_an_empty_cluster_has_no_room_for_a_topic() -> None:
 
 
 def test_a_topic_without_partitions_is_damage_and_keeps_no_other_from_being_described() -> None:
-    """No command makes one, but a writer of batches can."""
+    """No command makes such a record, but a writer of batches can."""
     metadata = Metadata()
     metadata.commit(TopicRecord(name="hollow", topic_id=an_id(7)))
     assert [topic.name for topic in describe(metadata.image).topics] == ["t"]

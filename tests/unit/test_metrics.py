@@ -36,7 +36,7 @@ def test_a_histogram_has_a_count_and_quantiles() -> None:
 
 
 def test_quantiles_are_of_the_latest_values() -> None:
-    """A long-lived driver does not keep them all."""
+    """A long-lived driver does not keep all measurements."""
     metrics = SnapshotMetrics()
     for ms in range(5000):
         metrics.add("GenSnapshotLatencyMs", "t", 0, float(ms))

@@ -1,5 +1,6 @@
 """Metrics in OpenMetrics: printed, written and served; a real Prometheus scrapes them, and checks alerts and
-dashboard. It is Debian's package (``apt-get install prometheus``)."""
+dashboard. Prometheus is Debian's package (``apt-get install prometheus``).
+"""
 
 from __future__ import annotations
 
@@ -92,7 +93,7 @@ def test_a_port_needs_a_process_that_stays(live: LiveCluster, capsys: pytest.Cap
 
 @contextmanager
 def served(live: LiveCluster) -> Iterator[str]:
-    """The address at which ``maintain`` serves them."""
+    """The address at which ``maintain`` serves the metrics."""
     command = [sys.executable, "-m", "stratalog.jobs.maintain", "--every", "500ms", "--metrics", "0"]
     with subprocess.Popen(
         [*command, "--cluster", str(live.file)],

@@ -116,7 +116,8 @@ def test_counters_are_cumulative_sums_of_what_all_drivers_did(live: LiveCluster,
     assert {point.start_time_unix_nano for point in runs.sum.data_points} == {1_000_000_000}
     assert {point.time_unix_nano for point in runs.sum.data_points} == {6_000_000_000}
     assert value(runs, cluster="c", operation="tier", outcome="done") == 1
-    assert value(runs, cluster="c", operation="topics delete", outcome="done") == 1  # started, and ended: once
+    # One start and one end count once.
+    assert value(runs, cluster="c", operation="topics delete", outcome="done") == 1
     assert value(found["stratalog_operation_requests"], cluster="c", operation="tier") > 0
     assert 'stratalog_operation_runs_total{cluster="c",operation="tier",outcome="done"} 1.0' in shown.text()
 

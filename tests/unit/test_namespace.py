@@ -1,4 +1,6 @@
-"""All modules are below ``stratalog``: the door, its lazy imports, and the folder names, which are refused."""
+"""All modules are below ``stratalog``: the public package, its lazy imports, and the folder names, which are
+refused.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,14 @@ def test_every_package_of_the_repository_is_linked() -> None:
 
 @pytest.mark.parametrize("name", sorted(FOLDERS))
 def test_a_package_is_not_imported_by_the_name_of_its_folder(name: str) -> None:
-    """Each of its modules would exist twice; a checkout has the folder where Python looks first."""
+    """Each module of such a package would exist twice; a checkout has the folder where Python looks first."""
     with pytest.raises(ImportError, match=f'^import "stratalog.{name}", not "{name}"'):
         importlib.import_module(name)
 
 
 @pytest.mark.slow
 def test_no_module_imports_by_the_name_of_a_folder() -> None:
-    """Including function bodies, which run late."""
+    """Function bodies, which run late, are checked, too."""
     suspects = [module for module in FILES if SUSPECT.search((ROOT / module).read_text(encoding="utf-8"))]
     assert [(str(module), name) for module in suspects for name in imported(module) if under(name, FOLDERS)] == []
 

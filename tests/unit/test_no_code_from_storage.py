@@ -28,11 +28,11 @@ FUNCTIONS_OF_CODE = {
         "_parse_datatype_string",
     ),
 }
-"""Functions that can: Python's own, py4j's, and those of PySpark that import a type's text."""
+"""Functions that can make code from data: Python's own, py4j's, and those of PySpark that import a type's text."""
 
 KNOWN = {
-    ("stratalog/__init__.py", "importlib.import_module"): "one of the modules that the door lists",
-    ("stratalog/__init__.py", "import_module"): "a name of the door, by its module",
+    ("stratalog/__init__.py", "importlib.import_module"): "one of the modules that the package lists",
+    ("stratalog/__init__.py", "import_module"): "a public name, by its module",
     ("stratalog/__init__.py", "importlib.util.find_spec"): "whether this package is whole",
     ("engine/spark/providers.py", "pickle"): "a function that the driver's caller has given, through Spark",
     ("partitions/store/credentials.py", "importlib"): "a provider that the caller named",

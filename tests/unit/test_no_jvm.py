@@ -23,7 +23,7 @@ ALLOWED = {
         *("SparkContext", "SparkConf", "sparkContext", "_jsc", "_jvm", "_gateway"),
         *("py4j", "java_gateway", "JavaGateway", "launch_gateway"),
     },  # it starts the JVM of a classic session; one of Spark Connect has a server
-    # the description of jobs; the server of Spark Connect describes its own
+    # the description of jobs; the server of Spark Connect describes its own jobs
     "engine/spark/described.py": {"_sc", "setLocalProperty"},
     "engine/spark/aborted.py": {"py4j"},  # the name of a module: how an error of a classic session is recognized
     "engine/spark/frame_tasks.py": {"_jdf"},  # statistics of a plan; without them an append takes the shuffle

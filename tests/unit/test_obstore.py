@@ -80,7 +80,7 @@ def test_a_conflict_is_reported_as_a_taken_name(server: ScriptedServer) -> None:
 def test_by_default_a_create_is_sent_again_and_mistakes_its_own_object_for_anothers(
     server: ScriptedServer,
 ) -> None:
-    """Without its retries it sends once, but reports a lost answer as text only."""
+    """Without its retries obstore sends once, but reports a lost answer as text only."""
     server.script = [obey_and_lose_the_answer, obey]
     with pytest.raises(obstore.exceptions.AlreadyExistsError):
         create(plain(server.url))
@@ -162,8 +162,9 @@ def test_a_pickle_holds_the_secret_and_messages_do_not(server: ScriptedServer) -
 
 
 def test_obstore_lacks_the_calls_that_sweeps_and_checks_need() -> None:
-    """It has no listing of incomplete uploads; and a creation sends no checksum to the server, and returns none of
-    the answer's headers (the server's time, the key of encryption)."""
+    """obstore has no listing of incomplete uploads. A creation sends no checksum to the server, and returns none
+    of the answer's headers (the server's time, the key of encryption).
+    """
     assert [name for name in dir(obstore) if "upload" in name or "multipart" in name] == []
     given = set(inspect.signature(obstore.put).parameters)
     assert given == {

@@ -71,14 +71,17 @@ def test_before_the_first_upload_the_whole_local_log_is_pending() -> None:
 
 
 def test_deleted_records_that_are_still_local_are_not_pending() -> None:
-    """Kafka 4.3: nothing is tiered, and the log start is above the local start, after DeleteRecords; permanently
-    if it is inside a file."""
+    """Kafka 4.3: nothing is tiered, and the log start is above the local start after DeleteRecords; if the log
+    start is inside a file, this is permanent.
+    """
     deleted = replace(TIERED, log_start=65, remote_end=None)
     assert named_offset(deleted, OffsetSpec.EARLIEST_PENDING_UPLOAD) == FoundOffset(65)
 
 
 def test_a_leader_that_does_not_know_the_remote_log_yet_does_not_guess() -> None:
-    """KIP-1023: local start above log start, so something is remote; the leader will learn what."""
+    """KIP-1023: the local start is above the log start, so some records are remote; the leader will
+    learn which.
+    """
     unaware = replace(TIERED, remote_end=None)
     assert isinstance(named_offset(unaware, OffsetSpec.EARLIEST_PENDING_UPLOAD), UnknownOffset)
 

@@ -1,5 +1,6 @@
-"""One address for all clients: every way to name a server gives each client's options the same address. Without a
-server."""
+"""One address for all clients: however a server is named, each client's options have the same address. No server
+runs.
+"""
 
 from __future__ import annotations
 
@@ -81,8 +82,9 @@ def ways_of_s3(url: str) -> dict[str, Way]:
 
 
 def options_of(way: Way, root: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> StoreOptions:
-    """The options of a cluster file with this root, if the way names the server; then the environment names
-    others, as an executor's may."""
+    """The options of a cluster file with this root, if the way names the server. The environment then names other
+    servers, as an executor's may.
+    """
     for variable, value in way.environment.items():
         monkeypatch.setenv(variable, value)
     (folder / "config").write_text(way.config)
@@ -92,7 +94,7 @@ def options_of(way: Way, root: str, folder: Path, monkeypatch: pytest.MonkeyPatc
     for variable in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "STORAGE_EMULATOR_HOST"):
         monkeypatch.setenv(variable, ELSEWHERE)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "elsewhere")
-    return resolved(root, pickle.loads(pickle.dumps(found)))  # as it comes to an executor
+    return resolved(root, pickle.loads(pickle.dumps(found)))  # as an executor receives it
 
 
 # ---------------------------------------------------------------------------------------------------- S3
@@ -195,8 +197,9 @@ def test_the_order_is_botocores(way: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_private_server_is_not_amazons(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The endpoint decides, however it is named, whether uploads are completed exclusively and whether policies
-    may name Amazon's conditions."""
+    """The endpoint, however it is named, decides whether uploads are completed exclusively, and whether policies
+    may name Amazon's conditions.
+    """
     from stratalog.partitions.store.s3 import S3Store
 
     assert S3Store("s3://b")._complete_exclusively
@@ -282,9 +285,9 @@ def spark_told_of_azure(options: StoreOptions) -> tuple[str, str]:
     assert AZURE_KEY not in str(found)
     assert found[f"fs.azure.account.keyprovider.{HOST}"].endswith("ShellDecryptionKeyProvider")
     if "fs.azure.abfs.endpoint" not in found:
-        return "https://lake.blob.core.windows.net", str(options.account)  # the one of the address
+        return "https://lake.blob.core.windows.net", str(options.account)  # the server of the address
     scheme = "https" if found["fs.azure.always.use.https"] == "true" else "http"
-    path = "/lake" if scheme == "http" else ""  # Hadoop adds it
+    path = "/lake" if scheme == "http" else ""  # Hadoop adds the account to the path
     return f"{scheme}://{found['fs.azure.abfs.endpoint']}{path}", str(options.account)
 
 
@@ -452,7 +455,7 @@ def test_bad_settings_of_the_environment_are_refused_when_the_file_is_read(
 
 
 def test_a_profile_that_is_missing_names_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process may have it: requests report that it is missing."""
+    """Another process may have the file: requests report that it is missing."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", PRIVATE)
     assert resolved("s3://b", StoreOptions(profile="nobody")).endpoint_url == PRIVATE
 
@@ -480,7 +483,7 @@ def test_credentials_that_delta_would_mix_are_refused(
 
 
 def test_without_credentials_delta_is_not_started(tmp_path: Path) -> None:
-    """The client would look for an instance's, or another profile's."""
+    """The client would look for the credentials of an instance, or of another profile."""
     with pytest.raises(StorageAuthenticationError, match="find credentials for s3://b: no credentials were found"):
         storage_options("s3://b/t", StoreOptions(PRIVATE, retries=0))
 

@@ -93,7 +93,7 @@ def private(
         monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
         monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
         monkeypatch.setenv("AWS_PROFILE", "lake")
-    s3_connection._forget_clients()  # as in a process of its own
+    s3_connection._forget_clients()  # as in a separate process
     s3_session._session.cache_clear()
     yield s3_endpoint
     s3_connection._forget_clients()

@@ -41,7 +41,7 @@ def test_a_cluster_appends_replicates_tiers_reads_and_verifies_on_a_cloud(
     again.replicate().raise_for_failures()
     fetched = again.fetch("t", 0, 0)
     values = list(fetched.records.column("value").to_pylist())
-    while len(values) < 4:  # the other tier
+    while len(values) < 4:  # the rest comes from the other tier
         values += again.fetch("t", 0, len(values)).records.column("value").to_pylist()
     assert values == [b"a", b"b", b"c", b"d"]
     again.verify(deep=True).raise_for_failures()

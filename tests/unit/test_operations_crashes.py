@@ -3,7 +3,7 @@
 "A full disk or a failed upload: the step fails, the next run goes on from there, nothing is lost and no half file
 is visible." A scenario goes through the life of a log, step by step. Before each step the cluster is copied; on
 copies of it the step's first, second, ... mutating call fails, in each of three ways, and the step is run again.
-With any fault, the outcome is that of the step without it.
+With any fault, the outcome equals that of the step without a fault.
 """
 
 from __future__ import annotations

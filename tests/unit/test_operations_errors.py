@@ -72,7 +72,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     [{"producer": ""}, {"producer": "p"}, {"producer": "", "sequence": 7}, {"sequence": 0}, {"producer_epoch": 0}],
 )
 def test_an_append_with_an_incomplete_producer_is_refused(live: LiveCluster, who: dict[str, Any]) -> None:
-    """Otherwise each retry would append it again (KIP-98: a sequence belongs to a producer)."""
+    """Otherwise each retry would append the records again (KIP-98: a sequence belongs to a producer)."""
     with live.unchanged(), pytest.raises(InvalidCallError, match="producer"):
         live.cluster.append_batches("t", {0: [batch(["f"])]}, **who)
 
@@ -163,7 +163,7 @@ def _file(folder: Path, *log_dirs: str, cluster_id: str = "c") -> Path:
 
 
 def test_a_log_dir_that_does_not_exist_is_named_and_no_other_is_formatted(tmp_path: Path) -> None:
-    """Bad input: "a log dir that does not exist". It may be a volume that is not mounted."""
+    """Bad input: "a log dir that does not exist". The folder may be a volume that is not mounted."""
     (tmp_path / "x1").mkdir()
     with pytest.raises(LogDirError, match="x2"):
         Cluster.format(_file(tmp_path, "x1", "x2"))
@@ -342,7 +342,7 @@ def test_a_damaged_file_is_named_when_it_is_merged_and_a_whole_replica_merges(
 
 
 def spot_of(live: LiveCluster, file: Spot) -> Spot:
-    """The leader's file of the same name."""
+    """A foreign file replaces the leader's file of the same name."""
     return Spot(live.store(live.leader()), live.replica(live.leader()).path(file.name))
 
 
@@ -372,8 +372,9 @@ def _try(action: Callable[[], object]) -> StratalogError:
 
 
 def test_a_file_that_is_missing_in_the_middle_of_the_leader_is_a_gap(live: LiveCluster) -> None:
-    """Bad input: "a gap". A listing alone cannot show it (the end of an append follows from the next file);
-    footers do, and the followers' files. Nothing is acknowledged until it is repaired."""
+    """Bad input: "a gap". A listing alone cannot show the gap (the end of an append follows from the next file);
+    footers and the followers' files show it. Nothing is acknowledged until it is repaired.
+    """
     live.cluster.topics.alter_configs("t", {"segment.merge.min.files": "2"})
     file = spot(live, 1, 2)
     file.remove()

@@ -68,7 +68,7 @@ def test_a_cluster_with_a_key_lives_as_any_other(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("with_key")
 def test_a_driver_without_the_key_appends_and_changes_no_metadata(tmp_path: Path) -> None:
-    """Records are not signed: the key is needed to change the drivers' knowledge of the cluster."""
+    """Records are not signed: only changes to the drivers' knowledge of the cluster need the key."""
     live = LiveCluster(tmp_path)
     live.topic()
     driver = without_key(live)
@@ -200,7 +200,7 @@ def unsigned(content: bytes) -> bytes:
 
 
 def renamed(path: Path, content: bytes, offset: int) -> None:
-    """Rename it to the name of its content at an offset."""
+    """Give it the name that its content has at an offset."""
     from stratalog.engine.metadata.description import digest
 
     (path.parent / f"{offset:020d}.{digest(content)}.json").write_bytes(content)
@@ -256,7 +256,9 @@ def test_without_the_key_no_restore_point_is_written(tmp_path: Path, monkeypatch
 
 @pytest.mark.usefixtures("with_key")
 def test_a_schedule_of_a_stranger_keeps_nothing_from_being_tiered(tmp_path: Path) -> None:
-    """It would say that no partition is due for a long time. The previous list counts."""
+    """The foreign schedule would say that no partition is due for a long time. The previous list is used
+    instead.
+    """
     live = LiveCluster(tmp_path)
     live.tiered()
     live.append(["a"]).raise_for_failures()

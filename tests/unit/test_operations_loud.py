@@ -1,5 +1,6 @@
 """A failed operation raises with its report, unless ``check=False``. Looks never raise for their findings. One
-table of all operations, one of all looks, compared with the door itself."""
+table of all operations and one of all looks are compared with the public methods themselves.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +96,7 @@ OPERATIONS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "transactions.abort": ("stratalog.engine.cluster.transactions.admin.abort_transaction", ("x",), {}),
     "transactions.finish": ("stratalog.engine.cluster.transactions.admin.finish_transactions", (), {}),
 }
-"""Operations by their name at the door: the working function, and the arguments."""
+"""Operations by their public name: the working function, and the arguments."""
 
 LOOKS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "verify": (JOBS + "verify.verify", ()),
@@ -137,7 +138,7 @@ NO_REPORTS: dict[str, set[str]] = {
     },
     "frames a block": {"measured", "read_errors"},
 }
-"""What answers with no report: it changes nothing in the cluster, or is not over when it returns."""
+"""Methods that return no report: they change nothing in the cluster, or are not over when they return."""
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +169,7 @@ def public(group: type) -> list[str]:
 
 
 def at_the_door() -> Iterator[tuple[str, inspect.Signature]]:
-    """Every method of the door that returns a report."""
+    """Every public method that returns a report."""
     for prefix, group in DOOR.items():
         for name, function in inspect.getmembers(group, callable):
             if name.startswith("_") or inspect.isclass(function):
@@ -189,7 +190,7 @@ def test_whatever_changes_the_cluster_answers_with_a_report() -> None:
     every = {prefix + name for prefix, group in DOOR.items() for name in public(group)}
     reports = {name for name, _ in at_the_door()}
     assert every - reports == set().union(*NO_REPORTS.values())
-    for name in public(OpenTransaction):  # it raises by itself, because a failed part ends the transaction
+    for name in public(OpenTransaction):  # this class raises by itself, because a failed part ends the transaction
         function = inspect.getattr_static(OpenTransaction, name)
         answer = inspect.signature(function).return_annotation if inspect.isfunction(function) else "Report"
         assert answer == "Report", name
@@ -271,7 +272,9 @@ def one(value: str) -> list[pa.RecordBatch]:
 
 
 def test_an_append_that_is_in_part_acknowledged_raises_and_says_so(tmp_path: Path) -> None:
-    """A partition that has the sequence with other records is refused, and those that lack it are not tried."""
+    """A partition that has the sequence with other records refuses them, and the partitions that lack it are not
+    tried.
+    """
     live = LiveCluster(tmp_path)
     live.topic(partitions=3)
     live.driver().append_batches("t", {0: one("a")}, producer="p", sequence=7)

@@ -99,7 +99,7 @@ def test_a_value_that_is_no_whole_number_is_refused_by_name_and_nothing_is_chang
 @pytest.mark.parametrize("call", WITH_A_NUMBER)
 @pytest.mark.slow
 def test_an_integer_of_numpy_is_an_integer(tmp_path: Path, call: str) -> None:
-    """The call has the same result as with Python's own, and its output is readable."""
+    """The call has the same result as with Python's own numbers, and its output is readable."""
     ends = []
     for folder, number in (("plain", 1), ("numpy", np.int64(1))):
         (tmp_path / folder).mkdir()
@@ -157,7 +157,7 @@ def test_offsets_to_fetch_are_named_as_those_to_commit(shared: LiveCluster, offs
 
 
 def test_the_value_of_a_config_is_its_text(live: LiveCluster) -> None:
-    """For an existing topic, for the cluster, and for a new topic."""
+    """The config is set for an existing topic, for the cluster, and for a new topic."""
     live.cluster.topics.alter_configs("t", {"retention.ms": 5, "unclean.leader.election.enable": True})
     live.cluster.topics.alter_configs(None, {"num.partitions": np.int64(3)})
     live.cluster.topics.create("u", configs={"retention.ms": 7})

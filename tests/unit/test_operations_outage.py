@@ -111,7 +111,7 @@ def test_metadata_changes_need_no_remote(live: RemoteFaults) -> None:
 
 @pytest.mark.slow
 def test_a_topic_is_deleted_once_its_remote_table_can_record_it(live: RemoteFaults) -> None:
-    """Otherwise its remote folder would be indistinguishable from one that must be kept."""
+    """Otherwise the topic's remote folder could not be distinguished from one that must be kept."""
     with live.unchanged():
         for name in ("t", "plain"):
             with pytest.raises(StorageError, match=rf"'{name}' was not deleted: {DOWN}.*Try again when"):
@@ -143,8 +143,9 @@ def test_the_leaders_records_are_read_and_the_missing_ones_are_reported_with_the
 def test_merges_continue_after_the_last_known_end_of_the_remote_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Appends do not stop, and only merges keep their files few. Protocol, section 4: merges do not cross the end
-    of the remote log."""
+    """Appends do not stop, and only merges keep the number of their files small. Protocol, section 4: merges do
+    not cross the end of the remote log.
+    """
     live = RemoteFaults(tmp_path, monkeypatch)
     live.tiered(local_retention_bytes="-2", segment_merge_min_files="2")
     live.tiered("new", segment_bytes="100000", segment_merge_min_files="2")

@@ -111,12 +111,12 @@ def test_nothing_changes_without_a_schema_and_in_a_dry_run(live: Typed) -> None:
 
 
 def test_merged_files_hold_what_both_schemas_held(live: Typed) -> None:
-    """Even if the older producer was the last one."""
+    """This is so even if the older producer was the last one."""
     live.begin(segment_bytes="1000000").put(OLD, NARROW)
     live.grow()
     live.put(NEW, WIDE)
     live.put(OLD, NARROW)
-    live.clock.advance_ms(30 * 24 * 3600 * 1000)  # segment.ms
+    live.clock.advance_ms(30 * 24 * 3600 * 1000)  # longer than segment.ms
     live.cluster.merge().raise_for_failures()
     assert len(live.log(live.leader()).chain) == 1
     assert live.fetched() == [OLD_READ, NEW, OLD_READ]
@@ -172,7 +172,7 @@ def snapshot_of(live: Typed) -> list[tuple[int, Any]]:
 
 
 def test_a_snapshot_of_both_schemas_has_the_wider_one(live: Typed) -> None:
-    """On top of a snapshot of the older schema."""
+    """A second snapshot is made on top of a snapshot of the older schema."""
     live.begin(cleanup_policy="snapshot", remote_storage_enable="false")
     for key in range(3):
         live.put(OLD, NARROW, key=key)
@@ -187,7 +187,7 @@ def test_a_snapshot_of_both_schemas_has_the_wider_one(live: Typed) -> None:
 def test_a_snapshot_run_that_began_before_the_schema_grew_drops_no_field(
     live: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fields that it lacks would be lost when the log below the snapshot is deleted."""
+    """Fields that the older schema lacks would be lost when the log below the snapshot is deleted."""
     live.begin(cleanup_policy="snapshot", remote_storage_enable="false").put(OLD, NARROW)
     late = live.driver()
     image = late.image
@@ -203,7 +203,7 @@ def test_a_snapshot_run_that_began_before_the_schema_grew_drops_no_field(
 def test_a_tier_run_that_began_before_the_schema_grew_leaves_a_table_that_has_the_field(
     live: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its upload contains the records appended since, and no later run may have a reason to commit."""
+    """The run's upload contains the records appended since, and no later run may have a reason to commit."""
     live.begin().put(OLD, NARROW)
     live.cluster.tier().raise_for_failures()
     late = live.driver()

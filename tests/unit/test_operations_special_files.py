@@ -173,7 +173,7 @@ def test_an_object_that_is_no_file_takes_its_replica_out_until_it_is_removed(
 
 
 def test_a_link_that_is_called_like_the_next_file_takes_its_replica_out(live: LiveCluster, victim: Path) -> None:
-    """It contains a name that the replica is going to need."""
+    """The foreign folder contains a name that the replica is going to need."""
     for name in (DataName(2, None, 1), EpochName(7), WatermarkName(3, 1), LocalStartName(1)):
         path = replica_folder(live, 3) / str(name)
         put("link", path, victim / "file")
@@ -286,7 +286,7 @@ def test_the_metadata_continues_without_one_voter(
 def test_a_link_that_is_called_like_something_of_a_voter_stops_nobody(
     three_voters: Path, victim: Path, name: ClaimName | DataName | CheckpointName
 ) -> None:
-    """A taken name that is not listed would be claimed forever."""
+    """If a taken name that is not listed were claimed, the claim would be repeated forever."""
     put("dangling link", voter_folder(three_voters, 2) / str(name), victim)
     cluster = Cluster.open(three_voters)
     cluster.topics.create("other", replication_factor=1)

@@ -35,7 +35,7 @@ BROKEN = {
 FAR = 9_999_999_999
 ROOT = Path(__file__).resolve().parents[2]
 HISTORIES = [[(2, 0)], [(1, 0), (2, 0)], [(1, 0), (2, 1)], [(1, 2), (2, 3)], [(1, 0), (2, 7)]]
-"""Lineages of an epoch, other than its own, that a log of three records leaves to epoch 2."""
+"""Lineages, other than its own, that a log of three records could have under epoch 2."""
 VALUES = {0: ["a"], 1: ["b"], 2: ["c"]}
 
 
@@ -120,8 +120,9 @@ def test_a_register_of_an_epoch_that_nobody_committed_is_damage_that_heals(
 def test_a_register_left_for_the_next_leader_epoch_truncates_nobody(
     live: LiveCluster, history: list[tuple[int, int]], before_the_election: bool
 ) -> None:
-    """A member of the ISR that has it, and is elected, seems to have taken over. The others do not adopt a lineage
-    that gives up records which they know to be committed."""
+    """A member of the ISR that has such a register, and is elected, seems to have taken over. The others do not
+    adopt a lineage that would drop records which they know to be committed.
+    """
     live.append({0: ["b", "c"]}).raise_for_failures()
     leader, member = live.leader(), live.followers()[0]
     if before_the_election:
@@ -155,7 +156,7 @@ def test_a_run_without_an_append_truncates_nobody_either(live: LiveCluster) -> N
 
 
 def test_nor_if_the_leader_has_missed_the_epoch_that_a_member_joined_last(live: LiveCluster) -> None:
-    """Then the register of the previous epoch has the common history."""
+    """In this case the register of the previous epoch has the common history."""
     leader, (member, other) = live.leader(), live.followers()
     live.cluster.elect("t", [0], leader=other).raise_for_failures()
     sync(live.replicas(), leader, SyncOptions(copies=SerialRunner()))
@@ -195,7 +196,7 @@ def test_a_register_left_at_a_member_before_its_leader_takes_over_loses_nothing(
 def test_a_member_with_a_register_of_the_epoch_that_has_begun_takes_over_with_nothing_lost(
     live: LiveCluster, history: list[tuple[int, int]], marked: bool
 ) -> None:
-    """Even if a foreign high watermark is beside it, and the register is not compared."""
+    """This is so even if a foreign high watermark is beside it, and the register is not compared."""
     live.append({0: ["b", "c"]}).raise_for_failures()
     member, leader = live.followers()
     live.cluster.elect("t", [0], leader=leader).raise_for_failures()
@@ -214,8 +215,9 @@ def test_a_member_with_a_register_of_the_epoch_that_has_begun_takes_over_with_no
 
 @pytest.mark.slow
 def test_nothing_leaves_the_remote_log_for_such_a_register(live: LiveCluster) -> None:
-    """A tier run believes its leader's lineage about the loss of an unclean election, unless members of the ISR
-    contradict it."""
+    """A tier run believes its leader's lineage when it shows that an unclean election lost records, unless members
+    of the ISR contradict it.
+    """
     live.tiered("u")
     live.fill("abcd", "u")
     live.cluster.tier().raise_for_failures()
@@ -238,10 +240,10 @@ def test_nothing_leaves_the_remote_log_for_such_a_register(live: LiveCluster) ->
 def test_a_follower_with_the_register_of_a_stranger_counts_for_nothing(
     live: LiveCluster, reads_anew: bool
 ) -> None:
-    """It seems to have joined its leader's epoch, and would later lead with another history."""
+    """The follower seems to have joined its leader's epoch, and would later lead with another history."""
     member, leader = live.followers()
     live.cluster.elect("t", [0], leader=leader).raise_for_failures()
-    leader_log(live.replicas())  # it takes over, as any append lets it
+    leader_log(live.replicas())  # the leader takes over, as before any append
     register(live, member, EpochName(2), Lineage([(1, 0), (2, 0)]).to_json())
     if reads_anew:
         live.cluster = live.driver()

@@ -22,7 +22,7 @@ def live(tmp_path: Path, request: pytest.FixtureRequest) -> LiveCluster:
 
 
 def swap(one: Path, two: Path) -> None:
-    """Swap the content of their first segments."""
+    """Swap the content of the first segments of the topics."""
     name = min(path.name for path in one.glob("*.parquet"))
     contents = (two / name).read_bytes(), (one / name).read_bytes()
     for folder, content in zip((one, two), contents, strict=True):

@@ -1,5 +1,6 @@
 """A topic's types become wider while it is in use: older files, producers and snapshots continue to work, in all
-readers."""
+readers.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +106,7 @@ def test_older_records_and_producers_continue_after_a_type_became_wider(live: Ty
     tailed = pa.concat_tables(live.cluster.tail("t", start="earliest", follow=False))
     assert tailed.schema.field("value").type == WIDE
     assert tailed.column("value").to_pylist() == live.values()
-    live.clock.advance_ms(30 * 24 * 3600 * 1000)  # segment.ms
+    live.clock.advance_ms(30 * 24 * 3600 * 1000)  # longer than segment.ms
     live.cluster.merge().raise_for_failures()
     live.cluster.replicate().raise_for_failures()
     live.cluster.verify(deep=True).raise_for_failures()
@@ -223,7 +224,7 @@ def test_a_snapshot_of_both_types_has_the_wider_one(live: Typed) -> None:
 def test_an_append_that_is_retried_after_the_type_became_wider_is_known(
     live: Typed, before: pa.DataType, after: pa.DataType, value: dict[str, Any]
 ) -> None:
-    """Also by a driver that casts its records to the wider type."""
+    """The retry may also come from a driver that casts its records to the wider type."""
     live.begin(before)
     row = records([value], keys=[0], schema=physical_schema(pa.int64(), before))
 
@@ -253,7 +254,7 @@ def test_a_type_that_is_not_wider_is_refused(live: Typed, value: pa.DataType, me
 
 
 def test_a_key_keeps_its_type(live: Typed) -> None:
-    """Its hash selects the partition."""
+    """The hash of the key selects the partition."""
     ports = ports_of(live.cluster)
     with_ports(create_topic, ports)("k", partitions=1, key_schema=type_to_json(pa.int32()))
     with pytest.raises(InvalidCallError, match="key is int32, and cannot become int64; a key only grows"):

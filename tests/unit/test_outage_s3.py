@@ -1,8 +1,8 @@
 """The remote tier is a real S3 server behind a proxy that spoils requests: throttled, slow, full, torn, answers
 lost after success, stopped and started again.
 
-After each of them the remote table and the folder agree exactly, as seen past the proxy; every record exists once;
-and delayed copies are complete.
+After each fault the remote table and the folder agree exactly, as seen past the proxy; every record exists once;
+and the copies that were delayed are complete.
 """
 
 from __future__ import annotations
@@ -122,8 +122,9 @@ class Behind:
         return [value[:1].decode() for _, value in rows]
 
     def check(self, values: str, topic: str = "t") -> None:
-        """Check that everything is remote, once, and nothing else is; that the broker drops its files, and the
-        records can be read."""
+        """Check that everything is remote, once, and that nothing else is; that the broker drops its files; and
+        that the records can be read.
+        """
         assert "".join(self.remote_values(topic)) == values
         assert_table_and_folder_agree(self.direct, self.folder(topic), self.options)
         for _ in range(2):
@@ -209,7 +210,7 @@ LOST = {
 def test_an_answer_that_is_lost_after_success_costs_no_second_object(
     behind: Behind, address: str, value: str
 ) -> None:
-    """For each kind of PUT. The table's own commit is looked up in the table: it exists, once."""
+    """This is tested for each kind of PUT. The table's own commit is looked up in the table: it exists, once."""
     behind.tiered()
     behind.fill(value, "b")
     behind.proxy.spoil(answer_lost, "PUT", address, times=1)
@@ -381,8 +382,9 @@ def test_a_server_that_is_stopped_and_started_again_has_what_it_had(
 def test_no_secret_is_in_what_runs_say_and_leave(
     proxy: S3Proxy, s3_endpoint: S3Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither in successful runs, nor in those that fail in each way, down to the chained exceptions and their
-    attributes; nor a session token that the server echoes, like S3. (For Spark's runs: ``tests.spark.test_s3``.)
+    """Successful runs contain no secret, nor do runs that fail in each way, down to the chained exceptions and
+    their attributes; nor does a session token appear that the server echoes, like S3. (For Spark's runs:
+    ``tests.spark.test_s3``.)
     """
     behind = cluster_behind(proxy, s3_endpoint, tmp_path, tmp_path.name)
     behind.tiered()
@@ -390,7 +392,7 @@ def test_no_secret_is_in_what_runs_say_and_leave(
     messages = [str(behind.cluster.tier()), repr(behind.cluster), repr(ports_of(behind.cluster))]
     monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", WRONG_KEY)
-    s3_session._session.cache_clear()  # as in a process of its own
+    s3_session._session.cache_clear()  # as in a separate process
     with running_proxy(s3_endpoint.url) as unknown:
         messages += outputs_of_failing_runs(behind.reached_by(unknown))
     monkeypatch.undo()
@@ -431,7 +433,7 @@ TOKEN = "recognisable-session-token"
 
 
 def echo(request: Passing) -> None:
-    """Answer like S3 to an expired token: with that token."""
+    """Answer as S3 answers an expired token: the answer contains the token."""
     body = f"<Error><Code>ExpiredToken</Code><Message>expired</Message><Token-0>{TOKEN}</Token-0></Error>"
     request.answer(400, [("Content-Type", "application/xml")], body.encode())
 

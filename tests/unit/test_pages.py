@@ -36,7 +36,7 @@ _TEST = re.compile(r"`(test_\w+)`")
 _MODULE = re.compile(rf"`(?:stratalog\.)?((?:{_PACKAGES})(?:[./]\w+)*(?:\.py|/)?)`")
 LONGEST_README = 175
 GIVEN = {"docs/delta.md": ("spark", "cluster")}
-"""Names that a page uses from the README."""
+"""Names from the README that a page uses."""
 
 
 def name(page: Path) -> str:
@@ -110,7 +110,7 @@ def test_every_command_is_one_that_the_job_takes(command: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_link_leads_somewhere(page: Path) -> None:
-    """Links to a file, and to a heading of it. (``llms.txt`` is made with the site.)"""
+    """Links to a file, and to a heading of it, must have a target. (``llms.txt`` is made with the site.)"""
     for link in _LINK.findall(page.read_text(encoding="utf-8")):
         path, _, anchor = link.partition("#")
         if path.startswith("https://") or path == "llms.txt":
@@ -128,7 +128,7 @@ def headings(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_module_that_is_named_is_there(page: Path) -> None:
-    """Including a named class or function in it."""
+    """A class or function of the module must exist, too, if a page names it."""
     for named in _MODULE.findall(page.read_text(encoding="utf-8")):
         path = ROOT / (named if "/" in named else named.replace(".", "/"))
         if not path.exists() and not path.with_suffix(".py").exists():

@@ -48,7 +48,7 @@ def plainly(data: bytes) -> int:
 
 @pytest.mark.parametrize("times", [1, 100])
 def test_murmur2_is_that_of_kafka(times: int) -> None:
-    """For few keys and for many, which are hashed in two ways."""
+    """Few keys and many keys are hashed in two ways."""
     assert murmur2_of(pa.array(list(VECTORS) * times, pa.binary())).tolist() == list(VECTORS.values()) * times
 
 
@@ -140,6 +140,6 @@ def test_a_topic_keeps_its_partitioner() -> None:
     for topic, value, message in refusals:
         with pytest.raises(InvalidConfigError, match=message):
             AlterConfigs(topic, {"partitioner": value}).decide(metadata.image)
-    metadata.do(AlterConfigs("t", {"partitioner": SPARK_HASH}))  # its current partitioner
-    metadata.do(AlterConfigs(None, {"partitioner": MURMUR2}))  # topics that are made from now on
+    metadata.do(AlterConfigs("t", {"partitioner": SPARK_HASH}))  # the topic's current partitioner
+    metadata.do(AlterConfigs(None, {"partitioner": MURMUR2}))  # only topics that are created from now on
     metadata.do(AlterConfigs("u", {"partitioner": None, "retention.ms": "1000"}))

@@ -209,7 +209,7 @@ def test_kafkas_topic_names_are_valid(topic: str) -> None:
 
 @pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "a b", "a" * 223, "événements", "a\n"])
 def test_other_topic_names_are_refused_by_name(topic: str) -> None:
-    """INVALID_TOPIC_EXCEPTION, as in Kafka."""
+    """The error is INVALID_TOPIC_EXCEPTION, as in Kafka."""
     with pytest.raises(InvalidTopicError) as refused:
         check_topic_name(topic)
     assert repr(topic) in str(refused.value)

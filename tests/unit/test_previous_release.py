@@ -17,7 +17,8 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 BEFORE_THE_FIRST_RELEASE = "e421ad9c5175d66847e7c04988de8f675499b8fb"
 """The commit that represents the previous release until there is a tag ``v*``: the first one with the current
-door."""
+public API.
+"""
 
 TURN = """
 import json, sys

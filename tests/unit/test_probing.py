@@ -14,7 +14,9 @@ from stratalog.partitions.runner import Done, Failed
 
 
 def all_but(*hanging: int) -> Wait:
-    """In each probe, wait until only this number is missing, like a deadline that passes just then."""
+    """In each probe, wait until only this number of answers is missing, like a deadline that passes at that
+    moment.
+    """
     left = iter(hanging)
 
     def wait(answered: threading.Condition, missing: Callable[[], int], deadline_s: float) -> None:
@@ -103,7 +105,7 @@ def test_a_root_that_hangs_since_an_earlier_probe_is_not_asked_again_until_it_is
 
 
 def test_a_pickled_prober_asks_as_this_one_and_knows_of_none_that_hang(server: threading.Event) -> None:
-    """It is sent to executors with the work whose time it limits."""
+    """The prober is sent to executors with the work whose time it limits."""
     prober = ThreadProber()
     copy = pickle.loads(pickle.dumps(prober))
     assert isinstance(copy, ThreadProber)

@@ -1,4 +1,6 @@
-"""A footer has only the producers that were used: a read gives the same result as a whole state in each footer."""
+"""A footer has only the producers that were used; a read gives the same result as it would if each footer had the
+whole state.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ def footer_of(name: DataName, end: int, part: ProducerPart) -> SegmentFooter:
 
 @dataclass(frozen=True)
 class HeldReplica(Replica):
-    """A replica whose footers and registers are in memory; it counts reads."""
+    """A replica whose footers and registers are in memory; it counts its reads."""
 
     footers: dict[DataName, SegmentFooter] = field(default_factory=dict)
     local_states: dict[int, State] = field(default_factory=dict)
@@ -217,7 +219,7 @@ class Model:
         self.sync(number)
 
     def elect(self) -> None:
-        """Also a replica that lacks the end of the log."""
+        """Elect a replica, which may lack the end of the log."""
         self.leader, self.epoch, self.known = self.rng.randrange(3), self.epoch + 1, None
         end = self.log(self.leader).log_end
         self.lineages[self.leader] = self.lineages[self.leader].continued_by(self.epoch, end)
@@ -263,8 +265,9 @@ class Model:
 def test_footers_with_changes_give_the_same_state_as_footers_with_the_whole_state(
     seed: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Through appends of many drivers, transactions, expiry, merges (each replica separately), retention,
-    elections that truncate, and new incarnations that begin after the remote tier."""
+    """The steps are appends of many drivers, transactions, expiry, merges (each replica separately), retention,
+    elections that truncate, and new incarnations that begin after the remote tier.
+    """
     monkeypatch.setattr(producer_changes, "_FEW", few)
     monkeypatch.setattr(producer_changes, "_SMALL", 2)
     monkeypatch.setattr(producer_changes, "_PART_OF_ALL", 3)
@@ -272,7 +275,7 @@ def test_footers_with_changes_give_the_same_state_as_footers_with_the_whole_stat
     for _ in range(70):
         model.step()
     assert model.partial
-    assert model.most_reads <= 6  # three where the leader alone merges; here each replica does
+    assert model.most_reads <= 6  # three reads if only the leader merges; here each replica merges
 
 
 def touched_alone(levels: Levels | None, touched: Iterable[str], producers: int, log_end: int) -> Level | None:
@@ -315,7 +318,7 @@ def encoded_bytes(part: ProducerPart) -> int:
 @pytest.mark.parametrize("others", [1, 50, 100_000])
 @pytest.mark.slow
 def test_a_footer_among_ten_thousand_producers_costs_less_than_five_thousand_bytes(others: int) -> None:
-    """On average over appends by one producer, by some in turn, and each by another one."""
+    """This is an average over appends by one producer, by several in turn, and each by another one."""
     levels: Levels = ()
     state, total = state_of(10_000), 0
     appends = 1_300
@@ -332,12 +335,13 @@ def test_a_footer_among_ten_thousand_producers_costs_less_than_five_thousand_byt
 
 
 def test_if_all_is_small_all_is_written() -> None:
-    """With few producers, or a large file, no other footer is needed."""
+    """If there are few producers, or the file is large, no other footer is needed."""
     for count, file_bytes in ((32, 0), (10_000, 64 * 1024 * 1024)):
         state = state_of(count)
         part = part_after(state, (), next(iter(state)), 5, state, file_bytes)
         assert part == ProducerPart(state)
-    assert part_after(state, None, next(iter(state)), 5, state, 0) == ProducerPart(state)  # no file to refer to
+    # There is no file to refer to.
+    assert part_after(state, None, next(iter(state)), 5, state, 0) == ProducerPart(state)
 
 
 def test_a_footer_that_refers_to_what_is_behind_it_is_none() -> None:

@@ -96,7 +96,9 @@ def test_producers_are_forgotten_after_the_expiration() -> None:
 
 
 def test_producers_that_the_engine_has_named_are_forgotten_after_a_day() -> None:
-    """Every process leaves one: it expires with Kafka's producer.id.expiration.ms, or the topic's shorter one."""
+    """Every process leaves an unnamed producer: it expires after Kafka's default of producer.id.expiration.ms, or
+    after the topic's value, if that is shorter.
+    """
     hour, name = 3_600_000, unnamed(lambda: "0123456789abcdef" * 2)
     state = {name: LAST, "unnamed-by-me": LAST}
     assert set(unexpired(state, LAST.appended_ms + 24 * hour - 1, 7 * 24 * hour)) == {name, "unnamed-by-me"}
@@ -215,7 +217,7 @@ def known(state: Mapping[str, ProducerEntry], sequence: int) -> str:
 
 
 def test_the_last_five_appends_are_known_with_offsets_and_digests() -> None:
-    """The same number as in Kafka."""
+    """Kafka remembers the same number."""
     state = appended(range(10))
     for sequence in range(10 - LAST_APPENDS, 10):
         there = EarlierAttempt(10 * sequence + 10, 10 * sequence, digest_of(sequence))
@@ -257,7 +259,9 @@ def test_five_years_of_daily_appends_are_remembered_when_their_dates_are_the_seq
 @pytest.mark.slow
 @given(st.sets(st.integers(0, 3 * MOST_RUNS), min_size=1))
 def test_no_answer_about_a_sequence_claims_more_than_is_known(sequences: set[int]) -> None:
-    """I11. For sequences below the remembered runs it answers so; and nothing above is ever forgotten."""
+    """I11. For sequences below the remembered runs the log answers in this way; sequences above them are never
+    forgotten.
+    """
     state = appended(sorted(sequences))
     answers = {sequence: known(state, sequence) for sequence in range(max(sequences) + 1)}
     for sequence, answer in answers.items():
@@ -285,7 +289,7 @@ def test_a_new_epoch_remembers_nothing_of_the_old_one() -> None:
 
 
 def test_an_append_that_is_over_gets_into_no_partition_that_lacks_it() -> None:
-    """Other partitions have later sequences."""
+    """Other partitions already have later sequences."""
     for state in ({}, appended([1]), appended([5], epoch=0)):
         with pytest.raises(
             OutOfOrderSequenceNumberError, match="this partition never had records of this sequence"
@@ -311,7 +315,7 @@ def test_without_a_digest_the_number_of_records_is_compared() -> None:
 
 
 def test_an_old_replay_that_no_driver_can_compare_is_refused() -> None:
-    """It is neither known to be the same nor to differ, so it is not called a duplicate."""
+    """The replay is neither known to be the same nor known to differ, so it is not called a duplicate."""
     with pytest.raises(DuplicateSequenceNumberError, match="too long ago to compare its records"):
         check_same_records(EarlierAttempt(50), named(3), 10, digest_of(1), "t-0")
 
@@ -323,6 +327,6 @@ def test_a_producer_that_was_not_named_takes_no_more_space_than_its_last_append(
 
 
 def test_a_stream_of_many_batches_takes_little_space() -> None:
-    """It is in every file."""
+    """The producer state is in every file."""
     state = appended(range(100_000, 100_400))
     assert len(encode(state)) < 250

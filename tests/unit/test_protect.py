@@ -114,7 +114,7 @@ def test_a_protection_lasts_over_a_default_of_the_cluster_and_can_be_lengthened(
         live.cluster.topics.protect("t", days=1)
     live.cluster.topics.protect("t", days=20)
     live.cluster.groups.commit("g", {("u", 0): 1})
-    live.cluster.groups.delete("g").raise_for_failures()  # the engine's own topics are none of its business
+    live.cluster.groups.delete("g").raise_for_failures()  # the engine's own topics are not protected
 
 
 @pytest.mark.parametrize(

@@ -114,8 +114,8 @@ def test_v1_an_append_under_a_freed_name_is_appended_again_and_not_acknowledged(
 
 
 def test_v2_a_copy_is_of_the_file_that_was_listed_and_not_of_its_name() -> None:
-    """A sync of F lists K with B's 1.1, and sleeps. Retention deletes 1.1 on K, the zombie A creates its own. F
-    must not get A's bytes under that name.
+    """A sync of F lists K with B's 1.1, and sleeps. Retention deletes 1.1 on K, and the zombie A creates its own
+    1.1. F must not get A's bytes under that name.
     """
     one = Staged()
     one.append(["a"])
@@ -138,8 +138,8 @@ def test_v2_a_copy_is_of_the_file_that_was_listed_and_not_of_its_name() -> None:
 
 
 def test_a_zombies_file_under_a_freed_name_is_no_damage_of_a_replica() -> None:
-    """K's retention freed 1.1, and A's late create put other bytes there, below K's local start. F, which still
-    has the first 1.1, leads; K follows, and stays in sync.
+    """K's retention freed the name 1.1, and A's late create put other bytes there, below K's local start. F, which
+    still has the first 1.1, leads; K follows, and stays in sync.
     """
     one = Staged()
     for value in "abc":
@@ -152,7 +152,7 @@ def test_a_zombies_file_under_a_freed_name_is_no_damage_of_a_replica() -> None:
 
 
 def test_a_zombies_file_below_a_merged_segment_is_no_damage_of_a_replica() -> None:
-    """As above, with a merge and a vacuum on K instead of its retention."""
+    """The schedule is as above, with a merge and a vacuum on K instead of its retention."""
     one = Staged()
     for value in "abc":
         one.append([value])
@@ -165,8 +165,8 @@ def test_a_zombies_file_below_a_merged_segment_is_no_damage_of_a_replica() -> No
 
 
 def test_segments_that_two_leaders_merged_with_other_settings_are_no_damage() -> None:
-    """K merges [0, 4) and is followed by F before F has the segment; compression.type is changed; F merges the
-    same offsets. The name has two sizes, and both are right.
+    """K merges [0, 4), and F leads before it has the segment; compression.type is changed; F merges the same
+    offsets. The name then has two sizes, and both are right.
     """
     one = Staged()
     for value in "abcd":
@@ -179,7 +179,7 @@ def test_segments_that_two_leaders_merged_with_other_settings_are_no_damage() ->
 
 
 def test_a_merged_segment_that_was_cut_is_damage() -> None:
-    """As above, but F's segment has lost its end."""
+    """The schedule is as above, but F's segment has lost its end."""
     one = Staged()
     for value in "abcd":
         one.append([value])
@@ -198,8 +198,9 @@ def test_a_merged_segment_that_was_cut_is_damage() -> None:
 
 
 def test_v6_what_is_dead_above_the_high_watermark_outlives_a_vacuum() -> None:
-    """1.1 is on K and G, not acknowledged. F leads 2 without it, K joins 2, vacuum looks at K. G leads 3 with it,
-    and K's 1.1 is live again: a vacuum that had deleted it would leave K in the ISR, and short.
+    """1.1 is on K and G, not acknowledged. F leads epoch 2 without it, K joins epoch 2, and vacuum looks at K. G
+    leads epoch 3 with it, and K's 1.1 is live again: a vacuum that had deleted it would leave K in the ISR with a
+    shorter log.
     """
     one = Staged(3)
     one.append(["a"])
@@ -267,7 +268,7 @@ def test_v12_a_follower_that_died_after_it_started_over_has_no_hole() -> None:
 
 
 def test_a_zombie_of_an_older_epoch_reaches_no_follower_that_has_joined_a_later_one() -> None:
-    """A of epoch 1 has created 1.1 on K and sleeps before its sync. F leads 2 and G has joined it. A stops
+    """A of epoch 1 has created 1.1 on K and sleeps before its sync. F leads epoch 2, and G has joined it. A stops
     there.
     """
     one = Staged(3)
@@ -284,8 +285,8 @@ def test_a_zombie_of_an_older_epoch_reaches_no_follower_that_has_joined_a_later_
 
 
 def test_a_sync_of_an_older_epoch_leaves_nothing_that_lives() -> None:
-    """A sync of F from K under epoch 1 sleeps before it gives 1.1 its name. F leads 2 from offset 1 on. The name
-    appears, and is dead.
+    """A sync of F from K under epoch 1 sleeps before it gives 1.1 its name. F leads epoch 2 from offset 1 on. The
+    file gets its name, and is dead.
     """
     one = Staged(3)
     one.append(["a"])
@@ -304,7 +305,7 @@ def test_a_sync_of_an_older_epoch_leaves_nothing_that_lives() -> None:
 
 
 def test_an_epoch_that_nobody_has_taken_over_ends_nothing() -> None:
-    """F is elected, and K again before any driver looked at F: epoch 2 is in no lineage."""
+    """F is elected, and then K again before any driver looked at F: epoch 2 is in no lineage."""
     one = Staged(3)
     one.append(["a"])
     one.append(["b"], acks_all=False)
@@ -322,9 +323,9 @@ def test_an_epoch_that_nobody_has_taken_over_ends_nothing() -> None:
 @pytest.mark.parametrize("acks_all", [True, False], ids=["acks=all", "acks=leader"])
 def test_a_leader_whose_folder_was_lost_gives_no_offset_away_again(records: int, acks_all: bool) -> None:
     """K has acknowledged [0, 3). Its folder is deleted; the root stays. The next append finds an empty leader that
-    joined no epoch, while F has joined this one. If it were taken over once more, other records would get the
-    offsets 0 to 3, under a name that F has; F and G would be blamed for the difference, or, with as many bytes, no
-    replica.
+    joined no epoch, while F has joined this one. If a driver took over again, other records would get the offsets
+    0 to 3, under a name that F has. F and G would then be called damaged because of the difference or, if the
+    records have as many bytes, no replica would.
     """
     one = Staged(3)
     one.append(["a", "b", "c"])
@@ -357,8 +358,8 @@ def test_a_member_whose_folder_was_lost_does_not_lead_the_others_to_nothing() ->
 
 
 def test_two_take_overs_at_once_are_one_and_nobody_is_blamed() -> None:
-    """A has looked at K, which has not joined 2 yet, and sleeps before it looks at the members. B takes over, and
-    F joins. A sees that F has joined 2, looks at K once more, and finds that K has, too.
+    """A has looked at K, which has not joined epoch 2 yet, and sleeps before it looks at the members. B takes
+    over, and F joins. A sees that F has joined epoch 2, looks at K once more, and finds that K has joined it, too.
     """
     one = Staged()
     one.append(["a"])
@@ -369,8 +370,8 @@ def test_two_take_overs_at_once_are_one_and_nobody_is_blamed() -> None:
 
 
 def test_a_leader_that_went_back_in_time_is_found_by_the_high_watermark_that_it_wrote_first() -> None:
-    """K's files of the last append are gone, the high watermark too; the next append is as long. Its log ends
-    where F's does: only the register of this epoch, which a leader writes before its followers, distinguishes
+    """K has lost the files of its last append, including the high watermark; the next append is as long. K's log
+    ends where F's does. Only the register of this epoch, which a leader writes before its followers, distinguishes
     them.
     """
     one = Staged()
@@ -387,7 +388,9 @@ def test_a_leader_that_went_back_in_time_is_found_by_the_high_watermark_that_it_
 
 
 def test_a_lost_folder_of_a_leader_costs_a_cluster_nothing(tmp_path: Path) -> None:
-    """As above, with the operations: the append uses another leader, replicate restores the old one."""
+    """The schedule is as above, but with the operations: the append uses another leader, and replicate restores
+    the old one.
+    """
     live = LiveCluster(tmp_path)
     live.topic()
     live.append(["a", "b", "c"]).raise_for_failures()
@@ -437,8 +440,8 @@ def test_an_append_that_cannot_ask_the_metadata_any_more_has_an_unknown_outcome(
 
 
 def test_a_moved_root_is_not_given_up_by_an_unclean_election_by_itself(tmp_path: Path) -> None:
-    """The only replica's disk is replaced by a copy of it: another incarnation, with an empty home. The topic
-    allows unclean elections; an automatic one would give up everything, although an operator could trust the copy.
+    """The only replica's disk is replaced by a copy of it: another incarnation, with an empty folder. The topic
+    allows unclean elections; an automatic one would lose everything, although an operator could trust the copy.
     """
     live = LiveCluster(tmp_path, on_disk=True)
     names = [f"t{number}" for number in range(1, 9)]

@@ -57,7 +57,7 @@ def test_a_claim_that_reported_failure_and_took_effect_is_mine() -> None:
 
 
 def test_an_epoch_that_too_few_voters_take_is_claimed_on_and_leaves_one_file() -> None:
-    """Two disks of three are full, and readers retry for a while. Each attempt of theirs would leave a claim."""
+    """Two disks of three are full, and readers retry for a while. Each of their attempts would leave a claim."""
     quorum = Quorum(3)
     stores = quorum.hooked()
     for store in stores[1:]:
@@ -94,7 +94,7 @@ def test_an_epoch_that_was_claimed_on_too_few_voters_is_given_up_to_a_rival() ->
 
 @pytest.mark.parametrize("broker", [1, 2, 3])
 def test_no_claim_is_written_below_the_mount_point_of_an_unmounted_volume(broker: int) -> None:
-    """Two looks are a majority, so the third voter is claimed without one."""
+    """Two looks are a majority, so the third voter is claimed without a look."""
     stores = [MemoryStore("c") for _ in range(3)]
     quorum = Quorum(3, stores)
     mount_point = MemoryStore("c")
@@ -203,7 +203,7 @@ def test_a_waiting_driver_looks_at_one_voter() -> None:
     with pytest.raises(NotControllerError, match="other drivers were faster"):
         waiting.claim()
     spent = [store.counts.lists - was for store, was in zip(quorum.stores.values(), before, strict=True)]
-    assert spent == [1 + 3, 1, 0]  # a majority once
+    assert spent == [1 + 3, 1, 0]  # a majority is claimed once
 
 
 def test_a_driver_that_was_fenced_does_not_claim_back_at_once() -> None:
@@ -249,7 +249,7 @@ def test_a_zombie_is_fenced_and_its_batch_is_no_history() -> None:
 
 
 def test_a_batch_counts_only_when_a_listing_after_it_shows_no_claim_above() -> None:
-    """ "then list it again (!)": a claim between the create's start and its end fences."""
+    """ "then list it again (!)": a claim between the create's start and its end fences the driver."""
     quorum = Quorum()
     (store,) = through = quorum.hooked()
     slow, other = quorum.log(through=through), quorum.log()
@@ -311,7 +311,7 @@ def test_a_commit_that_reached_a_minority_has_an_unknown_outcome() -> None:
     with pytest.raises(OutcomeUnknownError, match="read the metadata before you retry"):
         log.commit(config(1))
     with pytest.raises(NotControllerError):
-        log.commit(config(2))  # never another batch at that offset in that epoch
+        log.commit(config(2))  # a commit never writes another batch at that offset in that epoch
 
 
 def test_a_voter_that_was_away_gets_what_it_lacks_oldest_first() -> None:

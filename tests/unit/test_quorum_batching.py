@@ -44,7 +44,7 @@ class Crowd:
     def come(self) -> None:
         for waiting, thread in enumerate(self._threads):
             thread.start()
-            while self._client.waiting <= waiting:  # in this order
+            while self._client.waiting <= waiting:  # the threads submit in this order
                 time.sleep(0)
 
     def leave(self) -> list[object]:
@@ -86,7 +86,7 @@ def test_commands_that_come_in_during_a_commit_are_one_batch() -> None:
     quorum = Quorum(3)
     answers = crowded(quorum, [RegisterBroker(b, an_id(b), "a", "x") for b in range(1, 9)])
     assert answers == list(range(2, 10)), "each its own offset"
-    assert batches(quorum) == 3  # the voters, the config, and all registrations
+    assert batches(quorum) == 3  # batches of the voters, of the config, and of all registrations
     image = quorum.log().read()
     assert {b: broker.broker_epoch for b, broker in image.brokers.items()} == dict(
         zip(range(1, 9), range(2, 10), strict=True)
@@ -145,7 +145,7 @@ def test_a_lost_majority_is_everybodys_error_with_its_own_name() -> None:
 
 
 class Bug:
-    """A command with a bug of its own."""
+    """A command that fails because of its own bug."""
 
     def decide(self, image: ClusterImage) -> Decision[None]:
         raise ZeroDivisionError
@@ -160,7 +160,7 @@ def test_a_bug_in_one_command_affects_no_other() -> None:
 
 
 def test_a_command_whose_record_nobody_could_read_is_refused_alone() -> None:
-    """The shared batch is committed without it, and is read again."""
+    """The shared batch is committed without this command, and is read again."""
     quorum = Quorum()
     outcomes = crowded(
         quorum,

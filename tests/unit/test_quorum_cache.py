@@ -83,7 +83,7 @@ def test_nothing_of_a_log_is_forgotten(tmp_path: Path) -> None:
         files=frozenset({DataName(9, None, 3), DataName(10, None, 7)}),
         appended_ms=5,
         signed=True,
-        latest=(BatchRecords(DataName(10, None, 7), (b"{}",), 5),),  # which opening reads, to see later batches
+        latest=(BatchRecords(DataName(10, None, 7), (b"{}",), 5),),  # opening reads this batch to see later ones
     )
     for found, default in ((state, LogState()), (image, ClusterImage())):
         same = [
@@ -96,7 +96,7 @@ def test_nothing_of_a_log_is_forgotten(tmp_path: Path) -> None:
 @pytest.mark.slow
 @given(seed=st.integers(0, 2**32), cut=st.integers(0, 300), again=st.integers(0, 300))
 def test_a_fold_in_one_go_equals_a_fold_that_was_remembered_in_between(seed: int, cut: int, again: int) -> None:
-    """Twice, so that the cached state is changed and cached again."""
+    """The fold runs twice, so that the cached state is changed and cached again."""
     history = random_history(random.Random(seed), 90)
     first, second = sorted([cut, again])
     with tempfile.TemporaryDirectory() as folder:
@@ -156,7 +156,7 @@ def test_opening_with_a_cache_costs_one_listing_per_voter_of_a_majority_and_the_
 @pytest.mark.slow
 @pytest.mark.parametrize("snapshots", [False, True])
 def test_a_stale_cache_is_caught_up(tmp_path: Path, snapshots: bool) -> None:
-    """Even if the log after it is deleted by now."""
+    """This works even if the log after the cached state has been deleted meanwhile."""
     quorum = Quorum(3)
     cached = remembered(tmp_path, filled(quorum, 2))
     for _ in range(3):

@@ -271,8 +271,9 @@ def later_version() -> bytes:
 
 @pytest.mark.slow
 def test_a_bit_flipped_anywhere_is_found_and_the_log_is_used() -> None:
-    """Before it is loaded; the previous one plus the log are used. (test_snapshots_format flips each byte of a
-    file.)"""
+    """The damage is found before the snapshot is loaded; the previous snapshot and the log after it are used.
+    (test_snapshots_format flips each byte of a file.)
+    """
     data = whole()
     for at in range(0, len(data), 97):
         flipped = bytearray(data)
@@ -295,7 +296,7 @@ def test_a_bit_flipped_anywhere_is_found_and_the_log_is_used() -> None:
     ],
 )
 def test_a_foreign_snapshot_is_skipped_and_named(data: Callable[[], bytes], says: str) -> None:
-    """One clear line each; nothing changes, because the log continues without it."""
+    """Each of them is named in one note; nothing changes, because the log continues without it."""
     quorum, image, before = tampered(CheckpointName(3, 2), data())
     assert quorum.log().read() == image
     assert everything(quorum) == before
@@ -306,7 +307,7 @@ def test_a_foreign_snapshot_is_skipped_and_named(data: Callable[[], bytes], says
 def test_a_foreign_snapshot_that_pretends_to_be_the_latest_is_an_error(
     data: Callable[[], bytes],
 ) -> None:
-    """Everything would continue from that state: one error names it, and nothing changes."""
+    """All later work would continue from that state, so one error names it, and nothing changes."""
     name = CheckpointName(3, 9)
     quorum, _, before = tampered(name, data())
     with pytest.raises(CorruptSegmentError, match=str(name)):

@@ -63,7 +63,9 @@ def test_opening_reading_and_committing_are_flat(voters: int, commits: int) -> N
 @pytest.mark.parametrize("voters", [1, 3])
 @pytest.mark.slow
 def test_opening_is_a_handful_of_requests_at_every_length_of_the_log(voters: int) -> None:
-    """Before a snapshot, right after one, between two; the first read of a driver then requests no file."""
+    """The snapshot is due next, was just taken, or is in between; the first read of a driver then requests no
+    file.
+    """
     opening, reading = (6, 2) if voters == 1 else (9, 4)
     quorum = Quorum(voters)
     client = quorum.client()
@@ -78,7 +80,7 @@ def test_opening_is_a_handful_of_requests_at_every_length_of_the_log(voters: int
 
 @pytest.mark.slow
 def test_drivers_that_come_and_go_leave_no_batch_that_has_to_be_read_alone(tmp_path: Path) -> None:
-    """Each opens the cluster from its machine's cache, and commits once."""
+    """Each driver opens the cluster from its machine's cache, and commits once."""
     quorum = Quorum(3)
     for value in range(1, MOST_BATCHES - 2):
         cached = load_cache(tmp_path, CLUSTER, pytest.fail)
@@ -105,8 +107,9 @@ def test_after_batches_that_repeat_nothing_the_log_is_kept_short_at_once(monkeyp
 
 @pytest.mark.slow
 def test_large_batches_are_few_requests_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They repeat few of the previous batches, and a snapshot comes early."""
-    monkeypatch.setattr(stratalog.engine.quorum.repeated, "MOST_REPEATED_BYTES", 150)  # of two such commits
+    """Large batches repeat few of the previous batches, and a snapshot comes early."""
+    # The size of two such commits.
+    monkeypatch.setattr(stratalog.engine.quorum.repeated, "MOST_REPEATED_BYTES", 150)
     quorum = Quorum(3)
     client = quorum.client()
     for value in range(1, 60):
@@ -120,7 +123,7 @@ def test_large_batches_are_few_requests_too(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("voters", [1, 3])
 def test_drivers_that_commit_once_leave_neither_claims_nor_epochs(voters: int) -> None:
-    """Each claims an epoch, and each batch has the lineage; both reach back to the log start."""
+    """Each driver claims an epoch, and each batch has the lineage; both reach back to the log start."""
     quorum = Quorum(voters)
     for value in range(1, 6 * MOST_BATCHES):
         commit(quorum.client(value), 1, value)

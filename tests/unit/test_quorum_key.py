@@ -105,7 +105,7 @@ def signed_by_another_key(quorum: Quorum, broker: int) -> None:
 
 
 def of_another_cluster_with_the_key(quorum: Quorum, broker: int) -> None:
-    """Its footer has this cluster's id: only the tag is the other cluster's."""
+    """The footer has this cluster's id: only the tag is from the other cluster."""
     state = state_of(quorum)
     name = DataName(state.end, None, state.epoch + 1)
     put(quorum, broker, name, evil_batch(quorum, name, KEY.of("another")))
@@ -124,7 +124,7 @@ def a_signed_one_under_another_name(quorum: Quorum, broker: int) -> None:
 
 
 def an_old_one_again(quorum: Quorum, broker: int) -> None:
-    """Under its own name, which is below the snapshot."""
+    """Write an old batch again under its own name, which is below the snapshot."""
     name = DataName(1, None, 2)
     put(quorum, broker, name, evil_batch(quorum, name))
 
@@ -136,7 +136,7 @@ def claims_above(quorum: Quorum, broker: int) -> None:
 
 
 def the_claim_of_another_voter(quorum: Quorum, broker: int) -> None:
-    """It counts on the voter where it was made."""
+    """The claim is valid on the voter where it was made."""
     other = quorum.voters[broker % 3]
     put(quorum, broker, other.claim_name(state_of(quorum).epoch + 7), b"x")
 
@@ -256,7 +256,7 @@ def test_a_batch_is_signed_for_its_name_and_its_cluster_and_in_every_byte() -> N
             check_signature_of(KEY, KIND, str(name), bad, "here")
             passed.append(position)
     crc = content.index(b"log.segment.crc") + len("log.segment.crc") + 2
-    assert passed == list(range(crc, crc + 8))  # the checksum of the footer, which covers the tag, too
+    assert passed == list(range(crc, crc + 8))  # the checksum of the footer also covers the tag
     for length in (0, 3, 8, 12, 100):
         with pytest.raises(UnsignedError, match="it is not signed"):
             check_signature_of(KEY, KIND, str(name), content[:length], "here")
@@ -298,7 +298,7 @@ def test_a_driver_without_the_key_copies_no_foreign_file_to_other_voters(
     writes(quorum, 1)
     files = [quorum.names(broker) for broker in (1, 2, 3)]
     without = quorum.log(2, key=None)
-    if writes is not a_snapshot_further_on:  # without the key a snapshot of anybody's is believed
+    if writes is not a_snapshot_further_on:  # without the key a driver believes anybody's snapshot
         assert without.read() == before
     for attempt in (without.claim, lambda: keep_up(without, quorum.clock, lag_ms=0)):
         with pytest.raises((ClusterKeyError, NoMajorityError)):
@@ -308,8 +308,8 @@ def test_a_driver_without_the_key_copies_no_foreign_file_to_other_voters(
 
 
 def test_a_driver_that_may_not_write_reads_past_a_foreign_file_that_an_unfinished_batch_hides() -> None:
-    """It is detected when uncommitted batches are removed; that voter is left out. (It might be the one of three
-    with which the batch is committed, which no read could show.)
+    """The foreign file is detected when uncommitted batches are removed; that voter is left out. (That voter might
+    be the one of three with which the batch is committed, which no read could show.)
     """
     quorum = signed(5)
     before = quorum.log(1).read()
@@ -377,8 +377,7 @@ def test_a_key_replaces_another_one() -> None:
 
 
 def test_two_drivers_with_different_keys_never_claim_one_epoch() -> None:
-    """The names of their claims differ, so both are created; a driver that sees the other's does not count that
-    voter."""
+    """Both claims are created, because their names differ; no driver counts a voter with another's claim."""
     quorum = signed()
     stranger = ClusterKey(CLUSTER, [OTHER])
     through = quorum.hooked()

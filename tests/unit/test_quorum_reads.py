@@ -67,10 +67,10 @@ def test_a_read_does_not_return_what_a_later_claimant_may_not_know() -> None:
     away = quorum.hooked()
     away[0].hook = unreachable
     later = quorum.log(through=away)
-    later.claim()  # on voters 2 and 3: it does not know the batch
+    later.claim()  # on voters 2 and 3, so it does not know the batch
     image = quorum.log().read()
     with pytest.raises(NotControllerError):
-        later.commit(config(2))  # were it not fenced by now, the read above would have been wrong
+        later.commit(config(2))  # if this driver were not fenced, the read above would have been wrong
     assert quorum.log().read().configs == image.configs
 
 
@@ -79,7 +79,7 @@ def test_a_dead_claimant_does_not_stop_reads() -> None:
     quorum = Quorum()
     quorum.log().claim()
     log = quorum.log()
-    assert log.read().next_offset == 2  # its own empty batch
+    assert log.read().next_offset == 2  # the read committed an empty batch
     assert log.read().next_offset == 2
 
 
@@ -94,7 +94,7 @@ def test_an_idle_read_costs_one_listing_and_one_look_at_the_root() -> None:
 
 
 def test_a_read_after_others_costs_their_last_batch() -> None:
-    """It repeats the previous ones."""
+    """Such a batch repeats the previous ones."""
     quorum = Quorum()
     log, other = quorum.log(), quorum.log()
     log.read()
@@ -130,7 +130,7 @@ def test_a_read_looks_at_a_majority() -> None:
 
 
 def after_snapshots(quorum: Quorum, commits: int) -> None:
-    """This number of claims, with a snapshot after each, and the log below it deleted."""
+    """Claim this number of epochs, take a snapshot after each, and delete the log below it."""
     for value in range(commits):
         log = quorum.log(value)
         log.claim()
@@ -203,7 +203,7 @@ def test_a_wiped_voter_does_not_count(formatted_anew: bool) -> None:
         quorum.stores[broker] = wiped
     with pytest.raises(NoMajorityError, match="wiped" if formatted_anew else "broker.json does not exist"):
         quorum.log(through=list(quorum.stores.values())).read()
-    quorum.stores[1] = quorum.voters[0].store  # one of them comes back
+    quorum.stores[1] = quorum.voters[0].store  # one of the voters comes back
     assert quorum.log(through=list(quorum.stores.values())).read().configs == {"segment.bytes": "1"}
 
 
@@ -218,7 +218,7 @@ def damage(quorum: Quorum, broker: int, change: Callable[[bytes], bytes]) -> Non
 
 
 def flipped(content: bytes) -> bytes:
-    """With one bit of the lineage in the footer flipped."""
+    """The batch with one flipped bit in the lineage of its footer."""
     position = content.index(b'"lineage":[[') + len(b'"lineage":[[')
     return content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
 
@@ -258,8 +258,9 @@ def test_a_damaged_batch_that_was_never_committed_stops_nobody(broker: int) -> N
 
 
 def test_a_damaged_batch_that_may_have_been_committed_is_not_given_up() -> None:
-    """It was committed, and the only intact copy is unreachable: two of three voters are no majority without the
-    damaged one."""
+    """The batch was committed, and the only intact copy is unreachable: two of three voters are no majority
+    without the damaged one.
+    """
     quorum = Quorum(3)
     tail_on(quorum, 1, 2)
     damage(quorum, 1, lambda content: content[:-9])

@@ -81,7 +81,7 @@ def test_a_batch_on_one_of_three_that_all_answer_is_not_committed_yet() -> None:
     assert spent(quorum, log.read) <= 25, "and knows at once the next time"
     assert quorum.names(2) == files
     assert inspect(log).incomplete is None
-    quorum.log().read()  # any driver with the right to write finishes it
+    quorum.log().read()  # any driver with the right to write finishes the batch
     assert log.read().configs == {"segment.bytes": "1"}
 
 
@@ -168,8 +168,9 @@ def test_with_an_unreachable_voter_the_answer_is_unknown_and_the_error_says_why_
 
 
 def test_if_a_claimant_died_before_it_wrote_only_a_driver_that_knows_the_log_can_answer() -> None:
-    """It may have continued from a log without the last batch. A reader that has seen the last batch committed
-    knows better, and nothing came after it."""
+    """Such a claimant may have continued from a log without the last batch. A reader that has seen the last batch
+    committed can answer, because nothing came after it.
+    """
     quorum = Quorum(3)
     quorum.client().submit(AlterConfigs(None, BEFORE))
     knowing = reader(quorum)
@@ -231,7 +232,7 @@ def test_a_command_where_the_voters_take_no_writes_is_refused_at_once() -> None:
 
 
 def test_a_command_of_a_caller_who_may_not_write_is_refused_at_once() -> None:
-    """It does not give up after twenty races that did not take place."""
+    """The refusal does not wait for twenty retries of races that did not take place."""
     quorum = Quorum(3)
     client, began_s = quorum.client(through=read_only(quorum)), quorum.clock.monotonic_s()
     with pytest.raises(

@@ -19,7 +19,7 @@ CRC_POLYNOMIAL = 0x104C11DB7
 
 
 def forged(content: bytes) -> bytes:
-    """Other bytes in the middle with the same CRC-32, which is no signature."""
+    """Other bytes in the middle with the same CRC-32; a CRC-32 is no signature."""
     changed = bytearray(content)
     for place, bit in enumerate(f"{CRC_POLYNOMIAL:b}"):
         at = 8 * (len(content) // 3) + place
@@ -30,7 +30,9 @@ def forged(content: bytes) -> bytes:
 
 
 def from_the_third_time_on(other: Callable[[bytes], bytes]) -> Callable[[str, str, Callable[[], object]], object]:
-    """A hook: a snapshot has other content after it was verified where it was made, and for the first copy."""
+    """A hook: the first two reads, which verify a snapshot where it was made and make the first copy, get its
+    content; later reads get other content.
+    """
     opened = 0
 
     def hook(what: str, name: str, call: Callable[[], object]) -> object:

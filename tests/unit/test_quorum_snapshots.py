@@ -76,7 +76,8 @@ def test_a_snapshot_holds_only_what_is_known_to_be_committed() -> None:
 @pytest.mark.slow
 def test_the_log_starts_at_the_snapshot_before_the_latest() -> None:
     """KIP-630, "When to Increase the LogStartOffset": "There is a snapshot for the topic partition with an end
-    offset of X", and all live replicas have it. "When to Delete Snapshots": those below the log start."""
+    offset of X", and all live replicas have it. "When to Delete Snapshots": snapshots below the log start.
+    """
     quorum = Quorum(3)
     log = quorum.log()
     committed(log, 1)  # [1, 2)
@@ -116,7 +117,7 @@ def test_an_old_snapshot_is_the_log_start_whichever_replica_lags() -> None:
 
 
 def test_a_voter_that_cannot_be_reached_is_not_live_and_holds_nothing_up() -> None:
-    """It gets the snapshot when it is back, from the next driver that commits."""
+    """The voter gets the snapshot when it is back, from the next driver that commits."""
     quorum = Quorum(3)
     through = quorum.hooked()
     log = quorum.log(through=through)
@@ -209,7 +210,7 @@ def test_a_covered_name_that_a_zombie_creates_again_is_litter() -> None:
     assert 1 not in bases(quorum)
     with pytest.raises(NotControllerError):
         zombie.commit(config(9))
-    for voter in quorum.voters:  # later than late: after the check of the claims, too
+    for voter in quorum.voters:  # the pause comes even after the check of the claims
         voter.create(DataName(1, None, 2), b"zombie")
         voter.create(DataName(0, None, 1), b"zombie")
     assert quorum.log().read() == log.read() == image
@@ -220,7 +221,7 @@ def test_a_covered_name_that_a_zombie_creates_again_is_litter() -> None:
 
 @pytest.mark.slow
 def test_a_claimant_whose_batch_was_helped_and_covered_learns_that_it_is_committed() -> None:
-    """Its create comes after the deletion of the file that another driver copied for it."""
+    """The claimant's create comes after the deletion of the file that another driver copied for it."""
     quorum = Quorum(3)
     through = quorum.hooked()
     log = quorum.log(through=through)
@@ -232,7 +233,7 @@ def test_a_claimant_whose_batch_was_helped_and_covered_learns_that_it_is_committ
         if what == "create" and isinstance(parse_name(name.rsplit("/", 1)[-1]), DataName) and not done:
             done = True
             other = quorum.log()
-            other.read()  # the batch is on voter 1: helps it to the others
+            other.read()  # the batch is on voter 1; the read copies it to the others
             snapshot(quorum)
             quorum.clock.sleep(LAG_MS / 1000)
             snapshot(quorum)

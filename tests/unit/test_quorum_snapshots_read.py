@@ -1,5 +1,6 @@
-"""Reads of snapshots of the metadata log: by drivers without a state or with an old one, and with damaged
-snapshots."""
+"""Reads of snapshots of the metadata log: by drivers without a state or with an old one, and of damaged
+snapshots.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def test_a_reader_that_knows_nothing_reads_the_latest_snapshot_and_the_tail() ->
     assert quorum.log().read() == image
     spent = quorum.stores[1].counts - before
     assert spent.lists == 1
-    assert spent.reads <= 1 + 2 + 4  # the root, the tail, and the snapshot in a few ranges
+    assert spent.reads <= 1 + 2 + 4  # requests for the root, the tail, and a few ranges of the snapshot
     assert spent.creates == 0
 
 
@@ -58,8 +59,9 @@ def test_a_driver_that_is_near_the_end_reads_the_last_batch_and_no_snapshot() ->
 
 
 def test_a_snapshot_that_only_a_minority_has_covers_the_log_all_the_same() -> None:
-    """KIP-630, "Changes to Leader Election": "the latest epoch and end offset for a replica is the latest
-    snapshot or replicated log". Its freezer died before it was copied."""
+    """KIP-630, "Changes to Leader Election": "the latest epoch and end offset for a replica is the latest snapshot
+    or replicated log". The driver that froze the snapshot died before the snapshot was copied.
+    """
     quorum = Quorum(3)
     image = committed(quorum.log(), 1, 2)
     through = quorum.hooked()
@@ -137,7 +139,7 @@ def test_a_damaged_copy_is_superseded_and_nothing_is_deleted_for_it() -> None:
     snapshot(quorum)
     damage(quorum, 2, 3)
     taken = snapshot(quorum)
-    assert taken.snapshot.end_offset == 4  # an empty batch made another offset
+    assert taken.snapshot.end_offset == 4  # an empty batch moved the offset
     assert [len(one.damaged) for one in taken.voters] == [0, 1, 0]
     assert taken.log_start == 0
     assert ends(quorum, 2) == [2, 3, 4]
@@ -171,7 +173,7 @@ def test_a_damaged_copy_is_superseded_by_the_first_to_commit() -> None:
 
 
 def test_a_damaged_batch_is_read_from_a_voter_that_a_majority_can_do_without() -> None:
-    """Of the two voters that are looked at first, one lags, and the other's copy is damaged."""
+    """Two voters are looked at first: one lags, and the other's copy is damaged."""
     quorum = Quorum(3)
     through = quorum.hooked()
     log = quorum.log(through=through)

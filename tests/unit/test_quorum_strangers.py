@@ -133,7 +133,7 @@ def test_one_hostile_voter_stops_nobody(hostile: str, broker: int) -> None:
         log.claim()
         assert value_of(log.commit(config(value))) == str(value)
     assert value_of(quorum.log(3).read()) == "8"
-    # All commits are on the other two, and the log can be kept short on them.
+    # All commits are on the other two voters, where the log can be kept short.
     others = [one for one in (1, 2, 3) if one != broker]
     for other in others:
         assert sum(name.endswith(".parquet") for name in quorum.names(other)) == 9
@@ -187,8 +187,9 @@ def test_a_voter_far_ahead_is_reported_by_one_more_than_a_minority() -> None:
 
 
 def test_an_honest_voter_that_is_ahead_of_those_that_were_away_is_left_out_until_another_one_is_back() -> None:
-    """This is safe, but not live: a driver that was away for so long finds no majority without a voter that was
-    not."""
+    """This is safe, but the log is not available: a driver that was away for so long finds no majority without a
+    voter that stayed.
+    """
     quorum = Quorum(3)
     for broker in (1, 2):
         put(str(ClaimName(2 * FAR_AHEAD)))(quorum, broker)

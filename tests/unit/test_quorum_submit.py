@@ -49,7 +49,7 @@ def test_a_command_with_nothing_to_change_writes_nothing() -> None:
 
 
 def test_a_driver_that_holds_its_claim_commits_without_a_read() -> None:
-    """The commit shows whether the state of the decision was the latest."""
+    """The commit shows whether the state that the decision used was the latest."""
     quorum = Quorum(3)
     client = quorum.client()
     client.submit(AlterConfigs(None, {"segment.bytes": "1"}))
@@ -82,7 +82,7 @@ def test_a_batch_that_landed_though_its_claimant_was_fenced_is_recognised() -> N
 
     def fenced_after(call: Callable[[], object]) -> object:
         created = call()
-        other.claim()  # sees the batch, and continues from it
+        other.claim()  # the driver sees the batch, and continues from it
         return created
 
     once(store, "create", data, fenced_after)
@@ -108,7 +108,7 @@ def test_a_batch_that_was_cut_off_is_decided_again() -> None:
 
 
 def test_a_refusal_that_rests_on_what_a_claim_found_is_committed_first() -> None:
-    """Otherwise the topic for which it was refused might never have existed."""
+    """Otherwise the command might be refused because of a topic that never existed."""
     quorum = Quorum(3)
     quorum.client().submit(RegisterBroker(1, an_id(1), "a", "x"))
     through = quorum.hooked()

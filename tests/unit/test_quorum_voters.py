@@ -125,16 +125,18 @@ def test_a_change_counts_on_a_majority_of_the_voters_before_and_after() -> None:
     log.claim()
     image = log.commit(config(1))
     through[1].hook = lambda what, name, call: unreachable(what, name, call) if what == "create" else call()
-    with pytest.raises(OutcomeUnknownError):  # voter 1 alone has it: a majority of one, and half of two
+    with pytest.raises(OutcomeUnknownError):  # only voter 1 has it: a majority of one, and half of two
         log.commit([VotersRecord(cluster_id=CLUSTER, voters=(*image.voters, four))])
     with pytest.raises(NoMajorityError):
-        quorum.log(through=cut(quorum, 2)).read()  # in force because of its place, although not committed
-    assert brokers(quorum.log().read()) == [1, 2]  # and helped
+        # The change is in force because of its place, although it is not committed.
+        quorum.log(through=cut(quorum, 2)).read()
+    assert brokers(quorum.log().read()) == [1, 2]  # the read completes the commit
 
 
 def test_a_removal_that_only_the_removed_voter_has_is_finished() -> None:
-    """I7: its driver died when only that voter had the record, and the remaining voter has later claims: a
-    claimant on that one continues from the other's log."""
+    """I7: the driver of the change died when only that voter had the record, and the remaining voter has later
+    claims: a claimant on that voter continues from the other voter's log.
+    """
     quorum = Quorum(2)
     through = quorum.hooked()
     log = quorum.log(through=through, patience=IMPATIENT)
@@ -221,7 +223,7 @@ def test_a_wiped_voter_comes_back_with_snapshot_and_log(snapshots: int) -> None:
     replace(quorum, 2)
     image = quorum.log().read()
     assert (brokers(image), image.replaced) == ([1, 2, 3], ())
-    for away in (1, 3):  # it is a majority with either of the others
+    for away in (1, 3):  # this voter is a majority with either of the others
         assert quorum.log(through=cut(quorum, away)).read() == image
     back = quorum.root(2).list()
     assert bool(back.checkpoints) == (snapshots > 0)
@@ -230,7 +232,7 @@ def test_a_wiped_voter_comes_back_with_snapshot_and_log(snapshots: int) -> None:
 
 @pytest.mark.slow
 def test_every_voter_may_be_wiped_and_come_back_in_turn() -> None:
-    """In the end no file is in its original place, and everything exists."""
+    """In the end no file is in its original place, and all files exist."""
     quorum = Quorum(3)
     quorum.client().submit(AlterConfigs(None, {"segment.bytes": "7"}))
     sleeper = quorum.log(9)
@@ -250,7 +252,7 @@ def test_every_voter_may_be_wiped_and_come_back_in_turn() -> None:
         hint=found.state,
     )
     assert log.read().configs == {"segment.bytes": "7"}
-    assert sleeper.read() == log.read()  # all known voters are gone
+    assert sleeper.read() == log.read()  # all voters that this driver knew are gone
 
 
 def test_a_wiped_voter_does_not_vote_before_it_is_added() -> None:
@@ -262,7 +264,7 @@ def test_a_wiped_voter_does_not_vote_before_it_is_added() -> None:
 
 
 def test_claims_that_were_made_on_a_wiped_voter_are_in_nobodys_way() -> None:
-    """A wiped root can be written, and claims there cannot be seen: it is not asked."""
+    """A wiped root accepts writes, but claims there cannot be seen, so it is not used."""
     quorum = Quorum(3)
     quorum.wipe(1)
     assert quorum.voters[0].claim(2, "somebody else")
@@ -323,7 +325,7 @@ def test_a_log_that_is_found_counts_only_if_a_majority_of_its_voters_confirms_it
 
 
 def test_an_older_log_that_is_found_is_not_taken_for_the_present_one() -> None:
-    """The voters that this driver knows are unreachable; old roots hold a log that it has left."""
+    """The voters that this driver knows are unreachable; old roots hold a log that this driver has left."""
     quorum = Quorum(3, others=2)
     through = quorum.hooked()
     log = quorum.log(8, through=through, patience=IMPATIENT)
@@ -353,8 +355,9 @@ def test_a_driver_that_slept_through_changes_follows_them_one_by_one() -> None:
 
 @pytest.mark.parametrize("away", [(), (3,), (3, 4, 5)])
 def test_former_voters_do_not_show_an_old_log_as_the_present_one(away: tuple[int, ...]) -> None:
-    """A majority of the voters that the driver knows holds an old log, unchallenged: its readers learn that others
-    decide now, or that the answer is unknown."""
+    """A majority of the voters that the driver knows holds an old log, unchallenged: its readers learn that other
+    voters decide now, or that the answer is unknown.
+    """
     quorum = Quorum(3, others=2)
     through = quorum.hooked()
     sleeper = quorum.log(8, through=through, patience=IMPATIENT)
@@ -402,8 +405,9 @@ def test_a_claim_under_former_voters_is_repeated_under_the_present_ones() -> Non
 
 
 def test_a_listing_from_before_a_change_of_voters_permits_no_claim() -> None:
-    """A look that showed nothing settled may be used by the next claim, but not once the driver knows better: a
-    majority of the old voters need not have the current commits."""
+    """The next claim may use a look that showed nothing settled, but not after the driver has learned more: a
+    majority of the old voters need not have the current commits.
+    """
     quorum = Quorum(3)
     log = quorum.log(8)
     quorum.log(9).claim()

@@ -18,7 +18,7 @@ def backlogs(*rows: int) -> dict[int, Backlog]:
     [
         ((5, 5), 100, (5, 5)),
         ((10, 10), 10, (5, 5)),
-        ((1, 100), 10, (1, 9)),  # unused shares go to the others
+        ((1, 100), 10, (1, 9)),  # shares that are not used go to the others
         ((100, 1), 10, (9, 1)),
         ((0, 7, 7), 3, (0, 1, 2)),
         ((2, 3, 100), 9, (2, 3, 4)),
@@ -31,7 +31,9 @@ def test_a_limit_is_shared_out_evenly(wanted: tuple[int, ...], limit: int, share
 
 
 def test_a_limit_below_the_number_of_partitions_lets_them_take_turns() -> None:
-    """The turn is the sum of the positions: it advances with the records read, also across a restart."""
+    """The position of a turn is the sum of all positions: it advances with the records read, also across a
+    restart.
+    """
     position = dict.fromkeys(range(5), 0)
     for _ in range(10):
         ends = admit({p: Backlog(at, 100) for p, at in position.items()}, max_rows=2)
@@ -101,7 +103,7 @@ def test_a_limit_of_bytes_is_kept_except_for_one_record_per_partition(seed: int)
     for _ in range(5000):
         now = {p: Backlog(position[p], extents[-1].end, extents) for p, extents in logs.items()}
         ends = admit(now, max_bytes=limit)
-        # Sizes are rounded down, by less than a byte an extent.
+        # Sizes are rounded down, by less than a byte per extent.
         assert sum(now[p].bytes_until(max(position[p], ends[p] - 1)) for p in logs) <= limit
         assert ends != position or all(position[p] == logs[p][-1].end for p in logs)
         if ends == position:

@@ -104,7 +104,7 @@ NO_LEVEL = (InvalidCallError, "unknown isolation 'read_comitted'; did you mean '
         *((door, {"topic": "tripz"}, *NO_TOPIC) for door in (reset, commit)),
         *((d, {"isolation": "read_comitted"}, *NO_LEVEL) for d in (batch_read, tail, fetch, stream, offsets)),
         (stream, {"startingOffset": "latest"}, InvalidCallError, "did you mean 'startingOffsets'?"),
-        # negative, beyond the end, below the start
+        # Negative, beyond the end, below the start.
         (batch_read, {"start": -1}, OffsetOutOfRangeError, "start is -1: offsets start at 0"),
         (tail, {"start": -1}, OffsetOutOfRangeError, "start is -1: offsets start at 0"),
         (fetch, {"start": -1}, OffsetOutOfRangeError, r"offset -1 is not in \[2, 6\]"),
@@ -148,7 +148,7 @@ def test_a_bad_read_is_one_clear_error_whichever_way_it_is_asked_for(
 
 
 def test_a_time_that_no_record_has_reached_is_the_end(shared: LiveCluster) -> None:
-    """The range is not in the future, and after the last record: nothing to read, and no error."""
+    """The range is not in the future, but after the last record: there is nothing to read, and no error."""
     now = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=shared.clock.now_ms())
     assert shared.cluster.plan_read("trips", FirstAt(now)).partitions[0].start == 6
     assert list(shared.cluster.plan_read("trips", now)) == []
@@ -157,7 +157,7 @@ def test_a_time_that_no_record_has_reached_is_the_end(shared: LiveCluster) -> No
 
 @pytest.mark.parametrize("anew", [False, True], ids=["another topic", "created anew"])
 def test_a_checkpoint_of_another_log_is_refused(live: LiveCluster, anew: bool) -> None:
-    """Its offsets have no meaning there."""
+    """The checkpoint's offsets have no meaning for another log."""
     checkpoint: StreamOffsets = source(live, "trips").initial()
     if anew:
         live.cluster.topics.delete("trips").raise_for_failures()
@@ -190,7 +190,7 @@ def test_a_selector_that_raises_is_one_clear_error(live: LiveCluster, door: Door
 
 @pytest.mark.slow
 def test_the_first_of_two_streams_with_one_transactional_id_must_stop(live: LiveCluster) -> None:
-    """A stream is started twice: the later one continues, the earlier one appends and commits nothing."""
+    """A stream is started twice: the later one continues; the earlier one appends and commits nothing."""
     first = live.cluster.transactions.begin("copy")
     first.append_batches("trips", {0: [batch(["x"])]})
     with live.driver().transactions.begin("copy") as second:

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def live(tmp_path: Path, faults: Faults) -> LiveCluster:
-    """``t``, two partitions: of each [0, 6) is tiered, the leader holds [5, 8); one record per file."""
+    """``t`` has two partitions: of each, [0, 6) is tiered, and the leader holds [5, 8); one record per file."""
     made = LiveCluster(tmp_path, through=faults.wrap)
     made.tiered(partitions=2)
     for number in range(6):
@@ -161,15 +161,16 @@ QUOTA = "remote.log.manager.fetch.max.bytes.per.second"
 
 
 def remote_bytes(live: LiveCluster, partition: int = 0) -> list[int]:
-    """Of the row groups of each remote file, in order."""
+    """The bytes of the row groups of each remote file, in order."""
     files = sorted(live.remote.rglob(f"{partition}/*.parquet"))
     groups = [pq.read_metadata(path).row_group(0) for path in files]
     return [sum(group.column(n).total_compressed_size for n in range(group.num_columns)) for group in groups]
 
 
 def test_the_fetch_quota_holds_for_all_remote_fetches_of_a_driver(live: LiveCluster) -> None:
-    """KIP-956, remote.log.manager.fetch.max.bytes.per.second: earlier reads are paid for first. Local records and
-    cached ones cost nothing."""
+    """KIP-956, remote.log.manager.fetch.max.bytes.per.second: a fetch first waits until earlier reads are paid
+    for. Local records and cached ones cost nothing.
+    """
     first, *_ = sizes = remote_bytes(live)[:5]
     rate = first // 2
     live.cluster.topics.alter_configs(None, {QUOTA: str(rate)})
@@ -186,7 +187,9 @@ def test_the_fetch_quota_holds_for_all_remote_fetches_of_a_driver(live: LiveClus
 def test_a_request_that_the_quota_has_no_room_for_before_the_timeout_is_reported_at_once(
     live: LiveCluster,
 ) -> None:
-    """Each row group gets its turn, however small the quota; a fetch returns the records that it has by then."""
+    """Each row group is read eventually, however small the quota; a fetch returns the records that it
+    has by then.
+    """
     live.cluster.topics.alter_configs(None, {QUOTA: "1"})
     began = live.clock.monotonic_s()
     assert values(live.cluster.fetch("t", 0, 0)) == ["a0"]
@@ -280,7 +283,7 @@ def test_however_many_remote_fetches_hang_local_ones_have_threads(live: LiveClus
 
 
 def test_a_call_that_hangs_ends_with_the_time_out(live: LiveCluster, faults: Faults) -> None:
-    """The error names the given timeout, part of which the metadata took here."""
+    """The error names the given timeout, although the metadata took a part of it here."""
     let_go = threading.Event()
 
     def hang(uri: str, what: str, name: str) -> None:
@@ -297,7 +300,8 @@ def test_a_call_that_hangs_ends_with_the_time_out(live: LiveCluster, faults: Fau
 
 def test_a_segment_that_the_log_start_has_passed_is_out_of_range(live: LiveCluster) -> None:
     """KIP-405, 2.2: "if the remote segment file is already deleted ... return an error to the client". The driver
-    knows the remote log from an earlier fetch; another one has deleted the segment since."""
+    knows the remote log from an earlier fetch; another driver has deleted the segment since.
+    """
     assert values(live.cluster.fetch("t", 0, 0, max_bytes=1)) == ["a0"]
     other = live.driver()
     other.topics.alter_configs("t", {"retention.bytes": "1", "local.retention.bytes": "1"})

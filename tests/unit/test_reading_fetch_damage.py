@@ -1,5 +1,6 @@
-"""A fetch and a tail of records of which one copy is damaged: another copy serves them, and the damage is
-reported."""
+"""A fetch and a tail of records that have one damaged copy: another copy serves them, and the damage is
+reported.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ def test_records_that_are_damaged_on_the_leader_come_from_a_follower(
 
 
 def test_intact_records_come_from_the_usual_replica(live: LiveCluster) -> None:
-    """Up to the damage, and after it again; no other replica is listed."""
+    """The usual replica serves records up to the damage, and after it again; no other replica is listed."""
     spot(live, 1, 1).flip(PAGES)
     driver = live.driver()
     found = []
@@ -86,7 +87,7 @@ def test_a_damaged_copy_in_the_readers_rack_is_reported(tmp_path: Path, faults: 
 
 
 def test_a_follower_serves_only_what_it_knows_to_be_committed(tmp_path: Path, faults: Faults) -> None:
-    """Its copy is intact, but it may have other records there than the log will have."""
+    """The follower's copy is intact, but may have other records there than the log will have."""
     near = racked(tmp_path, faults)
     unaware(near, 2)
     replica = near.replica(3)
@@ -110,7 +111,9 @@ def test_the_remote_tier_serves_what_is_damaged_on_every_broker(tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["page", "object"])
 def test_a_follower_serves_what_is_damaged_in_the_remote_tier(tmp_path: Path, what: str) -> None:
-    """If the leader has not dropped it yet; if no copy is intact, the error has all details."""
+    """A broker can serve them if the leader has not dropped them yet; if no copy is intact, the error has all
+    details.
+    """
     live = LiveCluster(tmp_path)
     live.tiered()
     live.fill("abc")

@@ -82,12 +82,13 @@ def test_a_reader_without_a_rack_crosses_none(live: LiveCluster) -> None:
 def test_a_follower_read_in_the_readers_rack_moves_no_byte_across_racks(
     live: LiveCluster, faults: Faults, rack: str
 ) -> None:
-    """The stores count records, footers, everything. Other racks send only names, the register of each leader
-    epoch, once, at its start, and the metadata, from broker 1."""
+    """The stores count all bytes: records, footers, everything else. Other racks send only names, the register of
+    each leader epoch (once, at its start), and, from broker 1, the metadata.
+    """
     live.cluster.elect("t", leader=3).raise_for_failures()
     live.append([f"long {number:050}" for number in range(500)]).raise_for_failures()
     cluster, offset = live.driver(), 0
-    cluster.fetch("t", 0, 0, client_rack=rack, max_bytes=1)  # the leader epoch
+    cluster.fetch("t", 0, 0, client_rack=rack, max_bytes=1)  # this fetch reads the leader epoch
     read: set[str] = set()
     for end in (506, 507):  # the existing records, then those appended during the read
         before = counts(cluster)
@@ -127,7 +128,7 @@ def test_if_the_follower_fails_in_the_middle_of_a_fetch_the_leader_serves_it(
     def failing(uri: str, what: str, name: str) -> None:
         if (
             uri == "memory://b2" and what == "open" and f"/{0:020}." in name
-        ):  # not when it is listed, but when read
+        ):  # the follower can be listed, but not read
             raise StorageError("503 slow down")
 
     faults.before = failing
@@ -145,8 +146,9 @@ def test_the_next_reader_goes_to_the_follower_again(live: LiveCluster, faults: F
 
 @pytest.mark.slow
 def test_a_log_start_that_moved_counts_for_every_replica(live: LiveCluster) -> None:
-    """KIP-392, "Out of range handling": log starts "are not consistently maintained", and yet no reader gets
-    deleted records: the leader has been asked first."""
+    """KIP-392, "Out of range handling": log starts "are not consistently maintained", but no reader gets deleted
+    records, because the leader is asked first.
+    """
     live.cluster.topics.delete_records("t", {0: 3}).raise_for_failures()
     assert live.log(2).local_start == 0, "the follower has all of it"
     with pytest.raises(OffsetOutOfRangeError, match=r"t-0: offset 2 is not in \[3, 6\]"):
@@ -223,7 +225,9 @@ def test_an_epoch_that_wrote_nothing_ends_with_the_one_before(live: LiveCluster,
 
 
 def test_the_end_of_an_epoch_outside_the_log_is_unknown(live: LiveCluster, epochs: dict[int, int]) -> None:
-    """Below the first epoch it is its start, above the latest one it is unknown, as in Kafka."""
+    """Below the first epoch the end is the start of that epoch; above the latest epoch it is unknown, as
+    in Kafka.
+    """
     assert live.cluster.offset_for_leader_epoch("t", 0, 0) == EpochEndOffset(0, 0)
     assert isinstance(live.cluster.offset_for_leader_epoch("t", 0, epochs[8] + 1), UnknownOffset)
 
@@ -245,7 +249,7 @@ def test_a_new_leader_does_not_know_the_end_of_the_latest_epoch(live: LiveCluste
     epoch = live.replicas().epoch
     with pytest.raises(OffsetNotAvailableError):
         live.cluster.offset_for_leader_epoch("t", 0, before)
-    leader_log(live.replicas())  # it takes over, as any append lets it
+    leader_log(live.replicas())  # the leader takes over, as before any append
     assert (live.log(2).high_watermark, live.log(2).lineage.entries[-1]) == (6, (epoch, 7))
     for asked in (before, epoch):
         with pytest.raises(

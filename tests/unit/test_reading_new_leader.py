@@ -32,7 +32,9 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def elect_unaware(live: LiveCluster) -> None:
-    """The mark of ``d`` did not reach the next leader (followers get marks when they are reached)."""
+    """The high watermark of ``d`` did not reach the next leader (a follower gets a high watermark when a driver
+    next reaches it).
+    """
     heir = live.followers()[0]
     replica = live.replica(heir)
     latest = max(replica.list().watermarks, key=lambda mark: mark.offset)
@@ -66,7 +68,7 @@ Door = Callable[[Cluster], object]
     ],
 )
 def test_the_end_is_not_available_until_another_writer_has_found_it_out(live: LiveCluster, door: Door) -> None:
-    """LATEST and everything that depends on it raise a retriable error."""
+    """LATEST, and everything that depends on it, raises a retriable error."""
     before = live.cluster.offsets("t", "latest")[0]
     elect_unaware(live)
     with (
@@ -130,7 +132,7 @@ def test_a_stream_that_begins_or_stops_at_the_end_says_so_and_one_that_runs_cont
 
 
 def test_a_stream_that_begins_above_what_the_leader_knows_waits_for_it(live: LiveCluster) -> None:
-    """Like a fetch there; beyond the end of the log there is nothing to wait for."""
+    """The stream behaves like a fetch there; beyond the end of the log there is nothing to wait for."""
     elect_unaware(live)
     with pytest.raises(OffsetNotAvailableError, match=r"t-0: .*recently elected leader.*run replicate"):
         source(live, "t", startingOffsets='{"0": 4}').initial()

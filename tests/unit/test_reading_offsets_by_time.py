@@ -1,6 +1,6 @@
-"""Positions by time in both tiers: their cost, and that no matching record is skipped (KIP-79, KIP-734).
+"""Positions by time in both tiers: their cost, and that they skip no matching record (KIP-79, KIP-734).
 
-The remote table has a bound of a segment's timestamps; the files have the truth.
+The remote table has bounds of a segment's timestamps; the files have the exact ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def at(seconds: float) -> datetime:
 
 
 def only_remote(live: LiveCluster) -> None:
-    """Only the last file stays on the leader."""
+    """Keep only the last file on the leader."""
     live.cluster.tier("t").raise_for_failures()
     for _ in range(2):
         live.cluster.retain("t").raise_for_failures()
@@ -75,8 +75,9 @@ def to_time(driver: Cluster) -> object:
 def test_only_the_remote_segments_that_may_match_are_opened(
     live: LiveCluster, faults: Faults, ask: Callable[[Cluster], object], answer: object, opened: set[int]
 ) -> None:
-    """The table has a bound for each of them, so none is opened for it, however many there are. (A read looks up
-    the ends of the files that it will read.)"""
+    """The table has bounds for each segment, so none is opened for them, however many segments there are. (A read
+    looks up the ends of the files that it will read.)
+    """
     seen: set[int] = set()
 
     def note(uri: str, what: str, name: str) -> None:
@@ -93,8 +94,9 @@ def test_only_the_remote_segments_that_may_match_are_opened(
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_the_answers_are_those_of_a_walk_through_all_files(tmp_path: Path, seed: int) -> None:
-    """Timestamps out of order, records of committed, aborted and open transactions, their markers: at any time,
-    for readers of either isolation level."""
+    """Timestamps out of order, records of committed, aborted and open transactions, and their markers: at any
+    time, for readers of either isolation level.
+    """
     rng = random.Random(seed)
     live = LiveCluster(tmp_path)
     live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})

@@ -56,7 +56,7 @@ def test_markers_are_not_for_readers_and_aborted_records_not_for_readers_of_comm
 
 
 def test_readers_of_committed_records_stop_at_the_last_stable_offset(live: LiveCluster) -> None:
-    """An open transaction holds them back, including later appends of others."""
+    """An open transaction hides them, and later appends of others, too."""
     with live.cluster.transactions.begin("y") as t:
         t.append_batches("t", {0: [batch(["e"])]})
         live.fill("f")
@@ -72,7 +72,7 @@ def test_readers_of_committed_records_stop_at_the_last_stable_offset(live: LiveC
 def test_positions_and_times_are_those_that_readers_of_committed_records_see(live: LiveCluster) -> None:
     """KIP-98, "ListOffsetRequest": LATEST is the last stable offset, and a look-up by time finds nothing from
     there on. A read that begins there is empty."""
-    live.clock.advance_ms(60_000)  # later than all markers
+    live.clock.advance_ms(60_000)  # a time after all markers
     late_ms = live.clock.now_ms()
     late = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=late_ms)
     with live.cluster.transactions.begin("y") as t:
@@ -98,7 +98,7 @@ def test_positions_and_times_are_those_that_readers_of_committed_records_see(liv
 def test_merged_segments_say_of_each_record_what_became_of_it_where_there_were_transactions(
     live: LiveCluster,
 ) -> None:
-    """Only such files are filtered by their column ``control``: others are scanned directly."""
+    """Only files with transactions are filtered by their column ``control``; others are scanned directly."""
     assert not any(part.marked for part in live.cluster.plan_read("t"))
     live.cluster.merge().raise_for_failures()
     (part,) = live.cluster.plan_read("t", isolation=COMMITTED)
@@ -111,7 +111,9 @@ def test_merged_segments_say_of_each_record_what_became_of_it_where_there_were_t
 
 
 def test_a_near_replica_shows_committed_records_as_far_as_it_knows_their_markers(live: LiveCluster) -> None:
-    """It holds an append of a transaction, and does not know its abort: from there on the leader is read."""
+    """The replica holds an append of a transaction, and does not know its abort: from there on the
+    leader is read.
+    """
     follower = live.followers()[0]
     store = live.store(follower)
     t = live.cluster.transactions.begin("y")

@@ -104,7 +104,7 @@ def test_a_plan_covers_the_chosen_offsets_of_the_chosen_topics(
 
 
 def test_a_group_that_is_ahead_of_the_high_watermark_has_nothing_to_read(live: LiveCluster) -> None:
-    """It may have processed a record that is not committed on all replicas yet."""
+    """The group may have processed a record that is not committed on all replicas yet."""
     live.append({0: ["later"]}, acks="leader")
     live.cluster.groups.commit("g", {("t", 0): 7}).raise_for_failures()
     assert covered(live.cluster.plan_read("t", Committed("g"), partitions=[0])) == {("t", 0): (6, 6)}
@@ -123,7 +123,7 @@ def tiered(tmp_path: Path) -> LiveCluster:
 
 @pytest.mark.slow
 def test_a_plan_whose_files_are_merged_is_carried_out_on_the_merged_segment(tmp_path: Path) -> None:
-    """The successor holds the same offsets; both ends stay at their places in the middle of it."""
+    """The successor holds the same offsets; both ends of the plan are in the middle of it."""
     live = LiveCluster(tmp_path)
     live.topic(segment_merge_min_files="2", file_delete_delay_ms="0")
     live.fill("abcdef")
@@ -194,7 +194,7 @@ def test_a_plan_of_a_topic_that_was_deleted_and_created_again_is_refused(live: L
 
 
 def test_a_plan_of_records_that_an_unclean_election_has_replaced_is_refused(tmp_path: Path) -> None:
-    """The offsets exist with other records: the plan names the first of them. Records below are unchanged."""
+    """The offsets exist, but with other records: the plan names the first of them. Records below are unchanged."""
     live = LiveCluster(tmp_path, on_disk=True)
     live.topic(copies=2)
     live.append(["a"])
@@ -275,8 +275,9 @@ def test_a_file_that_vanishes_while_it_is_looked_into_is_looked_for_again(tmp_pa
 
 @pytest.fixture
 def racks(tmp_path: Path) -> LiveCluster:
-    """``t``-0 holds a..d everywhere, e and f on the leader alone as far as its followers know; selectors look at
-    racks."""
+    """``t``-0 holds a..d everywhere; only the leader holds e and f, as far as its followers know; selectors look
+    at racks.
+    """
     live = LiveCluster(tmp_path)
     live.topic()
     live.fill("abcd")
@@ -287,7 +288,7 @@ def racks(tmp_path: Path) -> LiveCluster:
 
 
 def test_local_files_are_of_the_replica_in_the_readers_rack(racks: LiveCluster) -> None:
-    """KIP-392: nothing crosses racks; a reader without a rack, or in the leader's, reads the leader."""
+    """KIP-392: no records cross racks; a reader without a rack, or in the leader's rack, reads from the leader."""
     follower = racks.followers()[0]
     rack = chr(96 + follower)
     near = racks.cluster.plan_read("t", client_rack=rack)
@@ -303,7 +304,7 @@ def test_local_files_are_of_the_replica_in_the_readers_rack(racks: LiveCluster) 
 
 
 def test_records_that_the_near_replica_does_not_serve_yet_are_read_from_the_leader(racks: LiveCluster) -> None:
-    """Its high watermark bounds what it serves (KIP-392)."""
+    """The near replica's high watermark bounds the records that it serves (KIP-392)."""
     leader, (follower, third) = racks.leader(), racks.followers()
     with pytest.MonkeyPatch.context() as patch:
         store = racks.store(follower)
@@ -329,12 +330,13 @@ def test_planning_and_reading_in_the_readers_rack_moves_no_byte_of_a_file_across
     tmp_path: Path, isolation: str
 ) -> None:
     """The stores count the requests: footers and records, also those of transactions. The leader sends names, and
-    the register of each leader epoch, once, at its start."""
+    the register of each leader epoch (once, at its start).
+    """
     faults = Faults()
     live = racked(tmp_path, faults)
     live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     driver, read = live.driver(), set[str]()
-    driver.plan_read("t", last=1, client_rack="b")  # the leader epoch
+    driver.plan_read("t", last=1, client_rack="b")  # this plan reads the leader epoch
     with live.cluster.transactions.begin("x") as t:
         t.append_batches("t", {0: [batch(["g"])]})
     live.append([f"long {number:050}" for number in range(500)]).raise_for_failures()

@@ -33,7 +33,8 @@ def minute(number: int) -> int:
 
 def built(folder: Path) -> LiveCluster:
     """``t``-0: offset n has the time of minute n; [0, 4) are in the remote tier alone, [4, 5) in both, [5, 8)
-    local, 8 above the high watermark. ``t``-1 is empty."""
+    local, 8 above the high watermark. ``t``-1 is empty.
+    """
     made = LiveCluster(folder)
     made.tiered(partitions=2)
     for number in range(5):
@@ -123,7 +124,7 @@ def test_a_plan_is_pinned(live: LiveCluster) -> None:
 
 @pytest.mark.slow
 def test_records_that_change_tiers_while_a_read_is_planned_are_read_once(tmp_path: Path) -> None:
-    """Another driver tiers and drops between any two looks of the planning one."""
+    """Another driver tiers and drops between any two looks of the driver that plans."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.tiered()
@@ -302,7 +303,7 @@ def test_a_topic_that_is_not_tiered_has_no_tiered_offsets(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_the_leader_epoch_of_an_offset_is_the_one_that_wrote_it(live: LiveCluster) -> None:
-    """KIP-320. Broker 1 votes, so the leader of another partition is lost here."""
+    """KIP-320. Broker 1 votes, so the test loses the leader of another partition."""
     p = 1
     old = live.leader(partition=p)
     assert old != 1

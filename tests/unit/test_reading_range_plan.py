@@ -46,7 +46,7 @@ def test_a_batch_without_records_has_no_range(live: LiveCluster) -> None:
 
 @pytest.mark.slow
 def test_the_ranges_of_a_batch_are_read_from_the_files_that_hold_them_now(live: LiveCluster) -> None:
-    """Merged, tiered and dropped from the brokers since the batch was planned."""
+    """Since the batch was planned, its files were merged, tiered, and dropped from the brokers."""
     live.tiered(segment_bytes="7000", segment_merge_min_files="2")
     live.fill("abcdef")
     ranges = batch(live, rows=4)

@@ -1,4 +1,6 @@
-"""The last n records of a partition are n records for the reader: markers and aborted records do not count."""
+"""The last n records of a partition are n records that the reader gets: markers and aborted records do
+not count.
+"""
 
 from __future__ import annotations
 
@@ -66,8 +68,9 @@ def test_the_requested_number_of_records_is_found(live: LiveCluster, isolation: 
 
 @pytest.mark.slow
 def test_below_an_end_they_are_counted_from_there(live: LiveCluster) -> None:
-    """Offsets: a A a- marker b B b- marker; the two before offset 8 are a- and b- for readers of committed
-    records."""
+    """Offsets: a A a- marker b B b- marker; for readers of committed records, the two before offset 8 are a- and
+    b-.
+    """
     (plan,) = live.cluster.plan_read("t", end=8, last=2, isolation=COMMITTED).partitions
     assert (plan.start, plan.end) == (2, 8)
     (plan,) = live.cluster.plan_read("t", end=8, last=2).partitions
@@ -75,7 +78,7 @@ def test_below_an_end_they_are_counted_from_there(live: LiveCluster) -> None:
 
 
 def test_the_remote_tier_is_not_asked_for_records_that_the_leader_surely_holds(tmp_path: Path) -> None:
-    """If markers leave it open, the files are read, not guessed."""
+    """If markers leave the answer open, the files are read; nothing is guessed."""
     live = LiveCluster(tmp_path)
     live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.tiered(**{"segment.bytes": "1"})

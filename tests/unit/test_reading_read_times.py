@@ -32,8 +32,9 @@ def at(seconds: float) -> datetime:
 
 
 def fleet(folder: Path, rng: random.Random, where: str) -> tuple[LiveCluster, list[int]]:
-    """A partition whose appends are files with events of a few days, in any order; the time of each offset, in
-    hours."""
+    """A partition whose appends are files with events of a few days, in any order; and the time of each offset, in
+    hours.
+    """
     live = LiveCluster(folder)
     live.tiered()
     times: list[int] = []
@@ -78,8 +79,9 @@ def within(times: Sequence[int], start: int | None, end: int | None) -> set[int]
 def test_the_files_of_a_range_hold_all_records_of_its_times_and_each_may_hold_one(
     tmp_path: Path, where: str, seed: int
 ) -> None:
-    """Event times out of order: one day, and ranges open on one side. Each planned file's bounds meet the range,
-    and no other file's do."""
+    """Event times out of order: one day, and ranges open on one side. The bounds of each planned file meet the
+    range, and those of other files do not.
+    """
     rng = random.Random(seed)
     live, times = fleet(tmp_path, rng, where)
     files = list(live.cluster.plan_read("t"))
@@ -122,7 +124,7 @@ def again(live: LiveCluster, plan: ReadPlan) -> ReadPlan:
 
 @pytest.mark.slow
 def test_a_plan_of_times_gives_the_same_rows_whenever_it_is_read(tmp_path: Path) -> None:
-    """Even if all unneeded files are deleted, and its files have moved to the other tier."""
+    """This is so even if all unneeded files are deleted, and the plan's files have moved to the other tier."""
     live, times = fleet(tmp_path, random.Random(2), "local")
     hour = times[40]
     start, end = at(hour * HOUR_S), at((hour + 1) * HOUR_S)
@@ -157,7 +159,9 @@ def test_a_range_of_times_goes_together_with_offsets_and_groups(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_the_look_up_of_kafka_has_its_own_name(tmp_path: Path) -> None:
-    """From the first such late record on, including later records of earlier times; as text, too."""
+    """The look-up reads from the first such late record on, including later records of earlier times; the time may
+    be text.
+    """
     live, times = fleet(tmp_path, random.Random(4), "both")
     first = next(offset for offset, hour in enumerate(times) if hour >= 240)
     plan = live.cluster.plan_read("t", FirstAt("1970-01-11"))

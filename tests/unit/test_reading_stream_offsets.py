@@ -74,7 +74,7 @@ def test_a_checkpoint_of_another_topic_is_refused() -> None:
 
 
 def test_a_topic_of_a_pattern_that_was_deleted_is_lost_records() -> None:
-    """They end the stream, or it continues without them."""
+    """The lost records end the stream, or it continues without them."""
     reads, left = Subscription(pattern="[tu]"), {"u": OTHER}
     with pytest.raises(OffsetOutOfRangeError, match="topic 't' was deleted: its records are lost"):
         SEVERAL.of_topics(left, reads, fail_on_data_loss=True)
@@ -86,7 +86,7 @@ def test_a_position_knows_the_epoch_of_the_record_before_it() -> None:
     log = bounds(10, 50, None, (1, 0), (4, 30))
     assert log.position(31) == Position(31, 4)
     assert log.position(30) == Position(30, 1)
-    assert log.position(10) == Position(10)  # the previous record does not exist
+    assert log.position(10) == Position(10)  # there is no previous record
 
 
 LOST_BELOW = (Position(5, 1), bounds(20, 50), 20)
@@ -114,7 +114,7 @@ def test_a_truncation_shows_where_the_histories_part() -> None:
     [
         (Position(20, 1), bounds(20, 50)),
         (Position(50, 1), bounds(20, 50)),
-        (Position(30, 1), bounds(0, 35, None, (1, 0), (6, 30))),  # the epoch ends just there
+        (Position(30, 1), bounds(0, 35, None, (1, 0), (6, 30))),  # the epoch ends exactly there
         (Position(45, 1), bounds(0, 40, 45)),  # a new leader does not know yet how much is committed
     ],
 )

@@ -121,13 +121,13 @@ def test_a_repeated_report_of_the_same_progress_makes_no_request(live: LiveClust
 def test_an_error_is_reported_once_and_stops_nothing(live: LiveCluster, caplog: pytest.LogCaptureFixture) -> None:
     found = progress(live)
     with caplog.at_level(logging.WARNING):
-        found.report(at(live, 50, 0))  # beyond the log end
+        found.report(at(live, 50, 0))  # an offset beyond the log end
         found.report(at(live, 60, 0))
     assert [record.getMessage() for record in caplog.records] == [
         "the stream continues, but its offsets were not committed to group 'g', whose lag is out of date: "
         "OFFSET_OUT_OF_RANGE: t-0: offset 50 cannot be committed: the log ends at 5"
     ]
-    found.report(at(live, 3, 0))  # it is tried again
+    found.report(at(live, 3, 0))  # the next report tries again
     assert live.cluster.groups.committed("g")["t", 0].offset == 3
 
 

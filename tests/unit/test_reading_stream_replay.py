@@ -169,8 +169,9 @@ def test_an_unclean_election_below_the_stream_is_an_error_or_is_gone_back_to(
 
 
 def test_a_planned_batch_is_read_from_a_leader_that_does_not_know_it_to_be_committed(live: LiveCluster) -> None:
-    """Newly elected (KIP-207); it was committed when it was planned, so every later leader has it. Unplanned
-    records have to wait."""
+    """The leader was newly elected (KIP-207); the batch was committed when it was planned, so every later leader
+    has it. Records that are not planned yet have to wait.
+    """
     live.topic()
     live.fill("abcd")
     query = Query(live)
@@ -236,7 +237,7 @@ def test_a_leader_that_is_gone_is_replaced(tmp_path: Path) -> None:
     query = Query(live)
     query.batch(1)
     leader = live.leader()
-    if leader == 1:  # the metadata's one voter stays
+    if leader == 1:  # the metadata's only voter stays
         live.cluster.elect(leader=2).raise_for_failures()
         leader = 2
     with live.unreachable(leader):

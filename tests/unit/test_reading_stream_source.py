@@ -62,14 +62,14 @@ def test_a_first_batch_that_is_run_again_begins_where_it_began(live: LiveCluster
     query.planned = query.source.latest(begin, None, None)
     assert query.run() == ["c", "d"]
     live.fill("ef")
-    query.start()  # the driver died
+    query.start()  # the driver died after the batch
     assert query.run() == ["c", "d"]
     query.finish()
     assert query.batch() == ["e", "f"]
 
 
 def test_an_empty_range_has_no_tasks_also_just_after_the_first_batch(live: LiveCluster) -> None:
-    """Spark requests one when a query is started again; the first batch is not read again for it."""
+    """Spark requests an empty range when a query is started again; the first batch is not read again for it."""
     live.topic()
     live.fill("ab")
     query = Query(live)
@@ -162,12 +162,12 @@ def test_available_now_stops_at_what_there_was_and_ends(live: LiveCluster) -> No
     assert query.batch(3) + query.batch(3) == ["a", "b", "x", "c"]
     assert query.done is not None
     assert query.source.latest(query.done, 3, None) is query.done
-    query.start()  # the next run
+    query.start()  # this is the next run
     assert query.batch() == ["d", "e", "y"]
 
 
 def test_an_empty_trigger_opens_no_file(live: LiveCluster) -> None:
-    """It reads the metadata and lists the leaders; the remote tier gets no requests."""
+    """The trigger reads the metadata and lists the leaders; the remote tier gets no requests."""
     live.tiered(partitions=2)
     live.append({0: "ab", 1: "c"})
     live.cluster.tier().raise_for_failures()

@@ -80,7 +80,7 @@ def test_assigned_partitions_stay_those(live: LiveCluster) -> None:
 
 
 def test_a_batch_that_is_run_again_is_the_same(live: LiveCluster) -> None:
-    """Even if the query reads other partitions by now."""
+    """The batch is the same even if the query reads other partitions by now."""
     query = Query(live, assign='{"trips-a": [0, 1], "rides": [0]}')
     query.plan()
     first = query.run()
@@ -120,7 +120,7 @@ def test_missing_things_are_refused_by_name(live: LiveCluster, given: dict[str, 
 
 
 def test_a_topic_whose_records_do_not_fit_is_refused_by_name(live: LiveCluster) -> None:
-    """When the query begins, and when it matches later."""
+    """The refusal comes when the query begins, or when the pattern later matches the topic."""
     query = Query(live, subscribePattern="trips-.*")
     query.batch()
     value = StructType([StructField("n", LongType())])

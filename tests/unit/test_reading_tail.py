@@ -77,7 +77,7 @@ def test_iterating_again_continues(live: LiveCluster) -> None:
 
 
 def test_new_partitions_are_read_from_their_first_record_on(live: LiveCluster) -> None:
-    """After the metadata is read again; none of their records is missed."""
+    """Their first records are read after the metadata is read again; none is missed."""
 
     assert len(live.cluster.image.topic("t").partitions) == 2
 
@@ -136,7 +136,7 @@ def transactional(live: LiveCluster) -> LiveCluster:
 def test_markers_and_records_outside_the_isolation_level_are_skipped(
     transactional: LiveCluster, isolation: str, found: list[str]
 ) -> None:
-    """KIP-98; also if a log ends with it, the tail does not wait for more."""
+    """KIP-98; if a log ends with such a record, the tail does not wait for more."""
     began = transactional.clock.monotonic_s()
     tail = transactional.cluster.tail("x", start=0, follow=False, isolation=isolation, max_bytes=1)
     assert values_of(tail) == found

@@ -29,7 +29,7 @@ def live(tmp_path: Path, faults: Faults) -> LiveCluster:
 
 
 def overtaken(live: LiveCluster) -> None:
-    """The log of partition 0 starts at 3, and the reader has read the metadata since."""
+    """The log of partition 0 starts at 3, and the reader has read the metadata since then."""
     live.driver().topics.delete_records("t", {0: 3}).raise_for_failures()
     live.clock.advance_ms(20_000)
 
@@ -82,7 +82,7 @@ def test_an_unclean_election_is_detected(live: LiveCluster) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("shorter", [True, False], ids=["shorter", "as long as before"])
 def test_a_log_that_was_cut_is_detected_by_a_tail_that_ends_here(live: LiveCluster, shorter: bool) -> None:
-    """Even if there is nothing to fetch: the log continues with other records."""
+    """This is detected even if there is nothing to fetch: the log continues with other records."""
     lose(live)
     first = live.cluster.tail("t", [0], start=0, follow=False)
     assert texts(first)[-1] == "lost"
@@ -152,7 +152,9 @@ def test_records_unknown_to_a_new_leader_are_waited_for(tmp_path: Path, faults: 
 
 
 def test_an_error_of_a_former_leader_is_not_believed(tmp_path: Path, faults: Faults) -> None:
-    """Its replica is gone, and with it every offset: otherwise the offset would be called out of range."""
+    """The replica of the former leader is gone, and with it every offset: otherwise the offset would be called out
+    of range.
+    """
     live = racked(tmp_path, faults)
     former = live.replica(1)
 
@@ -204,7 +206,7 @@ def test_it_follows_its_leaders_while_the_metadata_is_away(live: LiveCluster, fa
 def test_a_new_partition_that_cannot_be_inspected_is_found_by_a_later_poll(
     live: LiveCluster, faults: Faults
 ) -> None:
-    """The others are read meanwhile, without waiting for the metadata to expire."""
+    """The other partitions are read meanwhile, without waiting for the metadata to expire."""
     tail = live.cluster.tail("t", metadata_max_age_s=600, idle_timeout_s=60)
 
     def broken(uri: str, what: str, name: str) -> None:
@@ -226,8 +228,9 @@ def test_a_new_partition_that_cannot_be_inspected_is_found_by_a_later_poll(
 
 
 def test_an_error_is_not_believed_at_once_while_the_metadata_is_away(live: LiveCluster, faults: Faults) -> None:
-    """It may be one of a former leader. After the timeout it is raised, and not an error about unreachable
-    replicas."""
+    """The error may be one of a former leader. After the timeout this error is raised, and not an error about
+    unreachable replicas.
+    """
 
     def away(uri: str, what: str, name: str) -> None:
         metadata_away(uri, what, name)
@@ -239,7 +242,7 @@ def test_an_error_is_not_believed_at_once_while_the_metadata_is_away(live: LiveC
     while_waiting(live, lambda: None, faults.none)
     assert texts(islice(tail, 1)) == ["b0", "b1"]
     began = live.clock.monotonic_s()
-    for _ in range(2):  # each time from scratch
+    for _ in range(2):  # each tail starts from scratch
         faults.before = away
         with pytest.raises(LogGapError):
             next(iter(tail))

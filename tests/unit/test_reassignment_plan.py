@@ -23,7 +23,7 @@ KAFKAS = (
 
 
 def test_kafkas_own_plans_are_understood() -> None:
-    """In the format of ``kafka-reassign-partitions --generate``."""
+    """The plans are in the format of ``kafka-reassign-partitions --generate``."""
     assert parse_plan(KAFKAS, "p.json") == {("a", 0): (3, 4), ("a", 1): (4, 5)}
 
 

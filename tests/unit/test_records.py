@@ -120,7 +120,9 @@ def test_a_name_that_a_file_would_not_keep_is_refused(name: str) -> None:
 
 
 def test_two_fields_of_one_column_of_parquet_are_refused() -> None:
-    """Their statistics would be ambiguous: those of floating point are left out, and others' would be, too."""
+    """Their statistics would be ambiguous: floating-point columns have none, and so the other field would have
+    none, too.
+    """
     value = pa.struct([("a.b", pa.float64()), ("a", pa.struct([("b", pa.string())]))])
     with pytest.raises(InvalidCallError, match=r"the same Parquet column 'value.a.b'"):
         leaf_types(schema_of(None, type_to_json(value)))
@@ -206,7 +208,7 @@ def test_a_list_of_nothing_is_no_value_of_another_type() -> None:
 
 
 def test_nullability_and_the_names_of_list_elements_do_not_matter() -> None:
-    """Arrow producers disagree on both; Parquet stores the topic's."""
+    """Arrow producers differ in both; Parquet stores the topic's."""
     headers = pa.list_(pa.field("item", pa.struct([("key", pa.string()), ("value", pa.binary())]), False))
     assert same_type(headers, HEADERS)
     value = pa.struct([pa.field("a", pa.int64(), nullable=False)])

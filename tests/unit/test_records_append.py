@@ -35,7 +35,7 @@ def test_an_append_to_one_partition_looks_at_no_other_one_of_its_topic(
 def test_an_append_sees_as_many_files_however_long_the_log_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once a minute it looks at the whole log, because storage may have lost some of it."""
+    """Once a minute an append looks at the whole log, because storage may have lost a part of it."""
     live = LiveCluster(tmp_path)
     live.topic()
     seen: list[int] = []

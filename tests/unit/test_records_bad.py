@@ -81,7 +81,7 @@ GOOD = {"id": 1, "at": None, "tags": [None, {"t": "a"}], "by": [("k", {"m": 1}),
     ids=["field", "inner", "list", "map"],
 )
 def test_a_null_where_none_may_be_is_found_at_every_depth(value: dict[str, Any], path: str) -> None:
-    """Also in a slice of a batch. A null value is a record like any other."""
+    """Nulls in a slice of a batch are found, too. A null value is a record like any other."""
     batch = typed(GOOD, None, value, GOOD)
     reason = f"{path} is null, but declared NOT NULL"
     assert RULE.reasons(batch) == [None, None, reason, None]
@@ -121,7 +121,7 @@ def test_a_filter_lets_the_good_ones_pass_in_order_and_counts_the_others() -> No
 
 
 def test_records_without_a_column_of_headers_are_kept_too() -> None:
-    """Columns of a frame, whose caller names none."""
+    """The columns of a frame that the caller has not named."""
     rule = BadRecordRule("trips", RULE.schema, keys_required=False, kept=True)
     filtered = BadRecordFilter(rule, 0, iter([typed(GOOD, {**GOOD, "id": None}).drop_columns(["headers"])]))
     assert sum(batch.num_rows for batch in filtered.good()) == 1
@@ -190,7 +190,9 @@ ONLY_BAD = {0: [rows((None, "bad 1"))], 1: [rows((None, "bad 2"))]}
 
 @pytest.fixture
 def live(tmp_path: Path, faults: Faults) -> LiveCluster:
-    """With a topic that keeps the latest record of each key, and one for those that have none."""
+    """A cluster with a topic that keeps the latest record of each key, and a topic for records that have
+    no key.
+    """
     made = LiveCluster(tmp_path, through=faults.wrap)
     made.topic(partitions=2, cleanup_policy="snapshot")
     made.topic("bad", partitions=2)
@@ -205,7 +207,7 @@ TO_TOPIC = {"on_bad_record": "topic", "bad_record_topic": "bad"}
 
 
 def test_a_bad_record_refuses_its_append_and_nothing_of_it_is_written(live: LiveCluster) -> None:
-    """Including partitions that have none: never half an append."""
+    """Partitions without bad records get nothing, either: an append is never half done."""
     with live.unchanged(), pytest.raises(InvalidRecordError) as caught:
         append(live.cluster, {0: [rows(("a", "1"))], 1: [rows(("b", "2"), (None, "bad"), (None, "bad"))]})
     assert "append to t-1: record 1 of its batch, with no key: the key is null" in str(caught.value)
@@ -252,7 +254,7 @@ def test_bad_records_go_to_their_topic_with_what_happened(live: LiveCluster, nam
 
 
 def test_a_repeated_append_has_each_bad_record_once(live: LiveCluster) -> None:
-    """From any driver, even if the topic of bad records has got more partitions since."""
+    """The repetition may come from any driver, even if the topic of bad records has got more partitions since."""
     for number in range(3):
         report = append(live.driver(), **TO_TOPIC, producer="p", sequence=0).raise_for_failures()
         assert ({row["outcome"] for row in report.rows} == {"duplicate", "bad"}) == (number > 0)

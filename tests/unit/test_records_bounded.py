@@ -58,7 +58,7 @@ def test_a_commit_of_a_group_is_flat(live: Ledger, commits: int) -> None:
 
 @pytest.mark.slow
 def test_a_log_that_merges_rewrite_has_its_snapshot_in_time(live: Ledger) -> None:
-    """Its files are never as old as its records."""
+    """The files of such a log are never as old as its records."""
     driver = live.driver(keeps_short=True)
     for _ in range(4):
         commit(live, driver, 30, HOUR_S / 100)
@@ -84,7 +84,7 @@ def test_with_upkeep_the_log_of_a_group_starts_at_a_snapshot(live: Ledger) -> No
 
 @pytest.mark.slow
 def test_transactions_that_are_over_are_forgotten_and_abandoned_ones_ended(live: Ledger) -> None:
-    """transactional.id.expiration.ms; by nothing but maintain."""
+    """transactional.id.expiration.ms; only maintain removes these ids."""
     live.cluster.topics.alter_configs(None, {"transactional.id.expiration.ms": str(2 * HOUR_S * 1000)})
     driver = live.driver(keeps_short=True)
     for number in range(10):

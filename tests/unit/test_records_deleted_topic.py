@@ -112,7 +112,7 @@ class LateAppend(Deleted):
                 self.other.topics.delete("t").raise_for_failures()
                 self.late.store.create(self.last, self.data)
 
-        self.driver.image  # the driver has read the metadata  # noqa: B018
+        self.driver.image  # the driver reads the metadata  # noqa: B018
         self.faults.before = delete
         try:
             report = act(self.driver)

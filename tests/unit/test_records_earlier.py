@@ -1,4 +1,4 @@
-"""A retried append distributes its records like its first try, whatever has changed in the topic."""
+"""A retried append distributes its records like its first attempt, whatever has changed in the topic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIRST = ProducerAppend("p", 1, 7, on_changed_replay="refuse")
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveCluster:
-    """A topic of two partitions, one of which has its records of ``FIRST``."""
+    """A topic with two partitions, one of which already has its part of ``FIRST``."""
     live = LiveCluster(tmp_path)
     live.topic(partitions=2)
     _append_a_part(live, FIRST).raise_for_failures()

@@ -83,7 +83,7 @@ def test_on_too_few_brokers_the_topic_is_not_created(tmp_path: Path) -> None:
 
 
 def test_lag_is_the_distance_between_the_commit_and_the_high_watermark(live: LiveCluster) -> None:
-    """One row per partition of the group's topics; without a commit, all of it."""
+    """One row per partition of the group's topics; a partition without a commit counts with all its records."""
     live.cluster.groups.commit("g", {("t", 0): 1})
     live.append({1: ["e"]}, acks="leader")
     columns = ("topic", "partition", "committed", "log_end", "high_watermark", "lag")
@@ -108,7 +108,9 @@ def test_a_commit_beyond_the_log_end_has_no_lag(
 
 
 def test_lag_shows_all_that_was_committed(live: LiveCluster) -> None:
-    """Leader epoch and metadata; and when the group is forgotten, which is the same in every row."""
+    """The rows have the leader epoch, the metadata, and the time when the group expires, which is the same in
+    every row.
+    """
     live.cluster.groups.commit("g", {("t", 0): OffsetAndMetadata(2, 0, "half-way")})
     live.clock.sleep(60)
     live.cluster.groups.commit("g", {("t", 1): 1})
@@ -118,7 +120,7 @@ def test_lag_shows_all_that_was_committed(live: LiveCluster) -> None:
 
 
 def test_expired_records_of_a_partition_without_a_commit_are_no_lag(live: LiveCluster) -> None:
-    """It cannot be read any more; the committed offset counts as in Kafka."""
+    """Expired records cannot be read any more; the committed offset counts as in Kafka."""
     live.cluster.topics.alter_configs(
         "t", {"local.retention.bytes": "0", "retention.bytes": "1", "segment.bytes": "1"}
     )
@@ -137,7 +139,7 @@ def test_expired_records_of_a_partition_without_a_commit_are_no_lag(live: LiveCl
 
 
 def test_a_partition_that_cannot_be_inspected_is_a_failure_of_its_own(tmp_path: Path) -> None:
-    """The others are reported, and for this one the committed offset."""
+    """The other partitions are reported; for this one the report has the committed offset."""
     live = on_disk(tmp_path)
     live.cluster.groups.commit("g", {("t", 0): 1, ("t", 1): 1})
     offsets_leader = live.leader(OFFSETS_TOPIC)
@@ -203,7 +205,7 @@ def test_an_error_in_a_commit_is_reported_and_nothing_is_changed(
 
 
 def test_numbers_may_come_from_arrow_or_pandas(live: LiveCluster) -> None:
-    """They are plain numbers in the log: a value that Python's own JSON cannot read would break every reader."""
+    """Offsets are stored as plain numbers: a value that Python's own JSON cannot read would break every reader."""
     live.cluster.groups.commit("g", {("t", np.int32(0)): np.int64(2)}, member_epoch=np.int16(3))
     assert live.driver().groups.committed("g") == {("t", 0): OffsetAndMetadata(2)}
 

@@ -52,8 +52,9 @@ def test_a_stale_member_is_refused(live: LiveCluster) -> None:
 
 
 def test_a_member_that_becomes_stale_while_it_commits_is_refused(tmp_path: Path) -> None:
-    """Write, then check: a newer member's commit comes between the look and the append. The stale one's record is
-    in the log, and does not count."""
+    """Write, then check: the commit of a newer member comes between the look and the append. The stale member's
+    record is in the log, and does not count.
+    """
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
@@ -76,7 +77,9 @@ def test_a_member_that_becomes_stale_while_it_commits_is_refused(tmp_path: Path)
 
 
 def test_a_commit_that_a_newer_member_follows_has_counted(tmp_path: Path) -> None:
-    """Its place in the log decides: the newer one's commit came after the append, before the committer looked."""
+    """The place in the log decides: the newer member's commit came after the append, before the
+    committer looked.
+    """
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
@@ -96,8 +99,9 @@ def test_a_commit_that_a_newer_member_follows_has_counted(tmp_path: Path) -> Non
 
 
 def test_a_driver_reads_the_group_again_if_it_has_read_another_history(live: LiveCluster) -> None:
-    """The epoch of the last record that a driver has read shows whether it is still valid (an unclean
-    election)."""
+    """The epoch of the last record that a driver has read shows whether its state is still valid (an unclean
+    election).
+    """
     live.cluster.groups.commit("g", {("t", 0): 1})
     ports, topic = ports_of(live.cluster), live.cluster.image.topic(OFFSETS_TOPIC)
     partition = partition_for("g", 4)
@@ -113,7 +117,7 @@ def test_a_driver_reads_the_group_again_if_it_has_read_another_history(live: Liv
 
 
 def test_callers_that_append_together_each_get_their_own_offset(live: LiveCluster) -> None:
-    """It shows a committer whether its commit counted."""
+    """The offset shows a committer whether its commit counted."""
     live.cluster.groups.commit("g", {("t", 0): 1, ("t", 1): 1})
     partition = partition_for("g", 4)
     records = with_ports(commit_records, ports_of(live.cluster))(
@@ -135,7 +139,7 @@ def test_callers_that_append_together_each_get_their_own_offset(live: LiveCluste
 @pytest.mark.parametrize("member_epoch", [None, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("of", ["t", OFFSETS_TOPIC])
 def test_a_commit_continues_under_the_next_leader(tmp_path: Path, of: str, member_epoch: int | None) -> None:
-    """If the leader of either topic is away, the commit itself has it fenced, and another elected."""
+    """If the leader of either topic is away, the commit itself fences that leader and has another one elected."""
     live = on_disk(tmp_path)
     live.cluster.groups.commit("g", {("t", 0): 1}, member_epoch=member_epoch)
     away = live.leader(of)
@@ -203,7 +207,7 @@ def test_threads_of_one_driver_commit_together_and_lose_nothing(live: LiveCluste
 
 @pytest.mark.slow
 def test_drivers_that_commit_at_once_lose_nothing(live: LiveCluster) -> None:
-    """Each is a separate producer, and the log decides the order of the appends."""
+    """Each of them is a separate producer, and the log decides the order of the appends."""
     live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
     drivers = [live.driver() for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:

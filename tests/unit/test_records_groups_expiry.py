@@ -20,7 +20,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def test_offsets_do_not_pass_to_a_new_topic_of_the_same_name(live: LiveCluster) -> None:
-    """They are stored by topic id."""
+    """Offsets are stored by topic id."""
     live.cluster.groups.commit("g", {("t", 0): 3})
     live.cluster.topics.delete("t")
     assert live.cluster.groups.committed("g") == {}
@@ -45,7 +45,7 @@ def test_dead_groups_are_forgotten_by_the_snapshot_job(live: LiveCluster) -> Non
     live.clock.sleep(5 * MINUTE_S - 0.001)
     assert forgotten(live) == 0
     live.clock.sleep(0.001)
-    assert forgotten(live) == 3  # two offsets, and the group
+    assert forgotten(live) == 3  # two offsets, and the group itself
     for cluster in (live.cluster, live.driver()):
         assert cluster.groups.committed("dead") == {}
         assert cluster.groups.committed("lives") == {
@@ -53,7 +53,7 @@ def test_dead_groups_are_forgotten_by_the_snapshot_job(live: LiveCluster) -> Non
             ("t", 1): OffsetAndMetadata(1),
         }
     assert forgotten(live) == 0
-    live.cluster.groups.commit("dead", {("t", 0): 2}, member_epoch=1)  # it begins again
+    live.cluster.groups.commit("dead", {("t", 0): 2}, member_epoch=1)  # the group begins again
 
 
 def test_offsets_of_deleted_topics_are_forgotten_at_once(live: LiveCluster) -> None:
@@ -67,8 +67,9 @@ def test_offsets_of_deleted_topics_are_forgotten_at_once(live: LiveCluster) -> N
 
 
 def test_a_group_that_commits_again_right_at_its_expiry_keeps_what_it_has(tmp_path: Path) -> None:
-    """Between the look at the expired groups and the append: nothing of a live group is lost, not even offsets of
-    partitions that it did not commit now."""
+    """The group commits between the look at the expired groups and the append: nothing of a live group is lost,
+    not even offsets of partitions for which it has not committed now.
+    """
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.cluster.topics.alter_configs(
@@ -92,8 +93,9 @@ def test_a_group_that_commits_again_right_at_its_expiry_keeps_what_it_has(tmp_pa
 
 
 def test_a_topic_that_is_created_while_offsets_expire_keeps_its_commits(tmp_path: Path) -> None:
-    """Groups are read before topics: commits for a topic that is younger than either look are not taken for those
-    of a deleted one."""
+    """Groups are read before topics, so commits for a topic that is younger than either look are not mistaken for
+    commits for a deleted one.
+    """
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})

@@ -1,5 +1,6 @@
-"""The answer of an append whose producer and sequence were appended before (protocol, I3 and I11): for this
-attempt, for all attempts, and never more than is known."""
+"""The answer to an append whose producer and sequence were appended before (protocol, I3 and I11): for this
+attempt, for all attempts, and never more than is known.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +86,9 @@ def test_an_older_sequence_that_is_repeated_is_a_duplicate_and_no_failure(live: 
 
 
 def test_a_changed_repeat_of_an_old_sequence_is_refused_and_never_dropped(live: LiveCluster) -> None:
-    """It is older than the last five, whose digests the end of the log has: the files of the log decide."""
+    """The sequence is older than the last five, whose digests are at the end of the log, so the files of the log
+    decide.
+    """
     for sequence in range(12):
         append(live, sequence, f"{sequence}")
     refused(live, 1, "changed")
@@ -94,7 +97,8 @@ def test_a_changed_repeat_of_an_old_sequence_is_refused_and_never_dropped(live: 
 
 def test_an_old_sequence_that_nobody_can_compare_any_more_is_refused_as_unknown(live: LiveCluster) -> None:
     """A merge over more than five appends has deleted the deciding files. A changed repeat and an honest one look
-    the same from there: ``on_changed_replay`` decides."""
+    the same at that point: ``on_changed_replay`` decides.
+    """
     for sequence in range(12):
         append(live, sequence, f"{sequence}")
     live.cluster.topics.alter_configs("t", {"segment.merge.min.files": 2})
@@ -149,7 +153,7 @@ def test_times_that_the_append_gives_do_not_count(live: LiveCluster) -> None:
 
 
 def test_a_record_without_a_time_gets_that_of_the_append(live: LiveCluster) -> None:
-    """Like Kafka's producers."""
+    """Kafka's producers do the same."""
     live.cluster.append_batches("t", _without_times("a")).raise_for_failures()
     leader = live.replicas().leader
     (link,) = leader.log().chain
@@ -181,11 +185,11 @@ def test_a_type_that_has_grown_makes_no_difference(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        ("a", "b", "1:c", "1:e"),  # another one
-        ("a", "b", "1:c"),  # fewer
-        ("a", "b", "1:c", "1:d", "1:d"),  # more
-        ("a", "1:b", "1:c", "1:d"),  # moved
-        ("a", "b"),  # none for one partition
+        ("a", "b", "1:c", "1:e"),  # other records
+        ("a", "b", "1:c"),  # fewer records
+        ("a", "b", "1:c", "1:d", "1:d"),  # more records
+        ("a", "1:b", "1:c", "1:d"),  # a record in the other partition
+        ("a", "b"),  # no records for one partition
         ("x", "y", "1:x", "1:y"),
         ("1:c", "1:d"),
     ],
@@ -205,13 +209,13 @@ def test_the_same_sequence_with_other_records_is_refused_and_stores_nothing(
 def test_records_that_went_to_another_partition_are_not_appended_there(
     live: LiveCluster, values: tuple[str, ...]
 ) -> None:
-    """That partition knows nothing of the sequence: the partition that has it is asked first."""
+    """That partition knows nothing of the sequence, so the partition that has it is read first."""
     append(live, 0, "a").raise_for_failures()
     refused(live, 0, *values)
 
 
 def test_a_partition_that_had_no_records_of_an_append_that_is_over_gets_none(live: LiveCluster) -> None:
-    """The previous one was acknowledged when sequence 1 began; and it had nothing for partition 1."""
+    """The previous append was acknowledged when sequence 1 began, and had nothing for partition 1."""
     append(live, 0, "a").raise_for_failures()
     append(live, 1, "b").raise_for_failures()
     report = refused(live, 0, "a", "1:b")
@@ -220,7 +224,9 @@ def test_a_partition_that_had_no_records_of_an_append_that_is_over_gets_none(liv
 
 @pytest.mark.slow
 def test_a_sequence_that_was_never_appended_and_comes_too_late_is_refused(live: LiveCluster) -> None:
-    """It is distinguished from an appended one, because the caller may then give the records another sequence."""
+    """The error differs from that of an appended sequence, because the caller may then give the records another
+    sequence.
+    """
     for sequence in (0, 2, 9):
         append(live, sequence, f"{sequence}").raise_for_failures()
     for sequence in (1, 3, 8):
@@ -232,7 +238,7 @@ def test_a_sequence_that_was_never_appended_and_comes_too_late_is_refused(live: 
 
 
 def test_changed_replays_can_be_accepted(live: LiveCluster) -> None:
-    """For records that cannot be computed again identically: the stored ones stay."""
+    """This is for records that cannot be computed again identically: the stored records stay."""
     append(live, 0, "a", on_changed_replay="accept").raise_for_failures()
     report = append(live, 0, "b", "b", "1:c", on_changed_replay="accept").raise_for_failures()
     assert outcomes(report) == {0: "duplicate", 1: "acknowledged"}
@@ -248,7 +254,7 @@ def test_an_answer_to_changed_replays_is_that_of_a_producer(live: LiveCluster) -
 
 
 def test_appends_without_a_named_producer_leave_no_digest(live: LiveCluster) -> None:
-    """It is in every file, and never compared."""
+    """A digest would be in every file, and never compared."""
     live.append(["a"]).raise_for_failures()
     live.append(["b"]).raise_for_failures()
     live.cluster.topics.alter_configs(None, {"transaction.state.log.replication.factor": "2"})
@@ -282,7 +288,7 @@ def test_not_appended_describes_this_attempt_only(live: LiveCluster) -> None:
 def test_a_retry_of_what_is_in_the_log_is_never_called_not_appended_while_too_few_are_in_sync(
     live: LiveCluster,
 ) -> None:
-    """It cannot be acknowledged, and its absence is not known either."""
+    """Such an append cannot be acknowledged, and is not known to be absent, either."""
     append(live, 0, "a", acks="leader").raise_for_failures()
     live.cluster.topics.alter_configs("t", {"min.insync.replicas": "3"})
     live.cluster.brokers.fence(live.followers()[0])
@@ -305,7 +311,7 @@ def test_a_sequence_that_is_too_old_to_be_remembered_has_an_unknown_outcome(live
 
 
 def test_a_driver_that_counts_on_asks_nobody_about_earlier_attempts(live: LiveCluster) -> None:
-    """The cost of a sequence does not depend on how it is remembered."""
+    """The cost of a repeated sequence does not depend on how it is remembered."""
     driver = live.driver()
 
     def requests(sequence: int, of: Mapping[int, Sequence[pa.RecordBatch]]) -> int:

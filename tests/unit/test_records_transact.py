@@ -199,7 +199,7 @@ def test_offsets_of_an_aborted_transaction_are_as_before(live: Ledger) -> None:
 def test_offsets_that_are_deleted_do_not_come_back_with_a_transaction(
     delete: Callable[[Cluster], Report], left: dict[tuple[str, int], int], live: Ledger
 ) -> None:
-    """Kafka's coordinator deletes the pending ones, too; those of other topics and groups stay."""
+    """Kafka's coordinator deletes the pending offsets, too; those of other topics and groups stay."""
     live.append(["in", "in"], "u").raise_for_failures()
     for group in ("g", "other"):
         live.cluster.groups.commit(group, {("u", 0): 1, ("t", 0): 0})
@@ -215,8 +215,9 @@ def test_offsets_that_are_deleted_do_not_come_back_with_a_transaction(
 
 
 def test_only_partitions_that_were_written_to_get_a_marker(live: Ledger) -> None:
-    """All partitions of a small topic join the transaction with the first append to one of them; the decision on
-    its end leaves the unused ones out."""
+    """All partitions of a small topic join the transaction with the first append to one of them; the decision at
+    its end leaves out the unused ones.
+    """
     t = live.cluster.transactions.begin("x")
     put(t, {"t-0": "a"})
     assert [row["partition"] for row in live.cluster.transactions.describe("x").rows] == [0, 1]
@@ -229,7 +230,7 @@ def test_only_partitions_that_were_written_to_get_a_marker(live: Ledger) -> None
 
 
 def test_an_abort_by_another_driver_fences_the_partitions_that_were_not_written_to(live: Ledger) -> None:
-    """Only the producer knows which these are, or whether an append to one is in flight."""
+    """Only the producer knows which partitions these are, or whether an append to one is in flight."""
     t = live.cluster.transactions.begin("x")
     put(t, {"t-0": "a"})
     aborted = live.driver().transactions.abort("x").raise_for_failures()
@@ -260,7 +261,9 @@ def epochs_of(*drivers: Cluster) -> list[int]:
 
 @pytest.mark.slow
 def test_a_driver_continues_with_the_epoch_that_its_last_transaction_left(live: Ledger) -> None:
-    """KIP-890; a take-over of the id raises the epoch once more, and so does its return."""
+    """KIP-890; another producer that takes over the id raises the epoch once more, and so does the first one when
+    it returns.
+    """
     one, other = live.driver(), live.driver()
     assert epochs_of(one, one, other, other, one) == [0, 1, 3, 4, 6]
     assert live.seen()["t-0"] == ["a"] * 5
@@ -276,7 +279,7 @@ def test_a_driver_continues_with_the_epoch_that_its_last_transaction_left(live: 
 
 @pytest.mark.slow
 def test_a_transaction_fences_an_open_one_of_its_own_driver(live: Ledger) -> None:
-    """Even if neither has written yet, and if both begin after a finished one."""
+    """This is so even if neither has written yet, and if both begin after a finished transaction."""
     assert epochs_of(live.cluster) == [0]
     first, second = (live.cluster.transactions.begin("x") for _ in range(2))
     with pytest.raises(ProducerFencedError):
@@ -388,7 +391,7 @@ def test_an_operator_aborts_what_is_open(live: Ledger) -> None:
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.slow
 def test_a_transaction_hangs_where_an_unclean_election_has_lost_its_marker(tmp_path: Path, commit: bool) -> None:
-    """KIP-664: readers would wait forever. It is ended as it was decided."""
+    """KIP-664: readers would wait forever. The transaction ends as it was decided."""
     live = Ledger(tmp_path)
     live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.topic("t", copies=2, unclean_leader_election_enable="true")

@@ -75,7 +75,7 @@ def test_a_transaction_that_is_over_refuses_every_call(live: Ledger) -> None:
 
 
 def test_a_marker_that_cannot_be_written_is_written_by_the_next_caller(tmp_path: Path) -> None:
-    """It is decided nevertheless: the commit does not fail."""
+    """The transaction is decided nevertheless: the commit does not fail."""
     faults = Faults()
     live = Ledger(tmp_path, through=faults.wrap).begin()
     t = live.cluster.transactions.begin("x")
@@ -116,7 +116,7 @@ def test_a_decision_of_unknown_outcome_is_read_until_it_is_one_or_the_other(tmp_
 
 
 def test_a_beginning_of_unknown_outcome_is_aborted(tmp_path: Path) -> None:
-    """It may have counted: then the transaction would be open until its timeout."""
+    """The beginning may have counted; then the transaction would be open until its timeout."""
     faults = Faults()
     live = Ledger(tmp_path, through=faults.wrap).begin()
     t = live.cluster.transactions.begin("x")
@@ -134,7 +134,8 @@ def test_a_beginning_of_unknown_outcome_is_aborted(tmp_path: Path) -> None:
     with pytest.raises(OutcomeUnknownError):
         put(t, {"t-0": "a"})
     faults.none()
-    live.driver().transactions.begin("y")  # its record comes after it, and both are committed
+    # The record of the second transaction comes after it, and both are committed.
+    live.driver().transactions.begin("y")
     assert live.state() == State.ONGOING
     with pytest.raises(InvalidTxnStateError, match="it was aborted"):
         t.commit()
@@ -161,7 +162,7 @@ def test_nothing_hangs_in_a_restored_log(tmp_path: Path) -> None:
 
 
 def test_a_topic_that_is_created_again_meanwhile_is_not_part_of_the_transaction(tmp_path: Path) -> None:
-    """Otherwise its records would wait for a marker that no driver writes."""
+    """Otherwise the new topic's records would wait for a marker that no driver writes."""
     faults = Faults()
     live = Ledger(tmp_path, through=faults.wrap).begin()
     t = live.cluster.transactions.begin("x")
@@ -183,8 +184,9 @@ def test_a_topic_that_is_created_again_meanwhile_is_not_part_of_the_transaction(
 
 @pytest.mark.slow
 def test_a_driver_decides_again_if_another_driver_has_changed_the_state(live: Ledger) -> None:
-    """Drivers decide on the last state that they saw: a refusal, or a record based on an old state, is no answer
-    yet."""
+    """Drivers decide on the last state that they saw, so neither a refusal nor a record that is based on an old
+    state is the final answer.
+    """
     one, other = live.driver(), live.driver()
     for value, driver in (("a", one), ("b", other), ("c", one), ("d", other)):
         with driver.transactions.begin("x") as t:
@@ -270,7 +272,7 @@ def test_two_drivers_may_finish_the_same_transaction_at_once(tmp_path: Path) -> 
 
     def overtake(uri: str, what: str, name: str) -> None:
         nonlocal passed
-        if what == "stage" and "/u-" in name:  # some markers exist, this one does not
+        if what == "stage" and "/u-" in name:  # some markers exist, and this one is missing
             faults.none()
             passed += 1
             other.transactions.finish().raise_for_failures()

@@ -147,13 +147,13 @@ def begin(live: Producers, coordinator: TransactionCoordinator, *names: str) -> 
 
 
 def upkeep(live: Producers, driver: Cluster | None = None) -> int:
-    """The number of ids for which a run of the snapshot job decides something."""
+    """The number of ids for which a run of the snapshot job makes a decision."""
     report = (driver or live.cluster).snapshot(TRANSACTIONS_TOPIC).raise_for_failures()
     return sum(int(str(row["expired"])) for row in report.rows)
 
 
 def test_overdue_transactions_are_aborted_by_the_snapshot_job(live: Producers) -> None:
-    """KIP-98: Kafka's coordinator does it by itself; here the upkeep of the internal topics does."""
+    """KIP-98: Kafka's coordinator aborts by itself; here the upkeep of the internal topics does."""
     coordinator = live.coordinator()
     producer = coordinator.init_producer("x", 5000)
     coordinator.add_partitions(producer, [live.partition])
@@ -173,7 +173,7 @@ def test_overdue_transactions_are_aborted_by_the_snapshot_job(live: Producers) -
 
 
 def test_a_transaction_that_a_dead_driver_left_fenced_is_aborted(live: Producers) -> None:
-    """It ended between PrepareEpochFence and PrepareAbort."""
+    """The driver died between PrepareEpochFence and PrepareAbort."""
     ports = ports_of(live.driver())
     coordinator = with_ports(TransactionCoordinator, ports)()
     begin(live, coordinator, "x")
@@ -194,7 +194,7 @@ def test_a_transaction_that_a_dead_driver_left_fenced_is_aborted(live: Producers
 
 
 def test_a_transaction_that_ends_while_it_is_found_overdue_has_ended(tmp_path: Path) -> None:
-    """Between the look and the append its producer commits: the log decides which was first."""
+    """The producer commits between the look and the append: the log decides which was first."""
     faults = Faults()
     live = Producers(tmp_path, through=faults.wrap).begin()
     coordinator = live.coordinator()
@@ -215,7 +215,7 @@ def test_a_transaction_that_ends_while_it_is_found_overdue_has_ended(tmp_path: P
 
 
 def test_ids_that_nobody_uses_are_forgotten(live: Producers) -> None:
-    """transactional.id.expiration.ms; never one with an open transaction."""
+    """transactional.id.expiration.ms; an id with an open transaction never expires."""
     live.cluster.topics.alter_configs(None, {"transactional.id.expiration.ms": "60000"})
     coordinator = live.coordinator()
     coordinator.init_producer("x")
@@ -223,7 +223,7 @@ def test_ids_that_nobody_uses_are_forgotten(live: Producers) -> None:
     live.clock.sleep(59)
     coordinator.init_producer("z")
     live.clock.sleep(1)
-    assert upkeep(live) == 2  # x is forgotten, y aborted
+    assert upkeep(live) == 2  # x is removed, y aborted
     states = {name: live.coordinator().present_state(name) for name in "xyz"}
     assert states["x"] is None
     assert {name: state.state for name, state in states.items() if state} == {

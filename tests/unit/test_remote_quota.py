@@ -51,7 +51,7 @@ def test_processes_that_copy_at_once_share_it(ports: Ports) -> None:
 
 
 def test_all_fetches_of_a_driver_spend_from_one_bucket(ports: Ports) -> None:
-    """They run in its process, wherever its tasks do. A changed limit counts from then on."""
+    """Fetches run in the driver's process, wherever its tasks run. A changed limit applies from then on."""
     ports.execution.tasks = Executors(1)
     first, again, other = (
         fetch_throttle(ports.clock, ports.memory, cluster_config({FETCH: n})) for n in ("1000", "1000", "500")

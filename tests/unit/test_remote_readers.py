@@ -20,7 +20,7 @@ pytest.importorskip("sqlalchemy", reason="pyiceberg's catalog in SQLite needs SQ
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # pyiceberg leaves connections to SQLite open
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # pyiceberg does not close its connections to SQLite
 ]
 
 COMMITTED = 'SELECT "offset", value FROM {} WHERE control IS NULL'
@@ -44,7 +44,7 @@ def remote(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         for name, value in settings.items():
             patch.setenv(f"PYICEBERG_CATALOG__{CATALOG.upper()}__{name}", value)
         patch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
-        patch.setattr(catalogs, "_ENV_CONFIG", Config())  # it was read when pyiceberg was imported
+        patch.setattr(catalogs, "_ENV_CONFIG", Config())  # pyiceberg read its configuration when it was imported
         iceberg = {"remote.iceberg.table": f"{CATALOG}.{TABLE}"}
         yield remote_of(KINDS[request.param], folder, **iceberg)
 
@@ -100,7 +100,7 @@ def test_a_reader_finds_every_record_with_its_value(reader: str, remote: Remote)
     rows = READERS[reader](remote.table)
     found = {offset: plain(value) for offset, value in rows}
     wanted = {offset: plain(value) for offset, value in remote.rows}
-    if reader == "pyiceberg":  # 0.12 reads a list that is null as an empty one
+    if reader == "pyiceberg":  # 0.12 reads a null list as an empty one
         for value in wanted.values():
             if isinstance(value, dict) and "lines" in value:
                 value["lines"] = value["lines"] or []

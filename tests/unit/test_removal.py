@@ -18,7 +18,8 @@ from tests.unit.notation import log_of, text_of
 
 def test_tombstones_stay_for_their_time_after_the_first_rule_over_them_was_carried_out() -> None:
     """KIP-534: the time begins when a record is first cleaned, whatever its timestamp. The commit of the next rule
-    proves that."""
+    proves that the previous one was carried out.
+    """
     rules: tuple[CommittedRule, ...] = ()
     found = []
     for now_ms, bound in ((0, 10), (50, 20), (100, 30), (149, 40), (150, 40), (400, 40)):
@@ -33,7 +34,7 @@ def test_without_a_time_for_tombstones_the_next_rule_takes_them() -> None:
 
 
 def test_many_rules_within_the_time_of_tombstones_hold_none_of_them_forever() -> None:
-    """Each kept rule keeps the one that has its time, up to the bound of their number."""
+    """Each rule that is kept also keeps the rule from which its time comes, up to the maximum number of rules."""
     rules: tuple[CommittedRule, ...] = ()
     before = []
     for now_ms in range(200):
@@ -58,7 +59,7 @@ def test_a_rule_never_takes_back_what_an_earlier_one_has_removed() -> None:
         ("0.1 1.1 2-4.1 4.1 5.1", "0.1 1.1 2-4.1"),
         ("0-2.1.2 2-4.1.1 4.1", "2-4.1.1"),
         ("0-4.1.2 4.1", ""),
-        ("0-2.1 2-6.1", "0-2.1"),  # across the bound
+        ("0-2.1 2-6.1", "0-2.1"),  # a file that reaches across the bound
         ("0-4.1.3 4.1", ""),
     ],
 )

@@ -156,7 +156,7 @@ def test_a_leader_that_does_not_know_the_bound_to_be_committed_says_what_to_do()
 
 
 def test_a_late_merge_brings_no_record_back() -> None:
-    """A driver that planned before the rule names its segment after the rule."""
+    """A driver that planned before the rule names its segment as after the rule."""
     log = a_log(5)
     rule = Rule(1, bounds(log)[8])
     late = log.run(0, 10**9)
@@ -226,7 +226,9 @@ def test_a_key_that_is_only_a_tombstone_leaves_when_its_time_is_over() -> None:
 
 
 def test_a_merged_file_around_a_rewritten_one_is_rewritten_with_it() -> None:
-    """A late merge of an older generation surrounds the rewritten file: two links of the run are one file."""
+    """A late merge of an older generation covers offsets on both sides of the rewritten file: two links of the run
+    are one file.
+    """
     log = a_log(5)
     rule = Rule(1, len(log.given))
     late, middle = log.run(0, 10**9), log.run(bounds(log)[3], bounds(log)[6])

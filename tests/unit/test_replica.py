@@ -125,7 +125,7 @@ def test_a_replica_without_a_folder_is_empty(store: Store) -> None:
 
 
 def test_v3_a_wiped_root_that_nobody_has_registered_is_stale(store: Store) -> None:
-    """V3: it must not act as an empty replica; register the new incarnation and start again."""
+    """V3: the replica must not act as an empty one; register the new incarnation and start again."""
     replica = replica_on(store)
     store.delete([BROKER_FILE])
     format_root(store, "cluster", 1, ids(900))
@@ -184,7 +184,7 @@ def test_a_root_as_it_is_registered_costs_one_look_and_no_byte(store: Store) -> 
 
 
 def test_a_root_restored_from_a_copy_is_stale_although_its_directory_is_the_same(store: Store) -> None:
-    """It lacks the appends since the copy, and must not count as the original replica."""
+    """The restored root lacks the appends since the copy, and must not count as the original replica."""
     replica = registered(replica_on(store))
     put_back(store)
     with pytest.raises(StaleBrokerError, match="an older copy was restored, or the root was moved"):
@@ -193,7 +193,7 @@ def test_a_root_restored_from_a_copy_is_stale_although_its_directory_is_the_same
 
 
 def test_a_root_that_was_moved_counts_as_another_incarnation(tmp_path: Path) -> None:
-    """The price: a faithful copy on another disk is indistinguishable from an older one."""
+    """The price of this check: a faithful copy on another disk cannot be distinguished from an older one."""
     (tmp_path / "here").mkdir()
     replica = registered(replica_on(LocalStore(str(tmp_path / "here"))))
     shutil.copytree(tmp_path / "here", tmp_path / "there")
@@ -225,7 +225,7 @@ def test_an_identity_that_is_not_known_compares_directories(store: Store) -> Non
 
 
 def test_a_time_of_birth_that_only_one_machine_reports_makes_no_difference(store: Store) -> None:
-    """The time of birth, on a file system or a kernel that does not report it."""
+    """The time of birth on a file system, or under a kernel, that does not report it."""
     assert same_root("1.2.3@4+5", "1.2.3@4")
     assert same_root("1.2.3@4", "1.2.3@4+5")
     assert same_root("1.2.3@4", "")
@@ -234,7 +234,7 @@ def test_a_time_of_birth_that_only_one_machine_reports_makes_no_difference(store
 
 
 class WipedWhileListed(MemoryStore):
-    """A root that is wiped and formatted again between its listing and the check of it."""
+    """A root that is wiped and formatted again between its listing and the check of its identity."""
 
     wipe = False
 
@@ -250,7 +250,7 @@ class WipedWhileListed(MemoryStore):
 
 
 def test_v3_the_root_is_checked_after_the_listing() -> None:
-    """Section 1 (!): after every listing on which a decision rests."""
+    """Section 1 (!): the check follows every listing on which a decision depends."""
     store = WipedWhileListed()
     replica = replica_on(store)
     assert replica.list().data == ()
@@ -260,7 +260,7 @@ def test_v3_the_root_is_checked_after_the_listing() -> None:
 
 
 def test_v4_each_incarnation_and_each_assignment_has_its_own_folder(store: Store) -> None:
-    """V4: files that a zombie writes into the old one are not seen."""
+    """V4: files that a zombie writes into the old folder are not seen."""
     replica = replica_on(store)
     append(replace(replica, directory_id="8" * 32), 0)
     append(replace(replica, assignment=16), 0)
@@ -296,7 +296,7 @@ def test_the_lineage_of_the_greatest_epoch_counts(store: Store) -> None:
 
 
 def test_a_register_in_place_of_another_one_is_read(store: Store) -> None:
-    """Registers are written once, except those of attackers and of a heal."""
+    """Registers are written once, except by attackers and by a heal."""
     replica = replica_on(store)
     join(replica, (1, 0), (2, 1))
     assert replica.log().lineage == Lineage([(1, 0), (2, 1)])
@@ -315,7 +315,7 @@ def test_an_earlier_lineage_is_there_too(store: Store) -> None:
 
 
 def test_a_lineage_estimates_its_memory() -> None:
-    """The cache is bounded by it."""
+    """The cache is bounded by this estimate."""
     text = Lineage((epoch, epoch * 1000) for epoch in range(1, 20_001)).to_json()
     tracemalloc.start()
     try:
@@ -366,7 +366,7 @@ def test_a_damaged_last_file_is_corruption_and_a_damaged_earlier_one_is_not_look
 
 
 class VanishingFiles(MemoryStore):
-    """A root from which a file is deleted as soon as it was listed, a number of times."""
+    """A root that deletes a file as soon as it is listed, a number of times."""
 
     vanishing: int = 0
 

@@ -19,7 +19,7 @@ LAG_MS = 30_000
 
 
 class Disks(LiveCluster):
-    """Brokers any of which may refuse writes."""
+    """Brokers that may each refuse writes."""
 
     def __init__(self, folder: Path) -> None:
         self.faults = Faults()
@@ -181,7 +181,7 @@ def test_a_member_that_lacks_nothing_stays_however_long_it_is_idle(live: Disks) 
 @pytest.mark.parametrize("file", [0, 1, 2], ids=["first", "in the middle", "last"])
 @pytest.mark.parametrize("leads", [False, True], ids=["follower", "leader"])
 def test_a_file_deleted_by_hand_is_found_and_healed_by_the_next_run(live: Disks, file: int, leads: bool) -> None:
-    """A hole in a log: it is named, and the replica is out of the ISR until it is healed from another one."""
+    """A hole in a log is named, and the replica is out of the ISR until it is healed from another one."""
     live.fill("abc")
     victim = live.leader() if leads else live.followers()[0]
     name = live.lose(victim, file)

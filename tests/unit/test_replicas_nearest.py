@@ -38,7 +38,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
 
 
 def seen(live: LiveCluster, broker: int, view: PartitionView | None = None) -> SeenLeader:
-    """The leader as listed, which is that broker."""
+    """The listed leader, which is that broker."""
     ports = ports_of(live.cluster)
     replicas = live.replicas() if view is None else ports.storage.replicas(view)
     return SeenLeader(ports.metadata.image(), replicas, live.log(broker), replicas.leader.footer, tiered=False)
@@ -150,7 +150,7 @@ def test_the_better_of_two_replicas_in_the_rack_is_chosen(live: LiveCluster, fau
 
 
 def test_a_replica_out_of_the_isr_serves_until_it_has_been_behind_for_too_long(live: LiveCluster) -> None:
-    """replica.lag.time.max.ms, counted from the time of the oldest record that it lacks."""
+    """replica.lag.time.max.ms, counted from the time of the oldest record that the replica lacks."""
     live.cluster.topics.alter_configs(None, {"replica.lag.time.max.ms": "1000"})
     out_of_sync(live, 2)
     assert serves(live, "b") == (2, 6)
@@ -169,7 +169,7 @@ def test_a_replica_that_has_dropped_the_offset_is_not_chosen(live: LiveCluster) 
 
 
 def test_a_replica_of_another_history_is_not_chosen_beyond_what_it_has_in_common(live: LiveCluster) -> None:
-    """After an unclean election: broker 2 was away, and holds a record that the new leader lacks."""
+    """After an unclean election, broker 2, which was away, holds a record that the new leader lacks."""
     live.cluster.topics.alter_configs(None, {"replica.lag.time.max.ms": "1000000"})
     live.cluster.brokers.fence([3]).raise_for_failures()
     live.append(["lost"]).raise_for_failures()
@@ -185,7 +185,9 @@ def test_a_replica_of_another_history_is_not_chosen_beyond_what_it_has_in_common
 
 
 def test_a_replica_that_knows_a_later_leader_is_not_chosen(live: LiveCluster) -> None:
-    """The listed leader has been replaced: its listing does not show what others hold by now."""
+    """The listed leader has been replaced, so its listing does not show the records that other replicas have by
+    now.
+    """
     leader = seen(live, 1)
     live.cluster.elect("t", leader=3).raise_for_failures()
     live.append(["g"]).raise_for_failures()

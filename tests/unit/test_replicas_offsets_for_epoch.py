@@ -39,7 +39,9 @@ def test_the_divergent_offset_is_where_two_histories_part(
 def test_a_leader_knows_the_high_watermark_once_it_has_reached_its_own_epoch(
     high_watermark: int, known: bool
 ) -> None:
-    """KIP-207: before that, commits under the previous leader may reach further."""
+    """KIP-207: before the new leader knows the high watermark, commits under the previous leader may reach
+    further.
+    """
     taken_over = log((1, 0), (2, 10), high_watermark=high_watermark)
     assert knows_high_watermark(taken_over, 2) is known
     assert knows_high_watermark(log((1, 0), end=10, high_watermark=min(high_watermark, 10)), 2) is known

@@ -8,13 +8,13 @@ from stratalog.engine.replicas.out_of_range import Bounds, FetchAnswer, fetch_an
 
 LEADER = Bounds(log_start=10, high_watermark=60, log_end=70)
 IN_SYNC = Bounds(log_start=10, high_watermark=50, log_end=70)
-"""It has everything, but not the latest high watermark."""
+"""A follower with all records, but not the latest high watermark."""
 BEHIND = Bounds(log_start=10, high_watermark=40, log_end=40)
-"""Out of sync: the high watermark is above its log end."""
+"""A follower out of sync: the high watermark is above its log end."""
 STARTS_LATER = Bounds(log_start=30, high_watermark=60, log_end=70)
 STARTS_SOONER = Bounds(log_start=0, high_watermark=60, log_end=70)
 ELECTED = Bounds(log_start=10, high_watermark=20, log_end=70)
-"""The leader itself, before it knows the commits under the previous one."""
+"""The leader itself, before it knows the commits under the previous leader."""
 
 F = FetchAnswer
 

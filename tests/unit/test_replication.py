@@ -66,8 +66,8 @@ def test_a_repeated_sequence_answers_with_the_first_offsets() -> None:
 
 
 def _append_where_the_name_is_taken(by: str, listings: int) -> AppendOutcome:
-    """An append of ``p``, whose file finds its name taken by an append of ``by``. Then the leader answers this
-    many more listings, and accepts no file any more.
+    """An append of ``p`` whose file finds that an append of ``by`` has taken its name. Then the leader answers
+    this many more listings, but accepts no more files.
     """
     leader = FaultyStore(MemoryStore("broker-1", ManualClock()))
     one = OnePartition(stores=[leader])
@@ -92,8 +92,9 @@ def _append_where_the_name_is_taken(by: str, listings: int) -> AppendOutcome:
 
 
 def test_a_name_that_is_taken_may_be_taken_by_the_append_itself() -> None:
-    """``Staged.commit``: False may also be the echo of a request whose answer was lost. Until a look at the
-    leader, it is unknown whether the append is in its log."""
+    """``Staged.commit``: False may also be the answer to a repeated request, after the first answer was lost.
+    Until a look at the leader, it is unknown whether the append is in its log.
+    """
     failed = _append_where_the_name_is_taken(by="p", listings=0)
     assert isinstance(failed, NotAppended)
     assert failed.tried
@@ -137,7 +138,7 @@ def test_a_new_leader_takes_over_at_its_log_end_and_followers_truncate_by_lineag
 
 
 def test_a_leader_without_the_lineage_of_its_records_does_not_take_over_from_an_older_one() -> None:
-    """Its newest records would be dead, and their offsets assigned again."""
+    """The leader's newest records would be dead, and their offsets would be assigned again."""
     one = OnePartition(2)
     one.append(["a"])
     one.elect(2)
@@ -174,8 +175,9 @@ def test_a_follower_that_is_behind_is_copied_to_in_order() -> None:
 
 
 def test_the_leaders_files_are_looked_into_by_those_who_copy_them() -> None:
-    """Section 1: the listing infers an append's end, and its footer must agree; files are not read one after the
-    other."""
+    """Section 1: the listing infers an append's end, and the footer must agree; files are not read one after the
+    other.
+    """
     faults = Faults()
     one = OnePartition(stores=[faults.wrap("leader", MemoryStore("leader")), MemoryStore("follower")])
     one.change(isr=(1,))

@@ -89,7 +89,7 @@ def test_followers_take_over_the_segments_of_the_leader() -> None:
 
 
 def test_a_new_leader_continues_where_the_old_one_stopped() -> None:
-    """The rule is in the metadata: the new leader makes the missing files itself, byte for byte."""
+    """The rule is in the metadata, so the new leader makes the missing files itself, byte for byte."""
     one = a_partition()
     one.apply(Rule(1, 5), most=1)
     other = a_partition()
@@ -105,7 +105,7 @@ def test_a_new_leader_continues_where_the_old_one_stopped() -> None:
 
 
 def test_a_follower_that_was_away_is_stale_and_nothing_else() -> None:
-    """It holds more, is updated by the next sync, and no check calls it damaged."""
+    """The follower holds more, is updated by the next sync, and no check calls it damaged."""
     one = a_partition()
     one.change(isr=(1, 2))
     one.apply(Rule(1, 5))
@@ -120,7 +120,7 @@ def test_a_follower_ahead_of_an_elected_leader_keeps_what_it_has() -> None:
     one = a_partition()
     one.change(isr=(1, 2))
     one.apply(Rule(1, 5))
-    one.change(isr=(1, 2, 3))  # the metadata took it in before it was brought up
+    one.change(isr=(1, 2, 3))  # the metadata added the replica before it was up to date
     one.elect(3)
     assert sync(one.replicas, 1, SYNC).copied_files == 0
     assert one.held(1) == LEFT
@@ -187,8 +187,9 @@ def test_an_open_transaction_is_decided_as_without_the_rule() -> None:
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", range(25))
 def test_any_order_of_appends_rules_elections_and_syncs(seed: int) -> None:
-    """After each step every copy has, below the bound, the last record of each key, and equal generations are
-    equal bytes."""
+    """After each step every copy has, below the bound, the last record of each key, and files of equal generations
+    have equal bytes.
+    """
     chosen, one = random.Random(seed), Keyed(3)
     given: list[Row] = []
     rules = [Rule(0, 0)]

@@ -84,8 +84,9 @@ def test_rack_aware_takes_the_leader_in_the_readers_rack_before_its_followers() 
     ],
 )
 def test_rack_aware_takes_the_most_caught_up(two: tuple[int, int], three: tuple[int, int], selected: int) -> None:
-    """The greatest log end, then the replica that was caught up last, then the greatest broker id: always the
-    same."""
+    """The order is always the same: the greatest log end, then the replica that was caught up last, then the
+    greatest broker id.
+    """
     followers = view(2, "b", *two), view(3, "b", *three)
     assert rack_aware("b", *followers) == rack_aware("b", *reversed(followers)) == selected
 
@@ -112,7 +113,7 @@ class Told(ReplicaSelector):
 
 
 class Bare:
-    """Not a subclass, but with all methods."""
+    """A selector that is not a subclass, but has all methods."""
 
     def configure(self, configs: Mapping[str, str]) -> None:
         pass
@@ -140,7 +141,7 @@ class Strange(Bare):
 
 
 class Unfinished(ReplicaSelector):
-    """Without ``select``."""
+    """A selector without ``select``."""
 
 
 def select(selector: ReplicaSelector) -> ReplicaView:
@@ -195,8 +196,9 @@ raise SystemExit("by the attacker")
 def test_no_name_of_the_config_is_imported(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The config may come from a voter's root, or from a restored backup. A reader in the folder of the cluster,
-    or in the root of a broker, reads from the leader, and says so."""
+    """The config may have been written to a voter's root, or come from a restored backup. A reader in the folder
+    of the cluster, or in the root of a broker, reads from the leader, and says so.
+    """
     root = tmp_path / "b2"
     root.mkdir()
     (root / "evil.py").write_text(EVIL)
@@ -266,7 +268,7 @@ def test_a_name_that_nobody_offers_is_refused_where_it_would_be_set(tmp_path: Pa
     ],
 )
 def test_an_entry_point_that_is_no_selector_is_one_clear_error(make: MakeSelector, message: str) -> None:
-    """The process lacks it; the config is not wrong."""
+    """The process lacks the selector; the config is not wrong."""
     with pytest.raises(InvalidConfigError, match=f"{KEY} = mine: {message}"):
         offered("mine", make)
 

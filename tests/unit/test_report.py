@@ -1,4 +1,4 @@
-"""A report of failures: the thing, the code, the fault and the remedy, each once."""
+"""A report of failures names the thing, the code, the fault and the remedy, each once."""
 
 from __future__ import annotations
 
@@ -185,6 +185,6 @@ def test_no_error_message_repeats_itself(tmp_path: Path, trouble: str) -> None:
 
 @pytest.mark.parametrize("time_ms", [2**63 - 1, -(2**63), 10**20])
 def test_a_time_that_no_calendar_has_is_its_first_or_last(time_ms: int) -> None:
-    """As a record of a group or a transaction may contain it."""
+    """A record of a group or a transaction may contain such a time."""
     year = datetime.fromisoformat(utc_text(time_ms)).year
     assert year == (1 if time_ms < 0 else 9999)

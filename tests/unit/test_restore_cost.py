@@ -40,7 +40,7 @@ def requests(folder: Path, partitions: int) -> Counter[str]:
 
 
 def test_a_restore_sends_a_fixed_number_of_requests_per_partition(tmp_path: Path) -> None:
-    """There is no commit, no listing of a whole topic, and no load of a table for each of them."""
+    """No partition needs a commit, a listing of a whole topic, or a load of a table of its own."""
     few, some, more = (requests(tmp_path / str(size), size) for size in (4, 8, 16))
     step = some - few
     assert more - some == step + step
@@ -60,7 +60,7 @@ class Together:
         if kind == CREATE and name.endswith(".local"):
             with self._lock:
                 self.left -= 1
-                last = self.left < 0  # those of followers
+                last = self.left < 0  # the starts of followers
             if not last:
                 self._two.wait()
 

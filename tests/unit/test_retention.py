@@ -99,7 +99,9 @@ def test_it_is_the_further_of_the_two_limits_taken_alone(
 
 @pytest.mark.parametrize(("wanted", "start"), [(0, 0), (1, 0), (2, 2), (4, 2), (5, 5), (6, 5), (7, 5), (100, 5)])
 def test_the_local_start_moves_to_a_file_boundary_below_the_high_watermark(wanted: int, start: int) -> None:
-    """So that no live append straddles it: its base would be below the start, and the append dead."""
+    """Otherwise a live append could straddle the local start: its base would be below the start, and the append
+    dead.
+    """
     assert local_start_for(log_of("0.1 2.1 5.1 8.1 6.1.hw", end=9), wanted) == start
 
 
@@ -109,7 +111,9 @@ def test_the_local_start_never_goes_back() -> None:
 
 
 def test_local_retention_never_passes_what_is_in_the_remote_log() -> None:
-    """KIP-405: a local segment is deleted only after it was copied; the caller's bound is the remote end."""
+    """KIP-405: a local segment is deleted only after it was copied; the caller's bound is the end of the remote
+    log.
+    """
     log = log_of("0.1 2.1 5.1 9.1.hw", end=9)
     for remote_end in range(10):
         assert local_start_for(log, remote_end) <= remote_end
@@ -164,7 +168,7 @@ def test_files_that_a_merged_segment_hides_go_after_the_delay() -> None:
 
 
 def test_a_hidden_segment_waits_for_the_youngest_file_that_covers_it() -> None:
-    """V10b's overlap: until 2-5 came, readers read offset 2 from 1-3; their plans may still run."""
+    """The overlap of V10b: until 2-5 came, readers read offset 2 from 1-3; their plans may still run."""
     names = "0-2.1 1-3.1 2-5.1 5.1 6.1.hw"
     assert removed(names) == named("1-3.1")
     assert removed(names, _2_to_5_1=NOW_MS) == set()
@@ -186,14 +190,14 @@ def test_v6_a_dead_file_below_the_high_watermark_is_dead_forever() -> None:
 
 
 def test_a_truncated_file_waits_for_the_delay_from_when_its_replica_joined_the_epoch() -> None:
-    """However old it is: until then it was in the log, and readers' plans may still run."""
+    """The file waits however old it is: until then it was in the log, and readers' plans may still run."""
     names, lineage = "0.1 1.1 1.2 2.2.hw 1.epoch 2.epoch", [(1, 0), (2, 1)]
     assert removed(names, lineage, _2_epoch=NOW_MS - DELAY_MS) == named("1.1")
     assert removed(names, lineage, _2_epoch=NOW_MS - DELAY_MS + 1) == set()
 
 
 def test_v6_a_dead_segment_stays_while_its_last_offset_is_not_below_the_high_watermark() -> None:
-    """Its epoch is looked up at its last record, and that record's epoch may change again."""
+    """The epoch of the segment is looked up at its last record, and that record's epoch may change again."""
     names, lineage = "0.1 1.1 0-3.1 2.2", [(1, 0), (2, 2)]
     assert removed(f"{names} 2.2.hw", lineage) == set()
     assert removed(f"{names} 3.2.hw", lineage) == named("0-3.1")
@@ -209,7 +213,8 @@ def test_v11_registers_that_say_nothing_any_more_go() -> None:
 
 def test_a_local_start_that_moves_on_faster_than_the_delay_keeps_no_file_forever() -> None:
     """file.delete.delay.ms counts for each file from the first local start above it, so that register stays until
-    a greater one is as old."""
+    a greater one is old enough.
+    """
     names = "0.1 1.1 2.1 3.1 1.local 2.local 3.local"
     aged = {"_2_local": NOW_MS - DELAY_MS, "_3_local": NOW_MS - 1}
     assert removed(names, **aged) == named("0.1 1.1 1.local")
@@ -265,7 +270,9 @@ ages = st.lists(st.tuples(st.integers(1, 200), st.integers(-3_000, 6_000)), max_
 def test_limits_keep_the_same_until_the_next_file_expires(
     files: list[tuple[int, int]], retention_ms: int, retention_bytes: int
 ) -> None:
-    """Even if timestamps are in the future (an age below 0): such a file counts from its time of writing."""
+    """This is so even if timestamps are in the future (an age below 0): such a file counts from the time when it
+    was written.
+    """
     log = [
         LogFile(i * 10, i * 10 + 10, size, NOW_MS - age, NOW_MS - 500 * (6 - i))
         for i, (size, age) in enumerate(files)
@@ -306,13 +313,13 @@ def epochs_left(names: list[str], leader_epoch: int, **ages: int) -> list[int]:
 
 
 def test_a_thousand_elections_leave_a_bounded_number_of_registers() -> None:
-    """The last one counts; the earlier ones that identify a foreign one stay."""
+    """The last register counts; the earlier ones that identify a foreign one stay."""
     names = ["0.1", *(f"{epoch}.epoch" for epoch in range(1, 1001))]
     assert epochs_left(names, 1000) == [*range(1001 - KEPT_EPOCHS, 1001)]
 
 
 def test_a_register_above_the_committed_epoch_is_no_substitute_for_another() -> None:
-    """Heal deletes it: then the previous one counts again."""
+    """Heal deletes the foreign register, and the previous one counts again."""
     names = ["0.1", *(f"{epoch}.epoch" for epoch in [*range(1, 31), *range(900, 1000)])]
     assert epochs_left(names, 30) == [*range(31 - KEPT_EPOCHS, 31), *range(900, 1000)]
 

@@ -100,7 +100,8 @@ def test_segments_of_two_epochs_that_overlap_do_not_stop_retention(live: LiveClu
     fence(live, *others, one)
     unfence(live, *others)
     live.cluster.elect("t", unclean=True).raise_for_failures()
-    table.commit([uploaded(segment(2, 5, epoch=epoch))], (), deposed)  # late; records that no replica has any more
+    # Committed late, with records that no replica has any more.
+    table.commit([uploaded(segment(2, 5, epoch=epoch))], (), deposed)
     live.cluster = live.driver()
     if records:
         live.fill(records)
@@ -155,7 +156,7 @@ def test_leader_epochs_that_no_broker_has_a_register_of_expire_nothing(live: Liv
         live.clock.advance_ms(3_600_000)
     assert min(live.log(broker).local_start for broker in (1, 2, 3)) >= len(values) - 2
     if rebuilt:
-        broker = next(follower for follower in live.followers() if follower != 1)  # which votes
+        broker = next(follower for follower in live.followers() if follower != 1)  # broker 1 votes
         live.wipe(broker)
         format_root(live.store(broker), "c", broker, live.new_id)
         live.cluster.replicate().raise_for_failures()

@@ -1,4 +1,4 @@
-"""Merging appends into one segment, under the rule of copies (protocol section 3 step 4, section 4)."""
+"""Merges of appends into one segment, under the rule of copies (protocol section 3 step 4, section 4)."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_its_footer_is_as_if_it_had_been_one_append() -> None:
     assert footer.producers == {"p": ProducerEntry(1, 3, 3, 5, 0)}
     assert (footer.topic_id, footer.partition) == ("f" * 32, 3)
     assert (footer.min_timestamp_us, footer.max_timestamp_us, footer.max_timestamp_offset) == (0, 4, 4)
-    assert footer.created_ms == 1000  # the last append's: every merge of the same files makes the same bytes
+    assert footer.created_ms == 1000  # the last append's time: every merge of the same files makes the same bytes
 
 
 def test_appends_of_several_epochs_become_a_segment_of_the_last() -> None:
@@ -217,7 +217,7 @@ def test_files_of_a_schema_that_has_grown_become_one_segment_of_the_wider_one(sc
 
 
 def test_files_whose_schemas_contradict_each_other_are_left_alone() -> None:
-    """No log has such files: another program has written there."""
+    """No log has such files, so another program must have written there."""
     log = Log((1, 0))
     run = typed(log, WIDE, physical_schema(value=pa.struct([("n", pa.int64()), ("other", pa.string())])))
     before = log.names()
@@ -293,7 +293,7 @@ class TruncatedWhileStaged(MemoryStore):
 
 
 def test_a_file_that_dies_between_reading_and_naming_makes_no_segment() -> None:
-    """Section 3 step 4 (!): then the leader is listed again and still has the file in its log."""
+    """Section 3 step 4 (!): after a copy the leader is listed again, and must still have the file in its log."""
     log = three_appends()
     store = TruncatedWhileStaged(clock=CLOCK)
     log.move_to(store)
@@ -305,7 +305,7 @@ def test_a_file_that_dies_between_reading_and_naming_makes_no_segment() -> None:
 
 
 class ReplacedBeforeTheCheck(MemoryStore):
-    """A root on which a file is deleted and its name taken again just before the next listing."""
+    """A root that deletes a file, and creates another one of the same name, just before the next listing."""
 
     name: str | None = None
 

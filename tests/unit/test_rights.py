@@ -1,8 +1,8 @@
 """The table of rights in SECURITY.md: each operation makes exactly the requests of its row; without a right to
 create or to delete, the error names it and the path.
 
-delta-rs writes and reads the log of a remote table without our stores: the tests only see its created and deleted
-files.
+delta-rs writes and reads the log of a remote table without our stores, so the tests only see the files that it
+creates and deletes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REFUSED = StorageAuthorizationError.code
 
 
 def texts_of(act: Act, live: Guarded, driver: Cluster) -> tuple[bool, str]:
-    """Whether it succeeded, and all texts about its failures."""
+    """Whether the operation succeeded, and all texts about its failures."""
     try:
         answer = act(live, driver)
     except StratalogError as error:
@@ -42,7 +42,7 @@ by_name = pytest.mark.parametrize("row", RIGHTS, ids=lambda row: row.operation)
 def test_an_operation_asks_for_the_rights_of_its_row_and_for_no_others(row: Needs, tmp_path: Path) -> None:
     live = prepared(tmp_path, row)
     driver = live.driver()
-    if not row.places.get("delta"):  # it does without
+    if not row.places.get("delta"):  # the operation works without that right
         for log in [*live.remote.rglob("_delta_log")]:
             log.rename(log.with_name("hidden"))
     with live.guarded(lambda place, right: right in row.right_of(place)) as (asked, refused):

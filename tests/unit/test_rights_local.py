@@ -80,7 +80,7 @@ def test_a_caller_who_may_not_write_reads_everything_and_learns_what_is_missing(
 
 @pytest.mark.slow
 def test_the_log_of_a_remote_table_that_may_not_be_written_is_named(tmp_path: Path) -> None:
-    """Delta writes it, but the error is stratalog's."""
+    """Delta writes the file, but the error is stratalog's."""
     live = cluster(tmp_path)
     (log,) = tmp_path.rglob("_delta_log")
     with modes(log, 0o555, 0o444):

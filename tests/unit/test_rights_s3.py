@@ -199,7 +199,7 @@ def test_a_role_of_all_topics_reads_everything(on_s3: OnS3, user: str) -> None:
 
 @pytest.mark.parametrize("user", ["reader", "producer", "operator"])
 def test_records_of_another_topic_affect_no_other_topic(on_s3: OnS3, user: str) -> None:
-    """In both tiers; they are neither written nor deleted."""
+    """Those records are in both tiers; they are neither written nor deleted."""
     driver = on_s3.driver(user)
     refused = [
         texts_of(lambda: driver.fetch("other", 0, 0)),
@@ -216,7 +216,7 @@ def test_records_of_another_topic_affect_no_other_topic(on_s3: OnS3, user: str) 
 
 
 def texts_of(act: Callable[[], object]) -> str:
-    """The texts about its refused requests."""
+    """The texts about the user's refused requests."""
     try:
         answer = act()
     except StratalogError as error:

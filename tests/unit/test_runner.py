@@ -118,7 +118,7 @@ def test_values_of_a_run_without_failures() -> None:
 
 
 def test_items_that_end_quickly_run_without_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After they have; a slower item is the last for which the others wait."""
+    """Other threads begin only when an item is slow; that item is the last one for which the others wait."""
     monkeypatch.setattr("stratalog.partitions.runner.QUICK_S", 0.02)
     runner = ThreadRunner(3)
     here = threading.current_thread()
@@ -126,7 +126,7 @@ def test_items_that_end_quickly_run_without_other_threads(monkeypatch: pytest.Mo
     def quick(item: int) -> threading.Thread:
         return threading.current_thread()
 
-    for _ in range(200):  # some may be slow on a busy machine
+    for _ in range(200):  # some threads may be slow on a busy machine
         found = [done.value for done in runner.run(quick, range(3)) if isinstance(done, Done)]
         if found == [here] * 3:
             break

@@ -217,7 +217,7 @@ def test_a_footer_longer_than_the_first_read_is_read_whole() -> None:
 
 
 def test_footers_are_remembered_by_what_they_take_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of wide segments are thousands of times as large as those of small appends."""
+    """The footers of wide segments are thousands of times as large as those of small appends."""
     store = MemoryStore()
     wide = [records([b"%d" % i]) for i in range(40)]
     files = [write_segment(store, DataName(40 * i, 40 * i + 40, 1), wide, row_group_bytes=1) for i in range(4)]
@@ -312,7 +312,7 @@ def test_memory_is_bounded_by_a_row_group_however_large_the_file(tmp_path: Path)
     values = pa.array([random.Random(1).randbytes(64 * 1024)] * 32)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for _ in range(100):  # of 2 MiB
+        for _ in range(100):  # 100 batches of 2 MiB
             yield records([None] * 32).set_column(2, "value", pa.concat_arrays([values]))
 
     before = pa.total_allocated_bytes()
@@ -333,7 +333,7 @@ def test_memory_is_bounded_by_a_row_group_however_large_the_file(tmp_path: Path)
 
 @pytest.mark.parametrize("sequence", [1.0, True, np.int64(1)], ids=repr)
 def test_a_footer_that_nobody_could_read_is_not_written(sequence: Any) -> None:
-    """The last guard: with one such file, the partition could not be read or appended to any more."""
+    """This is the last check: after one such file, the partition could not be read or appended to any more."""
     store = MemoryStore()
     with pytest.raises(InvalidCallError, match="could not be read back"):
         write_segment(store, BASE, [records([b"a"])], producers={"p": ProducerEntry(0, sequence, 0, 1, 0)})

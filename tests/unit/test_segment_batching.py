@@ -91,7 +91,7 @@ def _in_one(typed: bool, row_group_bytes: int) -> tuple[SegmentFooter, bytes]:
 def test_the_batches_leave_no_trace_in_a_file(
     cuts: list[int], typed: bool, compact: bool, row_group_bytes: int
 ) -> None:
-    """Neither in the footer, nor in the ends of row groups and pages."""
+    """The batches are visible neither in the footer, nor in the ends of row groups and pages."""
     batch, bounds = everything(typed), sorted({0, *cuts, ROWS})
     parts = [batch.slice(start, end - start) for start, end in pairwise(bounds)]
     if compact:  # without the bytes around the slice, and without null bits if there are no nulls
@@ -100,7 +100,7 @@ def test_the_batches_leave_no_trace_in_a_file(
 
 
 def test_only_rows_around_the_ends_of_batches_are_copied() -> None:
-    """Values of three batches, which the writer once joined."""
+    """Values of three batches, which the writer used to join."""
     batches = [pa.array([b"%d" % (row + number) for row in range(5000)], pa.binary()) for number in range(3)]
     pieces = _regular(pa.chunked_array(batches))
     assert pieces.to_pylist() == [value for batch in batches for value in batch.to_pylist()]

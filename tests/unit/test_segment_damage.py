@@ -1,4 +1,4 @@
-"""A data file: every damage is detected (design section 4), and deleted or replaced files are no damage."""
+"""A data file: all damage is detected (design section 4); deleted or replaced files are not damage."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_an_intact_file_verifies() -> None:
 
 @pytest.mark.parametrize("region", ["leading magic", "pages", "page index", "footer", "footer length"])
 def test_every_flipped_bit_is_found_without_decoding_a_record(region: str) -> None:
-    """Also in a page's header, which readers ignore: every byte has a checksum."""
+    """A page's header, which readers ignore, is covered, too: every byte has a checksum."""
     data, _ = intact()
     for flipped in flips(region, data):
         with pytest.raises(CorruptSegmentError):
@@ -178,7 +178,7 @@ def test_a_check_in_pieces_finds_offsets_that_are_not_the_next_ones(monkeypatch:
 
 @pytest.mark.slow
 def test_all_that_arrow_says_of_damaged_bytes_is_damage() -> None:
-    """For every flipped bit; without the log's own checksums, which are checked first."""
+    """Each bit is flipped, without the log's own checksums, which would be checked first."""
     sink = io.BytesIO()
     pq.write_table(pa.table({"a": range(300), "b": ["x"] * 300}), sink, write_page_checksum=True)
     data = sink.getvalue()
@@ -195,7 +195,7 @@ def test_all_that_arrow_says_of_damaged_bytes_is_damage() -> None:
 
 
 def test_records_that_carry_other_offsets_are_found_by_verifying() -> None:
-    """All checksums are right; a writer with a bug has made it."""
+    """All checksums are right, because a writer with a bug has made the file."""
     store = MemoryStore()
     file = write_segment(store, DataName(7, None, 1), [records([b"a"])])
     renamed = store.read(file.object.name).replace(

@@ -60,7 +60,7 @@ def test_a_hostile_footer_is_refused_before_anything_is_made_of_it(make: Callabl
 
 
 def test_a_wrong_histogram_of_levels_ends_no_process() -> None:
-    """Arrow is never asked for the description of a column chunk: it would abort."""
+    """Arrow never gets a request for the description of a column chunk, because it would abort."""
     data = hostile.wrong_level_histogram(hostile.honest())
     store, file = in_memory(data)
     checked = check_segment(store, file)
@@ -82,7 +82,9 @@ def test_a_row_group_of_a_dictionary_takes_what_its_values_come_to() -> None:
 
 @pytest.mark.slow
 def test_dictionary_indices_are_counted_as_arrow_decodes_them() -> None:
-    """In runs and in packed bits, with nulls and in lists: never less, and no more than the nulls could hold."""
+    """The count is right for runs and packed bits, with nulls and in lists: never too low, and never above the
+    number that the nulls allow.
+    """
     keys: list[bytes | None] = [b"a" * (row % 300) for row in range(3_000)] + [b"b"] * 4_000 + [None] * 500
     headers = [[{"key": "h" * (row % 5), "value": b"v" * (row % 40)}] * (row % 4) for row in range(len(keys))]
     store = MemoryStore()
@@ -139,7 +141,7 @@ def test_empty_lists_count_too() -> None:
 
 
 def test_a_footer_without_end_is_not_read(tmp_path: Path) -> None:
-    """1.5 GB of it, in a file with a hole."""
+    """The footer claims 1.5 GB, in a file with a hole."""
     with (tmp_path / str(BASE)).open("wb") as file:
         file.truncate(1_600_000_000)
         file.seek(0, 2)
@@ -156,7 +158,7 @@ def test_a_footer_without_end_is_not_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [hostile.dictionary_bomb, hostile.unpacking_bomb, hostile.rows_bomb])
 def test_a_hostile_batch_of_metadata_is_refused(make: Callable[[bytes], bytes]) -> None:
-    """Its values are decoded whole, in every driver."""
+    """Every driver decodes the values of such a batch completely."""
     column = "key" if make is hostile.dictionary_bomb else "value"
     with pytest.raises(CorruptSegmentError, match="the batch"):
         check_held(make(hostile.honest(2_000)), column, 160 * MEGABYTE, "the batch")

@@ -1,4 +1,4 @@
-"""The end of a data file, which a reader trusts that checks only pages."""
+"""The end of a data file; a reader that checks only pages trusts it."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_names_of_others_are_text_in_html() -> None:
     assert "<img" not in shown
     assert "\x1b" not in shown
     assert "\u202e" not in shown
-    assert shown.count("&lt;img") == 9  # operation, total and value, column, cell, three of a failure, note
+    assert shown.count("&lt;img") == 9  # operation, total and value, column, cell, three for a failure, note
 
 
 def test_failures_and_notes_are_above_the_rows() -> None:
@@ -75,9 +75,9 @@ def test_equal_rows_appear_once_and_machines_get_all() -> None:
         *others,
         {"topic": "50 rows of internal topics", "partition": "...", "bytes": 0, "end": "..."},
     ]
-    assert folded(own) == own  # they were asked for, and differ
+    assert folded(own) == own  # the caller asked for these columns, and they differ
     assert folded([]) == []
-    split = [mine[0], mine[2], mine[3]]  # partition 1 is not there
+    split = [mine[0], mine[2], mine[3]]  # the row of partition 1 is missing
     assert folded(split) == split
     report = Report("replicate", [*own, *mine])
     assert len(str(report).splitlines()) == 5
@@ -85,7 +85,7 @@ def test_equal_rows_appear_once_and_machines_get_all() -> None:
 
 
 def test_columns_of_zeros_are_a_line_below_a_wide_table() -> None:
-    """Nothing is lost: the line shows their values. A narrow table has all of them."""
+    """Nothing is lost: the line shows the values of these columns. A narrow table has all of its columns."""
     quiet = {"copied": 0, "size": 0.0, "rack": None, "error": "", "done": False, "a": 1, "b": 2}
     rows = [{"partition": 0, "lag": 5, **quiet}, {"partition": 0, "lag": 0, **quiet}]
     report = Report("tier", rows)
@@ -210,7 +210,7 @@ def test_a_stratalog_error_shows_the_users_line_and_the_message(live: LiveCluste
         f"from stratalog import Cluster\ncluster = Cluster.open({str(live.file)!r})",
         "x = 1\ncluster.topics.delete('nope')",
         "%tb",
-        "import sys; print(get_ipython().InteractiveTB.tb is sys.last_traceback)",  # where %debug goes in
+        "import sys; print(get_ipython().InteractiveTB.tb is sys.last_traceback)",  # the frame where %debug starts
         "def mine():\n    return cluster.append_batches('nope', {})\n\nmine()",
         "1 / 0",
         "cluster.topics.create()",
@@ -244,7 +244,7 @@ def test_the_handler_of_another_library_stays(live: LiveCluster) -> None:
 
 @pytest.mark.slow
 def test_work_is_drawn_in_the_cell_and_goes_when_it_has_ended(live: LiveCluster) -> None:
-    """Only the output of the main thread. The report stays."""
+    """Only output of the main thread is drawn. The report stays on the screen."""
     _, shown = in_ipython(
         f"""
         from stratalog import Cluster
@@ -381,7 +381,7 @@ def test_a_topic_may_be_there_already_with_the_same_shape(live: LiveCluster) -> 
     assert made["created"]
     (again,) = create("u", partitions=2, replication_factor=2, configs=configs, if_not_exists=True).rows
     assert again == {**made, "created": False}
-    assert not create("u", if_not_exists=True).rows[0]["created"]  # nothing else is asked for
+    assert not create("u", if_not_exists=True).rows[0]["created"]  # the existing topic satisfies the request
     before = live.cluster.image
     with pytest.raises(
         StratalogError, match=r"but differs: partitions is 2, not 3; retention.ms is 86400000, not 5"

@@ -1,4 +1,4 @@
-"""Names come from other people: displayed names cannot control a terminal or forge a line."""
+"""Names come from other people, so a displayed name must not control a terminal or forge a line."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_escapes_look_as_in_python(text: str, shown: str) -> None:
 
 
 def test_the_message_of_every_error_is_one_printable_line() -> None:
-    """Also in a traceback, and in a line of a log."""
+    """This includes a traceback, and a line of a log."""
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, StratalogError)]
     assert len(kinds) > 40
     for kind in kinds:
@@ -73,7 +73,7 @@ LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 
 
 def is_logging(function: ast.expr) -> bool:
-    """Whether it is ``_log.info`` or similar."""
+    """Whether the call is ``_log.info`` or similar."""
     return (
         isinstance(function, ast.Attribute)
         and function.attr in LEVELS
@@ -84,7 +84,7 @@ def is_logging(function: ast.expr) -> bool:
 
 @pytest.mark.slow
 def test_a_line_of_the_log_is_printable_whatever_it_is_about() -> None:
-    """For each logged line: its arguments are errors, are escaped by ``%r``, or are otherwise printable."""
+    """The arguments of each logged line are errors, are escaped by ``%r``, or are otherwise printable."""
     found: dict[str, str] = {}
     for module in MODULES:
         for node in ast.walk(tree(module)):
@@ -97,7 +97,7 @@ def test_a_line_of_the_log_is_printable_whatever_it_is_about() -> None:
                     if kind == "%s":
                         found[f"{module}: {ast.unparse(argument)}"] = form.value
     printed = {"error", "error.code", "store.uri", "self._not_offered(name)"}
-    printed |= {"self._name", "self._what", "line", "result.headline"}  # operations, and counts
+    printed |= {"self._name", "self._what", "line", "result.headline"}  # names of operations, and counts
     others = {place for place in found if place.split(": ")[1] not in printed}
     assert {place for place in others if not place.split(": ")[1].startswith("printable(")} == set()
     assert len(found) >= 4
@@ -122,7 +122,7 @@ def test_a_report_is_printable_line_by_line_and_exact_as_json() -> None:
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveCluster:
-    """Everything that Kafka lets users name has such a name."""
+    """Every thing that Kafka lets users name has such a name."""
     live = LiveCluster(tmp_path, on_disk=True)
     rack = json.dumps(EVIL).replace("\x7f", "\\u007f")
     live.file.write_text(live.file.read_text().replace('rack = "c"', f"rack = {rack}"))
@@ -161,7 +161,7 @@ def live(tmp_path: Path) -> LiveCluster:
 def test_no_job_prints_what_steers_a_terminal(
     live: LiveCluster, job: object, argv: Sequence[str], status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if job is verify:  # a root that another one wrote to
+    if job is verify:  # a root to which another writer has access
         (live.root(3) / "broker.json").write_text(
             json.dumps({"cluster_id": EVIL, "broker_id": 3, "directory_id": EVIL, "version": 1})
         )

@@ -1,4 +1,4 @@
-"""Sinks accept Kafka's columns and those of a typed topic, and assign rows to partitions."""
+"""Sinks accept Kafka's columns and the columns of a typed topic, and assign rows to partitions."""
 
 from __future__ import annotations
 

@@ -121,8 +121,8 @@ def test_tasks_leave_bad_records_out_and_the_driver_appends_them_to_their_topic(
 
 
 def test_a_batch_that_is_repeated_has_each_bad_record_once(query: Query) -> None:
-    """Cut short before its end, or after; and with the tasks or the driver appending it then."""
-    query.write(0, FIRST)  # and the job is killed
+    """The repeated batch is cut short before its end, or after it, and the tasks or the driver append it."""
+    query.write(0, FIRST)  # the job is killed after the first task
     for _ in range(3):
         sink = query.sink()
         query.sink().commit([query.write(0, FIRST, sink), query.write(1, SECOND, sink)], 0)

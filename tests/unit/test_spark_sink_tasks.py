@@ -106,19 +106,22 @@ def test_messages_and_plans_travel(query: Query) -> None:
 
 
 def test_a_second_attempt_of_a_task_appends_nothing(query: Query) -> None:
-    """A killed task that had finished its work, a speculative copy, a repeated batch."""
+    """The append survives a killed task that had finished its work, a speculative copy, and a repeated batch."""
     sink = query.sink()
     first, copy = (query.write(0, "a", "b", of=sink) for _ in range(2))
     query.commit(copy, query.write(1, "c", of=sink))
     query.commit(first, query.write(1, "c"))
-    for _ in range(2):  # the query was restarted: a new sink, the same batch, its rows in another order
+    # The query was restarted: the sink is new, the batch is the same, and its rows have another order.
+    for _ in range(2):
         query.commit(query.write(0, "b", "a"), query.write(1, "c"))
     assert query.visible() == {0: ["a", "b"], 1: ["c"]}
 
 
 def test_a_batch_that_was_cut_short_is_completed(query: Query) -> None:
-    """The driver appends it, after the other partitions were compared; tasks do if there are too many rows."""
-    query.write(0, "a")  # and the job is killed
+    """The driver appends the batch, after it has compared the other partitions; if there are too many rows, tasks
+    append it.
+    """
+    query.write(0, "a")  # the job is killed after the first task
     sink = query.sink()
     messages = [query.write(0, "a", of=sink), query.write(1, "c", of=sink)]
     assert [type(message) for message in messages] == [TaskAppend, TaskRows]
@@ -138,8 +141,9 @@ def test_the_rest_of_a_large_batch_is_appended_by_tasks(query: Query, monkeypatc
 
 
 def test_other_rows_under_the_batch_are_refused_and_nothing_is_stored(query: Query) -> None:
-    """A partition without the batch waits for the answers of the others; one that has later batches gets no
-    earlier one."""
+    """A partition without the batch waits for the answers of the others; a partition that has later batches gets
+    no earlier one.
+    """
     for batch in range(3):
         query.commit(query.write(0, "a", batch=batch), batch=batch)
     sink = query.sink()
@@ -152,7 +156,7 @@ def test_other_rows_under_the_batch_are_refused_and_nothing_is_stored(query: Que
 
 
 def test_rows_that_a_task_cannot_append_go_to_the_driver(query: Query) -> None:
-    """Their leader has changed since the batch began, or its storage fails."""
+    """The leader of the partition has changed since the batch began, or its storage fails."""
     sink = query.sink()
     query.live.cluster.elect("t", leader=query.live.followers("t", 0)[0]).raise_for_failures()
     query.live.append(["x"]).raise_for_failures()  # the new leader's epoch is in its log, and in the old one's
@@ -181,7 +185,7 @@ def test_a_task_with_too_many_rows_for_the_driver_fails_and_is_retried(
 
 
 def test_a_leader_that_changes_before_the_acknowledgement_ends_the_query(query: Query) -> None:
-    """Its next run appends the missing batch."""
+    """The next run of the query appends the missing batch."""
     message = query.write(0, "a")
     query.live.cluster.elect("t", leader=query.live.followers("t", 0)[0]).raise_for_failures()
     with pytest.raises(OperationFailedError, match="the leader changed"):
@@ -220,7 +224,7 @@ def test_undistributed_rows_go_to_the_driver(query: Query, monkeypatch: pytest.M
 def test_if_spark_does_not_identify_the_batch_rows_go_to_the_driver(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark does not guarantee the local property."""
+    """Spark does not guarantee that the local property is set."""
     sink = query.sink()
     monkeypatch.setattr(stream_sink, "present_task", lambda: None)
     message = sink.write(iter([rows(0, "a")]))

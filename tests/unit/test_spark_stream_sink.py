@@ -53,7 +53,7 @@ def written(live: LiveCluster, *batches: pa.RecordBatch, query: str = "q1") -> T
 
 
 def test_a_batch_is_appended_once_however_often_it_is_committed(live: LiveCluster) -> None:
-    """For any distribution of its rows over tasks."""
+    """This is so for any distribution of its rows over tasks."""
     sink(live).commit([written(live, rows((0, "a"), (1, "b")), rows((0, "c"))), written(live)], 0)
     assert live.read() == {0: ["a", "c"], 1: ["b"]}
     sink(live).commit([written(live, rows((1, "b"))), written(live, rows((0, "a"), (0, "c")))], 0)
@@ -87,7 +87,7 @@ def test_a_batch_of_which_one_partition_was_appended_is_completed(live: LiveClus
 
 
 def test_a_query_with_a_new_checkpoint_is_another_one(live: LiveCluster) -> None:
-    """Its batches are counted from 0 again, and do not count as those in the log."""
+    """The batches of the new query are counted from 0 again, and are not taken for those in the log."""
     sink(live).commit([written(live, rows((0, "a")), query="q1")], 0)
     sink(live).commit([written(live, rows((0, "b")), query="q2")], 0)
     assert live.read() == {0: ["a", "b"]}
@@ -116,7 +116,7 @@ def test_columns_that_are_not_given_are_filled_in() -> None:
     found = batches_of(pa.Table.from_batches([rows((1, "a"), (0, "b"))]), "t")
     assert sorted(found) == [0, 1]
     assert found[1][0].to_pylist() == [
-        {"timestamp": None, "key": None, "value": b"a", "headers": None}  # the append gives it
+        {"timestamp": None, "key": None, "value": b"a", "headers": None}  # the append sets the time
     ]
 
 
@@ -159,7 +159,7 @@ def test_a_stream_writer_without_a_name_is_refused(live: LiveCluster) -> None:
 
 @pytest.mark.slow
 def test_a_batch_that_is_repeated_with_other_rows_ends_the_query_and_says_what_to_do(live: LiveCluster) -> None:
-    """Its checkpoint is older than the topic."""
+    """The checkpoint is older than the topic."""
     for batch_id in range(7):
         sink(live).commit([written(live, rows((0, f"{batch_id}"), (1, f"{batch_id}")))], batch_id)
     before = live.read()

@@ -54,7 +54,9 @@ UDT = '{"type":"udt","class":null,"pyClass":"evil_type.X","sqlType":"string","se
 def test_the_class_that_a_type_names_is_not_imported(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A declared type is in the metadata, and in backups; PySpark imports the module of a user-defined one."""
+    """A declared type is in the metadata and in backups, and PySpark would import the module of a user-defined
+    one.
+    """
     (tmp_path / "evil_type.py").write_text(
         "import pathlib\npathlib.Path(__file__).with_name('was_here').touch()\n"
     )

@@ -1,4 +1,4 @@
-"""What a Spark task leaves behind in its Python worker does not slow down the collections that follow it."""
+"""Objects that a Spark task leaves in its Python worker do not slow down later garbage collections."""
 
 from __future__ import annotations
 

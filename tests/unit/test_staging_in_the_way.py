@@ -1,4 +1,6 @@
-"""A root whose ``.staging`` is no folder accepts no files. No operation waits for it, and all report it."""
+"""A root whose ``.staging`` is no folder accepts no files. No operation waits for such a root, and all
+report it.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def block(live: LiveCluster, broker: int, kind: str = "file") -> Path:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_follower_that_can_take_no_file_is_not_waited_for(live: LiveCluster, kind: str) -> None:
-    """The first driver that meets it takes it out of service for all others, with the reason."""
+    """The first driver that meets such a root takes it out of service for all others, with the reason."""
     broker = next(b for b in live.followers() if b != 1)
     staging = block(live, broker, kind)
     began_s = live.clock.monotonic_s()
@@ -104,7 +106,7 @@ def test_a_blocked_root_is_blamed_even_if_it_is_blocked_after_the_brokers_were_i
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_folder_of_a_log_that_is_none_is_not_waited_for(live: LiveCluster, kind: str) -> None:
-    """A folder in the path of the log, or a file, has another kind."""
+    """A file, or a folder in the path of the log, has the wrong kind."""
     broker = live.followers()[0]
     folder = live.root(broker) / live.replica(broker).folder
     victim = live.folder / "victim" / "inside"
@@ -123,7 +125,7 @@ def test_a_folder_of_a_log_that_is_none_is_not_waited_for(live: LiveCluster, kin
 
 
 def test_the_report_says_who_was_waited_for(tmp_path: Path) -> None:
-    """A root with a transient fault."""
+    """The broker's root has a transient fault."""
     failing: set[str] = set()
 
     class Failing(LocalStore):

@@ -58,7 +58,7 @@ def outcomes(make: Appends, *later: OwnAppend) -> list[int | BaseException]:
 
 
 def test_lines_that_arrive_during_an_append_are_appended_together() -> None:
-    """One append at a time: the previous one has ended."""
+    """One append at a time: the previous append has ended."""
     make = Appends()
     assert outcomes(make, append("t", 1), append("t", 0), append("t", 1)) == [10, 20, 21, 22]
     assert make.made == [["t-0"], ["t-1", "t-0", "t-1"]]

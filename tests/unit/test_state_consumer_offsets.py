@@ -119,7 +119,7 @@ def test_a_stale_member_counts_for_nothing_wherever_it_is() -> None:
 
 
 def test_a_commit_without_a_member_is_never_stale() -> None:
-    """For example, a tool that resets offsets."""
+    """A tool that resets offsets is an example."""
     assert offsets(state_after(commit(3, member_epoch=2), commit(0))) == {("t", 0): 0}
 
 
@@ -137,7 +137,8 @@ def test_a_commit_that_overtakes_its_groups_expiry_keeps_all_of_the_group(
     partition: int, epoch: int | None
 ) -> None:
     """Between the look at the expired groups and the append, the group may have committed again, for any
-    partition: it is live."""
+    partition; then it is live.
+    """
     state = state_after(commit(3, member_epoch=5), commit(4, partition=1, member_epoch=5))
     forget = state.expired(100, ["t"])
     overtaken = state.apply(2, [commit(9, partition=partition, expires_ms=200, member_epoch=epoch)])
@@ -169,7 +170,7 @@ def test_an_expiry_of_long_ago_does_not_meet_the_group_that_came_after() -> None
 
 
 def test_offsets_of_deleted_topics_are_forgotten() -> None:
-    """A topic id never returns; the rest of the group stays."""
+    """A topic id is never used again; the rest of the group stays."""
     state = state_after(commit(1, expires_ms=200), commit(3, topic_id="gone", expires_ms=200))
     after = state.apply(2, state.expired(150, ["t"]))
     assert offsets(after) == {("t", 0): 1}
@@ -177,7 +178,7 @@ def test_offsets_of_deleted_topics_are_forgotten() -> None:
 
 
 def test_a_group_of_which_nothing_is_known_is_no_group() -> None:
-    """All its offsets were of deleted topics, and its committer was no member."""
+    """All its offsets were for deleted topics, and its committer was no member."""
     state = state_after(commit(3, topic_id="gone", expires_ms=200))
     assert state.apply(1, state.expired(150, ["t"])) == ConsumerOffsets({}, 2)
 
@@ -215,7 +216,7 @@ def test_an_invalid_record_is_refused(key: bytes | None, value: bytes | None) ->
 
 @pytest.mark.parametrize("record", [OffsetTombstone(group="g", topic_id="t", partition=0), commit(1)], ids=str)
 def test_a_snapshot_holds_nothing_but_state(record: OffsetsRecord) -> None:
-    """An offset belongs to a group that precedes it."""
+    """An offset's group always precedes it."""
     with pytest.raises(CorruptionError, match="which is not a state"):
         OFFSETS.load([record], 1)
 
@@ -266,8 +267,9 @@ def test_pending_offsets_of_an_aborted_transaction_are_dropped() -> None:
 
 @pytest.mark.parametrize("overtaking", [[commit(5)], [pending(5, producer="q"), end(1, producer="q")]])
 def test_a_pending_offset_replaces_earlier_commits_only(overtaking: list[OffsetsRecord]) -> None:
-    """Of two commits the later one in the log counts, whenever their transactions end; a snapshot in between
-    preserves this."""
+    """If there are two commits, the later one in the log counts, whenever their transactions end; a snapshot in
+    between does not change this.
+    """
     log = [pending(7), *overtaking, end(1)]
     for cut in range(len(log) + 1):
         half = state_after(*log[:cut])
@@ -293,8 +295,9 @@ OTHERS = [pending(5, group="h"), pending(6, group="h", producer="q")]
     ],
 )
 def test_deleted_offsets_do_not_return_with_a_transaction(record: OffsetsRecord, dropped: set[int]) -> None:
-    """Of two pending offsets of ``g`` those for the partitions ``dropped`` are gone. An expiry leaves both, and so
-    does a deletion that a later commit invalidates."""
+    """The group ``g`` has two pending offsets, and those for the partitions ``dropped`` are gone. An expiry leaves
+    both, and so does a deletion that a later commit invalidates.
+    """
     log = [pending(7), pending(8, producer="q", partition=1), commit(1, partition=2), commit(2, partition=2)]
     before = ConsumerOffsets().apply(0, [*log, *OTHERS])
     assert before.groups["g"].latest_commit == 3
@@ -308,7 +311,9 @@ def test_deleted_offsets_do_not_return_with_a_transaction(record: OffsetsRecord,
 
 
 def test_late_records_of_a_transaction_change_nothing() -> None:
-    """KIP-890: an offset of an ended transaction, its end again, and its end after the next one has begun."""
+    """KIP-890: a transaction's offset after its end, a repeated end, and an end after the next transaction has
+    begun.
+    """
     after = state_after(pending(7), end(1), commit(3), pending(9), end(1), end(1, committed=False))
     assert (offsets(after), after.unstable("g")) == ({("t", 0): 3}, {})
     begun = after.apply(6, [pending(8, epoch=1), end(1)])
@@ -327,13 +332,13 @@ def test_an_end_excludes_what_never_arrived() -> None:
 
 
 def test_producers_are_forgotten_when_nothing_of_them_is_to_be_expected() -> None:
-    """transactional.id.expiration.ms; never one with pending offsets."""
+    """transactional.id.expiration.ms; an id with pending offsets never expires."""
     state = state_after(end(1, expires_ms=200), pending(7, producer="q"))
     assert state.expired(199, ["t"]) == []
     gone = state.expired(200, ["t"])
     assert gone == [ForgetProducer(producer_id="p", producer_epoch=1)]
     assert state.apply(2, gone).producers.keys() == {"q"}
-    assert state.apply(2, [end(2), *gone]).producers.keys() == {"p", "q"}  # it has come further meanwhile
+    assert state.apply(2, [end(2), *gone]).producers.keys() == {"p", "q"}  # the producer has advanced meanwhile
 
 
 def test_producers_only_in_snapshots_are_refused_in_the_log_of_producers_too() -> None:

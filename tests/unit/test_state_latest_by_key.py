@@ -55,7 +55,7 @@ def test_a_snapshot_may_be_anywhere(schema: pa.Schema, rows: list[Row], cuts: li
 @pytest.mark.slow
 @given(ROWS)
 def test_it_is_what_a_dictionary_would_hold(rows: list[Row]) -> None:
-    """Naive twin; records without a key are in no snapshot."""
+    """A naive twin of the fold; records without a key are in no snapshot."""
     state = LatestByKey.empty(BINARY).apply(0, [batch(rows)])
     twin = {key: value for key, value in rows if key is not None}
     found = zip(*(state.table.column(name).to_pylist() for name in ("key", "value")), strict=True)
@@ -97,7 +97,7 @@ def test_a_null_struct_is_not_a_struct_of_nulls() -> None:
 
 
 def test_records_and_snapshots_of_before_the_schema_grew_have_nulls_in_the_new_fields() -> None:
-    """The same key with and without a field that is null is the same key."""
+    """A key with a null field is the same key as one without that field."""
     narrow = physical_schema(pa.struct([("a", pa.string())]), pa.struct([("n", pa.int32())]))
     wide = physical_schema(
         pa.struct([("a", pa.string()), ("b", pa.string())]), pa.struct([("n", pa.int32()), ("m", pa.int32())])
@@ -145,7 +145,7 @@ def test_old_tombstones_are_left_out_and_nothing_else() -> None:
     ids=str,
 )
 def test_keys_must_be_comparable(key: pa.DataType, comparable: bool) -> None:
-    """Floats have two zeros and many NaNs; Arrow and Spark do not agree which are one key."""
+    """Floats have two zeros and many NaNs, and Arrow and Spark do not agree on which of them are one key."""
     if comparable:
         check_key(type_to_json(key), "snapshot", "topic 't'")
     else:

@@ -99,7 +99,7 @@ def test_only_legal_steps_count(before: State, after: State) -> None:
 
 
 def test_the_first_in_the_log_of_two_decisions_on_one_state_counts() -> None:
-    """Write, then check: the second one is ignored wherever it comes from, and its driver sees that."""
+    """Write, then check: the second record is ignored whoever wrote it, and its driver sees that."""
     state = TransactionStates().apply(0, [transaction(at=None)])
     begun = steps.add_partitions(state.transactions["x"], "x", "p", 0, [("t", 0)], NOW)
     taken = steps.init_producer(
@@ -254,7 +254,7 @@ def test_a_record_names_its_own_key() -> None:
 
 @pytest.mark.parametrize("timeout_ms", [30 * 1e3, True, "100"], ids=repr)
 def test_a_record_that_nobody_could_read_is_not_written(timeout_ms: Any) -> None:
-    """It would make every id of its partition unreadable."""
+    """Such a record would make every id of its partition unreadable."""
     wrong = replace(transaction(), timeout_ms=timeout_ms)
     with pytest.raises(InvalidCallError, match=f"timeout_ms={timeout_ms!r}.* cannot be a record of __transaction"):
         TRANSACTIONS.to_batch([transaction(), wrong], now_ms=0)

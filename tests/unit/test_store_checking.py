@@ -44,8 +44,9 @@ def test_a_store_that_keeps_the_rules_is_believed_and_left_clean(tmp_path: Path)
 
 
 class TwoWinners(MemoryStore):
-    """The second of several concurrent creators of a name is also told that it succeeded. Sequential creations are
-    right."""
+    """The second of several concurrent creators of a name also gets the answer that it succeeded. Sequential
+    creations are right.
+    """
 
     def __init__(self) -> None:
         super().__init__(clock=CLOCK)
@@ -60,7 +61,7 @@ class TwoWinners(MemoryStore):
 
 
 class TwoOfParts(MemoryStore):
-    """Like ``TwoWinners``, for objects of parts."""
+    """A store like ``TwoWinners``, for objects that are uploaded in parts."""
 
     def stage_writer(self, name: str) -> StagedWriter:
         staged = super().stage_writer(name)
@@ -159,14 +160,14 @@ class OneTooMany(MemoryStore):
 
 
 class UnconditionalReads(MemoryStore):
-    """A reader of the current object of the name."""
+    """A store whose reads return the current object of the name."""
 
     def open(self, source_object: StoredObject) -> BinaryIO:
         return super().open(self.stat(source_object.name))
 
 
 class DamagedCopies(MemoryStore):
-    """A copy with a flipped bit."""
+    """A store whose copies have a flipped bit."""
 
     def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
         data = bytearray(source.read(source_object.name))
@@ -197,9 +198,13 @@ class NoDeletes(MemoryStore):
 @pytest.mark.parametrize(
     ("lying", "rule", "says"),
     [
-        (TwoWinners, "a name is created once", "2 of 16 racers created the same name"),
-        (TwoOfParts, "a large object is created once", "16 of 16 racers created the same name"),
-        (NobodyWins, "a name is created once", "the storage told all 16 racers that a free name was taken"),
+        (TwoWinners, "a name is created once", "2 of 16 concurrent writers created the same name"),
+        (TwoOfParts, "a large object is created once", "16 of 16 concurrent writers created the same name"),
+        (
+            NobodyWins,
+            "a name is created once",
+            "the storage reported to all 16 concurrent writers that a free name was taken",
+        ),
         (Replacing, "a taken name stays as it is", "a refused create changed"),
         (LateListing, "a listing shows all that was written", "another driver.s listing showed 0"),
         (IgnoringAfter, "a listing shows all that was written", "after a name"),
@@ -224,8 +229,8 @@ def test_each_false_answer_is_found_and_named(lying: Callable[[], MemoryStore], 
 @pytest.mark.parametrize(
     ("lying", "says"),
     [
-        (TwoWinners, "a name is created once: 2 of 6 racers created the same name"),
-        (TwoOfParts, "a large object is created once: 6 of 6 racers created the same name"),
+        (TwoWinners, "a name is created once: 2 of 6 concurrent writers created the same name"),
+        (TwoOfParts, "a large object is created once: 6 of 6 concurrent writers created the same name"),
         (LateListing, "a listing shows all that was written: "),
         (StaysTaken, "a deleted name is gone, and free again: a deleted name could not be created again"),
     ],
@@ -246,7 +251,9 @@ def test_format_refuses_object_storage_that_gives_false_answers_and_leaves_nothi
 
 
 def test_the_quick_check_of_a_root_takes_few_requests() -> None:
-    """Few enough that a format of a root, at 100 ms each and some concurrent, takes seconds."""
+    """There are so few requests that a format of a root takes seconds, at 100 ms per request and with some
+    concurrency.
+    """
     store = MemoryStore(clock=CLOCK)
     StoreCheck(store, store, race_in_threads, CLOCK, random_id, QUICK).must_hold()
     assert list(store.walk("")) == []
@@ -270,7 +277,7 @@ def test_the_job_races_with_processes_and_exits_with_1_when_a_rule_is_broken(
 @pytest.mark.long("races for names, again and again, on a server")
 @pytest.mark.parametrize("kind", ["s3", *CLOUDS])
 def test_real_servers_keep_the_rules(kind: str, request: pytest.FixtureRequest) -> None:
-    """Except for the completion of uploads on SeaweedFS, which is not tested by default."""
+    """The exception is the completion of uploads on SeaweedFS, which is not tested by default."""
     endpoint: CloudEndpoint | S3Endpoint = request.getfixturevalue(f"{kind}_endpoint")
     if isinstance(endpoint, S3Endpoint):
         options = StoreOptions(endpoint.url, endpoint.region, part_bytes=PART_BYTES)

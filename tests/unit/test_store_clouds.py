@@ -34,7 +34,7 @@ from tests.s3_server import HOST, free_ports
 from tests.unit.store_kinds import leftovers, names, some_bytes
 from tests.unit.test_store_s3 import Handler, ScriptedServer, half_a_body, scripted_server, stall
 
-if not (find_spec("adlfs") and find_spec("gcsfs")):  # they take half a second to import
+if not (find_spec("adlfs") and find_spec("gcsfs")):  # the imports take half a second
     pytest.skip("needs stratalog[azure,gcs]", allow_module_level=True)
 
 KEY = base64.b64encode(b"a secret key").decode()

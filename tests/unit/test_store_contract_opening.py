@@ -1,5 +1,6 @@
-"""Every store's contract for itself: its address, its counts, pickling, its check
-(``stratalog.partitions.store.protocol``)."""
+"""The contract of every store, apart from reads and writes: its address, its counts, pickling, its check
+(``stratalog.partitions.store.protocol``).
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Every store's contract for reads: ranges, the identity of an object, the content of a folder
-(``stratalog.partitions.store.protocol``)."""
+"""The contract of every store for reads: ranges, the identity of an object, the content of a folder
+(``stratalog.partitions.store.protocol``).
+"""
 
 from __future__ import annotations
 
@@ -203,7 +204,8 @@ class TestWalkAndSweep:
             staged.abort()
             return
         there = store.sweep_staging(60_000, dry_run=True)
-        parts = 20_000_000 // PART_BYTES  # each a staged object of Google's; Azure drops its blocks by itself
+        # Each part is a staged object of Google's; Azure removes its blocks by itself.
+        parts = 20_000_000 // PART_BYTES
         expected = {"memory": 0, "az": 0, "gs": parts}
         assert there == expected.get(store.uri.partition(":")[0], 1)
         assert store.sweep_staging(60_000, dry_run=True) == there

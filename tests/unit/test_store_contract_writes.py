@@ -1,5 +1,6 @@
-"""Every store's contract for writes: one of many creators of a name succeeds, and a name has all its bytes or does
-not exist (``stratalog.partitions.store.protocol``)."""
+"""The contract of every store for writes: one of many creators of a name succeeds, and a name has all its bytes or
+does not exist (``stratalog.partitions.store.protocol``).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CRC-32 of bytes in pieces, out of order, equals that of the bytes in order."""
+"""The CRC-32 of bytes, computed in pieces and out of order, equals that of the bytes in order."""
 
 from __future__ import annotations
 

@@ -84,7 +84,8 @@ def test_those_that_storage_refused_are_asked_for_again_once(clock: ManualClock)
     credentials = of(Asked(clock, keys), clock)
     first = credentials.current().number
     assert credentials.renewed_since(first)
-    assert credentials.renewed_since(first)  # another thread, refused for the same ones: there are others by now
+    # Another thread whose credentials were refused, too, gets the renewed ones.
+    assert credentials.renewed_since(first)
     assert credentials.current().values["access_key"] == "key-2"
     same = of(lambda _: keys(1), clock)
     assert not same.renewed_since(same.current().number)

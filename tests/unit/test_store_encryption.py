@@ -81,7 +81,7 @@ def test_a_cluster_file_is_refused_before_anything_is_asked(tmp_path: Path) -> N
 def test_a_key_that_logs_of_tables_would_not_have_is_refused(
     tmp_path: Path, scheme: str, table: str, key: str
 ) -> None:
-    """For brokers it is accepted, because this product writes everything there itself."""
+    """For brokers the key is accepted, because this product writes everything there itself."""
     own = f'[brokers.storage]\n{key} = "k"\n'
     broker = load_cluster_file(cluster_file(tmp_path, own, f"{scheme}://box/remote", f"{scheme}://box/b1"))
     assert getattr(broker.brokers[0].storage, key) == "k"

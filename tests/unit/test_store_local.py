@@ -274,7 +274,7 @@ class TestSettling:
         monkeypatch: pytest.MonkeyPatch,
         listed: Callable[[LocalStore, str], Iterable[object]],
     ) -> None:
-        """Also one that exists only because the visible one is gone: a scan may show neither."""
+        """Such a file may exist only because the visible one is gone: a scan may show neither."""
         root, empty = tmp_path / "root", tmp_path / "empty"
         root.mkdir()
         empty.mkdir()
@@ -300,7 +300,7 @@ class TestSettling:
         monkeypatch: pytest.MonkeyPatch,
         listed: Callable[[LocalStore, str], Iterable[object]],
     ) -> None:
-        """As a scan of tmpfs may do beside a concurrent writer in the folder."""
+        """A scan of tmpfs may begin again beside a concurrent writer in the folder."""
         for name in "ab":
             (tmp_path / name).touch()
         real = os.scandir

@@ -53,7 +53,7 @@ class Counted:
 
 @dataclass
 class LaterClock:
-    """A clock that is ahead of the kernel's, so that every change is old."""
+    """A clock that is ahead of the kernel's, so that every change seems old."""
 
     ahead_ms: int = 10_000
 
@@ -68,7 +68,7 @@ def store(tmp_path: Path) -> LocalStore:
 
 @pytest.fixture
 def stamps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Timestamps count here, and are old enough."""
+    """Folder timestamps are used here, and are old enough."""
     monkeypatch.setattr(local_listing, "stamps_count", lambda device: True)
     monkeypatch.setattr(local_module, "_CLOCK", LaterClock())
 
@@ -93,7 +93,7 @@ def fill(store: LocalStore, names: Sequence[str] = NAMES) -> None:
 def test_a_name_is_asked_about_once(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int
 ) -> None:
-    """For any number of files: two scans of names, and one stat for the new one."""
+    """For any number of files there are two scans of names, and one stat for the new one."""
     fill(store, NAMES[:1])
     for number in range(1, files):
         (tmp_path / LOG / f"{number:020}.0000000001.parquet").touch()
@@ -142,7 +142,9 @@ def test_changes_within_a_tick_of_the_kernel_are_seen(store: LocalStore, monkeyp
 
 @pytest.mark.usefixtures("stamps")
 def test_a_change_during_the_scan_leaves_no_stamp(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A concurrent change has changed the timestamp by the end of the scan: another scan has to agree."""
+    """The timestamp has changed by the end of the scan because of a concurrent change: another scan has
+    to agree.
+    """
     fill(store)
     stamp, ticks = local_listing._stamp, itertools.count()
     monkeypatch.setattr(local_listing, "_stamp", lambda descriptor: (*stamp(descriptor)[:3], next(ticks)))
@@ -160,7 +162,9 @@ def test_stamps_count_where_only_this_kernel_changes_files() -> None:
 
 @pytest.mark.usefixtures("no_stamps")
 def test_a_file_that_another_has_replaced_is_asked_about(store: LocalStore) -> None:
-    """Like ``heal``: the name has another inode, even if everything else is the same."""
+    """The replacement is like that by ``heal``: the name has another inode, even if everything else is
+    the same.
+    """
     fill(store)
     known = listed(store)
     staged = store.stage_writer(f"{LOG}/{NAMES[2]}")
@@ -175,7 +179,7 @@ def test_a_file_that_another_has_replaced_is_asked_about(store: LocalStore) -> N
 def test_a_file_that_was_changed_in_its_place_is_detected_when_it_is_opened(
     store: LocalStore, tmp_path: Path
 ) -> None:
-    """The product never does that. From then on no earlier look counts."""
+    """The product never does that. From then on no earlier look is used."""
     fill(store)
     known = listed(store)
     path = tmp_path / LOG / NAMES[1]
@@ -270,8 +274,10 @@ class FolderOfALog(RuleBasedStateMachine):
 
     @rule()
     def look(self) -> None:
-        """The names equal those of a fresh look. So does each object, unless a name of records was freed and
-        recreated with the same inode: then opening it reveals this, and the next look has it."""
+        """The names equal those of a fresh look. Each object is the same, too, unless a name of records was freed
+        and recreated with the same inode: then opening the file reveals this, and the next look has the new
+        object.
+        """
         before, self.known = self.known, self.mine.list(LOG, known=self.known)
         fresh = self.other.list(LOG)
         assert [stored.name for stored in self.known] == [stored.name for stored in fresh]

@@ -201,7 +201,7 @@ def test_a_process_watches_a_limited_number_of_folders(tmp_path: Path, monkeypat
 def test_without_watches_a_folder_is_scanned_twice(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On other file systems, and if the kernel has no watch left."""
+    """There are none on other file systems, and if the kernel has no watch left."""
     store = LocalStore(str(tmp_path))
     for attribute in ("stamps_count", "WATCHES"):
         with monkeypatch.context() as patches:

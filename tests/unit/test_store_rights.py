@@ -77,7 +77,7 @@ def test_each_call_names_the_right_that_is_missing_and_the_path(tmp_path: Path) 
 
 
 def test_a_probe_that_may_not_be_deleted_stays_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    """The root creates exclusively, which was the only question."""
+    """The root creates exclusively, and the probe had to answer nothing else."""
     store = FaultyStore(MemoryStore("memory://b1"))
 
     def refuse(what: str, name: str, call: Callable[[], object]) -> object:

@@ -161,7 +161,9 @@ def half_a_body(request: Handler) -> None:
 
 @pytest.fixture(scope="module")
 def serving() -> Iterator[ScriptedServer]:
-    """One server for all tests, because the client of an address takes long to make and is cached."""
+    """There is one server for all tests, because the client of an address takes a long time to make, and is
+    cached.
+    """
     with scripted_server() as scripted:
         yield scripted
 
@@ -193,7 +195,7 @@ def scripted_server() -> Iterator[ScriptedServer]:
 
 @pytest.fixture(params=[None, "fsspec"], ids=["botocore", "s3fs"], autouse=True)
 def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both clients have every promise."""
+    """The promises are tested with both clients."""
     if request.param is not None:
         pytest.importorskip("s3fs")
     monkeypatch.setattr(sys.modules[__name__], "DRIVER", request.param)
@@ -212,7 +214,7 @@ LISTED = StoredObject("name", 4, 0, "etag.4")
 
 @pytest.mark.slow
 def test_the_key_of_encryption_goes_with_every_request_that_makes_an_object(server: ScriptedServer) -> None:
-    """Parts and reads are of an object with it, and no others."""
+    """Parts and reads belong to an object that was created with the key, and to no others."""
     keys: list[tuple[str, str | None]] = []
 
     def begin_an_upload(request: Handler) -> None:
@@ -450,7 +452,8 @@ def uploads(
     server: ScriptedServer, *, pages: list[bytes], answers: Mapping[str, tuple[int, str]] | None = None
 ) -> list[str]:
     """A server that lists these pages of uploads, and gives this answer to a request to abort one; yields the
-    aborted uploads."""
+    aborted uploads.
+    """
     dropped: list[str] = []
 
     def answer(request: Handler) -> None:
@@ -458,7 +461,7 @@ def uploads(
         if request.command == "DELETE":
             dropped.extend(query["uploadId"])
             request.answer(*(answers or {}).get(dropped[-1], (204,)))
-        elif request.command == "HEAD":  # for the server's time
+        elif request.command == "HEAD":  # the request asks for the server's time
             request.answer(404)
         elif "uploads" in query:
             request.answer(200, body=pages.pop(0))

@@ -1,6 +1,6 @@
 """Bytes that are damaged on their way into a bucket: the server refuses them, and nothing gets a name.
 
-Tiered records leave the local disk later: no other step compares all of their bytes.
+Tiered records leave the local disk later, and no other step compares all of their bytes.
 """
 
 from __future__ import annotations

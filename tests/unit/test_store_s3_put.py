@@ -1,4 +1,4 @@
-"""Large objects are streamed in one request if naming them would move their bytes twice."""
+"""Large objects are streamed in one request if giving them a name would move their bytes twice."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ HEADERS = ("x-amz-checksum-crc32", "If-None-Match", "Content-Length")
 
 @pytest.fixture(scope="module")
 def serving() -> Iterator[ScriptedServer]:
-    """One server for all tests, because the client of an address takes long to make and is cached."""
+    """There is one server for all tests, because the client of an address takes a long time to make, and is
+    cached.
+    """
     with scripted_server() as scripted:
         yield scripted
 
@@ -146,7 +148,7 @@ def quota_exceeded(request: Handler) -> None:
 def test_a_refusal_is_named_and_holds_no_secret(
     server: ScriptedServer, source: LocalStore, behaviour: Callable[[Handler], None], message: str
 ) -> None:
-    """A wrong credential, a full bucket."""
+    """The cases are a wrong credential and a full bucket."""
     server.script = [behaviour]
     with pytest.raises(StorageError, match=message) as caught:
         staged(remote(server.url), source).commit()
@@ -164,7 +166,7 @@ def test_a_source_that_is_replaced_before_the_name_is_not_sent(server: ScriptedS
 
 
 class Shrunk(LocalStore):
-    """Its objects end before their listed size."""
+    """A source whose objects end before their listed size."""
 
     def open(self, source_object: StoredObject) -> BinaryIO:
         data = super().open(source_object).read()
@@ -235,7 +237,7 @@ def test_a_finished_put_cannot_be_committed(server: ScriptedServer, source: Loca
 def test_all_else_goes_up_in_parts_before_it_gets_its_name(
     server: ScriptedServer, tmp_path: Path, exclusive: bool, late: bool, size: int
 ) -> None:
-    """For replicas the name may appear only after the bytes were read (protocol section 3, step 4)."""
+    """For replicas, the name may appear only after the bytes were read (protocol section 3, step 4)."""
 
     def begin(request: Handler) -> None:
         request.answer(403, "MultipartWasBegun")

@@ -85,7 +85,7 @@ class TestRealServer:
     def test_a_server_copy_without_a_checksum_is_replaced_by_a_copy_through_here(
         self, s3_endpoint: S3Endpoint, store: S3Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Its copied bytes would be unknown."""
+        """The checksum of the copied bytes would be unknown."""
         data = random.Random(1).randbytes(3 * PART_BYTES)
         writer = store.stage_writer("here")
         writer.file.write(data)

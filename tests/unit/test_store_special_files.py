@@ -162,7 +162,7 @@ def test_the_address_of_a_root_may_lead_over_links(store: LocalStore, tmp_path: 
 def test_another_volume_below_the_root_is_named_and_not_entered(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the superuser can mount one: here a folder claims to be on another device."""
+    """Only the superuser can mount a volume, so here a folder claims to be on another device."""
     mounted = os.stat(f"{store.root}/home/topic").st_ino
     below = os.stat(f"{store.root}/home/topic/0.7").st_ino
     fstat = os.fstat

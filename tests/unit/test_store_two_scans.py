@@ -51,7 +51,7 @@ def test_a_high_watermark_that_came_is_late_beyond_what_was_seen() -> None:
 
 
 def test_a_merge_behind_the_back_of_the_first_scan_is_seen() -> None:
-    """It shows neither the deleted appends nor the segment."""
+    """The first scan shows neither the deleted appends nor the segment."""
     assert listed("1.epoch 9.1", "1.epoch 9.1 0-9.1") == "0-9.1 1.epoch 9.1"
 
 
@@ -69,14 +69,14 @@ def test_registers_have_to_be_the_same() -> None:
 
 
 def test_files_of_an_epoch_that_the_first_scan_does_not_know_are_looked_for_again() -> None:
-    """Its register may have been missed, too."""
+    """The first scan may also have missed the register of that epoch."""
     assert listed("1.epoch 0.1", "1.epoch 0.1 1.2") is None
     assert listed("1.epoch 0.1", "1.epoch 0.1 1.2.hw") is None
     assert listed("", "0.1") is None
 
 
 def test_files_of_an_older_epoch_do_not_come_at_the_end() -> None:
-    """A follower that catches up, or a zombie."""
+    """Such files come from a follower that catches up, or from a zombie."""
     assert listed("1.epoch 2.epoch 0.1", "1.epoch 2.epoch 0.1 1.1") is None
     assert listed("1.epoch 2.epoch 0.1 5.2", "1.epoch 2.epoch 0.1 1.1 5.2") is None
     assert listed("1.epoch 2.epoch 0.1 2.1 5.2", "1.epoch 2.epoch 0.1 1.1 2.1 5.2") is not None
@@ -167,7 +167,7 @@ def log_of(names: set[Name], history: History, late: frozenset[Name] = frozenset
 
 
 def scan(history: History, begin: int, end: int, random: Random) -> list[StoredObject]:
-    """Look up each name at its own moment, from the one after step ``begin`` to that after ``end``."""
+    """Look up each name at a separate moment, from the one after step ``begin`` to the one after ``end``."""
     every = set().union(*(names for names, _, _ in history.moments[begin : end + 1]))
     seen = [name for name in sorted(every, key=str) if name in history.moments[random.randint(begin, end)][0]]
     return sorted((StoredObject(f"{FOLDER}/{name}", 1, 0, "1") for name in seen), key=lambda one: one.name)

@@ -37,7 +37,8 @@ FAILURES = [
     ("ENOSPC", "copy to", UnwritableStorageError, STORAGE, "No space left on device", "Free or add space there"),
     ("EDQUOT", "write", UnwritableStorageError, STORAGE, "Disk quota exceeded", "Raise the quota"),
     ("EIO", "write", UnwritableStorageError, STORAGE, "Input/output error", "Read the system's log"),
-    ("EIO", "copy to", StorageError, STORAGE, "Input/output error", "Read the system's log"),  # or of the source
+    # The error may also come from the source.
+    ("EIO", "copy to", StorageError, STORAGE, "Input/output error", "Read the system's log"),
     ("EIO", "read", StorageError, STORAGE, "Input/output error", "Read the system's log"),
     ("EACCES", "create", StorageAuthorizationError, RIGHTS, "Permission denied", CREATE_THERE),
     ("EPERM", "create", StorageAuthorizationError, RIGHTS, "Operation not permitted", CREATE_THERE),
@@ -129,7 +130,8 @@ def test_a_full_disk_is_reported_until_there_is_space(tmp_path: Path, name: str)
         (403, "QuotaExceeded", UnwritableStorageError),
         (400, "XMinioAdminBucketQuotaExceeded", UnwritableStorageError),
         (507, "XMinioStorageFull", UnwritableStorageError),
-        (507, "InsufficientStorage", OutcomeUnknownError),  # it may come from half way, and not from the storage
+        # The error may come from a server in between, and not from the storage.
+        (507, "InsufficientStorage", OutcomeUnknownError),
     ],
 )
 def test_a_bucket_that_is_full_says_so_at_once(
@@ -158,7 +160,7 @@ def _posts(server: ScriptedServer) -> int:
 
 @pytest.mark.parametrize("tiered_before", [False, True])
 def test_a_remote_tier_that_is_read_only(tmp_path: Path, tiered_before: bool) -> None:
-    """Whichever write meets it first: a copy of a segment, or the Delta table."""
+    """Any write may meet the error first: a copy of a segment, or the Delta table."""
     live = LiveCluster(tmp_path, brokers=1)
     live.tiered(copies=1)
     live.fill("a")

@@ -20,7 +20,7 @@ from stratalog.partitions.removal import Rule
 from stratalog.partitions.superseded import Superseded
 
 Row = tuple[bytes | None, bool, int | None]
-"""Key, whether the value is null, control."""
+"""The key, whether the value is null, and the control type."""
 
 rows_of = st.lists(
     st.tuples(

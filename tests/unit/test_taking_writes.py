@@ -25,7 +25,7 @@ NUMBERS = [errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO]
 
 
 class Broken:
-    """Roots without writes: those of brokers 1 to 3, of which 1 alone votes."""
+    """Roots that accept no writes: those of brokers 1 to 3, of which only 1 votes."""
 
     def __init__(self, folder: Path, number: int = errno.EROFS) -> None:
         faults = Faults()
@@ -86,7 +86,7 @@ def test_a_leader_resigns_for_an_append_that_waits_for_nobody(tmp_path: Path) ->
 
 
 def test_a_leader_resigns_where_tasks_elsewhere_have_failed(tmp_path: Path) -> None:
-    """For example those of a stream, whose batch Spark retries."""
+    """An example is the tasks of a stream, whose batch Spark retries."""
     broken = Broken(tmp_path)
     live = broken.live
     before = lead_by_another_than_the_voter(live)
@@ -137,7 +137,9 @@ def test_if_nobody_else_takes_writes_the_append_fails_by_name_and_no_isr_shrinks
 
 
 def test_a_leader_that_takes_the_records_and_no_high_watermark_resigns(tmp_path: Path) -> None:
-    """The disk is full just then: the records are everywhere, and are acknowledged under the next leader, once."""
+    """The disk becomes full at that moment: the records are everywhere, and are acknowledged under the next
+    leader, once.
+    """
     broken = Broken(tmp_path, errno.ENOSPC)
     live = broken.live
     leader = lead_by_another_than_the_voter(live)
@@ -182,7 +184,7 @@ def test_replicate_lets_a_follower_that_takes_no_writes_go_at_once(tmp_path: Pat
 
 @pytest.mark.parametrize("by", ["elect", "maintain"])
 def test_it_is_not_preferred_again_before_it_takes_files(tmp_path: Path, by: str) -> None:
-    """A root may accept the few bytes for joining the ISR, and no file of the size of an append."""
+    """A root may accept the few bytes for joining the ISR, but no file of the size of an append."""
     broken = Broken(tmp_path, errno.ENOSPC)
     live = broken.live
     preferred = lead_by_another_than_the_voter(live)

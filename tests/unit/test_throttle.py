@@ -54,7 +54,7 @@ def test_on_average_no_more_than_the_rate_is_spent(sizes: list[int], rate: int) 
 
 
 def test_a_borrower_waits_for_earlier_borrowers_and_not_for_its_own_loan(clock: ManualClock) -> None:
-    """Every copy gets its turn, however small the rate is."""
+    """Every copy gets a share, however small the rate is."""
     throttle = Throttle(100, clock)
     began = clock.monotonic_s()
     assert throttle.borrow(1000, within_s=0)
@@ -74,7 +74,7 @@ def test_a_request_that_would_wait_for_too_long_is_refused_at_no_cost(clock: Man
 
 
 class StoppedClock(ManualClock):
-    """Time stands still; sleeps are recorded."""
+    """A clock that does not advance, and records sleeps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ def test_processes_get_a_share_each_and_start_over(clock: ManualClock) -> None:
     share = pickle.loads(pickle.dumps(throttle.shared_by(4)))
     assert share.bytes_per_s == 250
     share.spend(250)
-    share.spend(250)  # its own clock has waited, not this one
+    share.spend(250)  # the share's own clock has waited, not this one
     assert clock.monotonic_s() == ManualClock().monotonic_s()
 
 

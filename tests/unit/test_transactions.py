@@ -1,5 +1,6 @@
-"""Transactions in a log: last stable offset, outcomes, the records of readers, decisions by merges (KIP-98,
-KIP-890)."""
+"""Transactions in a log: last stable offset, outcomes, the records of readers, and the decisions of merges
+(KIP-98, KIP-890).
+"""
 
 from __future__ import annotations
 
@@ -96,7 +97,9 @@ def test_without_transactions_all_below_the_high_watermark_is_stable() -> None:
 
 
 def test_the_last_stable_offset_is_where_the_first_open_transaction_begins() -> None:
-    """KIP-98, "Discussion on Transaction Ordering": in offset order, not in that of their ends."""
+    """KIP-98, "Discussion on Transaction Ordering": readers get records in offset order, not in the order in which
+    transactions end.
+    """
     log = Log()
     log.append(["a"])
     log.add("p", "p0")
@@ -125,7 +128,7 @@ def test_an_append_above_the_high_watermark_holds_nobody_back() -> None:
 
 
 def test_retention_may_skip_the_start_of_an_open_transaction() -> None:
-    """A deleted record delays no reader; the transaction is still open, and its end still counts."""
+    """A deleted record delays no reader; the transaction is still open, and its end is still valid."""
     log = Log()
     log.add("p", "p0")
     log.append(["a"])
@@ -154,7 +157,7 @@ def test_readers_of_committed_records_get_no_others() -> None:
 
 
 def test_a_late_append_of_an_ended_transaction_is_refused() -> None:
-    """KIP-890: its epoch has ended, so there are no hanging transactions."""
+    """KIP-890: the epoch of the transaction has ended, so there are no hanging transactions."""
     log = Log()
     log.add("p", "p0")
     log.end("p", 1, commit=False)
@@ -173,7 +176,7 @@ def test_a_marker_also_excludes_what_never_arrived() -> None:
 
 
 def test_a_marker_is_written_once_and_a_late_one_does_nothing() -> None:
-    """Even if the next transaction has begun: that stays open."""
+    """This is so even if the next transaction has begun, which stays open."""
     log = Log()
     log.add("p", "p0")
     first = log.end("p", 1, commit=True)
@@ -197,7 +200,9 @@ def test_sequences_start_over_with_each_transaction() -> None:
 
 
 def test_records_that_lost_their_marker_do_not_join_a_later_transaction() -> None:
-    """An unclean election may lose a marker: the producer's next one is not of the next epoch, and aborts it."""
+    """An unclean election may lose a marker: the producer's next marker does not have the next epoch, and aborts
+    the transaction.
+    """
     log = Log()
     log.add("p", "lost")
     log.add("p", "kept", epoch=1)
@@ -259,7 +264,9 @@ def test_a_large_append_in_a_transaction_is_settled_alone() -> None:
 
 @pytest.mark.slow
 def test_a_marker_that_was_merged_is_still_known() -> None:
-    """Its append may stay a separate file for longer: below the end of the remote log nothing is merged."""
+    """The append of a marker may stay a separate file for longer, because below the end of the remote log nothing
+    is merged.
+    """
     log = Log()
     log.add("p", "p0")
     log.append(["a"])
@@ -274,8 +281,10 @@ def test_a_marker_that_was_merged_is_still_known() -> None:
 
 
 def test_no_transaction_is_open_at_the_end_of_a_merged_segment() -> None:
-    """Its marker comes after it. If that is lost (an unclean election) the log continues from the segment, which
-    already has the outcome of the transaction: readers wait for nothing."""
+    """The marker of such a transaction comes after the merged segment. If the marker is lost (an unclean
+    election), the log continues from the segment, which already has the outcome of the transaction, so readers
+    wait for nothing.
+    """
     log = Log()
     log.add("p", "p0")
     log.add("q", "q0")
@@ -287,7 +296,9 @@ def test_no_transaction_is_open_at_the_end_of_a_merged_segment() -> None:
 
 
 def test_the_rest_of_an_aborted_append_keeps_its_outcome() -> None:
-    """DeleteRecords may set the log start inside an append; readers ask a segment whether it may hold control."""
+    """DeleteRecords may set the log start inside an append; readers ask a segment whether it may hold control
+    records.
+    """
     log = Log()
     log.append(["a", "b", "c", "d"], producer="p", transactional=True)
     log.end("p", 1, commit=False)

@@ -1,4 +1,6 @@
-"""Fields that a topic's type lacks: refused, added, or left out and counted; the same for every way to append."""
+"""Fields that a topic's type lacks are refused, added, or left out and counted, in the same way by every kind of
+append.
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_an_id_belongs_to_one_append_at_a_time(new_id: NewId) -> None:
 
 
 def test_the_id_that_came_back_last_is_taken_first(new_id: NewId) -> None:
-    """So that the ids of a rare crowd expire."""
+    """The ids that only a rare crowd needs then expire."""
     producers = UnnamedProducers()
     crowd = [producers.take(new_id) for _ in range(3)]
     for one in crowd:
@@ -55,7 +55,9 @@ def test_the_id_that_came_back_last_is_taken_first(new_id: NewId) -> None:
 def test_after_a_fork_only_one_process_continues_under_an_id(
     new_id: NewId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the other append would be taken for this one, and its records not be appended."""
+    """Otherwise the other process's append would be taken for a retry of this one, and its records would not be
+    appended.
+    """
     producers = UnnamedProducers()
     before = producers.take(new_id)
     producers.give_back(before)
@@ -65,8 +67,9 @@ def test_after_a_fork_only_one_process_continues_under_an_id(
 
 
 def test_an_append_that_names_no_producer_is_no_duplicate_of_its_own_echo(tmp_path: Path) -> None:
-    """The answer of a create is lost, and its repetition finds the file. With a name, that may be an earlier
-    call's."""
+    """The answer to a create is lost, and its repetition finds the file. With a name, the file may be from an
+    earlier call.
+    """
     echoes = 0
 
     def echoing(uri: str, store: Store) -> Store:

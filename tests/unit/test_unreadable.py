@@ -1,4 +1,4 @@
-"""Damage in the errors of readers: every kind, with the remedy."""
+"""Damage in the errors of readers: every kind is named, with the remedy."""
 
 from __future__ import annotations
 

@@ -65,14 +65,14 @@ def replaced_by_a_longer_one(live: LiveCluster) -> None:
 
 
 def replaced_by_one_of_its_size(live: LiveCluster) -> None:
-    """Its footer reveals it."""
+    """The footer reveals this damage."""
     path = remote_files(live)[1]
     path.write_bytes(b"PAR1" + bytes(path.stat().st_size - 4))
     os.utime(path, (1, 1))
 
 
 def replaced_by_one_with_its_footer(live: LiveCluster) -> None:
-    """Only the checksums of the pages reveal it."""
+    """Only the checksums of the pages reveal this damage."""
     remote_spot(live, 1).flip(40)
     os.utime(remote_files(live)[1], (1, 1))
 
@@ -104,7 +104,9 @@ def overwritten_by_somebody_else(live: LiveCluster) -> None:
 
 
 def upgraded_by_somebody_else(live: LiveCluster) -> None:
-    """Like ``delta.enableDeletionVectors = true``: a reader without this feature would see deleted records."""
+    """An upgrade like ``delta.enableDeletionVectors = true``: a reader without this feature would see deleted
+    records.
+    """
     table_of(live).alter.add_feature([TableFeatures.DeletionVectors], allow_protocol_versions_increase=True)
 
 
@@ -124,7 +126,7 @@ ALIKE = (
     overwritten_by_somebody_else,
     removed_from_the_beginning_by_somebody_else,
 )
-"""Each is detected like another one."""
+"""Each kind of damage is detected like the others."""
 
 ONE_IS_BAD = (replaced_by_one_of_its_size, replaced_by_one_with_its_footer)
 
@@ -162,7 +164,7 @@ def test_a_remote_that_is_not_as_it_should_be_is_one_error_and_nothing_is_droppe
     brokers may be the last good copy.
     """
     filled(live, "abcd", file_delete_delay_ms="3600000")
-    live.cluster.retain().raise_for_failures()  # the brokers rely on it already
+    live.cluster.retain().raise_for_failures()  # the brokers already rely on the remote tier
     live.fill("ef")
     spoil(live)
     live.clock.advance_ms(2 * HOUR_MS)
@@ -196,7 +198,7 @@ def test_a_remote_that_is_not_as_it_should_be_is_one_error_and_nothing_is_droppe
 def test_a_table_that_another_writer_has_changed_can_be_restored_to_the_version_before(
     live: LiveCluster, spoil: Callable[[LiveCluster], None]
 ) -> None:
-    """Like Delta's RESTORE: everything continues from that version."""
+    """The change is like Delta's RESTORE: everything continues from that version."""
     filled(live, "abcd")
     for _ in range(2):
         live.cluster.retain().raise_for_failures()
@@ -230,7 +232,8 @@ def test_permitted_changes_by_others_to_a_table_do_no_harm(live: LiveCluster) ->
 @pytest.mark.parametrize("jump_ms", [-YEAR_MS, 10 * YEAR_MS], ids=["back a year", "forwards ten years"])
 def test_a_clock_that_jumps_loses_nothing_and_delays_nothing(live: LiveCluster, jump_ms: int) -> None:
     """The clock of one driver is wrong, and then right again. Local retention and the delay before deletion depend
-    on it, so records may leave the brokers too soon: never before they are remote. Records without a limit stay.
+    on the clock, so records may leave the brokers too soon, but never before they are remote. Records without a
+    limit stay.
     """
     live.tiered(local_retention_ms="3600000", local_retention_bytes="-2", file_delete_delay_ms="60000")
     live.fill("abc", at_ms=live.clock.now_ms())

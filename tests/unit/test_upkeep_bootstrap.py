@@ -102,7 +102,8 @@ def test_a_bootstrap_copies_the_same_bytes_however_much_is_tiered(tmp_path: Path
 @pytest.mark.parametrize("pending", [0, 2])
 def test_a_bootstrapped_follower_that_comes_to_lead_knows_the_producers(tmp_path: Path, pending: int) -> None:
     """KIP-1023: "builds the remote log auxiliary states": leader epochs and producer state. After the old leader
-    is lost too, a retry is recognised, a new append succeeds, and other records are refused."""
+    is also lost, a retry is recognised, a new append succeeds, and other records are refused.
+    """
     live = LiveCluster(tmp_path, brokers=4)
     live.cluster.topics.alter_configs(None, {LAST_TIERED: "true"})
     _tiered(live, tiered=4, pending=pending)

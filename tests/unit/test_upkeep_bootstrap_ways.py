@@ -133,7 +133,9 @@ def test_a_bootstrap_that_stopped_after_its_register_continues_from_there(live: 
 
 @pytest.mark.slow
 def test_a_member_of_the_isr_that_lost_its_records_does_not_bootstrap_silently(live: LiveCluster) -> None:
-    """Protocol, section 1: damaged is not silently shorter. It leaves the ISR first, and then counts as new."""
+    """Protocol, section 1: damaged is not silently shorter. The follower leaves the ISR first, and then counts as
+    new.
+    """
     live.cluster.topics.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})
     live.cluster.topics.alter_configs("t", {"local.retention.bytes": "0"})
     append(live, range(8, 9))
@@ -198,6 +200,8 @@ def test_a_wrong_call_changes_nothing(live: LiveCluster) -> None:
 
 
 def test_a_partition_that_is_refused_is_named(live: LiveCluster) -> None:
-    """Broker 4 is fenced by hand: bootstrapping it by name unfences it, but not the only broker it replaces."""
+    """Broker 4 is fenced by hand. A bootstrap by name unfences it, but does not unfence the only broker that it
+    replaces.
+    """
     live.cluster.brokers.fence([2, 3], force=True).raise_for_failures()
     assert "t-0" in the_failure(live.cluster.bootstrap(4, instead_of=2, check=False)).split(":")[0]

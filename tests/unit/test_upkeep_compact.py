@@ -153,7 +153,7 @@ def test_a_tombstone_stays_for_its_time_after_the_first_compaction_that_covers_i
 def test_the_time_of_a_tombstone_begins_when_the_removal_is_done_not_when_it_is_decided(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until then readers see records that the tombstone deletes."""
+    """Until then, readers see records that the tombstone deletes."""
     live = Compacted(tmp_path, delete_retention_ms=str(DAY_MS), min_cleanable_dirty_ratio="0")
     fill(live, [("k", "1"), ("k", None), ("y", "1")])
     stop_before_removal(live, monkeypatch)
@@ -171,7 +171,9 @@ def test_the_time_of_a_tombstone_begins_when_the_removal_is_done_not_when_it_is_
 def test_no_rule_follows_one_that_a_member_of_the_isr_has_not_carried_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its readers still see records that tombstones delete, and have ``delete.retention.ms`` from then on."""
+    """The member's readers still see records that tombstones delete, and ``delete.retention.ms`` begins for them
+    only then.
+    """
     live = Compacted(tmp_path, min_cleanable_dirty_ratio="0")
     fill(live, [("k", "1"), ("k", None), ("y", "1"), ("y", "2"), ("z", "1")])
     commit_rule(live, bound=2, at_ms=live.clock.now_ms())
@@ -230,7 +232,9 @@ def test_compaction_waits_for_the_dirty_ratio_between_its_two_lags(tmp_path: Pat
 
 
 def test_an_old_tail_of_small_files_is_compacted_up_to_its_last_file(tmp_path: Path) -> None:
-    """Kafka rolls its active segment after ``segment.ms``; the files here together would be the active segment."""
+    """Kafka rolls its active segment after ``segment.ms``; the files here together correspond to the active
+    segment.
+    """
     live = Compacted(tmp_path, segment_bytes=str(2**30), segment_ms=str(HOUR_MS))
     fill(live)
     assert rows_of(live.cluster.compact(), "segments") == [(0,)]
@@ -380,7 +384,7 @@ def test_another_policy_is_an_error_only_if_the_topic_is_named(tmp_path: Path) -
 
 
 def test_a_file_of_a_generation_that_no_rule_has_made_is_foreign(tmp_path: Path) -> None:
-    """It neither replaces good files nor stops anything; verify names it."""
+    """The file neither replaces good files nor stops anything; verify names it."""
     live = Compacted(tmp_path)
     fill(live)
     live.cluster.compact().raise_for_failures()
@@ -399,7 +403,7 @@ def test_a_file_of_a_generation_that_no_rule_has_made_is_foreign(tmp_path: Path)
 
 @pytest.mark.parametrize("role", ["leader", "follower"])
 def test_a_driver_that_missed_a_rule_is_fenced_and_calls_no_log_damaged(tmp_path: Path, role: str) -> None:
-    """The files that its view knows were deleted; their replacements are foreign to it."""
+    """The files that the driver's view knows were deleted, and their replacements are foreign to it."""
     live = Compacted(tmp_path)
     fill(live)
     broker = live.leader() if role == "leader" else live.followers()[0]
@@ -415,7 +419,9 @@ def test_a_driver_that_missed_a_rule_is_fenced_and_calls_no_log_damaged(tmp_path
 
 
 def test_a_task_that_was_planned_before_a_rule_reads_the_files_that_the_rule_has_made(tmp_path: Path) -> None:
-    """A task on an executor cannot read the metadata again. Before the first rule, and between two."""
+    """A task on an executor cannot read the metadata again. The append comes before the first rule, or between two
+    rules.
+    """
     live = Compacted(tmp_path, min_cleanable_dirty_ratio="0")
     fill(live)
     for _ in range(2):

@@ -151,7 +151,9 @@ def test_a_crash_at_any_step_leaves_a_whole_log_and_the_next_run_continues(
 
 
 def test_a_budget_ends_a_compaction_after_each_segment(tmp_path: Path) -> None:
-    """In both tiers, the remote one first; readers always find the last record of each key."""
+    """The budget is checked in both tiers, the remote one first; readers always find the last record of
+    each key.
+    """
     rows: list[Row] = [("a", "0"), ("a", "1"), ("b", "1"), ("b", "2"), ("a", "2"), ("c", "1"), ("z", "1")]
     live = filled(tmp_path, rows, local_retention_bytes="-1")
     ends = []
@@ -179,7 +181,7 @@ def test_a_tombstone_leaves_neither_tier_before_what_it_deletes(tmp_path: Path) 
 
 
 def test_a_reader_that_knows_an_old_table_reads_it_again(tmp_path: Path) -> None:
-    """Otherwise it would get a record from there without its removed tombstone."""
+    """Otherwise the reader would get a record from the old table without its removed tombstone."""
     live = filled(tmp_path, [("k", "1"), ("y", "1"), ("z", "1")], delete_retention_ms="0")
     reader = live.driver()
     assert live.fetched(reader).keys() == {0, 1, 2}
@@ -405,9 +407,10 @@ def test_a_rule_stays_below_the_end_of_a_remote_log_that_does_not_grow(tmp_path:
 
 
 def test_the_copy_quota_holds_for_the_remote_part(tmp_path: Path) -> None:
-    """As for uploads: a second's worth immediately, then by the clock."""
+    """The quota works as for uploads: a second's worth immediately, then by the clock."""
     live = filled(tmp_path, segment_bytes="1")
-    size = sum(segment.size_bytes for segment in live.remote_log().of_partition(0)[:2])  # a and b leave these
+    # The keys a and b are removed from these segments.
+    size = sum(segment.size_bytes for segment in live.remote_log().of_partition(0)[:2])
     live.cluster.topics.alter_configs(None, {"remote.log.manager.copy.max.bytes.per.second": str(size // 8)})
     before = live.clock.monotonic_s()
     report = in_turn(live.driver()).compact()

@@ -50,7 +50,7 @@ def test_the_remote_tier_cannot_be_given_up_while_it_has_the_last_record_of_keys
 
 
 def test_a_leader_whose_storage_was_emptied_continues_from_the_remote_end(tmp_path: Path) -> None:
-    """The table has the last record of each key that a rule covers, so nothing more is lost."""
+    """The table has the last record of each key that a rule covers, so no other record is lost."""
     live = filled(tmp_path, (*ROWS, ("z", "1")))
     live.cluster.compact().raise_for_failures()
     for broker in (1, 2, 3):

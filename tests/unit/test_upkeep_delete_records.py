@@ -36,7 +36,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def test_records_below_the_offset_cannot_be_read_any_more(live: LiveCluster) -> None:
-    """Immediately, for every reader; including an offset in the middle of a file."""
+    """The effect is immediate, for every reader; the offset may be in the middle of a file."""
     live.append(["f", "g", "h"])
     assert rows_of(live.cluster.topics.delete_records("t", {0: 6}), "partition", "low_watermark") == [(0, 6)]
     assert live.read("t", partitions=[0]) == {0: ["g", "h"]}
@@ -74,7 +74,7 @@ def test_below_the_log_start_there_is_nothing_to_delete(live: LiveCluster) -> No
 
 
 def test_the_bytes_leave_with_retain(live: LiveCluster) -> None:
-    """Whole files below it, on every replica, after file.delete.delay.ms."""
+    """Retain deletes whole files below the offset, on every replica, after file.delete.delay.ms."""
     live.cluster.topics.delete_records("t", {0: 3}).raise_for_failures()
     assert [len(live.data(broker)) for broker in (1, 2, 3)] == [5, 5, 5]
     live.cluster.retain("t").raise_for_failures()
@@ -134,7 +134,7 @@ def test_a_dry_run_changes_nothing(live: LiveCluster) -> None:
 
 @pytest.mark.parametrize("offset", [6, -2])
 def test_an_offset_beyond_the_high_watermark_is_out_of_range(live: LiveCluster, offset: int) -> None:
-    """Kafka: OFFSET_OUT_OF_RANGE; the other partitions of the call are unchanged, too."""
+    """Kafka: OFFSET_OUT_OF_RANGE; the other partitions of the call do not change, either."""
     with (
         live.unchanged(),
         pytest.raises(OffsetOutOfRangeError, match=rf"below offset {offset} .* high watermark is 5"),
@@ -174,7 +174,8 @@ def test_the_cleanup_policy_of_the_metadata_log_is_snapshot(
     disks: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """KIP-630, "Topic configuration": "The __cluster_metadata topic will have a cleanup.policy value of snapshot.
-    This configuration can only be read"; to write it is a wrong call."""
+    This configuration can only be read"; a call that writes it is wrong.
+    """
     at = ["alter-configs", "--cluster", str(disks.file), "--json", "__cluster_metadata"]
     assert topics(at) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == [
@@ -214,8 +215,9 @@ def test_the_log_of_a_leader_elected_meanwhile_is_inspected(tmp_path: Path) -> N
 
 
 def test_after_an_unclean_election_the_start_does_not_go_beyond_the_log(tmp_path: Path) -> None:
-    """The new leader has fewer records than requested: a failure, and not a log start that hides future
-    records."""
+    """The new leader has fewer records than requested: this is a failure, and must not set a log start that hides
+    future records.
+    """
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.topic(copies=2, unclean_leader_election_enable="true")
@@ -299,7 +301,7 @@ def test_the_job_takes_one_partition_by_words(disks: LiveCluster) -> None:
 
 
 def test_a_wrong_call_of_the_job_changes_nothing(disks: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """Even if the first topic of several is right."""
+    """The call changes nothing even if the first of its topics is right."""
     disks.topic("kept", cleanup_policy="snapshot")
     at = ["--cluster", str(disks.file)]
     garbage = disks.folder / "garbage.json"

@@ -20,7 +20,7 @@ def preferred(live: LiveCluster, topic: str = "t") -> list[int]:
 
 
 def last_member(live: LiveCluster, topic: str = "t", partition: int = 0) -> int:
-    """Fence all other brokers: the leader is the whole ISR."""
+    """Fence all other brokers, so that the leader is the whole ISR."""
     leader = live.leader(topic, partition)
     fence(live, *(b for b in live.replicas(topic, partition).view.replicas if b != leader))
     return leader
@@ -143,8 +143,9 @@ def test_an_error_in_the_call_changes_nothing(live: LiveCluster) -> None:
 
 
 def outdated(live: LiveCluster, topic: str = "t") -> tuple[int, list[int]]:
-    """The followers lack "b", which only the leader acknowledged, and the leader is gone. Returns it and the
-    followers, which are reachable."""
+    """The followers lack "b", which only the leader acknowledged, and the leader is gone. Returns the leader and
+    the followers; the followers are reachable.
+    """
     live.append(["a"], topic).raise_for_failures()
     leader = last_member(live, topic)
     live.append(["b", "c"], topic).raise_for_failures()
@@ -163,7 +164,9 @@ def test_the_last_member_of_the_isr_is_gone_and_a_clean_election_says_what_can_b
 
 
 def test_an_unclean_election_takes_the_replica_that_holds_most_and_shows_what_is_lost(live: LiveCluster) -> None:
-    """Of two replicas outside the ISR one has more of the last epoch: it leads, the other follows."""
+    """There are two replicas outside the ISR, and one has more records of the last epoch: it leads, and the other
+    follows.
+    """
     live.topic()
     leader = live.leader()
     behind, ahead = live.followers()
@@ -187,7 +190,7 @@ def test_an_unclean_election_takes_the_replica_that_holds_most_and_shows_what_is
     live.append(["d"]).raise_for_failures()
     live.cluster.replicate().raise_for_failures()
     assert live.read() == {0: ["a", "b", "d"]}
-    unfence(live, leader)  # the records that only it has are dead: it follows
+    unfence(live, leader)  # the records that only this broker has are dead: it follows
     live.cluster.replicate().raise_for_failures()
     assert live.isr() == {1, 2, 3}
     assert live.data(1) == live.data(2) == live.data(3)
@@ -199,14 +202,14 @@ def test_lost_records_are_counted_by_the_high_watermark_that_any_replica_knows(l
     one, two, three = live.replicas().view.replicas
     live.append(["a"]).raise_for_failures()
     fence(live, two, three)
-    live.append(["b", "c", "d"]).raise_for_failures()  # by ``one`` alone
+    live.append(["b", "c", "d"]).raise_for_failures()  # only ``one`` has them
     fence(live, one)
     unfence(live, two, three)
     live.cluster.elect(unclean=True, leader=two).raise_for_failures()
-    live.append(["e"]).raise_for_failures()  # in a later epoch
+    live.append(["e"]).raise_for_failures()  # the records have a later epoch
     live.cluster.replicate().raise_for_failures()
     fence(live, three)
-    live.append(["f"]).raise_for_failures()  # by ``two`` alone
+    live.append(["f"]).raise_for_failures()  # only ``two`` has it
     fence(live, two)
     unfence(live, one, three)
     report = live.cluster.elect(unclean=True, dry_run=True)
@@ -230,7 +233,7 @@ def test_without_any_replica_that_could_lead_the_partition_fails_and_says_why(li
     live.topic("u")
     only = live.leader("t")
     live.append(["a"], "u").raise_for_failures()
-    fence(live, *(b for b in (1, 2, 3) if b != only), only)  # ``only`` is the last of the ISR of both
+    fence(live, *(b for b in (1, 2, 3) if b != only), only)  # ``only`` is the last ISR member of both topics
     unfence(live, *(b for b in (1, 2, 3) if b != only))
     report = live.cluster.elect(unclean=True, check=False)
     assert [(row["topic"], row["leader_before"]) for row in report.rows] == [("u", None)]
@@ -268,12 +271,13 @@ def test_a_run_elects_uncleanly_by_itself_only_where_the_topic_allows_it(live: L
     live.append(["a"], "forbidden").raise_for_failures()
     outdated(live, "allowed")
     ports = ports_of(live.cluster)
-    # Every broker has been away by now; this does not change the leader of "forbidden".
+    # Every broker has been away in the meantime; this does not change the leader of "forbidden".
     before = live.cluster.image
     image, notes = elect_uncleanly_where_allowed(ports.metadata, ports.storage, ports.execution, before)
     (note,) = notes
     assert note.startswith("allowed-0: unclean election of broker ")
-    assert "the number of lost records is unknown" in note  # "b" and "c": it does not say 0
+    # The lost records are "b" and "c": the note does not say 0.
+    assert "the number of lost records is unknown" in note
     assert image.topic("allowed").partitions[0].leader is not None
     assert image.topic("forbidden") == before.topic("forbidden")
     assert elect_uncleanly_where_allowed(ports.metadata, ports.storage, ports.execution, image) == (image, ())
@@ -283,7 +287,7 @@ def test_a_run_elects_uncleanly_by_itself_only_where_the_topic_allows_it(live: L
 
 
 def test_an_unclean_election_loses_no_tiered_record_and_reuses_no_tiered_offset(live: LiveCluster) -> None:
-    """KIP-405: the remote log has the records that the new leader lacks; it continues at its end."""
+    """KIP-405: the remote log has the records that the new leader lacks, so the log continues at its end."""
     live.tiered()
     live.fill("ab")
     leader = last_member(live)
@@ -311,8 +315,7 @@ def test_an_unclean_election_loses_no_tiered_record_and_reuses_no_tiered_offset(
 
 @pytest.mark.slow
 def test_a_divergent_replica_first_takes_the_history_of_the_remote(live: LiveCluster) -> None:
-    """It holds other records than the tiered ones at the same offsets: those of the remote tier were
-    acknowledged."""
+    """The replica's records differ from the tiered ones at the same offsets; the tiered ones were acknowledged."""
     live.tiered()
     one, two, three = live.replicas().view.replicas
     live.fill("ab")

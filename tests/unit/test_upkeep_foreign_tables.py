@@ -65,7 +65,9 @@ def test_reads_and_jobs_continue_after_an_optimize_and_say_who_did_it(live: Live
 
 @pytest.mark.parametrize("job", ["heal", "tier", "retain"])
 def test_heal_corrects_the_table_and_so_do_the_operations_that_rely_on_it(live: LiveCluster, job: str) -> None:
-    """Before a broker drops files that anyone's VACUUM may delete, and before anything is added."""
+    """The correction comes before a broker drops files that anyone's VACUUM may delete, and before anything is
+    added.
+    """
     before = listed(live)
     table_of(live).optimize.compact()
     version = table_of(live).version()
@@ -215,7 +217,9 @@ def test_a_foreign_file_whose_records_take_gigabytes_is_refused_by_name(live: Li
 
 
 def test_a_producer_is_known_where_the_end_of_the_remote_log_was_rebuilt_from_the_table(tmp_path: Path) -> None:
-    """The leader has what the records lack: a broker that begins there still recognizes duplicates."""
+    """The leader has the producer state that the records lack: a broker that begins there still recognizes
+    duplicates.
+    """
     live = LiveCluster(tmp_path)
     live.tiered(local_retention_bytes="0")
     live.cluster.topics.alter_configs(None, {"follower.fetch.last.tiered.offset.enable": "true"})
@@ -277,7 +281,9 @@ def test_an_optimize_of_what_was_reverted_meanwhile_is_reverted_too(live: LiveCl
 
 
 def test_two_optimizers_at_once_do_not_stop_the_topic(live: LiveCluster) -> None:
-    """Both start from the same version: the second removes files that the first has already removed."""
+    """Both optimizers start from the same version: the second one removes files that the first one has already
+    removed.
+    """
     first, second = table_of(live), table_of(live)
     first.optimize.compact()
     second.optimize.compact()
@@ -307,7 +313,7 @@ def with_an_older_copy(folder: Path, **configs: str) -> LiveCluster:
 
 
 def forget(live: LiveCluster, *offsets: int) -> None:
-    """Delete the files that begin there from every replica."""
+    """Delete the files that begin at these offsets from every replica."""
     names = {str(DataName(offset, None, 1)) for offset in offsets}
     for broker in (1, 2, 3):
         replica = live.replica(broker)
@@ -317,7 +323,7 @@ def forget(live: LiveCluster, *offsets: int) -> None:
 def test_segments_that_replicas_still_have_are_uploaded_again_to_an_older_copy_of_the_remote_tier(
     tmp_path: Path,
 ) -> None:
-    """Here the reason is that their delay is not over."""
+    """The replicas still have the segments because the delay before their deletion is not over."""
     live = with_an_older_copy(tmp_path, file_delete_delay_ms="3600000")
     failure = the_failure(live.cluster.tier(check=False))
     assert "ends at offset 2, but the leader's log begins at 5" in failure

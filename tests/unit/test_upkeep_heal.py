@@ -1,4 +1,6 @@
-"""Heal: damaged or missing files are replaced by verified copies, never the other way round."""
+"""Heal: damaged or missing files are replaced by verified copies, and an intact file is never replaced by a
+damaged one.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,11 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 class Died(BaseException):
-    """The driver's process ends here. It is no error of stratalog, so nothing catches it."""
+    """Ends the driver's process. This is not an error of stratalog, so nothing catches it."""
 
 
 def assert_healed(live: LiveCluster, values: str = "abcde") -> None:
-    """Check that everything is as before the damage."""
+    """Check that everything is as it was before the damage."""
     live.driver().verify(deep=True).raise_for_failures()
     assert_identical(live)
     assert live.isr() == set(live.replicas().view.replicas)
@@ -93,7 +95,7 @@ def test_both_followers_are_healed_from_the_leader(live: LiveCluster) -> None:
 
 
 def test_a_damaged_leader_resigns_to_a_member_that_is_whole(live: LiveCluster) -> None:
-    """It leaves the ISR in the same commit; broker 2 is damaged too, and does not lead."""
+    """The leader leaves the ISR in the same commit; broker 2 is damaged too, and does not lead."""
     spot(live, 1, 1).flip(30)
     spot(live, 2, 3).flip(30)
     healed = live.driver().heal()
@@ -104,8 +106,9 @@ def test_a_damaged_leader_resigns_to_a_member_that_is_whole(live: LiveCluster) -
 
 
 def test_if_every_member_has_lost_a_different_file_they_repair_each_other(live: LiveCluster) -> None:
-    """No member is intact: the followers leave the ISR, and the leader, now its last member, is repaired in
-    place."""
+    """No member is intact: the followers leave the ISR, and the leader, now its last member, is repaired
+    in place.
+    """
     for broker in ALL:
         spot(live, broker, broker).flip(30)
     live.driver().heal().raise_for_failures()
@@ -128,7 +131,7 @@ def test_records_that_all_replicas_have_lost_come_from_the_remote_tier(tmp_path:
 
 @pytest.mark.slow
 def test_a_hole_may_be_closed_by_a_segment_that_is_merged_elsewhere(tmp_path: Path) -> None:
-    """The remote tier holds the records in one segment; it becomes part of the logs under its own name."""
+    """The remote tier holds the records in one segment, which becomes part of the logs under its own name."""
     live = LiveCluster(tmp_path)
     live.tiered(copies=2, segment_bytes="12000", local_retention_bytes="-2", segment_merge_min_files="99")
     live.fill("abcdefgh")
@@ -146,7 +149,7 @@ def test_a_hole_may_be_closed_by_a_segment_that_is_merged_elsewhere(tmp_path: Pa
 def test_a_hole_without_any_good_copy_is_one_failure_and_nothing_is_touched(live: LiveCluster) -> None:
     for broker in ALL:
         spot(live, broker, 1).flip(30)
-    spot(live, 2, 3).flip(30)  # could be repaired; the whole partition is left to an operator
+    spot(live, 2, 3).flip(30)  # this file could be repaired, but the whole partition is left to an operator
     with live.unchanged():
         failure = the_failure(live.driver().heal(check=False))
     assert failure.startswith("t-0: LOG_GAP: offsets [1, 2): no replica and no remote object has a good copy")
@@ -189,7 +192,7 @@ def test_other_partitions_continue(tmp_path: Path) -> None:
 
 
 def test_a_file_with_another_size_is_replaced_by_what_the_others_have(live: LiveCluster) -> None:
-    """Replicate refuses "two sizes of one name"; a heal deletes the odd one."""
+    """Replicate refuses "two sizes of one name"; a heal deletes the odd file."""
     rewritten(spot(live, 3, 1), [b"B" * 50], base=1, topic_id=live.cluster.image.topic("t").topic_id)
     live.driver().heal().raise_for_failures()
     assert_healed(live)
@@ -231,7 +234,7 @@ def test_foreign_files_are_left_alone(live: LiveCluster) -> None:
 def test_a_leaders_register_comes_from_any_replica_that_kept_it_even_if_that_one_continued(
     live: LiveCluster,
 ) -> None:
-    """Broker 2 led an epoch that broker 1, which leads again and is the last member, never joined."""
+    """Broker 2 led an epoch that broker 1 never joined; broker 1 leads again, and is the last member."""
     live.cluster.elect("t", leader=2).raise_for_failures()
     live.append(["lost"], acks="leader").raise_for_failures()
     fence(live, 3)
@@ -275,7 +278,7 @@ def test_if_nothing_is_wrong_nothing_is_changed(live: LiveCluster) -> None:
 
 @pytest.mark.slow
 def test_a_replica_that_is_in_the_isr_is_not_touched(tmp_path: Path) -> None:
-    """It is added to the ISR again between the shrink and the delete."""
+    """The replica is added to the ISR again between the shrink and the delete."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.topic()
@@ -302,7 +305,7 @@ def test_a_replica_that_is_in_the_isr_is_not_touched(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "every one"])
 def test_a_heal_in_the_middle_of_another_one_is_harmless(tmp_path: Path, step: int) -> None:
-    """At a call of the first heal, a second one runs from beginning to end."""
+    """During a call of the first heal, a second one runs from beginning to end."""
     calls = 0
 
     def run(at: int) -> int:
@@ -346,7 +349,9 @@ def test_a_heal_in_the_middle_of_another_one_is_harmless(tmp_path: Path, step: i
 def test_a_heal_that_slept_while_another_one_repaired_takes_nothing_from_a_member(
     tmp_path: Path, suffix: str, crashes: bool
 ) -> None:
-    """It resumes when the replica is in the ISR again: no file is ever missing there (protocol, I1)."""
+    """The sleeping heal resumes when the replica is in the ISR again: no file is ever missing there (protocol,
+    I1).
+    """
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.topic()

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def appended(folder: Path, deleted: int, *, copies: int = 3) -> LiveCluster:
-    """``a`` to ``c`` of producer ``p``, its sequences 0 to 2; a number of them is deleted on all replicas."""
+    """``a`` to ``c`` from producer ``p``, with sequences 0 to 2; a number of them is deleted on all replicas."""
     live = LiveCluster(folder)
     live.topic(copies=copies, file_delete_delay_ms="0")
     for sequence, value in enumerate("abc"):
@@ -57,8 +57,9 @@ def test_the_local_start_of_an_empty_log_comes_from_another_replica(tmp_path: Pa
 
 
 def test_if_all_have_lost_it_the_file_that_ends_there_shows_it(tmp_path: Path) -> None:
-    """Here it comes from a segment of the remote tier. The leader, which no replica can replace, is repaired in
-    place."""
+    """Here the state comes from a segment of the remote tier. No replica can replace the leader, so it is repaired
+    in place.
+    """
     live = LiveCluster(tmp_path)
     live.tiered(copies=2, file_delete_delay_ms="0")
     for sequence, value in enumerate("abc"):
@@ -76,7 +77,7 @@ def test_if_all_have_lost_it_the_file_that_ends_there_shows_it(tmp_path: Path) -
 
 
 def test_a_follower_without_any_hint_begins_where_its_leader_does(tmp_path: Path) -> None:
-    """It had not dropped the files that the leader has."""
+    """The follower had not dropped the files that the leader has."""
     live = appended(tmp_path, 1)
     follower = live.followers()[0]
     fence(live, follower)
@@ -108,7 +109,7 @@ def test_without_any_evidence_an_only_member_is_left_as_it_is_and_the_way_out_is
 
 
 def test_the_only_copy_of_an_empty_log_has_to_come_from_a_backup(tmp_path: Path) -> None:
-    """A log that continued without it would append repeated records again."""
+    """A log that continued without this file would append repeated records again."""
     live = appended(tmp_path, 3, copies=1)
     local = register(live, live.leader(), ".local")
     good = local.read()

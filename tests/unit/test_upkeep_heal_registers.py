@@ -25,7 +25,7 @@ def live(tmp_path: Path) -> LiveCluster:
 def test_an_epoch_register_is_copied_from_another_replica(
     live: LiveCluster, content: bytes | None, broker: int
 ) -> None:
-    """A follower's comes from its leader; a leader resigns first, and then is a follower."""
+    """A follower's register comes from its leader; a leader resigns first, and is then a follower."""
     before = register(live, 3, ".epoch").read()
     epoch = register(live, broker, "1.epoch")
     epoch.remove() if content is None else epoch.replace(content)
@@ -36,7 +36,7 @@ def test_an_epoch_register_is_copied_from_another_replica(
 
 @pytest.mark.slow
 def test_an_earlier_register_that_the_leader_never_had_goes_when_it_is_damaged(live: LiveCluster) -> None:
-    """It decides nothing once its replica has joined a later epoch."""
+    """Such a register decides nothing once its replica has joined a later epoch."""
     late, other = live.followers()
     ports_of(live.cluster).metadata.submit(AlterPartition((without(live.replicas().view, [late]),)))
     for leader, value in ((other, "f"), (live.leader(), "g")):
@@ -86,7 +86,7 @@ def test_all_registers_of_a_last_member_come_from_replicas_that_have_joined_its_
 
 @pytest.mark.slow
 def test_an_earlier_register_that_is_damaged_is_a_note_and_goes_also_at_the_only_replica(tmp_path: Path) -> None:
-    """No log uses it, and there is no copy."""
+    """No log uses the register, and there is no copy of it."""
     live = LiveCluster(tmp_path, brokers=2)
     live.topic(copies=1)
     live.fill("abc")

@@ -31,7 +31,7 @@ KEPT = "604800000"
 
 
 def tiered(folder: Path, values: str = "abcde", *, copies: int = 3, **configs: str) -> LiveCluster:
-    """``t`` holds one segment per value, all of them tiered, and on all brokers."""
+    """``t`` holds one segment per value; all segments are tiered, and still on all brokers."""
     live = LiveCluster(folder)
     live.tiered(copies=copies, **{"local_retention_bytes": "-2", "file_delete_delay_ms": KEPT, **configs})
     live.fill(values)
@@ -58,7 +58,9 @@ def assert_healed(live: LiveCluster, values: str = "abcde") -> None:
 
 
 def expired_locally(live: LiveCluster) -> LiveCluster:
-    """Retention has passed all files on brokers except the last; they still exist, for their delay."""
+    """Retention has passed all files on brokers except the last one; the files still exist, because their delay is
+    not over.
+    """
     live.cluster.topics.alter_configs("t", {"local.retention.bytes": "0"})
     live.cluster.retain().raise_for_failures()
     assert min(live.log(broker).local_start for broker in (1, 2, 3)) >= 4
@@ -137,7 +139,7 @@ def test_records_that_the_replicas_have_as_appends_are_merged_again(tmp_path: Pa
 
 
 def test_records_in_a_longer_segment_of_a_replica_are_rebuilt_with_the_next_objects(tmp_path: Path) -> None:
-    """A file has the producer state at its end, so it is not cut before that."""
+    """A file has the producer state only at its end, so it is not cut before its end."""
     live = tiered(tmp_path, copies=1)
     replica = live.replica(live.leader())
     links = replica.log().chain
@@ -151,7 +153,9 @@ def test_records_in_a_longer_segment_of_a_replica_are_rebuilt_with_the_next_obje
 def test_records_that_a_replica_has_in_a_segment_that_reaches_over_the_end_of_the_remote_log(
     tmp_path: Path,
 ) -> None:
-    """A late merge by a zombie. The rest of it is tiered first, as new data; then nothing is new any more."""
+    """The long segment comes from a late merge by a zombie. The rest of the segment is tiered first, as new data;
+    after that, nothing is new.
+    """
     live = tiered(tmp_path, "abc", copies=1)
     live.fill("de")
     replica = live.replica(live.leader())
@@ -182,7 +186,7 @@ def test_several_replicas_together_cover_an_object(tmp_path: Path) -> None:
 
 
 def test_a_damaged_replica_is_no_source(tmp_path: Path) -> None:
-    """It is healed, too, from another one."""
+    """The damaged replica is healed, too, from another one."""
     live = tiered(tmp_path)
     remote_spot(live, 1).flip(30)
     spot(live, 1, 1).flip(40)
@@ -221,7 +225,7 @@ def test_a_segment_in_which_the_log_starts_is_rebuilt_from_there_on(tmp_path: Pa
     live = tiered(tmp_path, "abcdefgh", segment_bytes="12000", segment_merge_min_files="99")
     live.cluster.topics.delete_records("t", {0: 1}).raise_for_failures()
     for broker in (1, 2, 3):
-        spot(live, broker, 0).remove()  # as if retention had deleted it
+        spot(live, broker, 0).remove()  # the file is missing, as if retention had deleted it
         live.store(broker).create(live.replica(broker).path(LocalStartName(1)), encode({}))
     remote_spot(live, 0).flip(30)
     live.driver().heal().raise_for_failures()
@@ -230,7 +234,7 @@ def test_a_segment_in_which_the_log_starts_is_rebuilt_from_there_on(tmp_path: Pa
 
 
 def test_decided_transactions_stay_decided(tmp_path: Path) -> None:
-    """The replicas have the appends and the markers; the remote tier again has their outcome."""
+    """The replicas have the appends and the markers; the remote tier gets their outcome again."""
     live = LiveCluster(tmp_path)
     live.tiered(local_retention_bytes="-2", file_delete_delay_ms=KEPT)
     for value in "ab":
@@ -261,8 +265,9 @@ def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_copy_that_is_damaged_on_its_way_is_not_committed(tmp_path: Path) -> None:
-    """The replica's storage fails right after it was verified: the table stays unchanged, and the error says
-    so."""
+    """The replica's storage fails immediately after it was verified: the table does not change, and the error says
+    so.
+    """
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.tiered(copies=1, local_retention_bytes="-2", file_delete_delay_ms=KEPT)
@@ -289,7 +294,7 @@ def rows_of_any(report: object) -> list[object]:
 
 
 def _run(folder: Path, at: int, what: str) -> int:
-    """Run a heal at whose mutating call number ``at`` ``what`` happens; returns the number of calls."""
+    """Run a heal during which ``what`` happens at the mutating call number ``at``; returns the number of calls."""
     calls = 0
     faults = Faults()
     folder.mkdir()

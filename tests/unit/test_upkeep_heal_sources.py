@@ -1,4 +1,4 @@
-"""Heal: the replacements of a damaged file other than the leader's copy."""
+"""Heal: replacements of a damaged file that come from elsewhere than the leader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_follower_gets_nothing_for_a_damaged_file_below_the_log_start(tmp_path: Path) -> None:
-    """Retention could not read it, so it stayed there; all other copies are deleted, and not needed."""
+    """Retention could not read the damaged file, so it stayed; all other copies are deleted, and not needed."""
     live = LiveCluster(tmp_path)
     live.topic(file_delete_delay_ms="0")
     live.fill("abc")
@@ -39,7 +39,7 @@ def test_a_follower_gets_nothing_for_a_damaged_file_below_the_log_start(tmp_path
 
 
 def test_a_last_member_is_repaired_in_place_even_while_another_is_added(tmp_path: Path) -> None:
-    """The adding run found the leader damaged in the second sync, and stopped."""
+    """The run that adds the member found the leader damaged in the second sync, and stopped."""
     live = LiveCluster(tmp_path)
     live.topic()
     live.fill("abc")
@@ -56,8 +56,9 @@ def test_a_last_member_is_repaired_in_place_even_while_another_is_added(tmp_path
 
 
 def test_records_without_a_good_copy_are_dropped_if_an_intact_member_never_had_them(tmp_path: Path) -> None:
-    """All members of an ISR hold the committed records: so this one was not committed, and is lost as in any
-    election."""
+    """All members of an ISR hold the committed records, so this record was not committed, and is lost as in any
+    election.
+    """
     live = LiveCluster(tmp_path)
     live.topic()
     live.fill("ab")
@@ -75,7 +76,7 @@ def test_records_without_a_good_copy_are_dropped_if_an_intact_member_never_had_t
 
 
 def _led_by_another(tmp_path: Path) -> tuple[LiveCluster, int]:
-    """For t-0, the leader alone had "c", and the next one is the last of the ISR; returns the former leader."""
+    """Only the leader of t-0 had "c"; the next leader is the last member of the ISR. Returns the former leader."""
     live = LiveCluster(tmp_path)
     live.topic()
     live.fill("ab")
@@ -92,7 +93,7 @@ def _led_by_another(tmp_path: Path) -> tuple[LiveCluster, int]:
 def test_a_last_member_is_repaired_whatever_uncommitted_records_a_former_leader_has_lost(
     tmp_path: Path,
 ) -> None:
-    """It is outside the ISR: no member needs the records that only it had."""
+    """The former leader is outside the ISR, so no member needs the records that only it had."""
     live, former = _led_by_another(tmp_path)
     spot(live, former, 2).flip(30)
     spot(live, live.leader(), 1).flip(-200)
@@ -114,7 +115,7 @@ def test_replicate_removes_a_damaged_record_that_was_never_committed(tmp_path: P
 
 
 class _Meanwhile(Silent):
-    """Other drivers act when a heal has listed all replicas, and is about to read its findings."""
+    """Lets other drivers act after a heal has listed all replicas, and before it reads its findings."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self.act = act
@@ -128,8 +129,9 @@ class _Meanwhile(Silent):
 def test_a_record_that_is_acknowledged_while_heal_looks_is_not_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The new leader got it after it was listed, and before it was elected: commit, then read. (A file that is not
-    small is read later than its footer.)"""
+    """The new leader got the record after it was listed, and before it was elected: commit, then read. (A file
+    that is not small is read later than its footer.)
+    """
     monkeypatch.setattr(content, "SMALL_BYTES", 0)
     live = LiveCluster(tmp_path)
     live.topic(copies=2)

@@ -2,7 +2,7 @@
 
 The divergence of most tests: ``ab`` is on both brokers; the follower is away while ``c`` and ``d`` are appended.
 Then the leader is away, the other one is elected uncleanly and appends ``X``. The old leader returns and follows:
-c and d are below a high watermark that readers have seen, and in no log any more.
+c and d are below a high watermark that readers have seen, but in no log any more.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def test_records_that_an_unclean_election_truncated_are_shown_with_the_reason(tm
 
 
 def test_a_truncated_file_above_the_high_watermark_may_come_back_and_has_no_date(tmp_path: Path) -> None:
-    """V6 of the attack on the protocol. X reaches to offset 3: c is below it, d is not."""
+    """V6 of the attack on the protocol. X reaches to offset 3: c is below it, and d is not."""
     live = diverged(tmp_path)
     c, d = (str(row["deletable"]) for row in live.cluster.discarded().rows)
     assert c.startswith("20")
@@ -109,7 +109,7 @@ def test_a_truncated_file_above_the_high_watermark_may_come_back_and_has_no_date
 
 
 def test_nothing_truncated_is_deleted_before_its_delay_counted_from_the_truncation(tmp_path: Path) -> None:
-    """The files are old, but have become unused only now."""
+    """The files are old, but have only now become unused."""
     live = LiveCluster(tmp_path, brokers=2)
     live.topic(copies=2, file_delete_delay_ms=str(DELAY_MS))
     diverge(live, "XYZ", before=lambda: live.clock.advance_ms(100 * DELAY_MS))
@@ -123,8 +123,9 @@ def test_nothing_truncated_is_deleted_before_its_delay_counted_from_the_truncati
 
 
 def passed_by(live: LiveCluster) -> int:
-    """The old leader of a diverged tiered topic, which returns when its leader's local start has passed its only
-    copies: ``c`` and ``d``, acknowledged, at offsets 2 and 3."""
+    """The old leader of a diverged tiered topic. It returns when the new leader's local start has passed ``c`` and
+    ``d``, which were acknowledged at offsets 2 and 3, and of which it has the only copies.
+    """
     live.tiered(copies=2, file_delete_delay_ms=str(DELAY_MS))
     old, other = live.leader(), live.followers()[0]
     live.fill("ab")
@@ -146,7 +147,9 @@ def passed_by(live: LiveCluster) -> int:
 
 @pytest.mark.slow
 def test_truncated_records_are_shown_and_exported_even_below_the_local_start(tmp_path: Path, out: Path) -> None:
-    """A file whose epoch is not the lineage's at its offsets is of another history, for any log start."""
+    """If a file's epoch is not the lineage's at its offsets, the file is of another history, whatever the log
+    start is.
+    """
     live = LiveCluster(tmp_path, brokers=2)
     old = passed_by(live)
     lost = [row for row in live.cluster.discarded().rows if str(row["why"]).startswith("truncated")]
@@ -157,7 +160,7 @@ def test_truncated_records_are_shown_and_exported_even_below_the_local_start(tmp
 
 @pytest.mark.slow
 def test_truncated_records_below_the_local_start_stay_for_their_delay_too(tmp_path: Path, out: Path) -> None:
-    """Of the old files, only those that retention released are deleted immediately."""
+    """Only the old files that retention released are deleted immediately."""
     live = LiveCluster(tmp_path, brokers=2)
     passed_by(live)
     live.clock.advance_ms(DELAY_MS - 1)
@@ -203,7 +206,9 @@ def test_records_that_only_a_reassigned_replica_has_are_shown_and_exported(tmp_p
 
 
 def test_a_vacuum_keeps_what_a_reassigned_replica_has_alone_for_its_delay(tmp_path: Path, out: Path) -> None:
-    """Counted from the first vacuum that finds it; files that are also in the log are deleted immediately."""
+    """The delay counts from the first vacuum that finds the file; files that are also in the log are deleted
+    immediately.
+    """
     live = LiveCluster(tmp_path)
     old = orphaned(live)
     live.clock.advance_ms(100 * DELAY_MS)
@@ -254,7 +259,7 @@ def test_files_below_the_local_start_and_hidden_ones_are_shown_with_theirs(tmp_p
     live.cluster.merge().raise_for_failures()
     why = {str(row["why"]) for row in live.cluster.discarded().rows}
     assert any(text.startswith("hidden by 00000000000000000000-") for text in why)
-    live.cluster.topics.alter_configs("t", {"segment.bytes": "4500"})  # by now they are segments of their own
+    live.cluster.topics.alter_configs("t", {"segment.bytes": "4500"})  # they are now separate segments
     live.cluster.tier().raise_for_failures()
     live.cluster.retain().raise_for_failures()
     start = live.log(1).local_start
@@ -310,7 +315,7 @@ def test_a_dry_run_exports_nothing(tmp_path: Path, out: Path) -> None:
 
 
 def test_a_damaged_file_is_not_exported_and_named(tmp_path: Path, out: Path) -> None:
-    """It is verified before the export; the other one is exported."""
+    """The damaged file is verified before the export; the other one is exported."""
     live = diverged(tmp_path)
     (old,) = live.followers()
     dead = live.log(old).dead[0]
@@ -323,7 +328,7 @@ def test_a_damaged_file_is_not_exported_and_named(tmp_path: Path, out: Path) -> 
 
 @pytest.mark.slow
 def test_files_that_others_put_into_the_folder_are_read_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arrow keeps a hundred bytes for each byte of such a footer, so it never gets one."""
+    """Arrow would use a hundred bytes for each byte of such a footer, so Arrow never gets one."""
     store = MemoryStore()
     assert described(store, "a.parquet") is None
     store.create("a.parquet", b"whatever")

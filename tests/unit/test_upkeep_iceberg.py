@@ -76,7 +76,7 @@ def assert_same(live: LiveCluster) -> pa.Table:
     assert found.column_names == expected.column_names
     for name in found.column_names:
         there, wanted = found[name].to_pylist(), expected[name].to_pylist()
-        if name == "headers":  # pyiceberg 0.12 reads a list that is null as an empty one
+        if name == "headers":  # pyiceberg 0.12 reads a null list as an empty one
             wanted = [one or [] for one in wanted]
         assert there == wanted, name
     return found
@@ -243,7 +243,9 @@ def test_a_run_completes_the_work_of_an_earlier_run_that_died(
 def test_a_job_that_is_late_does_not_take_the_table_back(
     live: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has read both tables; another job tiers more, and updates the Iceberg table; then it commits."""
+    """The job has read both tables; another job tiers more, and updates the Iceberg table; then the first job
+    commits.
+    """
     live.fill("ab")
     commit = IcebergTable._commit
 
@@ -320,7 +322,7 @@ def rows_of_uploads(report: Report) -> object:
 def test_a_segment_that_is_not_what_the_log_says_is_not_listed(
     live: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its footer is read within bounds, and compared, before pyiceberg sees it."""
+    """The segment's footer is read within bounds, and compared, before pyiceberg sees it."""
     live.fill("a")
     with monkeypatch.context() as patched:
         patched.setattr(IcebergTable, "follow", lambda *_: False)

@@ -1,4 +1,4 @@
-"""Logs that stay short by themselves: a driver's background work after its acknowledgements."""
+"""Logs that drivers keep short: a driver's background work after its acknowledgements."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_a_run_that_is_cut_off_leaves_the_rest_to_the_next_one(
     live: LiveCluster, monkeypatch: pytest.MonkeyPatch, budget: dict[str, int]
 ) -> None:
     """Each run includes at least a piece of replicate and of one other step. Steps that were not reached come
-    next, so that nothing starves: here a piece takes two minutes, and there is time for one.
+    next, so that every step is reached: here a piece of work takes two minutes, and there is time for one piece.
     """
     live.topic(partitions=3)
     for partition in range(3):
@@ -176,7 +176,9 @@ def test_a_scrub_finds_and_heals_a_flipped_bit(tmp_path: Path) -> None:
 
 
 def test_a_scrub_is_bounded_and_goes_round(live: LiveCluster) -> None:
-    """Any byte is enough: each run reads one partition, and never the same one before all others."""
+    """The budget is used up by any byte, so each run reads one partition, and reads each partition once before any
+    partition a second time.
+    """
     live.topic(partitions=5)
     live.append({p: [str(p)] for p in range(5)})  # type: ignore[arg-type]
     live.cluster.topics.alter_configs(None, {"scrub.max.bytes": "1"})
@@ -199,14 +201,15 @@ def test_a_step_that_is_named_is_done_now_and_not_only_where_it_is_due(live: Liv
     live.cluster.maintain()
     assert live.cluster.maintain(only=step).rows[0]["outcome"] == "done"
     plan = live.cluster.maintain(only=step, dry_run=True).rows[0]
-    assert plan["outcome"] == ("not due" if step in {"elect", "compact"} else "due")  # all preferred replicas lead
+    # All preferred replicas already lead.
+    assert plan["outcome"] == ("not due" if step in {"elect", "compact"} else "due")
 
 
 # ------------------------------------------------------------------------- what is remembered
 
 
 def test_every_step_is_due_if_the_stored_state_is_lost(live: LiveCluster) -> None:
-    """Without the state everything is due."""
+    """Without the stored state, everything is due."""
     live.topic()
     live.cluster.maintain()
 

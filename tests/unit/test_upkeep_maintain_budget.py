@@ -49,7 +49,7 @@ def test_without_a_budget_a_run_does_all_of_it(live: LiveCluster) -> None:
 
 
 def test_a_run_that_is_cut_off_leaves_what_it_has_uploaded_committed(live: LiveCluster) -> None:
-    """The budget is checked before each upload, here by one lane: it is exhausted after the second one."""
+    """The budget is checked before each upload, here with one lane: it is exhausted after the second upload."""
     live.tiered(segment_bytes="1")
     live.fill("abcde")
     asked = iter([False, True])
@@ -98,7 +98,7 @@ def test_the_local_start_moves_as_far_as_remote_segments_were_read(live: LiveClu
 def test_a_follower_that_lacks_much_catches_up_over_several_runs(
     live: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The high watermark waits for unfinished members."""
+    """The high watermark waits for members that have not caught up."""
     monkeypatch.setattr(sync, "_GROUP_FILES", 2)
     live.topic()
     for value in "abcde":

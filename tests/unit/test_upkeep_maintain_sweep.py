@@ -64,7 +64,7 @@ def idle_requests(folder: Path, partitions: int) -> int:
     live = LiveCluster(folder, voters=(1, 2, 3))
     live.topic(partitions=partitions)
     live.append({partition: ["a"] for partition in range(partitions)})  # type: ignore[arg-type]
-    live.cluster.maintain().raise_for_failures()  # of a cluster that has never been read completely
+    live.cluster.maintain().raise_for_failures()  # the cluster has never been read completely
     settle(live)
     live.clock.advance_ms(5 * MINUTE_MS)
     found = live.driver().maintain().raise_for_failures()
@@ -75,13 +75,15 @@ def idle_requests(folder: Path, partitions: int) -> int:
 
 @pytest.mark.slow
 def test_an_idle_run_costs_the_same_for_few_partitions_and_for_many(tmp_path: Path) -> None:
-    """Except one request per broker and thousand names, which is the listing of a bucket."""
+    """The exception is one request per broker and thousand names, which is the listing of a bucket."""
     few, many = idle_requests(tmp_path / "few", 3), idle_requests(tmp_path / "many", 120)
     assert few == many <= 50
 
 
 def test_an_idle_round_of_an_empty_cluster_makes_few_requests(tmp_path: Path) -> None:
-    """With three voters: the metadata, a look at each root, one listing of each, the stored state."""
+    """The requests with three voters: the metadata, a look at each root, one listing of each, and the stored
+    state.
+    """
     live = LiveCluster(tmp_path, voters=(1, 2, 3))
     live.cluster.maintain()
     live.cluster.maintain()
@@ -153,7 +155,7 @@ def test_whatever_changes_is_inspected_again(tmp_path: Path, change: Callable[[L
 
 
 def test_retain_is_due_when_another_driver_has_tiered(tmp_path: Path) -> None:
-    """No file of a broker has changed: the list of the remote log manager has the end of the remote log."""
+    """No file of a broker has changed, but the list of the remote log manager has the end of the remote log."""
     live = LiveCluster(tmp_path)
     live.tiered()
     live.fill(["a", "b"])
@@ -166,7 +168,7 @@ def test_retain_is_due_when_another_driver_has_tiered(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_cannot_be_listed_leaves_nothing_settled(tmp_path: Path) -> None:
-    """Its root answers, so it is not fenced."""
+    """The broker's root answers, so the broker is not fenced."""
     stores: dict[str, FaultyStore] = {}
 
     def through(uri: str, store: object) -> FaultyStore:
@@ -249,7 +251,9 @@ def _something(rng: random.Random, live: LiveCluster) -> None:
 def test_executors_get_the_work_that_is_worth_telling_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int, small_bytes: int, here: bool
 ) -> None:
-    """Threads of the driver process few small partitions before a Spark job has begun."""
+    """If there are few small partitions, threads of the driver process them faster than a Spark job
+    would begin.
+    """
     live = LiveCluster(tmp_path)
     live.topic(partitions=partitions)
     live.append({partition: ["a"] for partition in range(partitions)})  # type: ignore[arg-type]

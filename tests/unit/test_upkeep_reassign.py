@@ -31,8 +31,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def test_replicas_move_and_the_log_is_the_same(live: LiveCluster) -> None:
-    """New replicas are copied to first; the old ones leave with the commit that adds the last new one to the
-    ISR."""
+    """New replicas are filled first; the old ones leave with the commit that adds the last new one to the ISR."""
     live.topic()
     live.fill("abc")
     before = live.data(live.leader())
@@ -78,7 +77,7 @@ def test_many_partitions_are_one_commit(live: LiveCluster) -> None:
     plan = {("t", p): replicas(live, partition=p)[:2] for p in range(4)}
     before = live.cluster.image.next_offset
     live.cluster.reassign(plan).raise_for_failures()
-    assert live.cluster.image.next_offset == before + 4  # a record each
+    assert live.cluster.image.next_offset == before + 4  # one record for each
     assert [replicas(live, partition=p) for p in range(4)] == list(plan.values())
 
 
@@ -207,7 +206,7 @@ def test_a_plan_that_is_wrong_as_a_whole_changes_nothing(live: LiveCluster) -> N
 
 
 def test_the_last_replica_in_sync_is_not_removed_without_force(live: LiveCluster) -> None:
-    """Bad input: refused without ``--force``; other partitions go on."""
+    """Bad input is refused without ``--force``; other partitions continue."""
     live.topic("t", copies=2)
     live.topic("u", copies=2)
     live.append(["a"]).raise_for_failures()
@@ -332,7 +331,7 @@ def test_one_whole_replica_that_stays_is_enough_and_the_damage_is_reported(tmp_p
 
 @pytest.mark.slow
 def test_replicas_go_while_remote_segments_expire(tmp_path: Path, faults: Faults) -> None:
-    """A missing object was not needed: the table is read again before it is called missing."""
+    """A missing object may not be needed: the table is read again before the object is called missing."""
     live = LiveCluster(tmp_path, brokers=2, through=faults.wrap)
     live.cluster.topics.alter_configs(None, {"follower.fetch.last.tiered.offset.enable": "true"})
     live.tiered(copies=1, local_retention_bytes="-2")
@@ -379,7 +378,7 @@ def test_replicas_do_not_go_while_the_remote_lacks_what_only_they_have(tmp_path:
 def test_a_replica_may_be_gone_by_another_reassignment_meanwhile(
     live: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last one counts; it sees the partition as it is then."""
+    """The later reassignment counts; it sees the partition as it is at that time."""
     live.topic()
     live.fill("abc")
     moved, rest = replicas(live)[0], replicas(live)[1:]

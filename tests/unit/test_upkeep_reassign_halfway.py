@@ -111,7 +111,9 @@ def test_a_cancelled_reassignment_leaves_the_partition_as_it_was(stuck: LiveClus
 
 @pytest.mark.slow
 def test_replicas_do_not_go_before_the_newcomer_was_read_in_place(stuck: LiveCluster, faults: Faults) -> None:
-    """Its copies were checked during the copy; a bit has flipped since, while another broker was awaited."""
+    """The newcomer's copies were checked during the copy; a bit has flipped since, while the run waited for
+    another broker.
+    """
     old, (one, two) = replicas(stuck), two_others(stuck)
     without_copies(faults, one, two)
     stuck.cluster.reassign({("t", 0): (one,)}, check=False)
@@ -167,7 +169,7 @@ def test_the_folder_of_a_removed_replica_is_swept(live: LiveCluster) -> None:
 
 
 def test_foreign_files_next_to_the_folders_of_the_cluster_are_not_swept(live: LiveCluster) -> None:
-    """Nor files in a folder that has an owner."""
+    """Nor are files swept in a folder that has an owner."""
     live.topic()
     live.fill("a")
     owned = live.replica(live.leader()).folder
@@ -230,11 +232,11 @@ def test_a_broker_that_is_placed_again_starts_over_and_zombies_of_the_old_replic
 
 
 def test_a_zombie_whose_view_still_has_the_removed_leader_finds_its_folder_closed(live: LiveCluster) -> None:
-    """It would find an empty log, take over its epoch a second time, and copy a second history of that epoch to
-    the follower in both views: one name, two contents (found by the simulation).
+    """The zombie would find an empty log, take over its epoch a second time, and copy a second history of that
+    epoch to the follower in both views: one name with two contents (found by the simulation).
 
     1. broker 1 leads epoch 1; ``a`` is on it alone (acks=leader), and copied to a new replica. 2. Broker 1 is
-    reassigned away, and its folder swept. 3. A driver that has not seen this appends ``b``.
+      reassigned away, and its folder is swept. 3. A driver that has not seen this appends ``b``.
     """
     live.topic(copies=2)
     old = live.replicas()

@@ -82,7 +82,7 @@ def test_records_with_acks_leader_are_seen_when_the_next_replicate_has_proved_th
 
 
 def test_with_too_small_an_isr_nothing_is_appended(live: LiveCluster) -> None:
-    """min.insync.replicas: NOT_ENOUGH_REPLICAS before step 3."""
+    """min.insync.replicas: the refusal, NOT_ENOUGH_REPLICAS, comes before step 3."""
     live.topic(copies=3, min_insync_replicas="3")
     live.append(["a"])
     live.wipe(2)
@@ -97,7 +97,8 @@ def test_with_too_small_an_isr_nothing_is_appended(live: LiveCluster) -> None:
 
 def test_nothing_is_committed_while_the_isr_is_below_min_insync_replicas(live: LiveCluster) -> None:
     """KIP-966: the high watermark does not advance, for any acks (I9); a consumer never gets a record that an
-    unclean election may replace. It advances in the run that adds the others to the ISR again."""
+    unclean election may replace. The high watermark advances in the run that adds the others to the ISR again.
+    """
     live.topic(min_insync_replicas="2")
     live.append(["a"]).raise_for_failures()
     live.cluster.brokers.fence([2, 3]).raise_for_failures()
@@ -201,7 +202,7 @@ def test_appends_without_a_producer_make_the_log_know_one_for_each_that_was_at_w
 
 
 def test_the_caller_of_an_unknown_outcome_without_a_producer_learns_how_to_try_again(tmp_path: Path) -> None:
-    """I3: the reported name belongs to that append alone; no other one uses it."""
+    """I3: the reported name belongs to that append alone; no other append uses it."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.topic()
@@ -242,7 +243,7 @@ def test_a_sequence_is_a_duplicate_only_if_an_earlier_call_has_appended_it(tmp_p
     follower, other = live.followers()[0], live.driver()
 
     def elect_the_follower(uri: str, what: str, name: str) -> None:
-        at_last = "commit" if times == 1 else "list"  # a duplicate commits nothing
+        at_last = "commit" if times == 1 else "list"  # a duplicate commits no file
         if (uri, what) == (f"memory://b{follower}", at_last) and "/0." in name:
             faults.none()
             other.elect("t", leader=follower).raise_for_failures()
@@ -256,8 +257,9 @@ def test_a_sequence_is_a_duplicate_only_if_an_earlier_call_has_appended_it(tmp_p
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_duplicate_is_one_also_where_its_first_leader_failed_in_the_sync(tmp_path: Path, times: int) -> None:
-    """Such a try has written nothing: the next leader's records are those of the earlier call, if there was
-    one."""
+    """Such an attempt has written nothing, so the next leader's records are those of the earlier call, if there
+    was one.
+    """
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.topic(copies=2)
@@ -383,9 +385,10 @@ def test_only_the_named_brokers_are_replicated_to(live: LiveCluster) -> None:
 
 
 def test_a_broker_that_cannot_be_reached_is_fenced_and_nobody_waits_for_it(disks: LiveCluster) -> None:
-    """Protocol, section 1: no ``broker.json`` is an unmounted volume: unreachable, never empty; section 4,
-    Fence: "the broker leaves the ISRs in which it is not the last member, and partitions that it led get a new
-    leader"."""
+    """Protocol, section 1: a root without ``broker.json`` is an unmounted volume: it is unreachable, never empty.
+    Section 4, Fence: "the broker leaves the ISRs in which it is not the last member, and partitions that it led
+    get a new leader".
+    """
     disks.topic(partitions=6, copies=2)
     disks.append({p: ["a"] for p in range(6)}, acks="leader")
     with disks.unreachable(3):
@@ -400,8 +403,9 @@ def test_a_broker_that_cannot_be_reached_is_fenced_and_nobody_waits_for_it(disks
 
 
 def test_the_high_watermark_needs_every_member_of_the_isr(disks: LiveCluster) -> None:
-    """Protocol, section 2: "the LEO of every replica of isr and adding at or above x"; a fenced broker is no
-    member."""
+    """Protocol, section 2: "the LEO of every replica of isr and adding at or above x"; a fenced broker is not a
+    member.
+    """
     disks.topic()
     disks.append(["a"], acks="leader")
     assert disks.read() == {}

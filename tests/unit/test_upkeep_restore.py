@@ -31,7 +31,9 @@ def live(tmp_path: Path) -> LiveCluster:
 
 @pytest.mark.slow
 def test_a_restored_cluster_is_what_was_tiered(live: LiveCluster) -> None:
-    """Topics, configs, schemas, epochs, records; the log continues at the remote end, nothing is local."""
+    """Topics, configs, schemas, epochs and records are restored; the log continues at the remote end, and nothing
+    is local.
+    """
     before = live.cluster.image
     heir = Heir(live)
     report = heir.restore()
@@ -69,8 +71,9 @@ def test_appends_continue_at_the_end_and_producers_where_they_were(live: LiveClu
 
 @pytest.mark.slow
 def test_leader_epochs_continue_far_above_the_known_ones(live: LiveCluster) -> None:
-    """Files are named by epoch: none of the former cluster's may ever be mistaken for one of the restored
-    cluster's."""
+    """Files are named by epoch, so no file of the former cluster may ever be mistaken for one of the restored
+    cluster's.
+    """
     known = live.replicas().view.leader_epoch
     live = restored(live)
     assert live.replicas().view.leader_epoch == known + EPOCH_GAP + 1
@@ -81,7 +84,7 @@ def test_leader_epochs_continue_far_above_the_known_ones(live: LiveCluster) -> N
 
 @pytest.mark.slow
 def test_the_former_cluster_can_commit_no_more(live: LiveCluster) -> None:
-    """The table itself fences it, however late it resumes; its attempts fail with the reason."""
+    """The table itself fences the former cluster, however late it resumes; its attempts fail with the reason."""
     former = live.cluster
     heir = Heir(live)
     heir.restore()
@@ -110,7 +113,7 @@ def test_a_table_that_was_not_there_yet_cannot_be_made_by_the_former_cluster(liv
 def test_records_that_the_former_cluster_commits_until_it_loses_the_tables_are_restored_too(
     tmp_path: Path,
 ) -> None:
-    """Commit, then read: the end of the log is read once no other driver can move it."""
+    """Commit, then read: the end of the log is read after no other driver can move it."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.tiered(**CONFIGS)
@@ -131,7 +134,7 @@ def test_records_that_the_former_cluster_commits_until_it_loses_the_tables_are_r
 
 
 def test_a_log_start_inside_a_segment_is_kept(tmp_path: Path) -> None:
-    """The table has the start of its segments, the description that of the log."""
+    """The table has the starts of its segments, and the description has the start of the log."""
     live = LiveCluster(tmp_path)
     live.tiered(**CONFIGS)
     live.append("abcdef").raise_for_failures()
@@ -187,7 +190,9 @@ def stopping_after(faults: Faults, changes: int) -> None:
 
 
 def stopped_restore(folder: Path, changes: int) -> bool:
-    """Whether a restore that dies after that number of changes had ended before. It is run again, and succeeds."""
+    """Whether a restore that would die after that number of changes ended before. The restore is then run again,
+    and succeeds.
+    """
     faults = Faults()
     live = LiveCluster(folder, through=faults.wrap)
     live.tiered(copies=2, **CONFIGS)
@@ -275,7 +280,7 @@ def test_a_damaged_remote_restores_nothing(live: LiveCluster) -> None:
 
 
 def test_configs_that_cannot_be_set_any_more_restore_nothing(live: LiveCluster) -> None:
-    """This is found before the tables are taken over."""
+    """The configs are checked before the tables are taken over."""
     remote = ports_of(live.cluster).storage.remote_store("test")
     now = describe(live.cluster.image)
     later = msgspec.structs.replace(now.topics[0], configs={**now.topics[0].configs, "segment.bites": "5"})
@@ -292,7 +297,7 @@ def test_configs_that_cannot_be_set_any_more_restore_nothing(live: LiveCluster) 
 def test_a_selector_that_a_backup_names_is_a_name_to_the_restored_cluster(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is imported for it: readers without the selector read from the leader, and say so."""
+    """No module is imported for the selector: readers without it read from the leader, and say so."""
     live = partly_tiered(tmp_path)
     live.select_by(**{"remote.evil.X": LeaderSelector})
     live.cluster.tier().raise_for_failures()

@@ -36,15 +36,16 @@ def test_a_drill_shows_what_would_be_lost_and_changes_nothing(live: LiveCluster)
 
 
 def test_a_topic_with_snapshots_is_restored_whole_and_empty(tmp_path: Path) -> None:
-    """Its log had a start above 0, with a snapshot that is lost: a log that begins there without one would be
-    corrupt (KIP-630, "Validation of Snapshot and Log")."""
+    """The log of the topic had a start above 0, and its snapshot is lost: a log that begins there without a
+    snapshot would be corrupt (KIP-630, "Validation of Snapshot and Log").
+    """
     live = Keyed(tmp_path).begin(file_delete_delay_ms="0", metadata_start_offset_lag_time_max_ms="0")
     live.put([("a", "1"), ("b", "1")])
     live.put([("a", "2")])
     live.take()
     live.cluster.snapshot("t").raise_for_failures()
     live.put([("c", "3")])
-    live.tiered("u", copies=1)  # or there is nothing to describe the cluster in
+    live.tiered("u", copies=1)  # otherwise the remote tier has no description of the cluster
     live.fill("a", "u")
     live.cluster.tier().raise_for_failures()
     log_start = live.replicas().view.log_start_offset
@@ -59,7 +60,7 @@ def test_a_topic_with_snapshots_is_restored_whole_and_empty(tmp_path: Path) -> N
 
 
 def test_a_partition_of_which_all_was_deleted_is_no_difference(live: LiveCluster) -> None:
-    """DeleteRecords: no remote segment is left that has the epochs and producers."""
+    """After DeleteRecords no remote segment is left that has the epochs and producers."""
     live.cluster.tier().raise_for_failures()
     live.cluster.topics.delete_records("t", {0: -1}).raise_for_failures()
     for _ in range(2):
@@ -98,7 +99,7 @@ def compared(live: LiveCluster, copy: LiveCluster, *, deep: bool = False) -> Dri
 )
 def test_a_difference_is_a_failure(tmp_path: Path, values: list[str], deep: bool, difference: str | None) -> None:
     one, two = alike(tmp_path, 2)
-    one.append(["a", "b", "c"]).raise_for_failures()  # under ids that are equal, and without a digest
+    one.append(["a", "b", "c"]).raise_for_failures()  # the ids are equal, and there is no digest
     two.append(values).raise_for_failures()
     if difference is None:
         assert compared(one, two, deep=deep).compared_records == 5

@@ -56,7 +56,9 @@ def test_a_few_descriptions_are_kept_and_a_late_one_counts_for_nothing(live: Liv
 
 
 def test_log_starts_are_described_as_soon_as_retention_moves_them(tmp_path: Path) -> None:
-    """Before the segments below them are deleted: deleted records do not return with a restore."""
+    """The description is written before the segments below the log starts are deleted, so deleted records do not
+    return with a restore.
+    """
     live = LiveCluster(tmp_path)
     live.tiered()
     live.fill("abcd")
@@ -71,7 +73,9 @@ def test_log_starts_are_described_as_soon_as_retention_moves_them(tmp_path: Path
 
 @pytest.mark.slow
 def test_records_deleted_by_hand_do_not_come_back_with_a_restore(live: LiveCluster) -> None:
-    """DeleteRecords moves a log start like retention does. Offsets of deleted records are never used again."""
+    """DeleteRecords moves a log start in the same way as retention. Offsets of deleted records are never used
+    again.
+    """
     live.cluster.tier().raise_for_failures()
     live.cluster.topics.delete_records("t", {0: 3}).raise_for_failures()
     (row, _) = live.cluster.drill().raise_for_failures().rows
@@ -90,7 +94,7 @@ FAR = (10**6, 8 * 10**18)
 def test_a_description_of_metadata_that_nobody_committed_is_named_and_stops_nobody(
     live: LiveCluster, offset: int, content: bytes | None
 ) -> None:
-    """A writer of the remote tier could invalidate all restore points with one file."""
+    """Otherwise a writer of the remote tier could invalidate all restore points with one file."""
     folder = live.remote / DESCRIPTIONS / "c"
     data = (folder / described(live)[-1]).read_bytes() if content is None else content
     forged = folder / paths.base_name(description_path("c", offset, digest(data)))

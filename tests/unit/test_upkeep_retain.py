@@ -80,8 +80,9 @@ def test_retention_sees_one_log_in_both_tiers(
     dropped_before: bool,
 ) -> None:
     """KIP-405, RLM task, step 1: "If any of the remote segments are older than the configured remote log retention
-    time, delete the segment from remote storage". The same whether the oldest segments are in the remote tier
-    alone or on the brokers too."""
+    time, delete the segment from remote storage". The result is the same whether the oldest segments are only in
+    the remote tier or also on the brokers.
+    """
     now = live.clock.now_ms()
     live.tiered(local_retention_bytes="-2")
     for number, hours in enumerate(ages_h):
@@ -105,7 +106,7 @@ def test_retention_sees_one_log_in_both_tiers(
 
 
 def size_of_one(live: LiveCluster) -> int:
-    """All segments have one record, and nearly equal sizes: a bit below the smallest one."""
+    """A size just below that of the smallest segment; all segments have one record, and nearly equal sizes."""
     return min(path.stat().st_size for path in remote_files(live)) - 10
 
 
@@ -138,8 +139,9 @@ def test_every_file_that_is_counted_has_its_bytes_counted(live: LiveCluster) -> 
 
 @pytest.mark.slow
 def test_a_timestamp_in_the_future_does_not_keep_the_log_forever(live: LiveCluster) -> None:
-    """In Kafka a segment with one stays until then, and so do all later ones. Here its age is that of the file;
-    the report says so."""
+    """In Kafka a segment with such a timestamp stays until that time, and so do all later segments. Here its age
+    is that of the file, and the report says so.
+    """
     now = live.clock.now_ms()
     live.tiered(retention_ms=str(HOUR_MS))
     live.append(["a"], at_ms=now + 1000 * HOUR_MS).raise_for_failures()
@@ -155,7 +157,7 @@ def test_a_timestamp_in_the_future_does_not_keep_the_log_forever(live: LiveClust
 
 
 def test_a_timestamp_after_the_year_9999_stops_no_retention(live: LiveCluster) -> None:
-    """Milliseconds instead of seconds: Python's calendar ends before."""
+    """The timestamp is in milliseconds instead of seconds: Python's calendar ends before such a time."""
     live.topic(retention_ms=str(HOUR_MS))
     live.append(["a"], at_ms=1_700_000_000_000_000).raise_for_failures()
     report = live.cluster.retain().raise_for_failures()
@@ -164,8 +166,9 @@ def test_a_timestamp_after_the_year_9999_stops_no_retention(live: LiveCluster) -
 
 @pytest.mark.slow
 def test_a_remote_segment_of_which_a_part_is_below_the_log_start_stays(live: LiveCluster) -> None:
-    """Files are never cut for retention: readers skip the records below. A file is deleted once all of it is
-    below."""
+    """Files are never cut for retention: readers skip the records below. A file is deleted once all of it is below
+    the log start.
+    """
     live.tiered(segment_bytes="1000000", segment_ms="60000")
     live.fill("abc")
     live.clock.advance_ms(120_000)
@@ -278,7 +281,7 @@ def test_tiering_switched_off_gives_the_remote_data_up(live: LiveCluster) -> Non
 
 @pytest.mark.slow
 def test_switched_on_again_a_topic_is_tiered_from_its_start(live: LiveCluster) -> None:
-    """A topic that is tiered late, or again: all sealed records of the log are copied."""
+    """If a topic is tiered late, or again, all sealed records of the log are copied."""
     live.topic(segment_bytes="1", file_delete_delay_ms="0")
     live.fill("abc")
     on = {"remote.storage.enable": "true", "local.retention.bytes": "0"}
@@ -299,7 +302,7 @@ def test_switched_on_again_a_topic_is_tiered_from_its_start(live: LiveCluster) -
 
 @pytest.mark.slow
 def test_while_a_partition_has_no_leader_its_remote_data_stays(tmp_path: Path) -> None:
-    """The start of its log would be unknown without it."""
+    """The start of the log would be unknown without the remote data."""
     live = LiveCluster(tmp_path, on_disk=True)
     live.tiered(copies=1)
     live.fill("abcd")
@@ -318,7 +321,9 @@ def test_while_a_partition_has_no_leader_its_remote_data_stays(tmp_path: Path) -
 
 
 def test_a_zombie_that_gives_up_what_is_tiered_again_changes_nothing(live: LiveCluster) -> None:
-    """It read that tiering was off; since then it was enabled again, and brokers rely on the remote data."""
+    """The zombie read that tiering was off; since then it was enabled again, and brokers rely on the
+    remote data.
+    """
     filled(live, "abcd")
     live.cluster.topics.alter_configs("t", OFF)
     zombie = live.driver()

@@ -134,7 +134,7 @@ def test_leaders_change_and_replicas_come_and_lose_their_disk(tmp_path: Path, ki
 def test_an_unclean_election_of_a_replica_that_was_away_continues_at_the_log_end(
     tmp_path: Path, kind: str
 ) -> None:
-    """It still has files, and must assign no offset a second time."""
+    """The elected replica still has files, and must assign no offset a second time."""
     live = LiveCluster(tmp_path)
     (live.topic if kind == "local" else live.tiered)(retention_ms=str(HOUR_MS), file_delete_delay_ms="0")
     live.append(["a"], at_ms=live.clock.now_ms()).raise_for_failures()
@@ -168,8 +168,9 @@ def test_uncommitted_records_do_not_expire(tmp_path: Path) -> None:
 
 
 def expired_on_brokers(folder: Path) -> LiveCluster:
-    """A topic whose brokers keep an hour, and whose remote tier keeps all: the active segment is uploaded when it
-    is too old for them."""
+    """A topic whose brokers keep an hour, and whose remote tier keeps everything: the active segment is uploaded
+    when it is too old for the brokers.
+    """
     live = LiveCluster(folder)
     live.tiered(segment_bytes=str(1 << 30), local_retention_bytes="-2", local_retention_ms=str(HOUR_MS))
     for value in "abc":
@@ -188,7 +189,7 @@ def expired_on_brokers(folder: Path) -> LiveCluster:
 
 @pytest.mark.slow
 def test_an_active_segment_that_is_too_old_for_the_brokers_moves_to_the_remote_tier(tmp_path: Path) -> None:
-    """Kafka rolls it, "to make it eligible for deletion", and deletes it when it is uploaded."""
+    """Kafka rolls the active segment, "to make it eligible for deletion", and deletes it when it is uploaded."""
     live = expired_on_brokers(tmp_path)
     assert [live.log(broker).local_start for broker in (1, 2, 3)] == [3, 3, 3]
     assert live.replicas().view.log_start_offset == 0
@@ -221,8 +222,9 @@ def test_a_follower_begins_behind_what_is_in_the_remote_tier_alone(tmp_path: Pat
 
 @pytest.mark.slow
 def test_records_of_aborted_transactions_stay_unseen_in_the_remote_tier(tmp_path: Path) -> None:
-    """The last local file names the remote files that may have some; a log that had none for a while is
-    cautious."""
+    """The last local file names the remote files that may have aborted records; a log that had no local file for a
+    while assumes that any file may.
+    """
     live = LiveCluster(tmp_path)
     live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.tiered(local_retention_bytes="-2", local_retention_ms=str(HOUR_MS))

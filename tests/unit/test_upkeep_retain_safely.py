@@ -1,4 +1,4 @@
-"""Retention deletes nothing before its remote copy was read (protocol, I8)."""
+"""Retention deletes nothing before it has read the remote copy (protocol, I8)."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_files_that_a_merge_hides_are_deleted_once_the_segment_was_read_on_that_
 
 
 def test_an_object_that_was_replaced_by_a_faithful_copy_is_read_whole_and_relied_upon(live: LiveCluster) -> None:
-    """A copied bucket: every object has another time. Its checksums are right."""
+    """After a bucket was copied, every object has another time. Its checksums are right."""
     filled(live, "abcd")
     for path in remote_files(live):
         os.utime(path, (1, 1))
@@ -142,7 +142,9 @@ def test_a_damaged_footer_is_found_although_size_and_time_are_as_they_were(live:
 
 
 def test_files_stay_on_the_brokers_when_their_remote_copy_goes_during_the_delay(live: LiveCluster) -> None:
-    """Between the new local start and the deletion, file.delete.delay.ms later, the remote object is deleted."""
+    """The remote object is deleted between the move of the local start and the deletion of the files,
+    file.delete.delay.ms later.
+    """
     filled(live, "abcd", file_delete_delay_ms="60000")
     live.cluster.retain().raise_for_failures()
     assert (local_start(live), len(live.log(1).listing.data)) == (3, 4)
@@ -154,7 +156,7 @@ def test_files_stay_on_the_brokers_when_their_remote_copy_goes_during_the_delay(
 
 
 class _Meanwhile(Silent):
-    """Other drivers act when a retain is planned, and its tasks are about to run."""
+    """Lets other drivers act when a retain is planned, and its tasks are about to run."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self.act = act
@@ -165,7 +167,7 @@ class _Meanwhile(Silent):
 
 @pytest.mark.slow
 def test_objects_that_another_run_expires_meanwhile_are_not_missing(live: LiveCluster) -> None:
-    """It left the table before it was deleted, and after this run had read the table."""
+    """Such an object left the table before it was deleted, and after this run had read the table."""
     filled(live, "abcd", file_delete_delay_ms="0")
     objects = remote_files(live)
 
@@ -195,9 +197,10 @@ def late_commit_of_a_lost_history(live: LiveCluster) -> None:
 
 @pytest.mark.slow
 def test_remote_segments_of_a_lost_history_count_for_nothing(tmp_path: Path) -> None:
-    """Broker 3 was away when broker 2 appended, and leads now. Remote segments of records that it never had are
-    not of its history: no reader sees them, it deletes nothing because of them, and the next tier run removes
-    them."""
+    """Broker 3 was away when broker 2 appended, and leads now. Remote segments with records that broker 3 never
+    had are not of its history: no reader sees them, broker 3 deletes nothing because of them, and the next tier
+    run removes them.
+    """
     live = LiveCluster(tmp_path, on_disk=True)
     live.tiered(local_retention_bytes="-2")
     live.cluster.reassign({("t", 0): [2, 3]}).raise_for_failures()

@@ -66,7 +66,9 @@ def test_with_the_option_a_thin_preferred_replica_does_not_lead_again(live: Live
 
 
 def test_a_thin_leader_gives_way_to_a_full_replica(live: LiveCluster) -> None:
-    """It leads because the metadata, which does not know the storage, selected the preferred one."""
+    """The thin leader leads because the metadata, which does not know the storage, selected the
+    preferred replica.
+    """
     preferred, full = live.replicas().view.replicas
     live.cluster.elect(leader=preferred).raise_for_failures()
     live.cluster.topics.alter_configs("t", {THIN_LAST: "true"})
@@ -89,8 +91,9 @@ def test_once_it_is_not_thin_any_more_it_leads_again(live: LiveCluster) -> None:
 
 
 def test_among_equals_an_unclean_election_takes_a_thin_replica_last(live: LiveCluster) -> None:
-    """Equals end at the same offset, under the same epoch; a replica with a greater end comes first, however short
-    its log is."""
+    """Equal replicas end at the same offset, under the same epoch; a replica with a greater end comes first,
+    however short its log is.
+    """
     replicas = live.replicas()
     able = (Candidate(2, 1, 8, 2), Candidate(3, 1, 8, 8), Candidate(4, 1, 7, 7))
     assert Candidates(able, (), 8).best(replicas).broker_id == 2

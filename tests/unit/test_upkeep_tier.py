@@ -30,7 +30,7 @@ def offsets_in(live: LiveCluster, topic: str = "t") -> list[int]:
 
 @pytest.mark.slow
 def test_a_record_waits_no_longer_than_segment_ms_however_often_it_is_merged(tmp_path: Path) -> None:
-    """Each merge makes a younger file: tiering uses the time of the first append in it."""
+    """Each merge makes a younger file, so tiering uses the time of the first append in the file."""
     live = LiveCluster(tmp_path)
     live.topic(remote_storage_enable="true", segment_ms=str(HOUR_MS), segment_merge_min_files="2")
     born_ms = live.clock.now_ms()
@@ -434,7 +434,9 @@ def test_a_topic_that_is_not_tiered_any_more_leaves_nothing_in_the_remote(live: 
 
 
 def test_a_vacuum_finds_what_deleted_topics_and_former_disks_left(tmp_path: Path) -> None:
-    """The remains of an interrupted ``delete_topic``, or on a broker that was away then."""
+    """The remains of an interrupted ``delete_topic`` are removed, or those on a broker that was away at
+    that time.
+    """
     live = LiveCluster(tmp_path, on_disk=True)
     live.topic("kept")
     live.topic("gone")

@@ -1,4 +1,4 @@
-"""The list of due partitions on a whole cluster: the work of a run, and the knowledge of the next one."""
+"""The list of due partitions on a whole cluster: the work of a run, and the information for the next one."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_if_leadership_moves_a_partition_is_due_at_once(live: RemoteFaults) -> N
 def test_a_failed_partition_is_due_at_growing_intervals_and_its_state_survives_the_driver(
     live: RemoteFaults,
 ) -> None:
-    """ "A partition that failed keeps its state": error, attempts, since when."""
+    """ "A partition that failed keeps its state": the error, the attempts, and the time since when."""
     live.tiered()
     live.fill("a")
     live.cluster.topics.alter_configs(None, {"remote.log.manager.task.retry.jitter": "0"})
@@ -182,7 +182,7 @@ def test_if_the_list_cannot_be_written_the_work_is_done_all_the_same(tmp_path: P
 
 @pytest.mark.parametrize("copies", [1, 3])
 def test_a_fenced_broker_takes_the_only_copy_of_the_list_with_it(live: RemoteFaults, copies: int) -> None:
-    """Everything is due once more; with other copies only the partitions with a new leader."""
+    """Everything is due once more; if there are other copies, only partitions with a new leader are due."""
     live.cluster.topics.alter_configs(None, {"offsets.topic.replication.factor": str(copies)})
     live.tiered(partitions=3)
     led = [("t", partition) for partition in range(3) if live.leader("t", partition) == 1]

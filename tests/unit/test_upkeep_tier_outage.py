@@ -86,7 +86,7 @@ def test_only_a_follower_that_has_to_start_in_the_remote_waits_for_it(live: Remo
 
 
 def test_nothing_leaves_the_brokers_that_is_not_seen_in_the_remote(live: RemoteFaults) -> None:
-    """Retain names the topic of which it could not be sure, and does its work on the others."""
+    """Retain names the topic that it could not check, and does its work on the others."""
     live.tiered()
     live.topic("local", segment_bytes="1", retention_bytes="1", file_delete_delay_ms="0")
     live.fill("abcd")
@@ -107,7 +107,9 @@ def test_nothing_leaves_the_brokers_that_is_not_seen_in_the_remote(live: RemoteF
 
 
 def test_the_backlog_its_age_and_its_bytes_are_visible_while_it_lasts(live: RemoteFaults) -> None:
-    """In the report of each tier run, and in describe, which needs no answer of the remote tier for it."""
+    """The backlog is in the report of each tier run, and in describe, which needs no answer of the remote tier for
+    it.
+    """
     live.tiered()
     live.fill("ab")
     live.cluster.tier().raise_for_failures()
@@ -145,7 +147,7 @@ def test_a_topic_that_was_never_tiered_shows_its_whole_log_as_backlog(live: Remo
 def test_afterwards_the_backlog_drains_from_the_earliest_on_and_starves_no_fresh_partition(
     live: RemoteFaults,
 ) -> None:
-    """Order of work: the longest due first, then one segment of each in turn."""
+    """The order of work: the partition that is due longest comes first, then one segment of each in turn."""
     live.tiered("old")
     live.down = refused
     live.fill("abcd", "old")
@@ -282,7 +284,9 @@ def test_one_bad_partition_among_many_stops_no_other_and_keeps_its_state(live: R
 def test_a_table_that_cannot_be_committed_to_leaves_files_that_the_next_run_takes(
     live: RemoteFaults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store accepts files, and the table refuses: one failure, of the topic; every partition is retried."""
+    """The store accepts files, but the table refuses: there is one failure, of the topic, and every partition is
+    retried.
+    """
     live.tiered(partitions=2)
     live.tiered("u")
     live.append({0: ["a"], 1: ["b"]}).raise_for_failures()
@@ -307,7 +311,9 @@ def test_a_table_that_cannot_be_committed_to_leaves_files_that_the_next_run_take
 
 
 def test_a_tail_begins_and_continues_with_what_the_leaders_hold(live: RemoteFaults) -> None:
-    """At an offset, at either end, a number of records before the end; it cannot have remote records."""
+    """A tail can begin at an offset, at either end, or a number of records before the end; it cannot have remote
+    records.
+    """
     live.tiered()
     live.fill("abc")
     live.cluster.tier().raise_for_failures()

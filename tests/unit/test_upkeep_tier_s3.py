@@ -63,7 +63,7 @@ def cell(report: Report, name: str) -> object:
 
 
 def test_segments_small_and_large_arrive_and_leave_the_broker(cluster_at: Open, s3_endpoint: S3Endpoint) -> None:
-    """Large ones in one conditional PUT, because this server completes no upload exclusively."""
+    """Large segments go up in one conditional PUT each, because this server completes no upload exclusively."""
     cluster = filled(cluster_at(s3_endpoint.url), "a", "b" * 10_000_000, "c")
     cluster.topics.alter_configs("t", {"compression.type": "uncompressed"})
     filled(cluster, "d" * 10_000_000, "e")
@@ -133,7 +133,7 @@ def test_a_wrong_credential_is_named_and_no_secret_is_shown(
 
 
 def test_damaged_and_missing_objects_are_found_and_rebuilt(cluster_at: Open, s3_endpoint: S3Endpoint) -> None:
-    """Small ones and ones of several parts; the broker has dropped its records, and still has the files."""
+    """Segments are small, or of several parts; the broker has dropped its records, and still has the files."""
     cluster = filled(cluster_at(s3_endpoint.url), "a", "b", "c")
     cluster.topics.alter_configs("t", {"compression.type": "uncompressed"})
     filled(cluster, "d" * 10_000_000, "e" * 10_000_000, "f").tier().raise_for_failures()

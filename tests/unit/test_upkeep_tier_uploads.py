@@ -41,7 +41,9 @@ def base_of(name: str) -> int:
 
 @pytest.mark.slow
 def test_a_segment_that_fails_discards_nothing_of_the_others(live: RemoteFaults) -> None:
-    """Earlier segments are committed, and every other partition; later ones wait, and are not uploaded again."""
+    """Earlier segments are committed, and so are those of every other partition; later ones wait, and are not
+    uploaded again.
+    """
     live.tiered(partitions=3)
     for _ in range(4):
         live.append({n: ["x"] for n in range(3)}).raise_for_failures()
@@ -74,7 +76,7 @@ def test_a_segment_that_fails_discards_nothing_of_the_others(live: RemoteFaults)
 def test_the_others_are_committed_while_one_upload_hangs(
     live: RemoteFaults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It continues when, and because, it has seen their commit."""
+    """The hanging upload continues only after it has seen the commit of the others."""
     monkeypatch.setattr(uploads, "COMMIT_EVERY_S", 0.0)
     live.tiered(partitions=3)
     live.append({n: ["x"] for n in range(3)}).raise_for_failures()
@@ -105,7 +107,7 @@ def test_the_others_are_committed_while_one_upload_hangs(
 def test_a_hung_upload_is_given_up_after_its_deadline_and_not_retried_while_it_hangs(
     live: RemoteFaults,
 ) -> None:
-    """A failure like any other, with its age: and one hanging thread, not one per run."""
+    """The upload fails like any other, with its age, and leaves one hanging thread, not one per run."""
     live.tiered(partitions=3)
     live.append({n: ["x"] for n in range(3)}).raise_for_failures()
     goes_on, begun = threading.Event(), list[str]()
@@ -129,7 +131,7 @@ def test_a_hung_upload_is_given_up_after_its_deadline_and_not_retried_while_it_h
     goes_on.set()
     live.cluster.topics.alter_configs(None, {"remote.log.manager.copy.timeout.ms": None})
     driver = live.driver()
-    driver.tier()  # it may meet the abandoned upload, which continues now
+    driver.tier()  # this run may meet the abandoned upload, which continues now
     driver.tier().raise_for_failures()
     assert live.remote_ends() == {0: 1, 1: 1, 2: 1}
 
@@ -154,7 +156,7 @@ def test_uploads_take_turns_by_segment(live: RemoteFaults) -> None:
 
 @pytest.mark.slow
 def test_a_partition_that_fails_begins_nothing_more(live: RemoteFaults, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most LOOKAHEAD uploads are wasted, however long its backlog is."""
+    """A failing partition wastes at most LOOKAHEAD uploads, however long its backlog is."""
     monkeypatch.setattr(uploads, "WAVE", 1000)
     live.tiered()
     live.fill("x" * (uploads.LOOKAHEAD + 10))
@@ -309,7 +311,7 @@ def test_no_batch_of_a_partition_is_committed_after_an_uncommitted_one(
 
 
 def test_a_topic_with_much_to_upload_is_committed_in_one_version_where_it_can(live: RemoteFaults) -> None:
-    """One commit per topic and batch, not one per segment or partition."""
+    """There is one commit per topic and batch, not one per segment or partition."""
     live.tiered(partitions=4)
     for _ in range(3):
         live.append({n: ["x"] for n in range(4)}).raise_for_failures()
@@ -352,7 +354,7 @@ def test_the_copy_lag_by_size_uses_what_is_behind(live: RemoteFaults) -> None:
 @pytest.mark.parametrize("goes_on", [True, False])
 @pytest.mark.slow
 def test_segments_of_a_lost_history_leave_the_remote_log(live: RemoteFaults, goes_on: bool) -> None:
-    """With the uploads that replace them, or alone if there are none."""
+    """Such segments leave together with the uploads that replace them, or alone if there are none."""
     live.tiered(local_retention_bytes="-1")
     live.fill("ab")
     live.cluster.tier().raise_for_failures()
@@ -362,7 +364,8 @@ def test_segments_of_a_lost_history_leave_the_remote_log(live: RemoteFaults, goe
     unfence(live, two, three)
     live.cluster.elect("t", leader=two, unclean=True).raise_for_failures()
     deposed = Histories({0: Lineage([(1, 0)])}, lambda: {0: Present(1)})
-    table.commit([uploaded(segment(2, 5, epoch=1))], (), deposed)  # late; records that no replica has any more
+    # Committed late, with records that no replica has any more.
+    table.commit([uploaded(segment(2, 5, epoch=1))], (), deposed)
     live.fill("xy" if goes_on else "")
     report = live.cluster.tier().raise_for_failures()
     assert live.remote_ends() == {0: 4 if goes_on else 2}

@@ -130,7 +130,7 @@ def test_an_upload_whose_turn_will_come_stays_however_old_it_is(live: LiveCluste
 
 
 def test_uploads_of_a_lost_history_go(live: LiveCluster) -> None:
-    """Beyond the end of the remote log, of a leader epoch that the leader's lineage does not have."""
+    """Objects beyond the end of the remote log, of a leader epoch that the leader's lineage does not have."""
     filled(live)
     put(live, DataName(3, 9, 77))
     assert deleted(live.cluster.vacuum()) == {"lost history": 1}
@@ -214,8 +214,9 @@ class Meanwhile:
 
 @pytest.mark.slow
 def test_a_commit_that_lands_while_vacuum_deletes_finds_all_its_files(tmp_path: Path) -> None:
-    """A driver has uploaded, and commits at the very moment of another one's deletion: none of its files was old
-    or useless enough to be deleted."""
+    """A driver has uploaded files, and commits them while another driver deletes: none of its files was old or
+    useless enough to be deleted.
+    """
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     filled(live)
@@ -225,7 +226,7 @@ def test_a_commit_that_lands_while_vacuum_deletes_finds_all_its_files(tmp_path: 
     with pytest.raises(KeyboardInterrupt):
         live.driver(progress=Dying()).tier()
     for path in sorted(remote_folder(live).glob("0/*"))[-2:]:
-        age(path, 3)  # and of a run that died days ago
+        age(path, 3)  # these files are from a run that died days ago
     Meanwhile(live, faults).before_delete(lambda: tiering.tier().raise_for_failures())
     assert deleted(vacuuming.vacuum()) == {"superseded": 1}
     assert len(listed(live)) == 5

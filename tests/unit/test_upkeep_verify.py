@@ -94,7 +94,7 @@ def test_every_gap_is_reported_not_only_the_first(live: LiveCluster) -> None:
 
 
 def test_a_leader_that_is_shorter_than_its_follower_has_lost_records(live: LiveCluster) -> None:
-    """Its copies have the same damage: the follower has copied them from it."""
+    """The follower has copied the leader's log, so its copies have the same damage."""
     live.append(["f"], acks="leader").raise_for_failures()
     live.cluster.replicate().raise_for_failures()
     leader = live.leader()
@@ -114,7 +114,7 @@ def test_a_last_file_without_a_footer_ends_where_the_high_watermark_says(live: L
 
 
 def test_damage_inside_a_file_is_reported_with_the_offsets_of_its_row_group(live: LiveCluster) -> None:
-    """As exact as a file allows."""
+    """The offsets are as exact as a file allows."""
     topic_id = live.cluster.image.topic("t").topic_id
     for broker in (1, 2, 3):
         last = spot(live, broker, 4)
@@ -157,7 +157,7 @@ def test_if_only_two_copies_differ_it_is_unknown_which_is_right(tmp_path: Path) 
 
 
 def test_a_replica_is_read_in_groups_of_bounded_size(live: LiveCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that all cores read one large replica."""
+    """Small groups let all cores read one large replica."""
     monkeypatch.setattr(content, "GROUP_BYTES", 1)
     log = live.log(1)
     held = [content.HeldFile(link.file, link.start, link.end) for link in log.chain]
@@ -169,7 +169,7 @@ def test_a_replica_is_read_in_groups_of_bounded_size(live: LiveCluster, monkeypa
 
 
 def test_a_file_that_a_merge_took_away_while_it_was_to_be_read_is_not_missed(live: LiveCluster) -> None:
-    """The log still holds its records; a file that is missing with its records is a finding."""
+    """The log still holds the file's records; a file that is missing together with its records is a finding."""
     live.cluster.topics.alter_configs("t", {"segment.merge.min.files": "2", "file.delete.delay.ms": "0"})
     held = [content.HeldFile(link.file, link.start, link.end) for link in live.log(1).chain]
     (work,) = content.groups_of(live.replicas(), 1, live.store(1), held)
@@ -271,7 +271,7 @@ def assert_identical(live: LiveCluster) -> None:
 
 @pytest.mark.slow
 def test_replicas_whose_listings_agree_are_equal_in_bytes(tmp_path: Path) -> None:
-    """After appends, merges, elections, a bootstrap, retention: bytes are copied and never re-encoded."""
+    """Appends, merges, elections, a bootstrap and retention come first: bytes are copied and never re-encoded."""
     live = LiveCluster(tmp_path)
     live.tiered(copies=3, segment_bytes="6000", segment_merge_min_files="3", local_retention_bytes="9000")
     for round_ in range(4):

@@ -25,7 +25,7 @@ _DAMAGE = {"CORRUPT_MESSAGE", "CORRUPT_SEGMENT", "LOG_GAP", "REMOTE_OBJECT_MISSI
 
 
 class Bystanders:
-    """Other drivers of the cluster, which act between the calls of the tested one."""
+    """Other drivers of the cluster, which act between the calls of the tested driver."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.faults = Faults()
@@ -36,7 +36,7 @@ class Bystanders:
         self.acted = 0
 
     def beside(self, run: Callable[[], Report], rate: float) -> Report:
-        """Its report while others act."""
+        """The report of an operation during which others act."""
 
         def before(uri: str, what: str, name: str) -> None:
             if self.rng.random() < rate:
@@ -52,7 +52,7 @@ class Bystanders:
             self.faults.none()
 
     def act(self) -> None:
-        """One operation of another driver, with any outcome: a partition may be moving."""
+        """Run one operation of another driver, with any outcome: a partition may be moving."""
         self.acted += 1
         other, rng = self.other, self.rng
         match rng.choice(("append",) * 5 + ("leader",) * 2 + ("replicate", "tidy", "elect", "move")):
@@ -95,7 +95,7 @@ def before_every_listing(live: LiveCluster, faults: Faults, act: Callable[[], ob
 def test_a_follower_that_is_listed_again_is_not_held_against_the_leader_as_it_was_before(
     live: LiveCluster, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An append between any two listings: each shows more than the previous one."""
+    """Another driver appends between any two listings, so each listing shows more than the previous one."""
     monkeypatch.setattr(audit, "walk_topics", lambda *_: {})
     other = live.driver()
     before_every_listing(live, faults, lambda: live.append(["x"], driver=other).raise_for_failures())
@@ -143,7 +143,7 @@ def verified(driver: Cluster) -> Report:
 
 
 def healed(driver: Cluster) -> Report:
-    """A log that changes faster than it can be checked is a failure, and no damage."""
+    """A log that changes faster than it can be checked is a failure, but not damage."""
     return driver.heal("t", check=False)
 
 

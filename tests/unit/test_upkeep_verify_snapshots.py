@@ -84,7 +84,7 @@ def test_a_log_with_nothing_to_cover_the_part_below_its_start_is_found(live: Key
 
 
 def test_a_file_that_is_nearly_a_snapshot_is_foreign(live: Keyed) -> None:
-    """Odd names are left alone, and named."""
+    """Odd names are left alone, and reported."""
     replica = live.replica(2)
     replica.store.create(f"{replica.folder}/2-1.checkpoint", b"odd")
     live.store(1).create(f"{of_voter(live, '.checkpoint').path}.old", b"odd")
@@ -96,7 +96,9 @@ def test_a_file_that_is_nearly_a_snapshot_is_foreign(live: Keyed) -> None:
 @pytest.mark.parametrize("broker", [1, 2, 3])
 @pytest.mark.parametrize("how", ["flipped", "gone"])
 def test_heal_gives_a_replica_a_whole_copy_of_a_snapshot(live: Keyed, broker: int, how: str) -> None:
-    """Even without new records for another one. No replica leaves the ISR for it, because its log is intact."""
+    """The replica gets the copy even if there are no new records for another snapshot. No replica leaves the ISR
+    for it, because its log is intact.
+    """
     live.cluster.retain("t").raise_for_failures()
     file, before = checkpoint(live, broker), live.replicas().view
     whole = file.read()
@@ -155,7 +157,9 @@ def test_a_damaged_batch_of_a_voter_is_named(live: Keyed) -> None:
 
 
 def test_a_batch_that_is_missing_is_named_with_its_offsets(tmp_path: Path) -> None:
-    """A voter cannot show that it lacks a file in the middle, and a majority may hide it from every reader."""
+    """A voter cannot show that it lacks a file in the middle of its log, and a majority may hide the gap from
+    every reader.
+    """
     live = LiveCluster(tmp_path)
     for broker in (2, 3):
         live.cluster.quorum.add_voter(broker)
@@ -172,7 +176,7 @@ def test_a_batch_that_is_missing_is_named_with_its_offsets(tmp_path: Path) -> No
 
 
 def test_a_voter_that_is_away_is_a_failure_until_its_broker_is_fenced(tmp_path: Path) -> None:
-    """Like a replica's."""
+    """The failure is like that of a replica."""
     live = LiveCluster(tmp_path, on_disk=True)
     for broker in (2, 3):
         live.cluster.quorum.add_voter(broker)
@@ -182,12 +186,13 @@ def test_a_voter_that_is_away_is_a_failure_until_its_broker_is_fenced(tmp_path: 
         assert [row["replicas"] for row in report.rows] == [2]
         live.cluster.brokers.fence(3).raise_for_failures()
         live.cluster.verify(METADATA).raise_for_failures()
-        shutil.rmtree(live.root(3))  # a create that was not counted is below the mount point
+        # The volume is unmounted; a create that was not counted is below the mount point.
+        shutil.rmtree(live.root(3))
         live.root(3).mkdir()
 
 
 def test_a_voter_that_was_wiped_waits_to_be_replaced(tmp_path: Path) -> None:
-    """It is another incarnation, and no voter: the log has no fault."""
+    """The wiped root is another incarnation, and no voter: the log has no fault."""
     live = LiveCluster(tmp_path)
     for broker in (2, 3):
         live.cluster.quorum.add_voter(broker)

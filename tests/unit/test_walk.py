@@ -1,5 +1,7 @@
-"""The path of a cluster's ports through one operation without faults: the modules to which they are passed, and
-the number of returns to a module that they have left. A reader of the operation turns the same pages."""
+"""The path of a cluster's ports through one operation without faults: the modules that get the ports, and how
+often the path returns to a module that it has left. Somebody who reads the operation opens the same modules in the
+same order.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ MOST_RETURNS = 29
 
 
 def module_of(code: CodeType) -> str | None:
-    """The file of the product that the code is from, relative to the checkout; None for other code."""
+    """The file of the product that contains the code, relative to the checkout; None for other code."""
     file = Path(code.co_filename)
     path = file.relative_to(ROOT) if file.is_relative_to(ROOT) else file
     path = path.relative_to("stratalog") if path.is_relative_to("stratalog") else path
@@ -82,7 +84,7 @@ def test_the_ports_of_an_operation_pass_few_modules_and_seldom_return(name: str,
     live.fill("ab")
     live.append(["late"], acks="leader")
     ports = ports_of(live.cluster)
-    ports.storage.threads = ports.storage.copies = SerialRunner()  # the walk sees this thread alone
+    ports.storage.threads = ports.storage.copies = SerialRunner()  # the walk traces only this thread
     passed = [ports.metadata, ports.storage, ports.execution, ports.memory, ports.clock]
     modules = walk(lambda: operation(live.cluster), passed)
     visited = len({*modules})

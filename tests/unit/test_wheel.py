@@ -83,7 +83,7 @@ def test_the_wheel_is_the_package_that_executors_get(wheel: Path, project: Proje
 
 
 def test_without_spark_every_job_that_does_not_need_it_runs(project: Project) -> None:
-    """A cluster's life from the command line and from Python."""
+    """A cluster's life, from the command line and from Python."""
     given = ("--cluster", "cluster.toml")
     project.stratalog("format", *given)
     configs = ["remote.storage.enable=true", "segment.bytes=1", "segment.merge.min.files=2", "retention.ms=-1"]

@@ -1,4 +1,6 @@
-"""Conditions: their selections, and refusals. ``tests/spark/test_erase.py`` gives the table to Spark."""
+"""Conditions: the records that they select, and refused conditions. ``tests/spark/test_erase.py`` gives the table
+to Spark.
+"""
 
 from __future__ import annotations
 

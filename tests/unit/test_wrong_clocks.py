@@ -1,4 +1,4 @@
-"""A driver with a wrong clock removes nothing, and its records do not make others remove anything.
+"""A driver with a wrong clock removes nothing, and its records do not make other drivers remove anything.
 
 Each remover is run three times on its own cluster, whose storage has the right time: by a driver that is 40 days
 ahead, by one that is as far behind, and, at the right time, by one that is right. Only the last removes.
@@ -37,9 +37,9 @@ class Remover:
     arrange: Callable[[Keyed], object]
     remove: Callable[[Cluster], Report]
     held: Callable[[Keyed], object]
-    """Its remaining content; it does not change before the removal."""
+    """The content that remains; it does not change before the removal."""
     after_ms: int
-    """The time after which it is due."""
+    """The time after which the removal is due."""
     configs: dict[str, str] = field(default_factory=dict)
     """The configs of topic ``t``, if one is needed."""
     notes: bool = True
@@ -62,7 +62,7 @@ def expire_below(live: Keyed) -> None:
     """Leave only files of the log."""
     fill(live)
     live.cluster.topics.delete_records("t", {0: -1}).raise_for_failures()
-    live.cluster.retain().raise_for_failures()  # local starts move; the files stay for a day
+    live.cluster.retain().raise_for_failures()  # only local starts move; the files stay for a day
 
 
 def merged(live: Keyed) -> None:
@@ -190,8 +190,9 @@ def test_a_driver_with_a_wrong_clock_removes_nothing(tmp_path: Path, name: str) 
 
 @pytest.mark.parametrize("ahead_ms", [AHEAD, BEHIND])
 def test_remote_objects_stay(tmp_path: Path, ahead_ms: int) -> None:
-    """They leave the table, which is no removal by time. They are deleted when the time is known, and when the
-    time in the table has come."""
+    """The objects leave the table, which is not a removal by time. They are deleted when the time is known, and
+    when the time in the table has come.
+    """
     live = LiveCluster(tmp_path)
     filled(live, "abc")
     live.cluster.topics.delete_records("t", {0: 2}).raise_for_failures()
@@ -211,7 +212,9 @@ def outcome(report: Report) -> object:
 
 @pytest.mark.parametrize("ahead_ms", [AHEAD, BEHIND])
 def test_producers_are_remembered_whichever_producer_appends(tmp_path: Path, ahead_ms: int) -> None:
-    """A driver that is ahead would drop them; appends of one that is behind would look old to others."""
+    """A driver whose clock is ahead would drop them; appends of a driver whose clock is behind would look old to
+    others.
+    """
     live = LiveCluster(tmp_path)
     live.topic()
     wrong = live.driver(clock=WrongClock(live.clock, ahead_ms))
@@ -238,7 +241,7 @@ def test_producers_expire_by_clocks_that_agree(tmp_path: Path) -> None:
 def test_a_commit_by_a_driver_that_is_behind_does_not_expire_at_once(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic()
-    live.cluster.groups.commit("other", {("t", 0): 0})  # the topic of groups exists
+    live.cluster.groups.commit("other", {("t", 0): 0})  # this creates the topic of groups
     live.driver(clock=WrongClock(live.clock, BEHIND)).groups.commit("g", {("t", 0): 0})
     live.cluster.snapshot(OFFSETS_TOPIC).raise_for_failures()
     assert live.driver().groups.committed("g")
@@ -255,7 +258,7 @@ def test_a_transaction_of_a_driver_that_is_behind_is_not_overdue_at_once(tmp_pat
 
 
 def test_records_without_a_timestamp_do_not_expire_at_once(tmp_path: Path) -> None:
-    """A driver that is behind gives them the storage's time (message.timestamp.type)."""
+    """A driver whose clock is behind gives the records the storage's time (message.timestamp.type)."""
     live = LiveCluster(tmp_path)
     live.topic(message_timestamp_type="LogAppendTime", retention_ms=str(DAY_MS))
     live.append(["a"], driver=live.driver(clock=WrongClock(live.clock, BEHIND))).raise_for_failures()
@@ -264,7 +267,7 @@ def test_records_without_a_timestamp_do_not_expire_at_once(tmp_path: Path) -> No
 
 
 def test_tombstones_stay_in_snapshots(tmp_path: Path) -> None:
-    """An append by a driver that is ahead makes them no older (delete.retention.ms)."""
+    """An append by a driver whose clock is ahead makes them no older (delete.retention.ms)."""
     live = Keyed(tmp_path).begin()
     live.put([("a", "1")])
     live.put([("a", None)])
@@ -352,7 +355,7 @@ def test_a_clock_some_minutes_off_uses_the_earlier_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ahead_ms", [AHEAD, BEHIND])
 def test_a_broker_whose_storage_has_a_wrong_clock_stops_no_other(tmp_path: Path, ahead_ms: int) -> None:
-    """Records expire by the agreeing clocks; only its own files stay."""
+    """Records expire by the clocks that agree; only the driver's own files stay."""
     live = LiveCluster(tmp_path)
     live.topic(retention_ms=str(DAY_MS), file_delete_delay_ms="0")
     live.append(["a"], at_ms=live.clock.now_ms()).raise_for_failures()

@@ -13,7 +13,7 @@ T = TypeVar("T")
 def together(*actions: Callable[[], T]) -> list[T]:
     """Run these concurrently, each in its own thread; returns their results in order.
 
-    Raises: the error of the first failed one, when all have ended.
+    Raises: the error of the first one that failed, after all have ended.
     """
     start = threading.Barrier(len(actions))
 

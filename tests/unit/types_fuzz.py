@@ -1,4 +1,4 @@
-"""Random arrays of every type and layout of Arrow: each is made from its children, so that layouts nest."""
+"""Random arrays of every type and layout of Arrow; each is made from its children, so layouts nest."""
 
 from __future__ import annotations
 

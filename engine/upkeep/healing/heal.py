@@ -7,8 +7,9 @@ remote tier.
        damaged followers leave the ISR; if the leader is repaired in place, replicas that are being added are
        dropped. If a new leader has meanwhile received records that were about to be truncated, the files of the
        partition are not changed
-    4. repair each damage on the driver: stage, check again, name, delete, check again (``files``). Only the driver
-       can check, immediately before the change, that the replica is still outside the ISR
+    4. repair each damaged or missing file on the driver: stage, check again, name, delete, check again
+       (``files``). Only the driver can check, immediately before the change, that the replica is still outside the
+       ISR
     5. replicate: repaired replicas catch up and rejoin the ISR
     6. copy an intact snapshot to replicas whose snapshot is damaged or missing; such replicas stay in the ISR
     7. rebuild objects of the remote tier from replicas that have their records, and commit them (``rebuild``)
@@ -82,7 +83,8 @@ def heal(
     dry_run: bool = False,
 ) -> Report:
     """Verify and repair the topics (None: all; only the partitions in ``only``, if given). The report has one row
-    per damage, and remaining damage is a failure. ``dry_run`` reads everything and changes nothing.
+    per damaged or missing file, and remaining damage is a failure. ``dry_run`` reads everything and changes
+    nothing.
 
     Raises: UnknownTopicOrPartitionError.
     """

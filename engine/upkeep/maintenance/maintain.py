@@ -391,7 +391,7 @@ class _Maintenance:
         """A deep verify in pieces, at least one. The partitions whose last read was longest ago come first. A
         piece has as many partitions as will probably fit into ``scrub.max.bytes``. Damage in a piece is healed
         immediately. The metadata log is read with the first piece, but not healed: ``stratalog quorum`` replaces a
-        voter. The report has one row per damage.
+        voter. The report has one row per damaged or missing file.
         """
         ports, now_ms = (self._metadata, self._storage, self._execution), self._execution.clock.now_ms()
         budget = Budget(bytes=self._config.scrub_max_bytes)

@@ -60,7 +60,7 @@ class ShortenWork(MergeWork):
 class Shortened:
     segments: int = 0
     deleted: int = 0
-    """The number of deleted names of files."""
+    """The number of file names that were deleted."""
     names: int = 0
     """The number of data files and high watermarks that remain in the leader's folder."""
     failed: tuple[StratalogError, ...] = ()
