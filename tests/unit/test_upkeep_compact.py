@@ -411,7 +411,7 @@ def test_a_driver_that_missed_a_rule_is_fenced_and_calls_no_log_damaged(tmp_path
     live.cluster.compact().raise_for_failures()
     live.cluster.retain().raise_for_failures()
     with pytest.raises(
-        FencedLeaderEpochError, match=r"0000000001\.parquet.*later removal rule.*read the metadata"
+        FencedLeaderEpochError, match=r"0000000001\.parquet.*removal rule that this view lacks.*read the metadata"
     ):
         check_whole(before, before.log())
     now = live.replica(broker)
