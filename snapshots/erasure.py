@@ -141,7 +141,8 @@ Invariants
     S3  the latest record of every other key is the same before and after, in the published table, too
     S4  after an erasure is reported complete, no object in the folder of the published table has a record of the
         keys from before the bound, or a value taken from one. The exceptions of E2 and E4
-        (``stratalog.tiering.erasure``) apply, and properties that other programs have set are not read
+        (``stratalog.tiering.erasure``) apply. The checkpoint keeps the names that other programs have chosen:
+        their properties, and for 30 days the paths of their removed files
 """
 
 from __future__ import annotations
