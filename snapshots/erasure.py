@@ -50,27 +50,33 @@ The published table
 
     1a. Before step 1, the keys are searched in every object of the table. If one has them, the partition gets an
         erasure, even if step 1 finds nothing. So after step 5, every object that has the keys, and that a run has
-        written, has an older generation.
+        written, has an older generation. After a restore, objects of the former cluster may have any generation: a
+        run takes no number at step 3 that an object has.
     6a. After step 6, the leader's latest snapshot is written to the folder of the table, and one version of the
         table lists that file instead of the previous one. This is done in every run in which the leader's snapshot
         is not the table's, even if nothing was found. Files that other programs have added leave the table.
-    7a. The folder and then the table are read again. If the table lists only files of the present generations, and
-        none of them has the keys, every other object is deleted whose generation is another one. If not, nothing
-        is deleted, and the report names the file. A file that the table has removed is deleted
+    7a. The folder and then the table are read again. Every other object whose generation is another one is
+        deleted, if three conditions hold: the table lists a file of each partition with an erasure, all its files
+        are there and have the present generations, and none of them has the keys. If not, nothing is deleted, and
+        the report names the file. Without the first condition, a job that publishes a partition for the first time
+        could list its file after it was deleted. A file that the table has removed is deleted
         ``file.delete.delay.ms`` after that, rounded up to hours, or immediately with ``--now``. One that it never
         listed is deleted immediately, because the table would refuse it. If its generation is greater than the
         present one, another run may be about to list it, so it waits for a day. Objects that other programs have
         written are deleted after the table has removed them; any other is reported.
     7b. When no such object is left, a checkpoint of the newest version is written, and every older file of the
         table's log is deleted. Entries of this product have no value of a key. Those of other programs may, in
-        statistics and commit infos: if the newest version is theirs, an empty version is committed first. Time
-        travel to an older version fails, because its entries are gone.
+        statistics and commit infos: if the newest version is theirs, an empty version is committed first. The
+        checkpoint copies their removals, which may have statistics, tags and partition values: if so, a version
+        removes the same files again, without these. Time travel to an older version fails, because its entries are
+        gone.
 
     A run that cannot read the remote tier, or the table, fails before step 1, and changes nothing. If the remote
     tier goes away later, the table is reported as not erased, and a later run does the rest without the keys. If
     the work on one partition fails, nothing is deleted from the table. A topic that no longer publishes is refused
-    while objects of its table are left (``vacuum`` deletes them), and its folder is listed again in the end. The
-    commits of steps 3 and 5 are refused if publishing was switched on or off since the run began.
+    while objects of its table are left (``vacuum`` deletes them). Its folder is listed again in the end, and an
+    upload in progress is reported, too. The commits of steps 3 and 5 are refused if publishing was switched on or
+    off since the run began.
 
     A slow job that read its snapshot before the erasure may commit its file later. The commit reads the table,
     and then the metadata, and adds only files of the generation in the metadata. If the metadata that it reads are
@@ -85,7 +91,9 @@ The published table
     Another program may rewrite the table at any time. A version that it commits after step 6a has only rows that
     step 6a has listed, or rows of its own: these are found at step 7a or 7b, and then nothing is deleted, or only
     objects that the table does not list. The next publication replaces its files, all in one version
-    (``SnapshotTable.commit``).
+    (``SnapshotTable.commit``). A RESTORE to a version before step 6a may list objects that step 7a deletes. Step
+    7b finds it, deletes no history, and reports it. A table that another program has partitioned, or made
+    unwritable, is created again at step 6a, if each partition that was ever published gets a file from its leader.
 
     A cluster that was restored has no erasure in its metadata, and takes the table over. It replaces files of any
     other generation by its own. Until its first snapshot, the table has records that its brokers lack. If they are
@@ -132,7 +140,9 @@ Invariants
         bound. The exception of E2 (``stratalog.partitions.erasure``) applies
     S3  the latest record of every other key is the same before and after, in the published table, too
     S4  after an erasure is reported complete, no object in the folder of the published table has a record of the
-        keys from before the bound, or a value taken from one. The exception of E2 applies
+        keys from before the bound, or a value taken from one. The exceptions of E2 and E4
+        (``stratalog.tiering.erasure``) apply. The checkpoint keeps the names that other programs have chosen:
+        their properties, and for 30 days the paths of their removed files
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ Tables of a topic
     ``iceberg_table`` also lists the segments of the remote log in a catalog of the user
     (``iceberg_files``: the files that the table's metadata may name; ``iceberg_avro``: the bytes of these files;
     ``iceberg_history``: the traces of erased records in them).
-    ``topic_table`` has the common code of a topic's tables. One table is the remote log. The other table,
+    ``topic_table`` has the common code of a topic's tables (``tombstones``: the removed files that a checkpoint
+    names). One table is the remote log. The other table,
     ``snapshot_table``, is for topics that are not tiered. It has the latest record of each key, in files that
     ``published`` describes.
 

@@ -10,6 +10,7 @@ from delta-rs' own calls in ``topic_table``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from urllib.parse import unquote
 
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
@@ -35,7 +36,12 @@ def actions_of(change: TableChange, now_ms: int) -> list[Action]:
     ]
     gone = [(file.path, file.size_bytes) for file in change.removes]
     gone += [(file.path, file.size_bytes) for file in change.foreign]
-    return [*adds, *(RemoveAction(path, change.of_data, now_ms, size, {}) for path, size in gone)]
+    return [*adds, *(removal(path, size, now_ms, of_data=change.of_data) for path, size in gone)]
+
+
+def removal(path: str, size_bytes: int, now_ms: int, *, of_data: bool) -> RemoveAction:
+    """The action that removes a file of any writer. ``path`` is encoded as in the log; delta-rs encodes it."""
+    return RemoveAction(unquote(path), of_data, now_ms, size_bytes, {})
 
 
 def commit(

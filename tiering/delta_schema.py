@@ -112,8 +112,8 @@ def check_readable(table: DeltaTable, uri: str) -> None:
         )
 
 
-def check_writable(table: DeltaTable, change: TableChange, uri: str) -> None:
-    """Check that no property or feature set by other writers prevents this change. Raises: CorruptionError."""
+def check_commits(table: DeltaTable, uri: str) -> None:
+    """Check that delta-rs can commit to the table. Raises: CorruptionError."""
     if unknown := ", ".join(sorted({*(table.protocol().writer_features or ())} - _WRITTEN)):
         raise CorruptionError(
             f"the table {uri} was upgraded by another writer, to {unknown}: it can be read, "
@@ -125,8 +125,17 @@ def check_writable(table: DeltaTable, change: TableChange, uri: str) -> None:
             "It can be read, but no writer can commit to it: Delta has no version above "
             f"{_WRITER_VERSION}. Restore its former log from a backup of the remote tier"
         )
-    append_only = table.metadata().configuration.get("delta.appendOnly") == "true"
-    if append_only and change.of_data and change.removes:
+
+
+def is_append_only(table: DeltaTable) -> bool:
+    """Whether another writer has forbidden the removal of data."""
+    return table.metadata().configuration.get("delta.appendOnly") == "true"
+
+
+def check_writable(table: DeltaTable, change: TableChange, uri: str) -> None:
+    """Check that no property or feature set by other writers prevents this change. Raises: CorruptionError."""
+    check_commits(table, uri)
+    if is_append_only(table) and change.of_data and change.removes:
         raise CorruptionError(
             f"the table {uri} was made append-only by another writer: {change.removes[0].path} "
             "has left the log, but cannot be removed from the table; set delta.appendOnly to false"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -38,7 +38,7 @@ from stratalog.tiering.delta_reader import APPLICATION, DeltaTopicReader
 from stratalog.tiering.delta_schema import check_writable
 from stratalog.tiering.divergence import Histories
 from stratalog.tiering.erasure import ERASURES, decide_begun, decide_erased, erasures_json, older_log_files
-from stratalog.tiering.foreign_commits import Rewrite
+from stratalog.tiering.foreign_commits import ListedFile, Rewrite
 from stratalog.tiering.listed_files import listed_files
 from stratalog.tiering.remote_change import CommittedBatch, Rebuilt, TableChange, decide, decide_rebuilt
 from stratalog.tiering.remote_log import RemoteLog
@@ -165,12 +165,11 @@ class DeltaTopicTable(DeltaTopicReader):
                 self.undo_rewrites()
                 continue
             older = older_log_files(self.objects().log_entries, version)
-            if not older:
-                return version
-            if table.transaction_version(APPLICATION) != version:
+            ours = version == 0 or table.transaction_version(APPLICATION) == version
+            if not ours:
                 # Later commits of other writers are judged from this version.
-                with suppress(CommitFailedError):
-                    self._put(table, TableChange((), (), erased=log.erased, operation="erase"))
+                change = TableChange((), (), erased=log.erased, operation="erase")
+                self._alter("commit to", partial(self._put, table, change))
                 continue
             if self._delete_older(table, older):
                 return version
@@ -265,6 +264,9 @@ class DeltaTopicTable(DeltaTopicReader):
             of_data=False,
             why=f"reverts: {rewrite}",
         )
+
+    def _remove_again(self, table: DeltaTable, files: Sequence[ListedFile]) -> None:
+        self._put(table, TableChange((), (), tuple(files), of_data=False, operation="erase"))
 
     def _put(self, table: DeltaTable, change: TableChange) -> None:
         now_ms = stamp_ms(self._clock, self.remote)  # the time of removal: the delay of deletion starts here

@@ -127,7 +127,7 @@ _VERSIONED = re.compile(r"\.?(\d{20})\.")
 checksums."""
 _KNOWN = re.compile(
     r"\d{20}\.(json|crc|\d{20}\.compacted\.json|checkpoint(\.\d{10}\.\d{10}|\.[0-9a-f-]{36})?\.(parquet|json))"
-    r"|\.\d{20}\.(json|crc|checkpoint\.parquet)\.crc"
+    r"|\.(\d{20}\.(json|crc|checkpoint\.parquet)|_last_checkpoint)\.crc"
 )
 """The names that Delta gives to such files."""
 

@@ -14,9 +14,9 @@ generation in the metadata is added, and it replaces any file of another generat
 the table: so a job that has read them before an erasure either adds its file before the erasure replaces it, or
 finds that its version is taken, and reads both again.
 
-The table is derived: the next snapshot job removes files of other writers, and creates an unreadable table again.
-After a restore, the table may have the only copy of a record. So either happens only when every partition that has
-a file in the table gets one from its leader.
+The table is derived: the next snapshot job removes files of other writers, and creates a table again that it
+cannot read, or that cannot list its files. After a restore, the table may have the only copy of a record. So
+either happens only when every partition that has a file in the table gets one from its leader.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 from deltalake import DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction
 
 from stratalog.partitions import paths
 from stratalog.partitions.agreed_time import stamp_ms
@@ -36,12 +37,14 @@ from stratalog.partitions.errors import (
     CorruptionError,
     InvalidRecordError,
     StorageError,
+    StratalogError,
 )
 from stratalog.partitions.paths import CheckpointName
 from stratalog.partitions.store.protocol import StoredObject
 from stratalog.tiering import delta_options
-from stratalog.tiering.delta_commit import Action, commit
+from stratalog.tiering.delta_commit import Action, commit, removal
 from stratalog.tiering.delta_entries import check_log
+from stratalog.tiering.delta_schema import check_commits, is_append_only
 from stratalog.tiering.erasure import older_log_files
 from stratalog.tiering.foreign_commits import ListedFile
 from stratalog.tiering.listed_files import whatever_is_listed
@@ -75,6 +78,10 @@ class SnapshotTable(TopicTable):
     """The table of one topic; its folder in the remote store is ``_snapshots/<topic>-<topic_id>``."""
 
     parent = paths.SNAPSHOT_TABLES
+    remedy = (
+        "Set remote.snapshot.table.enable to false, run `stratalog vacuum`, which deletes the table, and set it "
+        "to true again"
+    )
     description = "The latest record of each key of topic {}; stratalog replaces it, others may read"
 
     def load(self) -> Listed:
@@ -88,14 +95,19 @@ class SnapshotTable(TopicTable):
 
     def open(self, schema: pa.Schema) -> Listed:
         """Open the table, and create it if it is missing; ``schema`` is the topic's physical schema. A table whose
-        log is unreadable, or that has other columns, is ``unusable``.
+        log is unreadable, that has other columns, or that another writer has partitioned or made unwritable, is
+        ``unusable``.
 
         Raises: InconsistentClusterIdError, StorageError.
         """
         try:
             self.load()
             self.ensure(published_schema(schema))
-            return self.load()
+            table = self._open()
+            if table is None:
+                return Listed(-1)
+            self._check_usable(table)
+            return self._listed(table)
         except (CorruptionError, InvalidRecordError) as error:
             return Listed(-1, unusable=str(error))
         except StorageError as error:
@@ -103,13 +115,20 @@ class SnapshotTable(TopicTable):
                 raise
             return Listed(-1, unusable=str(error))
 
-    def create_again(self, schema: pa.Schema, partitions: Container[int]) -> None:
+    def create_again(self, schema: pa.Schema, partitions: Container[int], all_partitions: Iterable[int]) -> None:
         """Delete the log of an unusable table, and create the table without files; ``partitions`` are about to be
-        published.
+        published, of the topic's ``all_partitions``.
 
-        Raises: StorageError, with nothing changed, if another partition has a file in the folder, which may be the
-        only copy of a record; CorruptionError, for example for a link in the log.
+        Raises: StorageError, with nothing changed, if the table or its folder may have the only copy of a record
+        of another partition; CorruptionError, for example for a link in the log.
         """
+        if not self.open(schema).unusable:
+            return  # another job has created it again
+        table = None
+        with suppress(StratalogError):  # its log is unreadable
+            table = self._open()
+        if table is not None:
+            self._check_replaced(table, all_partitions, partitions)
         walked = self.remote.walk(self.folder)
         there = (paths.parse_published_path(one.name.removeprefix(f"{self.folder}/")) for one in walked)
         if lacking := sorted({one[0] for one in there if one is not None and one[0] not in partitions}):
@@ -137,6 +156,8 @@ class SnapshotTable(TopicTable):
         only rows of a partition; OutcomeUnknownError; see ``load``.
         """
         failures: list[Exception] = []
+        removed: set[str] = set()
+        versions = 0
         while True:
             table = self._open()
             if table is None:
@@ -155,9 +176,17 @@ class SnapshotTable(TopicTable):
                 return frozenset(one.partition for one in publications if one.path in held)
             if listed.foreign:
                 self._check_replaced(table, current, {*listed.files, *(one.partition for one in due)})
+                self._check_removable(listed, removed)
+                if versions == COMMIT_ATTEMPTS:
+                    raise StorageError(
+                        f"another program has added files to the table {self.uri} {versions} times since its "
+                        f"files were removed, the last one {listed.foreign[0].path}: stop it, then try again"
+                    )
             races = self._races(failures)
             try:
                 self._put(table, listed, due)
+                removed |= {one.path for one in listed.foreign}
+                versions += 1
             except (DeltaError, OSError) as error:
                 if len(failures) == races and self._refusal(error, "create") is not None:
                     self._failed("commit to", error, "create")
@@ -195,11 +224,12 @@ class SnapshotTable(TopicTable):
             return Listed(-1), RemovedFiles()
         return self._listed(table), self._removed(table, delay_ms)
 
-    def delete_history(self) -> int:
+    def delete_history(self, generations: Mapping[int, int]) -> int:
         """Write a checkpoint of the newest version, and delete the log entries of all earlier versions. Returns
-        the newest version; -1 without a table.
+        the newest version; -1 without a table. ``generations`` has the present generation by partition.
 
-        Raises: StorageError, with nothing deleted, if the table lists files of other writers; see ``load``.
+        Raises: StorageError, with nothing deleted, if the table lists files of other writers, or of an earlier
+        generation (after a RESTORE); see ``load``.
         """
         for _ in range(COMMIT_ATTEMPTS):
             table = self._open()
@@ -208,13 +238,17 @@ class SnapshotTable(TopicTable):
             listed = self._listed(table)
             if listed.foreign:
                 raise StorageError(f"another program has added {listed.foreign[0].path} to the table {self.uri}")
+            for partition, file in listed.files.items():
+                if file.snapshot.generation != generations.get(partition, file.snapshot.generation):
+                    raise StorageError(
+                        f"another program has restored {file.path} to the table {self.uri}, where readers may now "
+                        "miss it: run `stratalog snapshot --by-hand`"
+                    )
             older = older_log_files(self.remote.walk(paths.join(self.folder, paths.DELTA_LOG)), listed.version)
-            if not older:
-                return listed.version
             # An entry of another writer may have values of keys, in its statistics or its commit info.
-            if _OPERATION not in self._last_commit(table):
-                with suppress(CommitFailedError):
-                    self._put(table, listed, ())
+            ours = listed.version == 0 or _OPERATION in self._last_commit(table)
+            if not ours:
+                self._alter("commit to", partial(self._put, table, listed, ()))
                 continue
             if self._delete_older(table, older):
                 return listed.version
@@ -246,6 +280,29 @@ class SnapshotTable(TopicTable):
             self._failed("read", error)
         return False
 
+    def _check_usable(self, table: DeltaTable) -> None:
+        """Raises: CorruptionError if the table cannot list this writer's files."""
+        check_commits(table, self.uri)
+        if columns := table.metadata().partition_columns:
+            raise CorruptionError(
+                f"the table {self.uri} was partitioned by another writer, by {', '.join(columns)}: readers would "
+                "find nulls in these columns"
+            )
+        if is_append_only(table):
+            raise CorruptionError(
+                f"the table {self.uri} was made append-only by another writer, so no file in it can be replaced"
+            )
+
+    def _check_removable(self, listed: Listed, removed: Container[str]) -> None:
+        """Raises: StorageError if the table still lists a foreign file that was ``removed``."""
+        for one in listed.foreign:
+            if one.path in removed:
+                raise StorageError(
+                    f"the table {self.uri} still lists {one.path} of another program after its removal, because "
+                    "that program has not encoded the path as Delta requires: set remote.snapshot.table.enable to "
+                    "false, run `stratalog vacuum`, which deletes the table, and set it to true again"
+                )
+
     def _check_replaced(self, table: DeltaTable, partitions: Iterable[int], own: Container[int]) -> None:
         """Check that each partition that was ever published is in ``own``, the partitions with a file of this
         writer: files of other writers may have the rows of the others. Raises: StorageError."""
@@ -257,7 +314,8 @@ class SnapshotTable(TopicTable):
         if lacking:
             raise StorageError(
                 f"another program has rewritten the table {self.uri}. Its files are replaced when all partitions "
-                f"are published in one run; these were not: {lacking}. Run `stratalog snapshot` again"
+                f"are published in one run; these were not: {lacking}. Run `stratalog snapshot` again; for a "
+                "partition without a snapshot, append a record first"
             )
 
     def _listed(self, table: DeltaTable) -> Listed:
@@ -281,10 +339,10 @@ class SnapshotTable(TopicTable):
         return Listed(table.version(), files, tuple(foreign), known)
 
     def _last_commit(self, table: DeltaTable) -> Mapping[str, object]:
-        """The commit info of the newest version."""
+        """The commit info of the newest version; empty if only its checkpoint is left."""
         try:
             with delta_options.panics():
-                return table.history(1)[0]
+                return next(iter(table.history(1)), {})
         except (DeltaError, OSError) as error:
             self._failed("read", error)
 
@@ -306,11 +364,16 @@ class SnapshotTable(TopicTable):
             if one.partition in listed.files:
                 present = listed.files[one.partition]
                 gone.append((present.path, present.size_bytes))
-        actions += [RemoveAction(path, True, now_ms, size, {}) for path, size in gone]
+        actions += [removal(path, size, now_ms, of_data=True) for path, size in gone]
         ends = {f"stratalog.{one.partition}": _place(one.snapshot) for one in due}
         transactions = [Transaction(_APPLICATION.format(one.partition), one.leader_epoch, now_ms) for one in due]
         info = {"stratalog.topic": self.topic, _OPERATION: "snapshot" if due else "erase", **ends}
         commit(table, actions, table.version(), transactions, info)
+
+    def _remove_again(self, table: DeltaTable, files: Sequence[ListedFile]) -> None:
+        now_ms = stamp_ms(self._clock, self.remote)
+        actions = [removal(one.path, one.size_bytes, now_ms, of_data=False) for one in files]
+        commit(table, actions, table.version(), (), {"stratalog.topic": self.topic, _OPERATION: "erase"})
 
 
 def _place(snapshot: CheckpointName) -> str:

@@ -25,6 +25,7 @@ from stratalog.partitions.errors import (
     InvalidRecordError,
     OutcomeUnknownError,
     Right,
+    SourceChangedError,
     StorageError,
     StorageRefusedError,
 )
@@ -32,7 +33,9 @@ from stratalog.partitions.store.protocol import Store, StoredObject, StoreOption
 from stratalog.tiering import delta_options
 from stratalog.tiering.delta_entries import check_log
 from stratalog.tiering.delta_schema import check_readable, delta_schema, grown_fields, with_wider_types
+from stratalog.tiering.foreign_commits import ListedFile
 from stratalog.tiering.remote_objects import RemovedFiles
+from stratalog.tiering.tombstones import tombstones_with_values
 
 CLUSTER_ID = "stratalog.cluster_id"
 TOPIC = "stratalog.topic"
@@ -68,6 +71,8 @@ class TopicTable:
     """The folder of the remote store that contains the tables of this kind, each in ``<topic>-<topic_id>``."""
     description: ClassVar[str]
     """The description of a table of this kind, with ``{}`` for the topic."""
+    remedy: ClassVar[str] = "Restore it to its version before that (RESTORE TABLE)"
+    """The advice if another program has replaced the table."""
 
     def __init__(
         self,
@@ -212,6 +217,11 @@ class TopicTable:
             return None
         except (DeltaError, OSError) as error:
             self._failed("read", error)
+        if CLUSTER_ID not in found:
+            raise InconsistentClusterIdError(
+                f"another program has replaced the table {self.uri}: it does not name its cluster any more. "
+                f"{self.remedy}"
+            )
         if found.get(CLUSTER_ID) != self.cluster_id:
             raise InconsistentClusterIdError(
                 f"the table {self.uri} belongs to cluster {found.get(CLUSTER_ID)!r}, not to {self.cluster_id!r}: "
@@ -258,21 +268,32 @@ class TopicTable:
             self._failed("clean the log of", error, "create")
 
     def _delete_older(self, table: DeltaTable, older: Sequence[StoredObject]) -> bool:
-        """Write a checkpoint of the version of ``table``, and delete ``older`` files of its log. Returns whether
-        that checkpoint is there; if not, nothing was deleted: another run has deleted the history up to a later
-        version.
+        """If there are ``older`` files of the log than the version of ``table``, write a checkpoint of it, and
+        delete them. Returns whether this was done; if not, nothing was deleted. Either another run has deleted the
+        history up to a later version, or the checkpoint has values in its tombstones: a new version has these
+        tombstones without the values.
         """
         try:
-            table.create_checkpoint()
+            if older:
+                table.create_checkpoint()
         except (DeltaError, OSError) as error:
             self._failed("write a checkpoint of", error, "create")
         name = f"{table.version():020d}.checkpoint.parquet"
         try:
-            self.remote.stat(paths.join(self.folder, paths.DELTA_LOG, name))
-        except FileNotFoundError:
+            checkpoint = self.remote.stat(paths.join(self.folder, paths.DELTA_LOG, name))
+            tombstones = tombstones_with_values(self.remote, checkpoint)
+        except (FileNotFoundError, SourceChangedError):
+            return not older
+        if tombstones:
+            self._alter("commit to", partial(self._remove_again, table, tombstones))
             return False
         self.remote.delete([stored.name for stored in older])
         return True
+
+    def _remove_again(self, table: DeltaTable, files: Sequence[ListedFile]) -> None:
+        """Commit a version that removes files which the table has removed before. The last removal of a file
+        counts. Raises: errors of delta-rs."""
+        raise NotImplementedError
 
     def _removed(self, table: DeltaTable, delay_ms: int) -> RemovedFiles:
         """The files removed from the table; see ``load_with_removed`` of both kinds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from contextlib import suppress
 from io import BytesIO
@@ -139,6 +140,19 @@ def test_statistics_have_no_erased_value(tmp_path: Path) -> None:
     table = DeltaTable(str(next(live.remote.glob("u-*"))))
     left = [key for key in table.to_pyarrow_table()["key"].to_pylist() if key]
     assert sorted(left) == ["anna", "bert", "carl", "dora", "emil"]
+
+
+def test_no_value_is_left_in_removals_of_other_programs(tmp_path: Path) -> None:
+    """Spark's removals have the statistics of the file, and delta-rs copies them to the checkpoint."""
+    live = Tiered(tmp_path)
+    log = live.remote / live.table().folder / "_delta_log"
+    bounds = json.dumps({"numRecords": 0, "minValues": {"key": KEY}, "maxValues": {"key": KEY}, "nullCount": {}})
+    common = {"path": "part-1.parquet", "partitionValues": {}, "size": 10, "dataChange": False, "stats": bounds}
+    removal = {**common, "extendedFileMetadata": True, "deletionTimestamp": 1_900_000_000_000}
+    for action in ({"add": {**common, "modificationTime": 1}}, {"remove": removal}):
+        (log / f"{live.remote_log().version + 1:020d}.json").write_text(json.dumps(action))
+    assert live.erase(KEY).whole
+    live.check_gone()
 
 
 def test_other_engines_read_the_result(tmp_path: Path) -> None:

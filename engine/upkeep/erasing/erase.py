@@ -212,7 +212,7 @@ class _Erasing:
         """Step 3, in rounds: a partition with very many ranges of offsets gets several erasures."""
         waiting = {key: 0 for key, part in self._parts.items() if not part.failed}
         of_snapshots = [key for key in waiting if key.topic_id in self._with_snapshots]
-        erasing = SnapshotErasing(self, self._metadata, self._reduce_large, self._parts, self._published.tables)
+        erasing = SnapshotErasing(self, self._metadata, self._reduce_large, self._parts, self._published)
         erasing.remove(of_snapshots)
         for key in of_snapshots:
             del waiting[key]

@@ -37,7 +37,7 @@ from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store import Store, StoredObject
 from stratalog.partitions.wanted_keys import WantedKeys
 from stratalog.tiering.erasure import log_litter
-from stratalog.tiering.published import published_batches
+from stratalog.tiering.published import Published, published_batches
 from stratalog.tiering.remote_objects import RemoteObjects, RemovedFiles
 
 if TYPE_CHECKING:
@@ -140,8 +140,10 @@ class PublishedErasing:
     tables: dict[str, SnapshotTable] = field(default_factory=dict)
     """Keyed by topic id: the topics that publish their snapshots."""
     unused: dict[str, str] = field(default_factory=dict)
-    """Keyed by topic id: the folders of the tables of the other topics with snapshots. They are empty when the run
-    begins."""
+    """Keyed by topic id: the folders of the tables of the other topics. They are empty when the run begins."""
+    taken: dict[TopicIdPartition, set[int]] = field(default_factory=dict)
+    """The generations of the objects of each partition. After a restore, these may be the former cluster's, so a
+    new erasure gets another one."""
     holders: set[TopicIdPartition] = field(default_factory=set)
     """The partitions with an object that has the keys, or that could not be searched."""
     _searched: dict[str, bool | StratalogError] = field(default_factory=dict)
@@ -158,7 +160,7 @@ class PublishedErasing:
             if config.snapshot_table:
                 table = self.tables[topic.topic_id] = self.storage.snapshot_table(topic)
                 table.load()
-            elif config.snapshots and self.storage.remote is not None:
+            elif self.storage.remote is not None:
                 self.unused[topic.topic_id] = paths.join(paths.SNAPSHOT_TABLES, topic.folder)
 
     def search(self, parts: Mapping[TopicIdPartition, ErasingPartition]) -> None:
@@ -167,6 +169,9 @@ class PublishedErasing:
             some = {key.partition: part for key, part in parts.items() if key.topic_id == topic_id}
             files = _TableFolder.of(table, some).files
             self._search(table, files, some)
+            for file in files:
+                key = TopicIdPartition(topic_id, file.partition)
+                self.taken.setdefault(key, set()).add(file.snapshot.generation)
             held = (file.partition for file in files if self.why_not_clean(file, some[file.partition]))
             self.holders |= {TopicIdPartition(topic_id, partition) for partition in held}
 
@@ -179,8 +184,10 @@ class PublishedErasing:
             return f"it cannot be searched ({found.code}: {found})"
         return "it has a record of the keys, or is damaged" if found else None
 
-    def _check_unused(self, parts: Mapping[TopicIdPartition, ErasingPartition]) -> None:
-        """Find objects that a slow job has written since the run began."""
+    def _check_unused(
+        self, image: ClusterImage, parts: Mapping[TopicIdPartition, ErasingPartition], unfinished: list[NotErased]
+    ) -> None:
+        """Find objects that a slow job has written since the run began, and the ``unfinished`` uploads of one."""
         remote = self.storage.remote
         for topic_id, folder in self.unused.items():
             assert remote is not None
@@ -194,9 +201,17 @@ class PublishedErasing:
                 found = {folder}
                 why = f"it cannot be listed: {error.code}: {error}; erase again when the remote tier answers"
             left = [NotErased(f"{_WHERE}: {name}", why) for name in sorted(found)]
+            if topic_id in image.topics and topic_config_of(image, image.topics[topic_id]).snapshots:
+                left += unfinished
             for key, part in parts.items():
                 if key.topic_id == topic_id:
                     part.left += left
+
+    def _unfinished(self, image: ClusterImage, clock: Clock) -> list[NotErased]:
+        """See ``unfinished_uploads``; empty in a dry run, and for topics that never had snapshots."""
+        others = (image.topics[topic_id] for topic_id in self.unused if topic_id in image.topics)
+        wanted = bool(self.tables) or any(topic_config_of(image, topic).snapshots for topic in others)
+        return unfinished_uploads(self.storage, clock) if wanted and not self.run.dry_run else []
 
     def _search(
         self, table: SnapshotTable, files: Sequence[_TableFile], parts: Mapping[int, ErasingPartition]
@@ -228,14 +243,14 @@ class PublishedErasing:
         now: bool,
     ) -> None:
         """Delete what may be deleted, and add the outcome to the partitions. Nothing is deleted in a dry run."""
-        self._check_unused(parts)
+        unfinished = self._unfinished(image, clock)
+        self._check_unused(image, parts, unfinished)
         of_topic: dict[str, dict[int, ErasingPartition]] = {}
         for key, part in parts.items():
             if key.topic_id in image.topics and key.topic_id in self.tables:
                 of_topic.setdefault(key.topic_id, {})[key.partition] = part
         if not of_topic:
             return
-        unfinished = [] if self.run.dry_run else unfinished_uploads(self.storage, clock)
         work = []
         for topic_id, some in of_topic.items():
             delay_ms = 0 if now else topic_config_of(image, image.topics[topic_id]).file_delete_delay_ms
@@ -327,13 +342,26 @@ class _Cleaning:
             self.cleaned[partition].file = listed.path
             if listed.snapshot.generation != part.view.generation:
                 why = "it does not follow the last erasure"
+            elif not self._is_there(name, listed):
+                why = "it is missing, or has another size"
             elif listed.path in objects and (found := self.erasing.why_not_clean(objects[listed.path], part)):
                 why = found
             else:
                 continue
             sound = False
             self._leave([partition], name, f"the table lists it, and {why}: {again}")
+        for partition, part in self.parts.items():
+            if part.view.last_erasure and partition not in self.listed.files:
+                sound = False  # a job may be about to list a file from before the erasure
+                why = f"the table lists no snapshot of partition {partition}, although it has one: {again}"
+                self._leave([partition], self.table.folder, why)
         return sound
+
+    def _is_there(self, name: str, listed: Published) -> bool:
+        try:
+            return self.table.remote.stat(name).size_bytes == listed.size_bytes
+        except FileNotFoundError:
+            return False
 
     def _objects_to_delete(self) -> list[str]:
         """The names of the objects; the others are left, or have no record of the keys."""
@@ -403,7 +431,8 @@ class _Cleaning:
         for stored in log_litter(self.folder.log_files):
             why = "it is not a file of the table's log, so its content is unknown: remove it by hand"
             self._leave(self.parts, stored.name, why)
-        version = self.table.delete_history()
+        present = {partition: part.view.generation for partition, part in self.parts.items()}
+        version = self.table.delete_history(present)
         for each in self.cleaned.values():
             each.version = None if version < 0 else version
 

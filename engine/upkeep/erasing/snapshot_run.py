@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Protocol, TypeVar
 
@@ -16,6 +16,7 @@ from stratalog.engine.metadata.snapshot_erasure_commands import (
 )
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.upkeep.erasing.partition import ErasingPartition
+from stratalog.engine.upkeep.erasing.published import PublishedErasing
 from stratalog.engine.upkeep.erasing.snapshot_tasks import (
     NO_SNAPSHOT,
     FoundKeys,
@@ -88,8 +89,8 @@ class SnapshotErasing:
     metadata: MetadataClient
     reduce_large: ReduceLarge
     parts: Mapping[TopicIdPartition, ErasingPartition]
-    published: Container[str]
-    """The ids of the topics whose tables of snapshots the run erases from, too."""
+    published: PublishedErasing
+    """The topics whose tables of snapshots the run erases from, too."""
 
     def remove(self, keys: Iterable[TopicIdPartition]) -> None:
         """Erase the keys from these partitions. A partition that changes meanwhile is searched again."""
@@ -126,6 +127,11 @@ class SnapshotErasing:
             )
         wanted = {key: self._request(key, one.end_offset) for key, one in sources.items()}
         numbered = self._submit(NumberSnapshotErasures, wanted.values(), again)
+        for key in [key for key, epoch in numbered.items() if self._is_taken(key, next_generation(epoch))]:
+            again[key] = InvalidUpdateVersionError(
+                f"{self.parts[key]}: the table has an object of a former cluster with the generation "
+                f"{next_generation(numbered.pop(key))}: erase again, under the next one"
+            )
         self.run.refresh()
         rewritten = self._rewrite(sources, numbered, again)
         # The partition epoch gave the snapshot its generation, so a later view must not replace it.
@@ -145,8 +151,11 @@ class SnapshotErasing:
 
     def _request(self, key: TopicIdPartition, bound: int) -> SnapshotErasure:
         view = self.parts[key].view
-        published = key.topic_id in self.published
+        published = key.topic_id in self.published.tables
         return SnapshotErasure(*key, view.leader_epoch, view.partition_epoch, bound, published)
+
+    def _is_taken(self, key: TopicIdPartition, generation: int) -> bool:
+        return generation in self.published.taken.get(key, ())
 
     @staticmethod
     def _take(part: ErasingPartition, found: FoundKeys) -> None:

@@ -175,7 +175,8 @@ def publish(
             continue
         try:
             if one.listed.unusable:
-                one.table.create_again(first.schema, {each.partition for each in publications})
+                every = [each.partition for each in image.topics[topic_id].partitions]
+                one.table.create_again(first.schema, {each.partition for each in publications}, every)
                 run.notes.append(f"{name}: the table of its snapshots was created again: {one.listed.unusable}")
             committed = one.table.commit(publications, partial(_generations, metadata, topic_id))
             done |= {TopicIdPartition(topic_id, partition) for partition in committed}
