@@ -219,7 +219,7 @@ class TopicTable:
             self._failed("read", error)
         if CLUSTER_ID not in found:
             raise InconsistentClusterIdError(
-                f"another program has replaced the table {self.uri}: it does not name its cluster any more. "
+                f"the table {self.uri} does not name its cluster: another program has created or replaced it. "
                 f"{self.remedy}"
             )
         if found.get(CLUSTER_ID) != self.cluster_id:

@@ -236,7 +236,7 @@ def test_the_table_of_another_topic_is_refused(table: DeltaTopicTable, tmp_path:
 def test_a_table_of_another_writer_is_refused(remote: LocalStore) -> None:
     ours = table_in(remote)
     DeltaTable.create(ours.uri, SCHEMA)
-    with pytest.raises(InconsistentClusterIdError, match="cluster None"):
+    with pytest.raises(InconsistentClusterIdError, match="does not name its cluster"):
         ours.load()
 
 
