@@ -34,6 +34,7 @@ from stratalog import register_format
 from stratalog.jobs.hadoop import reach_stores
 from stratalog.jobs.jars import conf_file, fetch_jars, jar_folder, session_jars, with_delta
 from stratalog.jobs.java import use_java
+from stratalog.jobs.spark_home import compiled_home
 from stratalog.partitions.errors import EnvironmentUnusableError
 from stratalog.partitions.store.protocol import StoreOptions
 
@@ -165,18 +166,19 @@ def _own_session(app_name: str, master: str | None, settings: Mapping[str, str])
     chosen |= _placed_here(stronger.get("spark.master", chosen["spark.master"]), folder) | stronger
 
     # 3. Worker processes must run the Python of this process, or the Python that the cluster sets.
-    if local_cores(chosen["spark.master"]) is not None or "PYSPARK_PYTHON" not in os.environ:
+    local = local_cores(chosen["spark.master"]) is not None
+    if local or "PYSPARK_PYTHON" not in os.environ:
         os.environ["PYSPARK_PYTHON"] = sys.executable
     chosen["spark.pyspark.python"] = os.environ["PYSPARK_PYTHON"]
 
-    if local_cores(chosen["spark.master"]) is not None:
+    if local:
         # With this setting, Spark needs no name service, and no network address, which might change.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
     spark_home = Path(pyspark.__file__).parent
     if (spark_home / "jars").is_dir():
         # A SPARK_HOME left in the environment would start another version's JVM.
-        os.environ["SPARK_HOME"] = str(spark_home)
+        os.environ["SPARK_HOME"] = str(compiled_home(spark_home, folder) if local else spark_home)
 
     # 4. Start a JVM, unless the JVM of an earlier session is running. Then start the session.
     conf = SparkConf(loadDefaults=False).setAppName(app_name).setAll(list(chosen.items()))

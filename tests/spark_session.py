@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 ON_CONNECT = bool(os.environ.get("STRATALOG_TEST_CONNECT"))
-_QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 """Only the first compiler: tests end before the second one pays off. Its share of the code cache would be 48 MB,
 which a hundred tests in one JVM fill; then the JVM stops compiling, and tasks die. The serial collector has no
 threads that compete with the tests of other JVMs.
@@ -34,6 +34,7 @@ def spark(s3_endpoint: object, tmp_path_factory: pytest.TempPathFactory) -> Iter
     the session and its JVM: they change only session settings, and restore them.
     """
     from stratalog.jobs.session import spark_session
+    from tests.class_archive import session_option
 
     if ON_CONNECT:
         with connect_server(tmp_path_factory.mktemp("connect")) as url:
@@ -41,18 +42,20 @@ def spark(s3_endpoint: object, tmp_path_factory: pytest.TempPathFactory) -> Iter
             yield session
             session.stop()
         return
-    options = {"spark.driver.extraJavaOptions": java_options(tmp_path_factory.mktemp("jvm"))}
-    session = spark_session("tests", master="local[2]", settings=options)
-    yield session
-    session.stop()
+    folder = tmp_path_factory.mktemp("jvm")
+    with session_option(folder) as classes:
+        options = {"spark.driver.extraJavaOptions": java_options(folder, classes)}
+        session = spark_session("tests", master="local[2]", settings=options)
+        yield session
+        session.stop()
 
 
-def java_options(folder: Path) -> str:
+def java_options(folder: Path, classes: str) -> str:
     """Options of a JVM that keeps its and Spark's temporary files in a folder, because a killed JVM removes
-    none."""
+    none. ``classes`` are those of ``class_archive``."""
     from stratalog.jobs.session import log_option
 
-    return f'"{log_option()}" -Djava.io.tmpdir={folder} {_QUICK}'
+    return f'"{log_option()}" -Djava.io.tmpdir={folder} {QUICK} {classes}'
 
 
 @contextmanager
@@ -63,15 +66,16 @@ def connect_server(folder: Path, settings: Mapping[str, str] | None = None) -> I
     log = folder / "server.log"
     import pyspark
 
-    from stratalog.jobs.jars import class_path, jar_folder
+    from stratalog.jobs.jars import jar_folder, session_jars
+    from tests.class_archive import archive_option
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     chosen = {
         "spark.master": "local[2]",
-        "spark.driver.extraClassPath": class_path(jar_folder()),
-        "spark.driver.extraJavaOptions": java_options(folder),
+        "spark.driver.extraClassPath": os.pathsep.join(map(str, session_jars(jar_folder()))),
+        "spark.driver.extraJavaOptions": java_options(folder, archive_option()),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": "4",

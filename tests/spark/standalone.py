@@ -19,7 +19,10 @@ from pathlib import Path
 import pyspark
 
 from stratalog.jobs.jars import jar_folder, session_jars
+from stratalog.jobs.spark_home import compiled_home
+from tests.class_archive import archive_option
 from tests.spark.waiting import wait_for
+from tests.spark_session import QUICK
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = ("127.0.0.1", "localhost")
@@ -34,7 +37,7 @@ def session_settings() -> dict[str, str]:
         "spark.driver.memory": "1g",
         "spark.executor.cores": "1",
         "spark.executor.memory": "512m",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.executor.extraJavaOptions": QUICK,
         "spark.executorEnv.PYTHONPATH": str(ROOT),
         "spark.jars": "",  # Delta's are for the driver, which has them on its class path
         "spark.default.parallelism": "2",
@@ -122,13 +125,13 @@ def spark_submit() -> list[str]:
 
 
 def spark_environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a separate Spark process, independent of the tests' session; names with an empty text in
-    ``extra`` are removed.
+    """The environment of a separate Spark process, independent of the tests' session, with options for a quick
+    start; names with an empty text in ``extra`` are removed.
     """
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))}
-    home = Path(pyspark.__file__).parent
     environ |= {
-        "SPARK_HOME": str(home),
+        "SPARK_HOME": str(compiled_home(Path(pyspark.__file__).parent, jar_folder())),
+        "SPARK_SUBMIT_OPTS": f"{QUICK} {archive_option()}",
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(ROOT),
@@ -144,11 +147,12 @@ def read(file: Path) -> str:
 
 def _daemon(log: Path, main_class: str, *argv: str, environ: Mapping[str, str] = {}) -> subprocess.Popen[bytes]:
     # A driver gives executors their PYTHONPATH.
-    quick = {"SPARK_DAEMON_MEMORY": "128m", "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1", "PYTHONPATH": ""}
+    quick = {"SPARK_DAEMON_MEMORY": "128m", "SPARK_DAEMON_JAVA_OPTS": QUICK, "PYTHONPATH": ""}
     environ = {**quick, **environ}
-    command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), main_class, "--webui-port", "0", *argv]
+    environment = spark_environment(environ)
+    command = [f"{environment['SPARK_HOME']}/bin/spark-class", main_class, "--webui-port", "0", *argv]
     with log.open("wb") as out:
-        return subprocess.Popen(command, stdout=out, stderr=out, env=spark_environment(environ), cwd=log.parent)
+        return subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=log.parent)
 
 
 def _says(log: Path, text: str) -> bool:

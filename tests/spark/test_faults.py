@@ -147,6 +147,7 @@ def test_an_executor_killed_in_the_middle_of_its_work(workers: Workers, job: str
     workers.check(name, records)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("job", ["append", "replicate"])
 def test_a_worker_killed_in_the_middle_of_its_work(workers: Workers, job: str) -> None:
     name = f"worker-{job}"
@@ -190,7 +191,7 @@ def test_an_append_of_which_all_attempts_are_lost_is_unknown_and_the_same_sequen
     workers.check("lost", records)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("job", [job for job in JOBS if job not in ("append", "verify")])
 def test_a_job_of_which_all_attempts_are_lost_says_so_and_the_next_run_ends_it(workers: Workers, job: str) -> None:
     name = f"given-up-{job}"
@@ -211,7 +212,7 @@ def test_a_job_of_which_all_attempts_are_lost_says_so_and_the_next_run_ends_it(w
 # -------------------------------------------------------------------------- two drivers at once
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("job", [job for job in JOBS if job != "append"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_two_runs_of_a_job_overlap(workers: Workers, job: str, after: bool) -> None:

@@ -19,7 +19,7 @@ from tests.spark.spark_cluster import TIERED, format_cluster
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.connect, real]
+pytestmark = [pytest.mark.spark, real]
 
 
 def rows_of(frame: DataFrame) -> list[Row]:
@@ -35,6 +35,7 @@ def rows_of(frame: DataFrame) -> list[Row]:
     ]
 
 
+@pytest.mark.connect
 @pytest.mark.parametrize("folder", [MAIN, f"{AIVEN}/encrypted"])
 def test_a_dataframe_has_the_records_that_consumers_got(folder: str, spark: SparkSession) -> None:
     topic = "plain" if folder == MAIN else "docs"
@@ -50,6 +51,7 @@ def test_a_dataframe_has_the_records_that_consumers_got(folder: str, spark: Spar
     assert rows_of(tier.read(spark, topic, start=3, end=3)) == []
 
 
+@pytest.mark.connect
 def test_committed_records_end_where_a_transaction_is_open(spark: SparkSession) -> None:
     with pytest.warns(UserWarning, match="has not ended in the tier"):
         frame = opened(MAIN).read(spark, "txn", partitions=[0], isolation="read_committed")
@@ -59,6 +61,7 @@ def test_committed_records_end_where_a_transaction_is_open(spark: SparkSession) 
     assert rows_of(frame) == [row for row in truth if row[0] in committed and row[0] < 1033]
 
 
+@pytest.mark.connect
 def test_values_are_decoded_by_the_tasks(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "any.ddl").write_text("id BIGINT, `to where` STRING")
     frame = opened(MAIN).read(

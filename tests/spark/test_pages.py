@@ -126,7 +126,6 @@ def test_the_code_in_the_tutorial_runs(
 
 
 @pytest.mark.delta
-@pytest.mark.connect
 def test_the_names_of_the_delta_page_are_made_and_read(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.delta]
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_delta_spark_finds_every_record_with_its_value(kind: str, spark: SparkSession, tmp_path: Path) -> None:
     remote = remote_of(KINDS[kind], tmp_path)

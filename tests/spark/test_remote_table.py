@@ -195,7 +195,7 @@ FILTERS = [
 ]
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("condition", FILTERS)
 def test_skipping_files_and_row_groups_loses_no_row(
     spark: SparkSession, frame: DataFrame, table: DeltaTopicTable, condition: str
@@ -209,6 +209,7 @@ def test_skipping_files_and_row_groups_loses_no_row(
     assert wanted
 
 
+@pytest.mark.sample(6)
 @pytest.mark.classic("it asks the JVM which files a scan has listed")
 @pytest.mark.parametrize(
     ("condition", "files"),

@@ -17,7 +17,7 @@ from tests.spark.streams import Seen, to_its_end
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.connect]
+pytestmark = pytest.mark.spark
 
 ZONE = "spark.sql.session.timeZone"
 HOURS = [f"2013-06-01 {hour:02}:00:00" for hour in range(24)]
@@ -50,6 +50,7 @@ def hours(cluster: Cluster, *bounds: object, where: str = "true") -> list[int]:
     return sorted(row.hour for row in frame.collect())
 
 
+@pytest.mark.connect
 @pytest.mark.parametrize(
     "start",
     [
@@ -67,6 +68,7 @@ def test_bounds_of_a_read(cluster: Cluster, topic: str, start: object) -> None:
     assert hours(cluster, start) == list(range(FROM_NOON, 24))
 
 
+@pytest.mark.connect
 @pytest.mark.parametrize("column", ["timestamp", "value.at", "value.ntz"])
 def test_sql_literals_are_read_in_the_zone_of_the_session(cluster: Cluster, topic: str, column: str) -> None:
     noon = "TIMESTAMP_NTZ" if column == "value.ntz" else "TIMESTAMP"
@@ -80,6 +82,7 @@ def test_timestamps_in_the_log_are_points_in_time(cluster: Cluster, topic: str) 
     assert record["value"]["ntz"] == datetime(2013, 6, 1, 12)
 
 
+@pytest.mark.connect
 def test_without_spark_it_is_utc(cluster: Cluster, topic: str) -> None:
     assert cluster.offsets(topic, "2013-06-01T03:00:00")[0].offset == FROM_NOON  # type: ignore[union-attr]
     at = datetime(2013, 6, 1, 3)
@@ -95,6 +98,7 @@ def test_the_start_of_a_stream_of_batches(cluster: Cluster, topic: str, tmp_path
     assert seen.all == list(range(FROM_NOON, 24))
 
 
+@pytest.mark.connect
 def test_the_format_takes_no_time_without_a_zone(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str
 ) -> None:
@@ -106,6 +110,7 @@ def test_the_format_takes_no_time_without_a_zone(
     assert reader.option("startingTimestamp", "2013-06-01T12:00:00+09:00").load(topic).count() == 24 - FROM_NOON
 
 
+@pytest.mark.connect
 @pytest.mark.parametrize(
     "zone",
     ["Asia/Tokyo", "America/New_York", "UTC", "Z", "+05:30", "-08:00", "GMT+2", "UTC+01:00", "GMT", "Etc/GMT+5"],

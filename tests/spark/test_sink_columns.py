@@ -15,7 +15,7 @@ from tests.spark.streams import to_its_end
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.connect]
+pytestmark = pytest.mark.spark
 
 
 def created(cluster: Cluster, name: str, value: str | None = None, key: str | None = None) -> str:
@@ -43,6 +43,7 @@ def test_a_column_routes_rows_with_kafkas_columns_to_their_topics(
     assert {partition for _, partition in keys} == {0, 1}
 
 
+@pytest.mark.connect
 def test_a_temporary_view_takes_keys_and_values(cluster: Cluster, spark: SparkSession, folder: Path) -> None:
     created(cluster, "by-insert", "n BIGINT, word STRING", "STRING")
     given = ", ".join(f"{name} '{value}'" for name, value in options(folder, subscribe="by-insert").items())
@@ -52,6 +53,7 @@ def test_a_temporary_view_takes_keys_and_values(cluster: Cluster, spark: SparkSe
         assert cluster.read("by-insert").selectExpr("key", "value.n").collect() == [("a", 1)]
 
 
+@pytest.mark.connect
 @pytest.mark.parametrize("value", ["x", None])
 def test_fields_are_called_as_columns_of_the_log(
     cluster: Cluster, spark: SparkSession, folder: Path, value: str | None
@@ -67,6 +69,7 @@ def test_fields_are_called_as_columns_of_the_log(
     assert [tuple(row.value) for row in cluster.read(topic).collect()] == [expected] * 2
 
 
+@pytest.mark.connect
 def test_a_void_column_is_null_as_in_spark_s_insert(cluster: Cluster, spark: SparkSession, folder: Path) -> None:
     created(cluster, "voids", "n INT, at STRUCT<x: INT, y: STRING>, many ARRAY<INT>", "STRING")
     frame = spark.sql("SELECT null AS n, struct(1 AS x, null AS y) AS at, array(null) AS many")
@@ -76,6 +79,7 @@ def test_a_void_column_is_null_as_in_spark_s_insert(cluster: Cluster, spark: Spa
     assert [(row.key, *row.value) for row in cluster.read("voids").collect()] == [expected] * 2
 
 
+@pytest.mark.connect
 @pytest.mark.skipif(spark_version() < LIMITS, reason="before Spark 4.2 only a worker's traceback has the sentence")
 @pytest.mark.parametrize(
     ("more", "message"),
@@ -135,6 +139,7 @@ def test_a_new_field_of_json_files_reaches_delta(
     assert [tuple(row) for row in found] == [(1, "Oslo", None), (2, "Rome", None), (3, "Bern", 51.6)]
 
 
+@pytest.mark.connect
 def test_a_start_that_cannot_be_names_the_option_that_would(
     cluster: Cluster, spark: SparkSession, folder: Path
 ) -> None:

@@ -108,7 +108,6 @@ def test_a_snapshot_and_the_log_after_it_are_the_whole_log_reduced_by_key(
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("memory_bytes", [OUT_OF_CORE, IN_MEMORY], ids=["by Spark", "in memory"])
-@pytest.mark.connect
 def test_a_snapshot_continues_where_the_schema_has_grown(
     spark: SparkSession, cluster: Cluster, memory_bytes: int
 ) -> None:

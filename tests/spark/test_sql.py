@@ -18,7 +18,7 @@ from tests.spark.streams import VALUE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.connect]
+pytestmark = pytest.mark.spark
 
 COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 OWN_CATALOG = "spark.sql.catalog.spark_catalog"
@@ -60,6 +60,7 @@ def answer(spark: SparkSession, query: str) -> list[tuple[object, ...]]:
 # ------------------------------------------------------------------------------------ system views
 
 
+@pytest.mark.connect
 def test_system_views_show_what_is_there_when_they_are_queried(cluster: Cluster, spark: SparkSession) -> None:
     cluster.catalog.create_system_views()
     topics = "SELECT partitions, value FROM stratalog_topics WHERE topic = 'trips'"
@@ -91,6 +92,7 @@ def test_system_views_show_what_is_there_when_they_are_queried(cluster: Cluster,
         cluster.catalog.create_system_views("my log")
 
 
+@pytest.mark.connect
 def test_no_column_of_a_system_view_needs_quotes(cluster: Cluster, spark: SparkSession) -> None:
     cluster.catalog.create_system_views()
     spark.conf.set("spark.sql.ansi.enforceReservedKeywords", "true")
@@ -104,6 +106,7 @@ def test_no_column_of_a_system_view_needs_quotes(cluster: Cluster, spark: SparkS
 # ----------------------------------------------------------------------------- names in the schema stratalog
 
 
+@pytest.mark.connect
 @pytest.mark.delta
 def test_topics_have_names_next_to_delta_s_catalog(cluster: Cluster, spark: SparkSession) -> None:
     """In the session of ``spark_session``, with Parquet's pruning; the views do not advance by themselves."""
@@ -125,6 +128,7 @@ def test_topics_have_names_next_to_delta_s_catalog(cluster: Cluster, spark: Spar
     assert answer(spark, early) == [(0,)]
 
 
+@pytest.mark.connect
 def test_topics_that_sql_cannot_tell_apart_are_refused(cluster: Cluster) -> None:
     cluster.topics.create("Rides", partitions=1, replication_factor=2)
     cluster.topics.create("rides", partitions=1, replication_factor=2)
@@ -167,6 +171,7 @@ def test_the_remote_table_is_an_external_table_under_spark_s_and_delta_s_catalog
     assert cluster.verify(deep=True).ok
 
 
+@pytest.mark.nightly
 @pytest.mark.classic("a server of Spark Connect needs Delta's plugin for it")
 def test_delta_spark_reads_the_remote_table_and_its_compaction_is_reverted(
     cluster: Cluster, spark: SparkSession

@@ -35,7 +35,6 @@ def test_a_stream_has_the_columns_and_the_rows_of_a_read(
     assert sorted(seen.all, key=lambda row: row[1:3]) == ordered(read, *read.columns)
 
 
-@pytest.mark.connect
 def test_available_now_ends_and_the_next_run_continues(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
@@ -113,6 +112,7 @@ def test_a_stream_of_several_topics_and_into_the_one_that_start_names(
     assert found == [0, 0, 1, 1, 2, 2, 3, 4]
 
 
+@pytest.mark.nightly
 @pytest.mark.long("starts several queries, one after another")
 def test_records_that_move_to_the_remote_tier_are_read_from_there(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path

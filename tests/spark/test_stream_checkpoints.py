@@ -16,6 +16,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from stratalog import Cluster
+from tests.depth import at_depth
 from tests.spark.streams import VALUE, Numbers, source, stream_cluster, to_its_end
 
 if TYPE_CHECKING:
@@ -109,7 +110,9 @@ def test_a_checkpoint_that_was_restored_loses_nothing_and_says_so(
     every = Counter(range(BATCHES * ROWS))
     assert copy.found() == every
     saved = shutil.copytree(copy.checkpoint, tmp_path / "saved")
-    for batches in (1, 5, 7):  # the end of the log has five, its files have the others
+    for batches in (5, 7, 1)[
+        : at_depth(test=2, nightly=3)
+    ]:  # the end of the log has five, its files have the others
         copy.put_back(batches, saved)
         copy.run()  # with the same rows in each batch: nothing is missing
         assert copy.found() == every

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.spark
-LIVES = at_depth(test=7, nightly=20)
+LIVES = at_depth(test=5, nightly=20)
 
 
 class DiedError(Exception):
@@ -148,6 +148,7 @@ def test_a_query_that_is_stopped_in_the_middle_of_its_batches_copies_every_recor
     assert Counter(row.n for row in cluster.read("stopped").select("value.n").collect()) == Counter(range(200))
 
 
+@pytest.mark.nightly
 @pytest.mark.long("starts a query twice")
 def test_a_batch_whose_end_spark_did_not_note_is_not_appended_again(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path

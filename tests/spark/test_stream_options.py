@@ -42,6 +42,7 @@ def stream(spark: SparkSession, folder: Path, **options: str) -> DataFrame:
     return spark.readStream.format("stratalog").options(cluster=str(folder / "cluster.toml"), **options).load()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("options", "found"),
     [

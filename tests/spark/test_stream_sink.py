@@ -95,7 +95,7 @@ def test_a_batch_that_is_repeated_is_appended_once(
 ) -> None:
     """As after the death of a driver that had not recorded its last batch in Spark's checkpoint."""
     cluster.topics.create("again", partitions=PARTITIONS, replication_factor=2, key="STRING", value=VALUE)
-    for _ in range(3):
+    for _ in range(2):
         frame = source(spark, folder, "numbers", maxRowsPerTrigger=20)
         records = cluster.records("again", frame, key="key", value="value")
         run(records, "stratalog", tmp_path, cluster=str(folder / "cluster.toml"), topic="again")

@@ -104,7 +104,7 @@ def test_the_sinks_do_the_same(cluster: Cluster, spark: SparkSession, caplog: py
 @pytest.mark.skipif(spark_version() < SINK, reason="a stream's sink takes Spark 4.1")
 @pytest.mark.parametrize(
     ("policy", "stored"),
-    [("fail", None), ("drop", (1, None)), pytest.param("add", (1, 2), marks=pytest.mark.connect)],
+    [("fail", None), ("drop", (1, None)), ("add", (1, 2))],
 )
 def test_the_sink_of_a_stream_does_the_same(
     cluster: Cluster, spark: SparkSession, tmp_path: Path, policy: str, stored: tuple[int, int | None] | None
