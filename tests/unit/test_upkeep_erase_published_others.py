@@ -123,7 +123,9 @@ def test_a_table_that_was_replaced_says_what_to_do(live: Published) -> None:
     schema = table(live).schema().to_json()
     common = {"id": "x", "format": {"provider": "parquet", "options": {}}, "partitionColumns": []}
     write_entry(live, {"metaData": {**common, "schemaString": schema, "configuration": {}}})
-    with pytest.raises(InconsistentClusterIdError, match=r"another program has created or replaced.*vacuum") as raised:
+    with pytest.raises(
+        InconsistentClusterIdError, match=r"another program has created or replaced.*vacuum"
+    ) as raised:
         live.erase(KEY)
     assert "correct the remote tier" not in str(raised.value)
     live.cluster.topics.alter_configs("t", {"remote.snapshot.table.enable": "false"})
