@@ -10,6 +10,9 @@ in memory. When the faults are over, a lone driver has to repair everything.
     roots, stores  the truth of each broker, and a driver's view of it; requests that are on their way
     faults         what may happen to calls and roots, and the bound within which the promises hold
     remote         the table of the remote tier, in memory
+    delta          a Delta table whose log is objects of a simulated store
+    ..._tables     the tables of published snapshots on it, and a program that rewrites them
+    published      P1 to P4: what these tables list
     world          a cluster on such stores; drivers as the product's own contexts
     actions        what drivers do: one line for each operation of the product; I10
     oracle         the naive twin, and what is committed in the metadata

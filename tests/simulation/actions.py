@@ -41,6 +41,7 @@ from tests.simulation.erasing import erase_key, look_for_erased, take_snapshot
 from tests.simulation.oracle import Key
 from tests.simulation.remote import uncommitted
 from tests.simulation.scheduler import Violation
+from tests.simulation.snapshot_tables import rewrite_table
 from tests.simulation.world import TOPIC, SimulatedStorage
 
 OTHER = "u"
@@ -211,6 +212,12 @@ def reseal(actor: Actor, segment_bytes: int) -> str:
     return "ok"
 
 
+def switch_publishing(actor: Actor, enabled: str) -> str:
+    """Let the topic publish its snapshots, or stop that."""
+    topics.alter_configs(*actor.ports.all, TOPIC, {"remote.snapshot.table.enable": enabled})
+    return "ok"
+
+
 def begin_tiering(actor: Actor) -> str:
     """Make the topic tiered."""
     topics.alter_configs(*actor.ports.all, TOPIC, {"remote.storage.enable": "true"})
@@ -314,6 +321,8 @@ ACTIONS: dict[str, Action] = {
     "compact_some": Action(_nothing, _reported(compact, over=lambda: True)),
     "snapshot": Action(_nothing, take_snapshot),
     "erase": Action(_an_erasure, erase_key),
+    "rewrite": Action(lambda rng, s, slot, i: (rng.randrange(6),), rewrite_table),
+    "publishing": Action(lambda rng, s, slot, i: (rng.choice(("false", "true", "true")),), switch_publishing),
     "begin_tiering": Action(_nothing, begin_tiering),
     "look_for_erased": Action(_nothing, look_for_erased),
     "shorten": Action(_a_partition, shorten_one),

@@ -13,12 +13,13 @@ from tests.simulation.themes import (
     EARLIER,
     ERASE,
     ERASE_COMPACT_TIERED,
-    ERASE_SNAPSHOTS,
     ERASE_TIERED,
     LOST,
     MAINTAIN,
     MIXED_IN,
+    PUBLISHED,
     THEMES,
+    WITH_SNAPSHOTS,
     Theme,
 )
 
@@ -147,7 +148,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
                 theme = random.Random(f"kind of {name} {seed}").choice(kinds)
     else:
         kinds_of_all = (kind for _, _, kinds in MIXED_IN for kind in kinds)
-        named = (*THEMES, *kinds_of_all, BEHIND, EARLIER, LOST, ERASE_SNAPSHOTS)
+        named = (*THEMES, *kinds_of_all, BEHIND, EARLIER, LOST, *WITH_SNAPSHOTS)
         theme = rng.choice([theme for theme in named if theme.name == theme_name])
     if voters is not None:
         brokers = max(brokers, voters)
@@ -165,8 +166,11 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         topic_configs["segment.bytes"] = rng.choice(("5000", "12000", "1073741824"))
     if theme in (*COMPACT, COMPACT_TIERED, ERASE[-1], ERASE_COMPACT_TIERED):
         topic_configs |= _compacted(random.Random(f"compacted {seed}"))
-    if theme is ERASE_SNAPSHOTS:
+    if theme in WITH_SNAPSHOTS:
         topic_configs |= _with_user_snapshots(random.Random(f"snapshots {seed}"))
+    if theme is PUBLISHED:
+        topic_configs["remote.snapshot.table.enable"] = "true"
+        partitions = max(partitions, random.Random(f"published {seed}").choice((1, 2, 2)))
     if theme.tiered:
         topic_configs |= _tiered(rng)
         if theme.name == "tier" and random.Random(f"left to tier {seed}").random() < 0.3:
@@ -206,13 +210,13 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     if theme is not EARLIER and theme not in (
         *COMPACT,
         *ERASE,
-        ERASE_SNAPSHOTS,
+        *WITH_SNAPSHOTS,
         ERASE_TIERED,
         ERASE_COMPACT_TIERED,
     ):  # the state of a mirror is not restored
         operations = mirrored(seed, operations)
     shape, operations = _with_snapshots(seed, shape, operations)
-    if theme in (*ERASE, ERASE_SNAPSHOTS):  # the others have the remote tier
+    if theme in (*ERASE, *WITH_SNAPSHOTS):  # the others have the remote tier
         local = tuple(pair for pair in shape.topic_configs if pair[0] != "remote.storage.enable")
         shape = replace(shape, topic_configs=local)
     shape, ahead_ms = _with_wrong_clocks(seed, shape, slots)
@@ -232,13 +236,14 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         lost = rng.randrange(horizon // 2, 2 * horizon), "lose_all", rng.randrange(8)
         events = tuple(sorted((*events, lost)))
     elif not theme.unclean and theme not in (
-        *(*COMPACT, *ERASE, ERASE_SNAPSHOTS, ERASE_TIERED, ERASE_COMPACT_TIERED),
+        *(*COMPACT, *ERASE, *WITH_SNAPSHOTS, ERASE_TIERED, ERASE_COMPACT_TIERED),
     ):
         events, operations = _with_flips(seed, events, operations, horizon)
     return Configuration(
         seed=seed,
         shape=shape,
         operations=operations,
+        setup=_published_before(partitions) if theme is PUBLISHED else (),
         events=events,
         ahead_ms=ahead_ms,
         fine_metadata=rng.random() < (0.5 if voters == 1 else 0.8),
@@ -294,6 +299,12 @@ def _with_user_snapshots(rng: random.Random) -> dict[str, str]:
         "delete.retention.ms": rng.choice(("0", "20", "1000000")),
         "metadata.start.offset.lag.time.max.ms": rng.choice(("0", "1", "1000000")),
     }
+
+
+def _published_before(partitions: int) -> tuple[Operation, ...]:
+    """Each partition has records in the table."""
+    appends = (Operation("append", (f"before{partition}", 0, partition, 3)) for partition in range(partitions))
+    return *appends, Operation("snapshot")
 
 
 def _tiered(rng: random.Random) -> dict[str, str]:

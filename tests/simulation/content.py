@@ -97,6 +97,7 @@ def lineage_of(data: bytes) -> Lineage:
     return Lineage.from_json(data, "")
 
 
+_parsed_layout = lru_cache(maxsize=4096)(stratalog.partitions.segment.parse_layout)
 parsed_name = lru_cache(maxsize=65536)(parse_name)
 
 
@@ -193,6 +194,7 @@ def remembered() -> Iterator[None]:
         stack.enter_context(patch.object(stratalog.engine.quorum.voter, "parse_name", parsed_name))
         stack.enter_context(patch.object(stratalog.partitions.listing, "parse_name", parsed_name))
         stack.enter_context(patch.object(stratalog.partitions.segment, "_read_parquet_footer", _footer))
+        stack.enter_context(patch.object(stratalog.partitions.segment, "parse_layout", _parsed_layout))
         stack.enter_context(patch.object(stratalog.engine.replication.append, "_encode", _encode_once))
         # A footer holds only some of the few producers of a run.
         changes = stratalog.partitions.producer_changes

@@ -18,6 +18,7 @@ from stratalog.engine.upkeep.replication.replicate import replicate
 from stratalog.engine.upkeep.retention.retain import retain
 from stratalog.engine.upkeep.retention.sweep import CLOSED
 from stratalog.engine.upkeep.retention.vacuum import vacuum
+from stratalog.engine.upkeep.snapshots.snapshot import snapshot
 from stratalog.engine.upkeep.tiering.tier import tier
 from stratalog.engine.upkeep.verification.verify import verify
 from stratalog.partitions import paths
@@ -29,7 +30,7 @@ from tests.simulation.actions import named_by
 from tests.simulation.actor import Actor, check_report
 from tests.simulation.appending import append_try
 from tests.simulation.content import content_of
-from tests.simulation.erasing import check_erased, check_remote
+from tests.simulation.erasing import check_erased, check_remote, erase_key
 from tests.simulation.mirroring import check_mirrored
 from tests.simulation.oracle import Key
 from tests.simulation.scheduler import Driver, Violation
@@ -97,6 +98,12 @@ class LoneDriver:
             world.time.ms += _LONG_MS  # every transaction that is open has run into its timeout
             _must(finish_transactions(ports.metadata, ports.storage, ports.execution, ports.memory))
         check_report(actor, compact(ports.metadata, ports.storage, ports.execution))
+        if world.published is not None:
+            world.published.remove_unlisted()
+            for _ in range(2):
+                check_report(
+                    actor, snapshot(ports.metadata, ports.storage, ports.execution, ports.memory, by_hand=True)
+                )
         for _ in range(2):  # the leaders' segments reach the followers, where they hide appends in turn
             self._settle(actor)
             world.time.ms += _LONG_MS
@@ -119,6 +126,8 @@ class LoneDriver:
         world, ports = self._world, actor.ports
         for root in (*world.roots.values(), world.remote):
             root.staged.clear()  # a vacuum deletes the files of dead writers after a day
+        for key in sorted(world.oracle.keys_wanted) if world.published is not None else ():
+            erase_key(actor, int(key[1:]), "now")
         report = erase(ports.metadata, ports.storage, ports.execution, [TOPIC], WantedRecords(None), now=True)
         check_report(actor, report)
         if not report.whole:
@@ -214,13 +223,15 @@ class LoneDriver:
                 if left and (broker, folder) not in owned:
                     raise Violation(f"I7: {folder} on broker {broker} belongs to no replica, and is left behind")
         self._check_remote()
+        if self._world.published is not None:
+            self._world.published.check_end()
 
     def _check_remote(self) -> None:
         """Check that the remote tier holds exactly the files that its tables list."""
         lying = {
             name
             for folder, entries in self._world.remote.folders.items()
-            if not folder.startswith(paths.DESCRIPTIONS)  # the descriptions of clusters
+            if not folder.startswith((paths.DESCRIPTIONS, paths.SNAPSHOT_TABLES))  # those of clusters, and others
             for name in entries
         }
         listed = {

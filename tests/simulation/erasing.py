@@ -22,6 +22,8 @@ def erase_key(actor: Actor, key: int, how: str) -> str:
     wanted = WantedRecords(None if how == "again" else [b"k%d" % key])
     ports = actor.ports
     actor.world.oracle.keys_wanted |= set() if wanted.keys is None else {b"k%d" % key}
+    published = actor.world.published
+    before = {} if published is None else published.begin(actor.driver)
     report = erase(ports.metadata, ports.storage, ports.execution, [TOPIC], wanted, now=how == "now")
     assert report.certificate is not None
     failed = {failure.item for failure in report.failures}
@@ -34,8 +36,11 @@ def erase_key(actor: Actor, key: int, how: str) -> str:
                 history.reported |= offsets
                 history.whole |= offsets if report.whole else set()
                 if how != "again":
-                    history.keys_gone[b"k%d" % key] = max(history.keys_gone.get(b"k%d" % key, 0), one.looked_to)
+                    for gone in (history.keys_gone, *([history.keys_whole] if report.whole else [])):
+                        gone[b"k%d" % key] = max(gone.get(b"k%d" % key, 0), one.looked_to)
                 actor.world.ledger.count("erased" if one.offsets else "nothing to erase")
+    if published is not None and report.whole:
+        published.check_whole(actor.driver, before)
     actor.world.ledger.count("erased wholly" if report.whole else "erased in part")
     return check_report(actor, report)
 
@@ -48,6 +53,8 @@ def take_snapshot(actor: Actor, *_: int) -> str:
     report = snapshot(ports.metadata, ports.storage, ports.execution, ports.memory, [TOPIC], by_hand=True)
     if any(row["outcome"] == "made" for row in report.rows):
         actor.world.ledger.count("snapshots")
+    if any(row.get("published") for row in report.rows):
+        actor.world.ledger.count("published snapshots")
     return check_report(actor, report)
 
 

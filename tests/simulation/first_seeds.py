@@ -11,6 +11,7 @@ import sys
 
 from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.mutations_of_bytes import MUTATIONS_OF_BYTES
+from tests.simulation.mutations_of_published import MUTATIONS_OF_PUBLISHED
 from tests.simulation.mutations_of_removal import MUTATIONS_OF_REMOVAL
 from tests.simulation.mutations_of_snapshots import MUTATIONS_OF_SNAPSHOTS
 from tests.simulation.mutations_of_uploads import MUTATIONS_OF_UPLOADS
@@ -30,6 +31,7 @@ if __name__ == "__main__":
         *MUTATIONS_OF_REMOVAL,
         *MUTATIONS_OF_SNAPSHOTS,
         *MUTATIONS_OF_UPLOADS,
+        *MUTATIONS_OF_PUBLISHED,
     ]:
         if not sys.argv[1:] or mutation.name in sys.argv[1:]:
             seed = found_at(mutation)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from stratalog.partitions.identity import ID_LENGTH
 from stratalog.partitions.paths import (
     BROKER_FILE,
+    SNAPSHOT_TABLES,
     CheckpointName,
     ChunkName,
     ClaimName,
@@ -44,7 +45,7 @@ def _folder(folder: str) -> str:
     match rest:
         case ["__cluster_metadata"]:
             return "metadata"
-        case [topic, replica]:
+        case [topic, replica] if incarnation_folder != SNAPSHOT_TABLES:
             partition, _, assignment = replica.partition(".")
             return f"{topic[: -ID_LENGTH - 1]}-{partition} ({short}, {assignment})"
         case _:

@@ -77,6 +77,8 @@ class History:
     """Offsets that a run has reported as wholly erased."""
     keys_gone: dict[bytes, int] = field(default_factory=dict)
     """Keys that a run has reported as erased from snapshots, with the offset up to which."""
+    keys_whole: dict[bytes, int] = field(default_factory=dict)
+    """The same of keys that a run has reported as wholly erased."""
     snapshot_end: int = 0
     """The offset at which each member of the ISR has a current snapshot, or later, because keys were erased."""
 

@@ -16,8 +16,10 @@ Entry = tuple[StoredObject, bytes]
 class Root:
     """The objects of one root. Every method is one atomic step of storage."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, *, shows_staged: bool = True) -> None:
+        """``shows_staged``: whether ``staged`` shows unnamed bytes. If not, a file is one PUT."""
         self.place = place
+        self.shows_staged = shows_staged
         self.folders: dict[str, dict[str, Entry]] = {}
         self.made: dict[str, int] = {}
         """The number of creations of each name: an object's version distinguishes it from earlier ones of its
@@ -59,7 +61,8 @@ class Root:
         """A place for unnamed bytes in ``staged``."""
         self._stagings += 1
         place = f"staged-{self._stagings}"
-        self.staged[place] = ""
+        if self.shows_staged:
+            self.staged[place] = ""
         return place
 
     def lose(self, name: str) -> None:
@@ -85,7 +88,7 @@ class Root:
     def listing(self, prefix: str) -> Sequence[StoredObject]:
         """All objects below a folder, by name."""
         start = prefix + "/" if prefix else ""
-        if start and prefix in self.folders and not any(folder.startswith(start) for folder in self.folders):
+        if self._is_one_folder(prefix):
             return self.of_folder(prefix)
         found = [
             stored
@@ -97,11 +100,16 @@ class Root:
 
     def by_rank(self, prefix: str) -> tuple[tuple[int, StoredObject], ...]:
         """All objects below a folder in a fixed, meaningless order, like ``readdir`` of a hashed folder."""
-        if not prefix or prefix not in self.folders:
+        if not self._is_one_folder(prefix):
             return _ranked(self.listing(prefix))
         if prefix not in self._by_rank:
             self._by_rank[prefix] = _ranked(self.of_folder(prefix))
         return self._by_rank[prefix]
+
+    def _is_one_folder(self, prefix: str) -> bool:
+        """Whether all objects below a folder are directly in it."""
+        below = f"{prefix}/"
+        return bool(prefix) and prefix in self.folders and not any(one.startswith(below) for one in self.folders)
 
     def of_folder(self, folder: str) -> tuple[StoredObject, ...]:
         """The objects of one folder, by name."""

@@ -138,11 +138,12 @@ class Scheduler:
         driver = self.drivers[name] = Driver(name, slot, main, self._greenlet)
         return driver
 
-    def send(self, sender: Driver, land: Callable[[Driver], None]) -> None:
+    def send(self, sender: Driver, land: Callable[[Driver], None]) -> Driver:
         """A call of ``sender`` is in flight: ``land`` is its effect, independent of the sender."""
         sender.sent += 1
         call = self.spawn(f"{sender.name}~{sender.sent}", sender.slot, land)
         call.operation, call.on_its_way = sender.operation, True
+        return call
 
     def living(self) -> list[Driver]:
         """The unfinished drivers, in the order of their creation."""

@@ -9,6 +9,7 @@ import pytest
 from tests.simulation.mutation import Mutation
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.mutations_of_bytes import MUTATIONS_OF_BYTES
+from tests.simulation.mutations_of_published import MUTATIONS_OF_PUBLISHED
 from tests.simulation.mutations_of_removal import MUTATIONS_OF_REMOVAL
 from tests.simulation.mutations_of_snapshots import MUTATIONS_OF_SNAPSHOTS
 from tests.simulation.mutations_of_uploads import MUTATIONS_OF_UPLOADS
@@ -20,7 +21,14 @@ CLEAN = 10
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "mutation",
-    [*MUTATIONS, *MUTATIONS_OF_BYTES, *MUTATIONS_OF_REMOVAL, *MUTATIONS_OF_SNAPSHOTS, *MUTATIONS_OF_UPLOADS],
+    [
+        *MUTATIONS,
+        *MUTATIONS_OF_BYTES,
+        *MUTATIONS_OF_REMOVAL,
+        *MUTATIONS_OF_SNAPSHOTS,
+        *MUTATIONS_OF_UPLOADS,
+        *MUTATIONS_OF_PUBLISHED,
+    ],
     ids=lambda mutation: mutation.name,
 )
 def test_the_simulation_finds_a_step_left_out(mutation: Mutation) -> None:

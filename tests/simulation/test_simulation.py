@@ -123,6 +123,17 @@ def test_keys_leave_snapshots_and_do_not_come_back() -> None:
     assert counts["erased"] >= 2
 
 
+@pytest.mark.slow
+def test_keys_leave_published_snapshots_and_rows_that_another_program_has_rewritten_stay() -> None:
+    """S3 and S4 of ``stratalog.snapshots.erasure``: P1 to P4 of ``published``."""
+    counts = counts_of_clean_runs(
+        configuration_of(seed, "published") for seed in range(1, 1 + at_depth(test=4, nightly=1000))
+    )
+    assert counts["published snapshots"] >= 5
+    assert counts["rewritten tables"] >= 3
+    assert counts["erased wholly"] >= 5
+
+
 def test_all_kinds_of_runs_have_their_turn() -> None:
     configurations = [configuration_of(seed) for seed in range(1, SEEDS + 1)]
     themes = Counter(tag for configuration in configurations for tag in configuration.tags)

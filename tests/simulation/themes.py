@@ -190,7 +190,22 @@ ERASE_SNAPSHOTS = Theme(
 )
 """Erasing keys from a topic with snapshots. Tests select it by name."""
 
-ERASING = frozenset({"erase", "erase tiered", "erase compact tiered", "erase snapshots"})
+PUBLISHED = Theme(
+    "published",
+    (
+        *(("append", 16), ("snapshot", 10), ("erase", 8), ("rewrite", 6), ("publishing", 1), ("vacuum", 2)),
+        *(("merge", 1), ("retain", 3), ("replicate", 3), ("elect", 4), ("shrink", 2), ("fence", 1)),
+        *(("reassign", 1), ("cancel", 1)),
+    ),
+    ("cut", "cut", "fill", "double", "double"),
+    length=(4, 8),
+)
+"""Erasing keys from a topic that publishes its snapshots as a Delta table, which another program rewrites. Tests
+select it by name."""
+
+WITH_SNAPSHOTS = (ERASE_SNAPSHOTS, PUBLISHED)
+
+ERASING = frozenset({"erase", "erase tiered", "erase compact tiered", "erase snapshots", "published"})
 """The names of the themes that erase keys."""
 
 ERASE_TIERED = Theme(

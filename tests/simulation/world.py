@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeVar
 
@@ -33,6 +33,7 @@ from stratalog.partitions.runner import Outcome, SerialRunner
 from stratalog.partitions.store import Store, StoreCounts
 from stratalog.tiering.delta_table import DeltaTopicTable
 from stratalog.tiering.remote_log import RemoteLog
+from stratalog.tiering.snapshot_table import SnapshotTable
 from tests.simulation.both_tiers import BothTiers
 from tests.simulation.configuration import Configuration, Shape
 from tests.simulation.damage import Copies, Damage
@@ -40,12 +41,14 @@ from tests.simulation.faults import Events
 from tests.simulation.invariants import Invariants
 from tests.simulation.ledger import Ledger
 from tests.simulation.oracle import Key, Oracle, WatchedLog
+from tests.simulation.published import PublishedTable
 from tests.simulation.remote import MemoryTopicTable, Table
 from tests.simulation.roots import Root
 from tests.simulation.scheduler import Driver, Scheduler, Verdict
+from tests.simulation.snapshot_tables import SimulatedSnapshotTable
 from tests.simulation.snapshots import check_snapshots
 from tests.simulation.stores import Note, SimStore
-from tests.simulation.themes import ERASING
+from tests.simulation.themes import ERASING, PUBLISHED, WITH_SNAPSHOTS
 from tests.simulation.transacting import TransactionOracle
 
 CLUSTER = "c"
@@ -139,11 +142,19 @@ class SimulatedStorage(Storage):
     """The product's storage; its remote tables are in memory."""
 
     table: Callable[[TopicImage, Store], DeltaTopicTable] | None = None
+    dropped: set[str] = field(default_factory=set)
+    """See ``SimulatedSnapshotTable``."""
 
     def remote_table(self, topic: TopicImage) -> DeltaTopicTable:
         assert self.table is not None
         assert self.remote is not None
         return self.table(topic, self.remote)
+
+    def snapshot_table(self, topic: TopicImage) -> SnapshotTable:
+        assert isinstance(self.remote, SimStore)
+        return SimulatedSnapshotTable(
+            self.remote, topic.name, topic.topic_id, self.table_clock, self.rng, self.dropped
+        )
 
     def read_remote_log(self, view: PartitionView) -> Callable[[], RemoteLog]:
         topic = TopicImage(name=view.topic, topic_id=view.topic_id, key_schema=None, value_schema=None)
@@ -159,14 +170,17 @@ class World:
         self.time = Time()
         self.page = configuration.page
         """The current number of names in a page of a listing."""
-        self.note = note
+        self._note = note
         self.note_event = note_event
         formatted = _formatted(self.shape)
         self.file = formatted.file
         self.topic_id = formatted.topic_id
         self.voters = formatted.voters
         self.roots = {broker: root.copy() for broker, root in formatted.roots.items()}
-        self.remote = Root("remote")
+        self.published = PublishedTable(self) if PUBLISHED.name in configuration.tags else None
+        """The checks of the table in which the topic publishes its snapshots."""
+        puts = self.published is not None and random.Random(f"puts {configuration.seed}").random() < 0.5
+        self.remote = Root("remote", shows_staged=not puts)
         self.tables: defaultdict[str, Table] = defaultdict(Table)
         """The tables of the remote tier, by topic id."""
         self.oracle = formatted.oracle.copy(self.batch)
@@ -195,7 +209,7 @@ class World:
         """Whether the topic keeps the last record of each key."""
         self.keyed = self.compacted or bool(ERASING & configuration.tags)
         """Whether its records have keys."""
-        self.has_snapshots = "erase snapshots" in configuration.tags
+        self.has_snapshots = any(theme.name in configuration.tags for theme in WITH_SNAPSHOTS)
 
     def _after_step(self) -> None:
         self.time.ms += self.configuration.tick_ms
@@ -204,6 +218,8 @@ class World:
             self.both_tiers.check()
         if self.has_snapshots:
             check_snapshots(self)
+        if self.published is not None:
+            self.published.check()
         for key in self.damage.partitions:
             self.copies.check(key)
 
@@ -217,6 +233,12 @@ class World:
         topic = self.oracle.image.topics.get(key[0])
         internal = topic is not None and topic.name in INTERNAL_TOPICS
         return 1 if internal else int(dict(self.shape.topic_configs).get("min.insync.replicas", 1))
+
+    def note(self, driver: Driver, what: str, place: str, name: str, outcome: object) -> None:
+        """Called with every call of a store."""
+        self._note(driver, what, place, name, outcome)
+        if self.published is not None:
+            self.published.note(driver, what, name)
 
     def now_ms(self) -> int:
         """The common time."""
@@ -237,7 +259,7 @@ class World:
             self.note(call, what, root.place, name, result)
             self.ledger.count("late effects" if result is not False else "late calls without effect")
 
-        self.scheduler.send(driver, land)
+        self.scheduler.send(driver, land).object = name
 
     def batch(self, name: DataName) -> bytes:
         """A batch of the metadata log, from any voter."""
@@ -292,6 +314,7 @@ class World:
             copies=SerialRunner(),
             prober=SerialProber(),
             table=table,
+            dropped=set() if self.published is None else self.published.dropped,
         )
         metadata = (
             MetadataClient(log, clock, _unheard)

@@ -290,6 +290,25 @@ def test_a_job_whose_snapshot_is_gone_names_no_file(live: Published, monkeypatch
     assert len(data_files(live) - before) <= 1
 
 
+def test_a_file_that_an_erasure_deletes_before_its_job_lists_it_is_written_again(tmp_path: Path) -> None:
+    faults = Faults()
+    live = Published(tmp_path, through=faults.wrap).start()
+    live.put([(LATER, "y")])
+    job, eraser, done = live.driver(), live.driver(), []
+
+    def before(uri: str, what: str, name: str) -> None:
+        if what == "stat" and "_snapshots" in name and not done:
+            done.append(name)
+            assert eraser.erase("t", [KEY], check=False).whole
+
+    faults.before = before
+    job.snapshot("t", by_hand=True).raise_for_failures()
+    faults.none()
+    assert done
+    assert state(live) == {**STATE, LATER: "y"}
+    assert live.remote_traces(KEY, SECRET) == []
+
+
 # ----------------------------------------------------------------------- failures, and two runs
 
 

@@ -39,7 +39,7 @@ from stratalog.engine.state.latest_by_key import record_schema
 from stratalog.engine.upkeep.snapshots.partition import SnapshotWork
 from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
 from stratalog.partitions import paths
-from stratalog.partitions.errors import StaleMetadataError, StratalogError
+from stratalog.partitions.errors import SourceChangedError, StaleMetadataError, StratalogError
 from stratalog.partitions.growth import fitted
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.listing import ReplicaLog
@@ -78,7 +78,8 @@ class PublishWork(PartitionWork):
 def write_latest(work: PublishWork) -> Publication | None:
     """The task; None if the table has the latest snapshot, or there is none.
 
-    Raises: see ``look_at_leader``; CorruptionError kinds; StorageError, OutcomeUnknownError.
+    Raises: see ``look_at_leader``; CorruptionError kinds; StorageError, OutcomeUnknownError; SourceChangedError if
+        the snapshot, or the new file, was deleted each time.
     """
     return while_it_changes(lambda: _write_once(work))
 
@@ -113,7 +114,10 @@ def _write_once(work: PublishWork) -> Publication | None:
             staged.commit()  # the id in its name is unique
         finally:
             staged.abort()
-    there = work.remote.stat(name)
+    try:
+        there = work.remote.stat(name)
+    except FileNotFoundError as error:  # an erasure deletes outdated files that no table lists
+        raise SourceChangedError(f"{work.remote.uri_of(name)} was deleted before it was listed") from error
     return Publication(
         partition=leader.partition,
         leader_epoch=work.replicas.epoch,
