@@ -281,7 +281,7 @@ class TopicTable:
         name = f"{table.version():020d}.checkpoint.parquet"
         try:
             checkpoint = self.remote.stat(paths.join(self.folder, paths.DELTA_LOG, name))
-            tombstones = tombstones_with_values(self.remote, checkpoint)
+            tombstones = self._tombstones_with_values(checkpoint)
         except (FileNotFoundError, SourceChangedError):
             return not older
         if tombstones:
@@ -289,6 +289,10 @@ class TopicTable:
             return False
         self.remote.delete([stored.name for stored in older])
         return True
+
+    def _tombstones_with_values(self, checkpoint: StoredObject) -> list[ListedFile]:
+        """See ``tombstones_with_values``."""
+        return tombstones_with_values(self.remote, checkpoint)
 
     def _remove_again(self, table: DeltaTable, files: Sequence[ListedFile]) -> None:
         """Commit a version that removes files which the table has removed before. The last removal of a file

@@ -156,7 +156,10 @@ class SimulatedTable:
         return self.state.version
 
     def metadata(self) -> SimpleNamespace:
-        return SimpleNamespace(configuration={})
+        return SimpleNamespace(configuration={}, partition_columns=[])
+
+    def protocol(self) -> SimpleNamespace:
+        return SimpleNamespace(writer_features=None, min_writer_version=2)
 
     def schema(self) -> None:
         """Commits do not look at it."""

@@ -20,6 +20,7 @@ _PUBLISH = stratalog.engine.upkeep.snapshots.publish
 _FOLDER = "_snapshots/t-00000000000000000000000000000004"
 _FILE = "00000000000000000005-0000000001.10000002000000000000000000000002.parquet"
 """The file of the second snapshot."""
+_DELETE_HISTORY = SnapshotTable.delete_history
 _ERASE = "erase 0 now; erase 1 now; erase 2 now"
 
 
@@ -57,6 +58,11 @@ def _every_generation(metadata: MetadataClient, topic_id: str) -> dict[int, int]
     return {one.partition: _EveryGeneration(0) for one in partitions}
 
 
+def _history_of_any_generation(table: SnapshotTable, _: object) -> int:
+    """The generations of the listed files are not compared."""
+    return _DELETE_HISTORY(table, {})
+
+
 def _nothing_checked(*_: object) -> None:
     """A check that accepts everything."""
 
@@ -70,7 +76,10 @@ MUTATIONS_OF_PUBLISHED: Sequence[Mutation] = (
     Mutation(
         "the history goes while an outdated file is listed",
         "if the table lists a file of another generation, nothing is deleted (snapshots.erasure, step 7a)",
-        patched(_Cleaning, "_check_listed", _all_follows),
+        all_of(
+            patched(_Cleaning, "_check_listed", _all_follows),
+            patched(SnapshotTable, "delete_history", _history_of_any_generation),
+        ),
         directed=_published("rewrite 1; snapshot", _ERASE, fault_rate=0.03),
         first=32,
     ),

@@ -18,6 +18,7 @@ from stratalog.partitions import paths
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import StorageError, StratalogError
 from stratalog.partitions.store.protocol import Store, StoredObject, StoreOptions
+from stratalog.tiering.foreign_commits import ListedFile
 from stratalog.tiering.snapshot_table import SnapshotTable
 from tests.simulation.delta import BrokenLogError, Change, Listing, SimulatedTable
 from tests.simulation.stores import SimStore
@@ -54,9 +55,9 @@ class SimulatedSnapshotTable(SnapshotTable):
                     raise
         raise StorageError(f"the table {self.uri} was created {_ATTEMPTS} times, and deleted")
 
-    def create_again(self, schema: pa.Schema, partitions: Container[int]) -> None:
+    def create_again(self, schema: pa.Schema, partitions: Container[int], all_partitions: Iterable[int]) -> None:
         with self._dropping():
-            super().create_again(schema, partitions)
+            super().create_again(schema, partitions, all_partitions)
 
     def delete(self) -> None:
         with self._dropping():
@@ -75,6 +76,10 @@ class SimulatedSnapshotTable(SnapshotTable):
             return cast("DeltaTable | None", SimulatedTable.open(self._store, self.folder, self._clock))
         except DeltaError as error:
             self._failed("read", error)
+
+    def _tombstones_with_values(self, checkpoint: StoredObject) -> list[ListedFile]:
+        """Removals of the simulation have no values."""
+        return []
 
     def _is_damaged(self) -> bool:
         try:
