@@ -269,6 +269,20 @@ def test_a_slow_snapshot_job_brings_no_key_back(live: Erasable, monkeypatch: pyt
     live.check_erased()
 
 
+def test_a_job_that_read_the_metadata_before_the_commit_reads_them_again(
+    live: Erasable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The snapshots of its view are gone, and the one that follows the erasure has the next generation."""
+    views: list[Any] = []
+    with monkeypatch.context() as patch:
+        numbered = live.driver()._ports.metadata
+        during(patch, snapshot_run, "rewrite_snapshot", lambda: views.append(numbered.image()), after=False)
+        assert live.erase(KEY).whole
+    monkeypatch.setattr(snapshotting, "probe_first", lambda *_: views[0])
+    live.cluster.snapshot("t", by_hand=True).raise_for_failures()
+    live.check_erased()
+
+
 def test_a_log_start_of_an_outdated_snapshot_is_refused(live: Erasable) -> None:
     before = live.replicas().view
     live.erase(KEY).raise_for_failures()

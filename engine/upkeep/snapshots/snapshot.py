@@ -65,6 +65,7 @@ from stratalog.engine.upkeep.snapshots.spread import Cleaned, Spread, clean_snap
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
     InvalidCallError,
+    LogGapError,
     StaleMetadataError,
     StratalogError,
     UnknownLeaderEpochError,
@@ -273,7 +274,8 @@ class _SnapshotRun:
         self, runner: Runner | TaskRunner, task: Callable[[SnapshotWork], R], states: Sequence[_State]
     ) -> Iterator[tuple[_State, R]]:
         """Run the task for these partitions; yields the successful ones with their results. If a task fails
-        because its view is outdated, it is retried under the current view.
+        because its view is outdated, it is retried under the current view. A gap may have that cause, too: an
+        erasure since the view has deleted the snapshots that the view knows.
         """
         waiting = list(states)
         for last in (*[False] * (VIEWS - 1), True):
@@ -284,7 +286,9 @@ class _SnapshotRun:
                 match outcome:
                     case Done(_, value):
                         yield state, value
-                    case Failed(_, StaleMetadataError() | UnknownLeaderEpochError() as error) if not last:
+                    case Failed(_, StaleMetadataError() | UnknownLeaderEpochError() | LogGapError() as error) if (
+                        not last
+                    ):
                         stale.append((state, error))
                     case Failed(_, error):
                         self.run.fail(state.work, error)
