@@ -306,11 +306,8 @@ class SnapshotTable(TopicTable):
     def _check_replaced(self, table: DeltaTable, partitions: Iterable[int], own: Container[int]) -> None:
         """Check that each partition that was ever published is in ``own``, the partitions with a file of this
         writer: files of other writers may have the rows of the others. Raises: StorageError."""
-        lacking = [
-            partition
-            for partition in partitions
-            if partition not in own and table.transaction_version(_APPLICATION.format(partition)) is not None
-        ]
+        others = [partition for partition in partitions if partition not in own]
+        lacking = [partition for partition, epoch in self._epochs(table, others).items() if epoch is not None]
         if lacking:
             raise StorageError(
                 f"another program has rewritten the table {self.uri}. Its files are replaced when all partitions "
@@ -334,9 +331,18 @@ class SnapshotTable(TopicTable):
                 foreign.append(one)
             else:
                 files[parsed[0]] = Published(parsed[1], one.path, one.size_bytes)
-        epochs = {partition: table.transaction_version(_APPLICATION.format(partition)) for partition in files}
+        epochs = self._epochs(table, files)
         known = {partition: -1 if epoch is None else epoch for partition, epoch in epochs.items()}
         return Listed(table.version(), files, tuple(foreign), known)
+
+    def _epochs(self, table: DeltaTable, partitions: Iterable[int]) -> dict[int, int | None]:
+        """The leader epoch of each partition's last publication; None if it has none. delta-rs reads the log again
+        for it, which an erasure may have deleted meanwhile. Raises: StorageError."""
+        try:
+            with delta_options.panics():
+                return {one: table.transaction_version(_APPLICATION.format(one)) for one in partitions}
+        except (DeltaError, OSError) as error:
+            self._failed("read", error)
 
     def _last_commit(self, table: DeltaTable) -> Mapping[str, object]:
         """The commit info of the newest version; empty if only its checkpoint is left."""

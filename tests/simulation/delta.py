@@ -175,6 +175,7 @@ class SimulatedTable:
         )
 
     def transaction_version(self, application: str) -> int | None:
+        self._read()
         return self.state.transactions.get(application)
 
     def history(self, _limit: int) -> list[dict[str, str]]:

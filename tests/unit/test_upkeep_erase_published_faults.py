@@ -13,12 +13,13 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from stratalog.engine.upkeep.erasing import copies, snapshot_run
 from stratalog.engine.upkeep.erasing import erase as erasing
 from stratalog.engine.upkeep.erasing import published as publishing
-from stratalog.engine.upkeep.erasing import snapshot_run
 from stratalog.engine.upkeep.snapshots import publish as publish_module
 from stratalog.partitions.errors import StorageError, StratalogError
 from stratalog.partitions.paths import CheckpointName, published_path
+from stratalog.tiering import snapshot_table as tables
 from stratalog.tiering.snapshot_table import SnapshotTable
 from tests.unit.erase_harness import KEY, OTHER, SECRET
 from tests.unit.faulty_store import Faults
@@ -249,6 +250,25 @@ def test_a_job_that_publishes_after_publishing_was_switched_off_is_reported(
     assert not live.cluster.verify_erased(tmp_path / "erased.json").ok
 
 
+def test_an_upload_that_is_unfinished_when_publishing_is_switched_off_is_reported(
+    live: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live.put([(LATER, "y")])
+    monkeypatch.setattr(copies, "_PAUSE_S", 0.01)
+    reports: list[Any] = []
+
+    def erase() -> None:
+        live.cluster.topics.alter_configs("t", {"remote.snapshot.table.enable": "false"})
+        live.cluster.vacuum("t").raise_for_failures()
+        reports.append(live.erase(KEY))
+
+    during(monkeypatch, publish_module, "check_still_there", erase, after=True)
+    live.driver().snapshot("t", by_hand=True, check=False)
+    assert live.remote_traces(KEY)
+    assert not reports[0].whole
+    assert "unfinished uploads" in str(reports[0].failures)
+
+
 def test_a_table_that_is_switched_on_and_off_meanwhile_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,6 +327,20 @@ def test_a_file_that_an_erasure_deletes_before_its_job_lists_it_is_written_again
     assert done
     assert state(live) == {**STATE, LATER: "y"}
     assert live.remote_traces(KEY, SECRET) == []
+
+
+def test_a_job_whose_version_an_erasure_deletes_while_it_reads_it_fails_the_topic_alone(
+    live: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """delta-rs reads the log again for the leader epochs."""
+    live.put([(LATER, "y")])
+    job, eraser = live.driver(), live.driver()
+    with monkeypatch.context() as patch:
+        during(patch, tables, "whatever_is_listed", lambda: eraser.erase("t", [KEY], check=False), after=True)
+        report = job.snapshot("t", by_hand=True, check=False)
+    assert {failure.code for failure in report.failures} == {StorageError.code}
+    live.driver().snapshot("t", by_hand=True).raise_for_failures()
+    assert state(live) == {**STATE, LATER: "y"}
 
 
 # ----------------------------------------------------------------------- failures, and two runs
