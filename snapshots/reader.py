@@ -137,7 +137,8 @@ def verify_snapshot(source: Readable, stored: StoredObject, *, owner: str, parti
     file = DataFile(DataName(0, None, name.epoch), stored)
     checked = check_segment(source, file)
     segment = checked.segment
-    mark = decode_mark(segment.parquet.metadata, what)
+    metadata = segment.parquet.metadata
+    mark = decode_mark(metadata, what)
     marked = SnapshotId(mark.end_offset, mark.epoch, mark.generation)
     if marked != SnapshotId.of(name):
         raise CorruptSegmentError(f"{what} claims to be snapshot {marked}, which its name contradicts")
@@ -162,7 +163,7 @@ def verify_snapshot(source: Readable, stored: StoredObject, *, owner: str, parti
         producers=applied({}, segment.footer.producers),
         segment=segment,
         stored=stored,
-        signed=TAG_KEY in segment.parquet.metadata,
+        signed=TAG_KEY in metadata,
         _source=source,
         _file=file,
     )
