@@ -165,7 +165,7 @@ class DeltaTopicTable(DeltaTopicReader):
                 self.undo_rewrites()
                 continue
             older = older_log_files(self.objects().log_entries, version)
-            ours = version == 0 or table.transaction_version(APPLICATION) == version
+            ours = version == 0 or self._transaction_version(table, APPLICATION) == version
             if not ours:
                 # Later commits of other writers are judged from this version.
                 change = TableChange((), (), erased=log.erased, operation="erase")

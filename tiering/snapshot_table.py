@@ -336,13 +336,8 @@ class SnapshotTable(TopicTable):
         return Listed(table.version(), files, tuple(foreign), known)
 
     def _epochs(self, table: DeltaTable, partitions: Iterable[int]) -> dict[int, int | None]:
-        """The leader epoch of each partition's last publication; None if it has none. delta-rs reads the log again
-        for it, which an erasure may have deleted meanwhile. Raises: StorageError."""
-        try:
-            with delta_options.panics():
-                return {one: table.transaction_version(_APPLICATION.format(one)) for one in partitions}
-        except (DeltaError, OSError) as error:
-            self._failed("read", error)
+        """The leader epoch of each partition's last publication; None if it has none. Raises: StorageError."""
+        return {one: self._transaction_version(table, _APPLICATION.format(one)) for one in partitions}
 
     def _last_commit(self, table: DeltaTable) -> Mapping[str, object]:
         """The commit info of the newest version; empty if only its checkpoint is left."""

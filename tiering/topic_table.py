@@ -290,6 +290,15 @@ class TopicTable:
         self.remote.delete([stored.name for stored in older])
         return True
 
+    def _transaction_version(self, table: DeltaTable, application: str) -> int | None:
+        """The version of an application's last transaction; None if it has none. delta-rs reads the log again for
+        it, which an erasure may have deleted meanwhile. Raises: StorageError."""
+        try:
+            with delta_options.panics():
+                return table.transaction_version(application)
+        except (DeltaError, OSError) as error:
+            self._failed("read", error)
+
     def _tombstones_with_values(self, checkpoint: StoredObject) -> list[ListedFile]:
         """See ``tombstones_with_values``."""
         return tombstones_with_values(self.remote, checkpoint)
