@@ -20,7 +20,7 @@ from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.upkeep.erasing.certificate import ErasedFile
 from stratalog.engine.upkeep.erasing.partition import RemoteFigures
 from stratalog.engine.upkeep.erasing.tasks import RemoteCopy, not_compacted_remotely
-from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
+from stratalog.engine.upkeep.tiering.remote_logs import ask_remote, current_log
 from stratalog.partitions.erasure import Erasure
 from stratalog.partitions.errors import (
     OutcomeUnknownError,
@@ -28,7 +28,6 @@ from stratalog.partitions.errors import (
     StratalogError,
 )
 from stratalog.partitions.identity import TopicIdPartition
-from stratalog.partitions.records import schema_of
 from stratalog.partitions.removal import Rule
 from stratalog.partitions.removing import RemovingOptions
 from stratalog.partitions.runner import Done, Failed
@@ -105,23 +104,16 @@ class RemoteErasing:
         """Read the tables of the topics that are tiered, or were before; unless it is a dry run, create missing
         ones of tiered topics, and revert rewrites by other programs.
 
-        Raises: see ``DeltaTopicTable.load``, ``ensure``, ``undo_rewrites``.
+        Raises: see ``current_log``; errors from the store.
         """
         for topic in topics:
             tiered, remote = topic_config_of(image, topic).remote_storage_enable, self.storage.remote
             if not tiered and (remote is None or not remote.walk(topic.folder)):
                 continue
             table = self.storage.remote_table(topic)
-            log = table.load()
-            if not tiered and log.version < 0:
+            if not tiered and table.load().version < 0:
                 continue
-            if not self.run.dry_run:
-                if log.version < 0:
-                    table.ensure(schema_of(topic.key_schema, topic.value_schema))
-                    log = table.load()
-                if log.rewrite is not None:
-                    self.run.notes.append(f"{topic.name}: {log.rewrite}")
-                    log = table.undo_rewrites()
+            log = current_log(table, topic, self.run.notes, dry_run=self.run.dry_run)
             self.tables[topic.topic_id], self.logs[topic.topic_id] = table, log
 
     def reload(self) -> None:

@@ -26,7 +26,7 @@ from stratalog.engine.replication.partition import BoundedWork, PartitionReplica
 from stratalog.engine.replication.throttle import Throttle
 from stratalog.engine.replication.watermark import with_known_watermark
 from stratalog.engine.upkeep.tiering.iceberg import follow
-from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
+from stratalog.engine.upkeep.tiering.remote_logs import ask_remote, current_log
 from stratalog.partitions.errors import (
     CorruptionError,
     LogGapError,
@@ -35,7 +35,6 @@ from stratalog.partitions.errors import (
     StratalogError,
 )
 from stratalog.partitions.identity import TopicIdPartition
-from stratalog.partitions.records import schema_of
 from stratalog.partitions.removal import Rule
 from stratalog.partitions.removing import RemovingOptions
 from stratalog.partitions.replica import errors_of
@@ -110,14 +109,7 @@ class RemoteTables:
 
         def read(topic: TopicImage) -> tuple[DeltaTopicTable, RemoteLog]:
             table = self.storage.remote_table(topic)
-            log = table.load()
-            if log.version < 0 and not self.run.dry_run:
-                table.ensure(schema_of(topic.key_schema, topic.value_schema))
-                log = table.load()
-            if log.rewrite is not None and not self.run.dry_run:
-                self.run.notes.append(f"{topic.name}: {log.rewrite}")
-                log = table.undo_rewrites()
-            return table, log
+            return table, current_log(table, topic, self.run.notes, dry_run=self.run.dry_run)
 
         unread = {topic.topic_id for topic in tiered}
         for topic, (table, log) in self.run.done(ask_remote(self.storage, read, tiered), lambda topic: topic.name):

@@ -15,6 +15,7 @@ from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.upkeep.retention.tasks import RemoteRetention
 from stratalog.engine.upkeep.tiering.iceberg import follow
+from stratalog.engine.upkeep.tiering.remote_logs import without_rewrites
 from stratalog.partitions.agreed_time import agreed_ms
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import RemoteObjectMissingError, StratalogError
@@ -42,10 +43,7 @@ def remote_parts(storage: Storage, topic: TopicImage, run: OperationRun) -> dict
     Raises: see ``DeltaTopicTable.undo_rewrites``.
     """
     table = storage.remote_table(topic)
-    log = table.load()
-    if log.rewrite is not None:
-        run.notes.append(f"{topic.name}: {log.rewrite}")
-        log = log if run.dry_run else table.undo_rewrites()
+    log = without_rewrites(table, topic, table.load(), run.notes, dry_run=run.dry_run)
     log, objects, missing = _load(table, log)
     if missing:
         run.fail(

@@ -10,15 +10,19 @@ stop the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.partitions.errors import RetriableError, StorageError
+from stratalog.partitions.records import schema_of
 from stratalog.partitions.runner import Failed, Outcome
 from stratalog.tiering.remote_log import RemoteLog
+
+if TYPE_CHECKING:
+    from stratalog.tiering.delta_table import DeltaTopicTable
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -49,6 +53,29 @@ def ask_for_logs(
     """The remote logs of the topics that are tiered: one outcome per topic, in any order."""
     tiered = [topic for topic in topics if topic_config_of(image, topic).remote_storage_enable]
     return ask_remote(storage, lambda topic: storage.remote_table(topic).load(), tiered)
+
+
+def current_log(table: DeltaTopicTable, topic: TopicImage, notes: list[str], *, dry_run: bool) -> RemoteLog:
+    """The remote log of a tiered topic. A missing table is created, and rewrites by other programs are noted and
+    reverted. In a dry run they are only noted.
+
+    Raises: see ``DeltaTopicTable.load``, ``ensure`` and ``undo_rewrites``.
+    """
+    log = table.load()
+    if log.version < 0 and not dry_run:
+        table.ensure(schema_of(topic.key_schema, topic.value_schema))
+        log = table.load()
+    return without_rewrites(table, topic, log, notes, dry_run=dry_run)
+
+
+def without_rewrites(
+    table: DeltaTopicTable, topic: TopicImage, log: RemoteLog, notes: list[str], *, dry_run: bool
+) -> RemoteLog:
+    """A remote log that was just read, without rewrites by other programs: see ``current_log``."""
+    if log.rewrite is None:
+        return log
+    notes.append(f"{topic.name}: {log.rewrite}")
+    return log if dry_run else table.undo_rewrites()
 
 
 def rewrites(image: ClusterImage, remotes: Mapping[str, RemoteLog]) -> list[str]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
-import pyarrow as pa
 
 from stratalog.engine.config.topic_config import TopicConfig
 from stratalog.engine.driver.run import PartitionRow
@@ -17,6 +16,7 @@ from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionImage, TopicImage, last_erasure
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.partition import PartitionReplicas
+from stratalog.engine.upkeep.tiering.remote_logs import current_log
 from stratalog.engine.upkeep.tiering.tasks import PlannedUploads
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.identity import TopicIdPartition
@@ -51,17 +51,11 @@ class TopicTiering:
     def open(self, storage: Storage, *, dry_run: bool) -> None:
         """Read the table once. Create it if it is missing, and revert rewrites by other programs.
 
-        Raises: see ``DeltaTopicTable.load``, ``ensure`` and ``undo_rewrites``.
+        Raises: see ``current_log``.
         """
         table = storage.remote_table(self.topic)
-        remote = table.load()
-        if remote.version < 0 and not dry_run:
-            table.ensure(_schema(self.topic))
-            remote = table.load()
-        if remote.rewrite is not None:
-            self.notes.append(f"{self.topic.name}: {remote.rewrite}")
-            remote = remote if dry_run else table.undo_rewrites()
-        self.table, self.remote = table, remote
+        self.remote = current_log(table, self.topic, self.notes, dry_run=dry_run)
+        self.table = table
 
     def record_beginning(self, parts: Iterable[PartitionTiering]) -> None:
         """Record the last erasures and compactions of these partitions in the table, if the table lacks the
@@ -87,7 +81,8 @@ class TopicTiering:
         assert self.table is not None
         if not self.ready:
             image = metadata.image()
-            self.table.ensure(_schema(image.topics.get(self.topic.topic_id, self.topic)))
+            topic = image.topics.get(self.topic.topic_id, self.topic)
+            self.table.ensure(schema_of(topic.key_schema, topic.value_schema))
             self.ready = True
 
 
@@ -106,10 +101,6 @@ class TierRow(PartitionRow, frozen=True, kw_only=True):
     """The number of failed runs in a row."""
     failing_ms: int
     why: str | None
-
-
-def _schema(topic: TopicImage) -> pa.Schema:
-    return schema_of(topic.key_schema, topic.value_schema)
 
 
 @dataclass(slots=True, eq=False)
