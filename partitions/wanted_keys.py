@@ -22,6 +22,7 @@ from stratalog.partitions.comparable_keys import flat_keys, is_comparable
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.growth import fitted
 from stratalog.partitions.listing import DataFile
+from stratalog.partitions.records import TIMESTAMP
 from stratalog.partitions.segment import Segment, read_row_groups, read_segment
 from stratalog.partitions.store.protocol import Readable
 
@@ -34,6 +35,12 @@ class WantedKeys:
     """Values of the topic's key type, without nulls or duplicates."""
     before_us: int | None = None
     """Microseconds since 1970; None: all records. A record without a timestamp is included."""
+
+    @property
+    def read(self) -> pa.Schema:
+        """See ``RecordFinder``."""
+        key = pa.field("key", self.keys.type)
+        return pa.schema([key] if self.before_us is None else [pa.field("timestamp", TIMESTAMP), key])
 
     @cached_property
     def _flat(self) -> list[pa.Array]:
@@ -57,15 +64,19 @@ class WantedKeys:
         """
         segment = read_segment(source, file)
         chosen = {group.first for index, group in enumerate(segment.row_groups) if self.may_hold(segment, index)}
-        columns = ["offset", "key", *(() if self.before_us is None else ("timestamp",))]
-        key = pa.schema([pa.field("key", self.keys.type)])
+        names = self.read.names
+        columns = ["offset", *names]
         for _, table in read_row_groups(source, file, start, end, columns, lambda group: group.first in chosen):
             for batch in table.to_batches():
-                held = self.matches(fitted(batch.select(["key"]), key, segment.what).column(0))
-                if self.before_us is not None:
-                    times = batch.column("timestamp").cast(pa.int64())
-                    held &= bools_of(pc.fill_null(pc.less(times, self.before_us), True))
+                held = self.selects(fitted(batch.select(names), self.read, segment.what))
                 yield from integers_of(batch.column("offset"))[held].tolist()
+
+    def selects(self, records: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """See ``RecordFinder``."""
+        held = self.matches(records.column("key"))
+        if self.before_us is not None:
+            held &= is_before(records, self.before_us)
+        return held
 
     def matches(self, key: pa.Array) -> npt.NDArray[np.bool_]:
         """A boolean for each key of a column: whether it is one of the wanted keys."""
@@ -99,6 +110,12 @@ class WantedKeys:
     def digests(self, salt: bytes) -> tuple[str, ...]:
         """The keyed digest of each key, sorted."""
         return tuple(sorted(set(key_digests(self.keys, salt))))
+
+
+def is_before(records: pa.RecordBatch, before_us: int) -> npt.NDArray[np.bool_]:
+    """Whether each record is older than a time, in microseconds since 1970. One without a timestamp is."""
+    times = records.column("timestamp").cast(pa.int64())
+    return bools_of(pc.fill_null(pc.less(times, before_us), True))
 
 
 def key_digests(keys: pa.Array, salt: bytes) -> list[str]:

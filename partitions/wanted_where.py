@@ -6,25 +6,27 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stratalog.partitions.columns import bools_of, integers, integers_of
+from stratalog.partitions.columns import bools_of, integers_of
 from stratalog.partitions.growth import fitted
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.predicate import Predicate, may_select, paths_of, selected
-from stratalog.partitions.records import ABORT, COMMIT, GAP
+from stratalog.partitions.records import ABORTED
 from stratalog.partitions.segment import read_row_groups, read_segment
 from stratalog.partitions.store.protocol import Readable
-from stratalog.partitions.wanted_keys import WantedKeys
+from stratalog.partitions.wanted_keys import WantedKeys, is_before
 from stratalog.partitions.where import parse_where
 
-_NO_RECORDS = integers(np.array([ABORT, COMMIT, GAP])).cast(pa.int32())
+_RECORDS = pa.array([None, ABORTED], pa.int32())
+"""``control`` of records. Markers, gaps, and the first and the last row of a snapshot have other numbers."""
 
 
 class RecordFinder(Protocol):
@@ -32,6 +34,15 @@ class RecordFinder(Protocol):
 
     def offsets_in(self, source: Readable, file: DataFile, start: int, end: int) -> Iterator[int]:
         """The offsets of the wanted records in ``[start, end)`` of a data file, ascending."""
+        ...
+
+    @property
+    def read(self) -> pa.Schema:
+        """The columns that decide whether a record is wanted, with the topic's types."""
+        ...
+
+    def selects(self, records: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """A boolean for each record of a batch that has at least these columns."""
         ...
 
 
@@ -59,7 +70,7 @@ class WantedWhere:
 
     def offsets_in(self, source: Readable, file: DataFile, start: int, end: int) -> Iterator[int]:
         """The offsets in ``[start, end)`` of a data file at which the condition is true, ascending. Records of
-        aborted transactions are included. Gaps and markers, which have no columns, are not.
+        aborted transactions are included. Gaps, markers and the control rows of a snapshot are not.
 
         Raises: see ``read_row_groups``.
         """
@@ -70,23 +81,34 @@ class WantedWhere:
             if may_select(self.predicate, segment.parquet.row_group(index))
             and (self.keys is None or self.keys.may_hold(segment, index))
         }
-        names = {path[0] for path in paths_of(self.predicate)}
-        names |= {"offset", "control"}
-        names |= {"key"} if self.keys is not None else set()
-        names |= {"timestamp"} if self.before_us is not None else set()
-        columns = [name for name in self.schema.names if name in names]
-        schema = pa.schema([self.schema.field(name) for name in columns])
+        schema = self._columns({*self.read.names, "offset", "control"})
+        columns = schema.names
         for _, table in read_row_groups(source, file, start, end, columns, lambda group: group.first in chosen):
             for batch in table.select(columns).to_batches():
                 records = fitted(batch, schema, segment.what)
-                held = bools_of(pc.fill_null(selected(self.predicate, records), False))
-                held &= ~bools_of(pc.is_in(records.column("control"), value_set=_NO_RECORDS))
-                if self.before_us is not None:
-                    times = records.column("timestamp").cast(pa.int64())
-                    held &= bools_of(pc.fill_null(pc.less(times, self.before_us), True))
-                if self.keys is not None and held.any():
-                    held &= self.keys.matches(records.column("key"))
+                held = self.selects(records)
+                held &= bools_of(pc.is_in(records.column("control"), value_set=_RECORDS))
                 yield from integers_of(records.column("offset"))[np.flatnonzero(held)].tolist()
+
+    @property
+    def read(self) -> pa.Schema:
+        """See ``RecordFinder``."""
+        names = {path[0] for path in paths_of(self.predicate)}
+        names |= {"key"} if self.keys is not None else set()
+        names |= {"timestamp"} if self.before_us is not None else set()
+        return self._columns(names)
+
+    def _columns(self, names: Container[str]) -> pa.Schema:
+        return pa.schema([field for field in self.schema if field.name in names])
+
+    def selects(self, records: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """See ``RecordFinder``."""
+        held = bools_of(pc.fill_null(selected(self.predicate, records), False))
+        if self.before_us is not None:
+            held &= is_before(records, self.before_us)
+        if self.keys is not None and held.any():
+            held &= self.keys.matches(records.column("key"))
+        return held
 
 
 def where_digest(text: str, salt: bytes) -> str:

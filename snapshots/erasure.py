@@ -2,7 +2,8 @@
 
 A snapshot replaces all records before its end. So an erasure rewrites no record at its offset: it writes a
 snapshot without the keys, and the log then starts at the end of that snapshot. The metadata contains neither the
-keys nor their digests: only the *bound*, which is the end of the snapshot, and a generation.
+keys nor their digests: only the *bound*, which is the end of the snapshot, and a generation. A condition on the
+key selects keys, too. No other condition is accepted, because a snapshot has one record of each key.
 
 The rule
     The erasure is an ``Erasure`` (``stratalog.partitions.erasure``) of all offsets ``[0, bound)``. It has the

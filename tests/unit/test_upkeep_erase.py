@@ -140,7 +140,7 @@ def test_a_dry_run_counts_what_a_run_then_does(
             {"cleanup_policy": "snapshot", "remote_snapshot_table_enable": "true"},
             {"before": "2030-01-01"},
             PolicyViolationError,
-            "erase whole keys, without a condition or a time",
+            "erase whole keys, without a time",
         ),
         ({"cleanup_policy": "compact"}, {"before": "2030-01-01"}, PolicyViolationError, "it is compacted"),
         ({}, {"topics": "__consumer_offsets"}, StratalogError, "internal"),

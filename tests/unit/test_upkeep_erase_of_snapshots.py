@@ -138,18 +138,6 @@ def test_the_files_wait_for_their_delay_unless_now(tmp_path: Path) -> None:
     assert traces(live, KEY, SECRET) == []
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"where": "key = 'x'"}, "erase whole keys, without a condition or a time"),
-        ({"keys": [KEY], "before": "2020-01-01T00:00:00Z"}, "erase whole keys, without a condition or a time"),
-    ],
-)
-def test_a_condition_is_refused(live: Erasable, options: dict[str, Any], named: str) -> None:
-    with live.unchanged(), pytest.raises(PolicyViolationError, match=named):
-        live.cluster.erase("t", **options)
-
-
 def test_a_protected_topic_is_refused(live: Erasable) -> None:
     live.cluster.topics.protect("t", days=1)
     with live.unchanged(), pytest.raises(PolicyViolationError, match="it is protected"):

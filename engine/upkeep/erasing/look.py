@@ -13,7 +13,7 @@ from stratalog.partitions.erasure import within
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.paths import CheckpointName, base_name, parse_name
-from stratalog.partitions.wanted_keys import WantedKeys
+from stratalog.partitions.records import RECORD_COLUMNS
 
 
 def look_at(
@@ -85,7 +85,7 @@ def _of_unused_snapshot(copy: FileCopy, part: ErasingPartition) -> str | None:
     """A snapshot, or a piece of one, in a topic whose cleanup.policy is no longer ``snapshot``."""
     name, keys = parse_name(base_name(copy.object.name)), part.keys
     by_hand = "the topic no longer has snapshots, so nothing uses this file: delete it by hand, then erase again"
-    if not isinstance(name, CheckpointName) or not isinstance(keys, WantedKeys):
+    if not isinstance(name, CheckpointName) or keys is None or not set(keys.read.names) <= set(RECORD_COLUMNS):
         return f"it was not searched; {by_hand}"
     for one in part.view.erasures:  # the keys of an earlier run are unknown
         if one.generation > name.generation and within(one.offsets, 0, name.end_offset):

@@ -65,17 +65,25 @@ def check_topics(
             raise PolicyViolationError(f"topic {topic.name!r}: {why}; nothing was changed")
         schema = schema_of(topic.key_schema, topic.value_schema)
         found[topic.topic_id] = of_topic = wanted.of_topic(schema, f"topic {topic.name!r}")
-        if topic_config_of(image, topic).compacts and isinstance(of_topic, WantedWhere):
-            check_whole_keys(topic.name, of_topic)
+        whole_keys = _why_whole_keys(topic_config_of(image, topic))
+        if whole_keys is not None and isinstance(of_topic, WantedWhere):
+            _check_whole_keys(topic.name, whole_keys, of_topic)
     return found
 
 
-def check_whole_keys(topic: str, wanted: WantedWhere) -> None:
+def _why_whole_keys(config: TopicConfig) -> str | None:
+    """The reason why the records of a key in this topic must be erased together; None if there is none."""
+    if config.snapshots:
+        return "it has cleanup.policy=snapshot, and its snapshots have one record of each key"
+    return "it is compacted, and an earlier record of a key would become its last" if config.compacts else None
+
+
+def _check_whole_keys(topic: str, why: str, wanted: WantedWhere) -> None:
     """Raises: PolicyViolationError for a condition that may select some records of a key, and leave others."""
     if others := [name for name in wanted.columns if name.split(".")[0] != "key"]:
         raise PolicyViolationError(
-            f"topic {topic!r}: it is compacted, and an earlier record of a key would become its last: erase whole "
-            f"keys, by a condition without {', '.join(others)}; nothing was changed"
+            f"topic {topic!r}: {why}: erase whole keys, by a condition without {', '.join(others)}; nothing was "
+            "changed"
         )
 
 
@@ -90,16 +98,8 @@ def _refusals(
             f"it is not tiered, but the Iceberg table {config.remote_iceberg_table} may still contain its "
             "records: first drop that table and its files, and set remote.iceberg.table to an empty string"
         )
-    if config.snapshots and (wanted.where is not None or wanted.before_us is not None):
-        yield (
-            "it has cleanup.policy=snapshot, and its snapshots have one record of each key: erase whole keys, "
-            "without a condition or a time"
-        )
-    if config.compacts and wanted.before_us is not None:
-        yield (
-            "it is compacted, and an earlier record of a key would become its last: erase whole keys, without a "
-            "time"
-        )
+    if wanted.before_us is not None and (whole_keys := _why_whole_keys(config)):
+        yield f"{whole_keys}: erase whole keys, without a time"
     if storage.remote is None and config.remote_log_delete_on_disable:
         yield (
             "it may have been tiered (remote.log.delete.on.disable), but the cluster file does not name the "

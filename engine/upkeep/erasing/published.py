@@ -12,8 +12,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.storage import Storage
@@ -35,7 +33,7 @@ from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.paths import CheckpointName
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store import Store, StoredObject
-from stratalog.partitions.wanted_keys import WantedKeys
+from stratalog.partitions.wanted_where import RecordFinder
 from stratalog.tiering.erasure import log_litter
 from stratalog.tiering.published import Published, published_batches
 from stratalog.tiering.remote_objects import RemoteObjects, RemovedFiles
@@ -103,7 +101,7 @@ class _Search:
     folder: str
     """The table's."""
     file: _TableFile
-    keys: WantedKeys
+    keys: RecordFinder
 
     def stores_used(self) -> Iterable[Store]:
         """The store of the object."""
@@ -119,10 +117,10 @@ def has_keys(work: _Search) -> bool:
 
     Raises: errors from the store.
     """
-    key = pa.schema([pa.field("key", work.keys.keys.type)])
+    columns = work.keys.read
     try:
-        for batch in published_batches(work.remote, work.file.object, ["key"]):
-            if work.keys.matches(fitted(batch, key, str(work)).column(0)).any():
+        for batch in published_batches(work.remote, work.file.object, columns.names):
+            if work.keys.selects(fitted(batch.select(columns.names), columns, str(work))).any():
                 return True
     except CorruptionError:
         return True
@@ -177,7 +175,7 @@ class PublishedErasing:
 
     def why_not_clean(self, file: _TableFile, part: ErasingPartition) -> str | None:
         """The reason why an object may have the keys of the run; None if it has none, or the run has no keys."""
-        if not isinstance(part.keys, WantedKeys):
+        if part.keys is None:
             return None
         found = self._searched.get(file.object.name, False)
         if isinstance(found, StratalogError):
@@ -220,7 +218,7 @@ class PublishedErasing:
         waiting = []
         for file in files:
             keys = parts[file.partition].keys
-            if isinstance(keys, WantedKeys) and not isinstance(self._searched.get(file.object.name), bool):
+            if keys is not None and not isinstance(self._searched.get(file.object.name), bool):
                 waiting.append(_Search(table.remote, table.folder, file, keys))
         for outcome in self.run.tasks.run(has_keys, waiting):
             found = outcome.value if isinstance(outcome, Done) else outcome.error

@@ -51,7 +51,6 @@ from stratalog.partitions.records import RECORD_COLUMNS
 from stratalog.partitions.replica import Replica, errors_of, writes_of
 from stratalog.partitions.store import Store, StoredObject
 from stratalog.partitions.transactions import transactions_of
-from stratalog.partitions.wanted_keys import WantedKeys
 from stratalog.partitions.wanted_where import RecordFinder
 from stratalog.snapshots.reader import Snapshot, read_snapshot
 from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId
@@ -70,7 +69,7 @@ def snapshot_file(name: CheckpointName, stored: StoredObject) -> DataFile:
 
 
 def holds_keys(store: Store, name: CheckpointName, stored: StoredObject, keys: RecordFinder) -> bool:
-    """Whether a snapshot has a record of the keys. Raises: see ``WantedKeys.offsets_in``."""
+    """Whether a snapshot has a record of the keys. Raises: see ``RecordFinder.offsets_in``."""
     found = keys.offsets_in(store, snapshot_file(name, stored), 0, 2**62)
     return next(found, None) is not None
 
@@ -262,11 +261,11 @@ def _write(work: RewriteWork, leader: Replica, log: ReplicaLog, source: Snapshot
 def without_keys(work: EraseWork, source: Snapshot) -> Iterator[pa.RecordBatch]:
     """The records of a snapshot, without those of the keys."""
     assert work.snapshots is not None
-    assert isinstance(work.keys, WantedKeys)
+    assert work.keys is not None
     wanted = pa.schema([work.snapshots.schema.field(name) for name in RECORD_COLUMNS])
     for batch in source.batches():
         rows = fitted(batch, wanted, str(work))
-        held = work.keys.matches(rows.column("key"))
+        held = work.keys.selects(rows)
         yield rows.filter(pa.array(~held)) if held.any() else rows
 
 

@@ -26,7 +26,7 @@ from stratalog.engine.upkeep.erasing.certificate import Certificate, ErasedParti
 from stratalog.engine.upkeep.erasing.copies import Copies, FileCopy, copies_of
 from stratalog.engine.upkeep.erasing.remote_copies import remote_copies
 from stratalog.engine.upkeep.erasing.verify_iceberg import ERASED, NOT_ERASED, UNKNOWN, TwinState, iceberg_states
-from stratalog.engine.upkeep.erasing.verify_snapshots import state_of_published, state_of_snapshot
+from stratalog.engine.upkeep.erasing.verify_snapshots import SnapshotSearch
 from stratalog.partitions.columns import integers_of
 from stratalog.partitions.erasure import within
 from stratalog.partitions.errors import InvalidCallError, StratalogError
@@ -297,10 +297,11 @@ def _unread(work: _Work, key: TopicIdPartition) -> _CopyState:
 
 def _state_of(copy: FileCopy, work: _Work) -> tuple[str, str | None]:
     topic, expected = work.expected[copy.key]
+    condition = work.conditions.get(topic.topic_id)
     if copy.snapshot:
-        return state_of_snapshot(copy, topic, expected, work.salt)
+        return SnapshotSearch(topic, condition, work.salt).state_of_file(copy, expected)
     if copy.published is not None:
-        return state_of_published(copy, topic, expected, work.salt)
+        return SnapshotSearch(topic, condition, work.salt).state_of_published(copy, expected)
     if copy.file is None:
         return UNKNOWN, copy.why
     try:
@@ -308,7 +309,6 @@ def _state_of(copy: FileCopy, work: _Work) -> tuple[str, str | None]:
         footer = read_segment(copy.store, copy.file).footer
         start, end = footer.base_offset, footer.next_offset
         digests = frozenset(topic.key_digests)
-        condition = work.conditions.get(topic.topic_id)
         for batch in read_batches(copy.store, copy.file, start, end, ["offset", "key", "control", "timestamp"]):
             offsets = integers_of(batch.column("offset"))
             first = int(offsets[0])
