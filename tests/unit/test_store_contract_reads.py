@@ -164,7 +164,7 @@ class TestList:
     @pytest.mark.long("fills several pages of a listing")
     @pytest.mark.slow
     def test_many_are_listed_and_deleted_in_bulk(self, store: Store) -> None:
-        expected = [f"folder/{number:05d}" for number in range(1500)]
+        expected = [f"folder/{number:05d}" for number in range(1010)]
         with ThreadPoolExecutor(16) as pool:
             assert all(pool.map(lambda name: store.create(name, b""), expected))
         assert names(store) == expected

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from stratalog.engine.admin.topics import alter_topic, create_topic
+from stratalog.engine.upkeep.retention import vacuum as vacuuming
 from stratalog.engine.upkeep.snapshots import snapshot as job
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.paths import CheckpointName, parse_published_path, published_path
@@ -410,6 +412,23 @@ def test_the_table_goes_with_its_topic_unless_it_is_kept(live: Keyed, keep_remot
     live.cluster.topics.delete("t", keep_remote=keep_remote).raise_for_failures()
     live.cluster.vacuum().raise_for_failures()
     assert DeltaTable.is_deltatable(str(there)) is keep_remote
+
+
+def test_vacuum_keeps_a_table_that_is_switched_on_again_meanwhile(
+    live: Keyed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live.put([("a", "1")])
+    live.take()
+    live.cluster.topics.alter_configs("t", {"remote.snapshot.table.enable": "false"})
+    look = vacuuming._Vacuum._snapshot_table
+
+    def switch_on_first(*args: Any) -> None:
+        live.driver().topics.alter_configs("t", {"remote.snapshot.table.enable": "true"})
+        look(*args)
+
+    monkeypatch.setattr(vacuuming._Vacuum, "_snapshot_table", switch_on_first)
+    assert live.cluster.vacuum().raise_for_failures().rows == []
+    assert state(live) == {"a": "1"}
 
 
 def test_vacuum_finds_the_table_of_a_deletion_that_died(live: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,6 +209,8 @@ class _Vacuum:
                 return
         if config is None or not config.snapshot_table:
             if not self.run.dry_run:
+                if config is not None and self._publishes(self.metadata.image(), parsed[1]):
+                    return  # switched on again since the run began
                 table.delete()
             why = DELETED_TOPIC if config is None else SWITCHED_OFF
             self._add_row(where, why, len(objects), sum(stored.size_bytes for stored in objects))
@@ -219,6 +221,11 @@ class _Vacuum:
         log = [one for one in objects if paths.folder_of(one.name) == paths.join(table.folder, paths.DELTA_LOG)]
         if not self.run.dry_run and any(one.modified_ms < clean_before_ms for one in log):
             table.clean_log()
+
+    @staticmethod
+    def _publishes(image: ClusterImage, topic_id: str) -> bool:
+        topic = image.topics.get(topic_id)
+        return topic is not None and topic_config_of(image, topic).snapshot_table
 
     def _is_recent(self, objects: Sequence[StoredObject], now_ms: int) -> bool:
         """Whether a job that was still active after the deletion of a topic may have made these objects."""
