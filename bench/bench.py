@@ -29,7 +29,7 @@ from stratalog.partitions.identity import random_id
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.producers import Acks, ProducerEntry
 from stratalog.partitions.records import physical_schema
-from stratalog.partitions.segment_writer import SegmentWriter
+from stratalog.partitions.segments.writer import SegmentWriter
 from stratalog.partitions.store import Store, StoreCounts, StoreOptions, open_store
 
 SOURCE_FILES = 16

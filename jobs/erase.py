@@ -130,7 +130,7 @@ def typed_keys(keys: Sequence[object], topics: Sequence[TopicImage], path: Path)
     # imported here, so that --help does not load pyarrow
     from stratalog.engine.driver.plain_values import example, from_plain
     from stratalog.partitions.records import schema_of
-    from stratalog.partitions.wanted_keys import wrong_fields
+    from stratalog.partitions.rewrites.wanted_keys import wrong_fields
 
     types = {schema_of(topic.key_schema, topic.value_schema).field("key").type for topic in topics}
     if len(types) > 1:

@@ -16,19 +16,12 @@ Modules
     ``replica`` (one replica on one root), ``known_log`` (a log updated from an earlier listing), ``root``
     (its ``broker.json``), ``register`` (small files), ``discarded``, ``retention``.
 
-    A data file: ``records`` and ``columns``, ``declared`` (types as users write them), ``growth`` (of schemas),
-    ``unknown_fields`` (fields that a type lacks), ``segment`` (reading), ``segment_writer``, ``segment_footer``,
-    ``segment_check`` (every byte), ``segment_signature`` and
-    ``cluster_key``, ``digest``; for Parquet itself ``thrift``, ``parquet_footer``, ``parquet_pages``,
-    ``parquet_decoding``.
+    Records: ``records`` and ``columns``, ``declared`` (types as users write them), ``growth`` (of schemas),
+    ``unknown_fields`` (fields that a type lacks), ``cluster_key``, ``digest``, ``producers`` and
+    ``producer_changes`` (in footers), ``transactions``, ``lookup`` (by time).
 
-    Several files together: ``producers`` and ``producer_changes`` (in footers), ``transactions``, ``lookup`` (by
-    time), ``merge`` (which files become one segment) and ``rewrite`` (writing it). Removing records from a log:
-    ``compaction`` (when), ``removal`` (the rule and its protocol), ``removing`` (applies a rule to a replica),
-    ``superseded`` (the records that a rule removes, by key), ``comparable_keys``. Erasing: ``erasure`` (the rule
-    and its protocol), ``erasing`` (applies it to a replica), ``wanted_keys`` (the records of given keys),
-    ``wanted_where`` (the records that a condition selects), ``where`` (reads the text of a condition),
-    ``predicate`` (evaluates it).
+    ``segments``: a data file. ``rewrites``: files that replace others. Their rules and protocols: ``removal``
+    (compaction) and ``erasure``.
 
     Work: ``runner`` (threads), ``probing`` (calls that may hang), ``backoff``, ``group_commit``,
     ``clock``, ``agreed_time`` (deletion by time needs two clocks that agree). Memory:
@@ -36,21 +29,22 @@ Modules
 
 In and out
     In: a ``Store`` (memory, folders, object storage) and the names of ``paths``. Out: values (``Listing``,
-    ``ReplicaLog``, ``SegmentFooter``) and plans (``merge``, ``retention``), which the layers above execute.
+    ``ReplicaLog``, ``SegmentFooter``) and plans (``rewrites.merge``, ``retention``), which the layers above
+    execute.
 
 Checksums
-    A file contains the checksum of its bytes (``segment_footer``, ``register``). This checksum is compared with
-    the checksum of the copied bytes (``StagedCopy.crc32``) before a copy gets a name (``segment_check``), so
+    A file contains the checksum of its bytes (``segments.footer``, ``register``). This checksum is compared with
+    the checksum of the copied bytes (``StagedCopy.crc32``) before a copy gets a name (``segments.check``), so
     damage in storage does not spread. Checksums are CRC-32, computed by ISA-L (``isal``) in a tenth of zlib's
     time: they add almost nothing to the cost of a copy.
 
 Bytes of unknown origin
     Any writer may have written the bytes, with correct checksums. So a small reader in this package inspects the
-    footer and the pages of a segment, within bounds (``parquet_footer``, ``parquet_pages``), before Arrow decodes
-    it (``parquet_decoding``). Decoding needs no child process, which would cost half a second and a copy of the
-    decoded data, and every reader refuses the same files. Spark's executors decode the same files by themselves:
-    a hostile file costs them the memory that its pages claim. Spark has to bound this memory: at worst the task
-    fails, or the executor is lost and the query fails.
+    footer and the pages of a segment, within bounds (``segments.parquet_footer``, ``segments.parquet_pages``),
+    before Arrow decodes it (``segments.parquet_decoding``). Decoding needs no child process, which would cost half
+    a second and a copy of the decoded data, and every reader refuses the same files. Spark's executors decode the
+    same files by themselves: a hostile file costs them the memory that its pages claim. Spark has to bound this
+    memory: at worst the task fails, or the executor is lost and the query fails.
 
 S3
     S3 is accessed through ``botocore``. Staging needs multipart uploads that are completed later, with

@@ -6,7 +6,7 @@ that is copied to another name, or to another cluster with the same key, is not 
 restored under its own name *is* signed: no tag can show that storage presents an earlier state of itself.
 
 The object itself contains its tag, so that one write or read suffices. The tag is in the footer of a data file
-(``segment_signature``), in the last field of a JSON object (this module), or in the name of a claim.
+(``segments.signature``), in the last field of a JSON object (this module), or in the name of a claim.
 
 A key never leaves its process: it cannot be pickled, and its text does not contain it. Executors need no key.
 """

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from stratalog.partitions.listing import DataFile, Link
 from stratalog.partitions.offsets import Answer, FoundOffset, UnknownOffset
-from stratalog.partitions.parquet_footer import RowGroup
-from stratalog.partitions.segment import Segment, read_row_groups, read_segment
+from stratalog.partitions.segments.parquet_footer import RowGroup
+from stratalog.partitions.segments.reader import Segment, read_row_groups, read_segment
 from stratalog.partitions.store.protocol import Store
 
 

@@ -31,8 +31,8 @@ from stratalog.partitions.producer_changes import Levels, ProducerPart, applied,
 from stratalog.partitions.producers import ProducerEntry, decode
 from stratalog.partitions.register import REGISTER_BYTES
 from stratalog.partitions.root import read_broker_file, root_identity
-from stratalog.partitions.segment import Segment, end_of_file, read_segment
-from stratalog.partitions.segment_footer import SegmentFooter
+from stratalog.partitions.segments.footer import SegmentFooter
+from stratalog.partitions.segments.reader import Segment, end_of_file, read_segment
 from stratalog.partitions.store.protocol import Store, StoredObject
 from stratalog.partitions.transactions import FooterOf
 from stratalog.partitions.unwritable import UnwritableStorageError

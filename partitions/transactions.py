@@ -27,7 +27,7 @@ from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.listing import DataFile, Link, ReplicaLog
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.records import ABORTED, COMMIT
-from stratalog.partitions.segment_footer import SegmentFooter, TransactionPart
+from stratalog.partitions.segments.footer import SegmentFooter, TransactionPart
 
 FooterOf = Callable[[DataFile], SegmentFooter]
 """Returns the footer of a file of the log; this may cost a read."""

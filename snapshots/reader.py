@@ -25,9 +25,9 @@ from stratalog.partitions.paths import CheckpointName, DataName, base_name, fold
 from stratalog.partitions.producer_changes import applied
 from stratalog.partitions.producers import ProducerEntry
 from stratalog.partitions.records import RECORD_COLUMNS
-from stratalog.partitions.segment import Segment, batches_of, read_batches
-from stratalog.partitions.segment_check import check_copy, check_segment
-from stratalog.partitions.segment_signature import TAG_KEY
+from stratalog.partitions.segments.check import check_copy, check_segment
+from stratalog.partitions.segments.reader import Segment, batches_of, read_batches
+from stratalog.partitions.segments.signature import TAG_KEY
 from stratalog.partitions.store.protocol import Readable, StagedCopy, Store, StoredObject
 from stratalog.partitions.store.reader import RangeReader
 from stratalog.snapshots.layout import FOOTER_CONTROL, HEADER_CONTROL, Mark, check_footer, decode_mark, read_header
@@ -63,7 +63,7 @@ class Snapshot:
     stored: StoredObject
     """The exact object that was verified, as it was listed."""
     signed: bool
-    """Whether it has a tag (``stratalog.partitions.segment_signature``)."""
+    """Whether it has a tag (``stratalog.partitions.segments.signature``)."""
     _source: Readable = field(repr=False)
     _file: DataFile = field(repr=False)
 

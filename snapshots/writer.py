@@ -16,7 +16,7 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import join
 from stratalog.partitions.producers import ProducerEntry
 from stratalog.partitions.records import RECORD_COLUMNS, check_columns
-from stratalog.partitions.segment_writer import SegmentWriter, Sign
+from stratalog.partitions.segments.writer import SegmentWriter, Sign
 from stratalog.partitions.store.protocol import Store
 from stratalog.snapshots.layout import ChecksummedSink, Mark, encode_mark, footer_row, header_row
 from stratalog.snapshots.snapshot_id import SnapshotId, lineage_up_to

@@ -36,12 +36,12 @@ from isal import isal_zlib
 from stratalog.partitions import paths
 from stratalog.partitions.errors import CorruptionError, SourceChangedError, StorageError
 from stratalog.partitions.listing import DataFile, Link
-from stratalog.partitions.merge import Run
 from stratalog.partitions.replica import Replica, errors_of
-from stratalog.partitions.rewrite import as_whole, check_in_log, stage_run, state_after
-from stratalog.partitions.segment import read_segment
-from stratalog.partitions.segment_check import check_copy, verify_bytes
-from stratalog.partitions.segment_footer import SegmentFooter
+from stratalog.partitions.rewrites.merge import Run
+from stratalog.partitions.rewrites.rewrite import as_whole, check_in_log, stage_run, state_after
+from stratalog.partitions.segments.check import check_copy, verify_bytes
+from stratalog.partitions.segments.footer import SegmentFooter
+from stratalog.partitions.segments.reader import read_segment
 from stratalog.partitions.store.protocol import Staged, Store, StoredObject
 from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
 from stratalog.tiering.statistics import statistics_json
@@ -201,7 +201,8 @@ def crc32_of(leader: Replica, run: Run, *, compression: str) -> int:
 
     A name does not imply content: brokers that were restored to an older state, with their metadata, may assign
     the same offsets to different records under the same epoch. A copied file states its checksum. A rewritten run
-    is encoded but not stored: the same files always give the same bytes (``stratalog.partitions.rewrite``).
+    is encoded but not stored: the same files always give the same bytes
+    (``stratalog.partitions.rewrites.rewrite``).
 
     Raises: see ``stage_run``.
     """

@@ -39,10 +39,10 @@ from stratalog.partitions import paths
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.cache import BoundedCache
 from stratalog.partitions.errors import BrokerUnreachableError, CorruptionError, SourceChangedError, StorageError
-from stratalog.partitions.parquet_decoding import read_end
-from stratalog.partitions.parquet_footer import SUFFIX_BYTES
+from stratalog.partitions.segments.parquet_decoding import read_end
+from stratalog.partitions.segments.parquet_footer import SUFFIX_BYTES
+from stratalog.partitions.segments.thrift import I64, LIST, STRUCT, CompactReader, Field
 from stratalog.partitions.store.protocol import LEFT_ALONE, Store, StoredObject
-from stratalog.partitions.thrift import I64, LIST, STRUCT, CompactReader, Field
 
 _OPENING, _CLOSING = b"[{", b"]}"
 ENTRY_BYTES = 64 * 1024 * 1024

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 
-from stratalog.partitions.erasing import marks
 from stratalog.partitions.erasure import Erasure
 from stratalog.partitions.removal import Rule
-from stratalog.partitions.removing import RemovingOptions
 from stratalog.partitions.replica import Replica
-from stratalog.partitions.rewrite import Removal
+from stratalog.partitions.rewrites.erasing import marks
+from stratalog.partitions.rewrites.removing import RemovingOptions
+from stratalog.partitions.rewrites.rewrite import Removal
+from stratalog.partitions.rewrites.wanted_where import RecordFinder
 from stratalog.partitions.store.protocol import Store
-from stratalog.partitions.wanted_where import RecordFinder
 from stratalog.tiering.erasure import generation_needed, to_erase_remotely
 from stratalog.tiering.remote_file import remote_file
 from stratalog.tiering.remote_segment import RemoteSegment

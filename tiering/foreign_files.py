@@ -18,8 +18,15 @@ import pyarrow.parquet as pq
 
 from stratalog.partitions.columns import numbers
 from stratalog.partitions.errors import CorruptionError
-from stratalog.partitions.parquet_decoding import ColumnChunks, decoded, read_end, translated
-from stratalog.partitions.parquet_footer import INT32, INT64, SUFFIX_BYTES, Layout, RowGroup, parse_foreign_layout
+from stratalog.partitions.segments.parquet_decoding import ColumnChunks, decoded, read_end, translated
+from stratalog.partitions.segments.parquet_footer import (
+    INT32,
+    INT64,
+    SUFFIX_BYTES,
+    Layout,
+    RowGroup,
+    parse_foreign_layout,
+)
 from stratalog.partitions.store.protocol import Store, StoredObject
 from stratalog.partitions.store.reader import read_range
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from stratalog.partitions.amounts import bytes_text, span_text
 from stratalog.partitions.errors import CorruptionError, LogGapError
 from stratalog.partitions.listing import Link, ReplicaLog
-from stratalog.partitions.merge import MergePolicy, Run, made_ms, oldest_of, sealed_runs, sealing
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.removal import Rule
 from stratalog.partitions.retention import UNLIMITED, LogFile
+from stratalog.partitions.rewrites.merge import MergePolicy, Run, made_ms, oldest_of, sealed_runs, sealing
 from stratalog.partitions.transactions import LogTransactions
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment

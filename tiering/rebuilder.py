@@ -22,14 +22,14 @@ from stratalog.partitions import paths
 from stratalog.partitions.errors import CorruptSegmentError, StorageError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile
-from stratalog.partitions.merge import Run
 from stratalog.partitions.producers import ProducerEntry, ProducerState
 from stratalog.partitions.replica import Replica
-from stratalog.partitions.rewrite import as_whole, stage_run
-from stratalog.partitions.segment import Segment, read_segment
-from stratalog.partitions.segment_check import check_copy, verify_segment
-from stratalog.partitions.segment_footer import SegmentFooter
-from stratalog.partitions.segment_writer import SegmentWriter
+from stratalog.partitions.rewrites.merge import Run
+from stratalog.partitions.rewrites.rewrite import as_whole, stage_run
+from stratalog.partitions.segments.check import check_copy, verify_segment
+from stratalog.partitions.segments.footer import SegmentFooter
+from stratalog.partitions.segments.reader import Segment, read_segment
+from stratalog.partitions.segments.writer import SegmentWriter
 from stratalog.partitions.store.protocol import Staged, Store, StoredObject
 from stratalog.tiering.copier import MOST_OF_A_NAME, found_object, segment_of
 from stratalog.tiering.remote_segment import RemoteSegment, Uploaded

@@ -8,8 +8,8 @@ from stratalog.partitions import paths
 from stratalog.partitions.cache import BoundedCache
 from stratalog.partitions.errors import CorruptionError, RemoteObjectMissingError, SourceChangedError
 from stratalog.partitions.listing import DataFile
-from stratalog.partitions.segment import Segment, read_segment
-from stratalog.partitions.segment_check import verify_bytes
+from stratalog.partitions.segments.check import verify_bytes
+from stratalog.partitions.segments.reader import Segment, read_segment
 from stratalog.partitions.store.protocol import Store, StoredObject
 from stratalog.tiering.remote_segment import RemoteSegment
 

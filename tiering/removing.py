@@ -18,11 +18,12 @@ from stratalog.partitions import paths
 from stratalog.partitions.erasure import Erasure
 from stratalog.partitions.errors import CorruptSegmentError, LogGapError
 from stratalog.partitions.listing import Link, ReplicaLog
-from stratalog.partitions.merge import Run
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.producers import ProducerState
 from stratalog.partitions.removal import Rule
-from stratalog.partitions.removing import (
+from stratalog.partitions.replica import Replica, errors_of
+from stratalog.partitions.rewrites.merge import Run
+from stratalog.partitions.rewrites.removing import (
     RemovingOptions,
     check_stable,
     erased_before,
@@ -31,10 +32,9 @@ from stratalog.partitions.removing import (
     keys_of_log,
     removed_by,
 )
-from stratalog.partitions.replica import Replica, errors_of
-from stratalog.partitions.rewrite import Removal, stage_run
+from stratalog.partitions.rewrites.rewrite import Removal, stage_run
+from stratalog.partitions.rewrites.superseded import Superseded
 from stratalog.partitions.store.protocol import Store
-from stratalog.partitions.superseded import Superseded
 from stratalog.partitions.transactions import LogTransactions
 from stratalog.tiering.copier import segment_of
 from stratalog.tiering.rebuilder import bring

@@ -22,7 +22,7 @@ from stratalog.partitions.columns import bools_of
 from stratalog.partitions.digest import row_hashes
 from stratalog.partitions.listing import DataFile, Link, ReplicaLog
 from stratalog.partitions.records import GAP, RECORD_COLUMNS
-from stratalog.partitions.segment import read_row_groups
+from stratalog.partitions.segments.reader import read_row_groups
 from stratalog.partitions.store.protocol import Store
 from stratalog.tiering.divergence import readable
 from stratalog.tiering.remote_file import remote_file

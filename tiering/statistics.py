@@ -24,8 +24,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from stratalog.partitions.parquet_footer import ColumnChunk
-from stratalog.partitions.segment import Segment
+from stratalog.partitions.segments.parquet_footer import ColumnChunk
+from stratalog.partitions.segments.reader import Segment
 
 INDEXED_COLUMNS = 32
 STRING_PREFIX = 32

@@ -23,7 +23,7 @@ from stratalog.bridges.mirror.rows import offsets_of
 from stratalog.partitions.columns import booleans, integers, valid_of
 from stratalog.partitions.errors import StorageError
 from stratalog.partitions.removal import Rule
-from stratalog.partitions.superseded import Superseded
+from stratalog.partitions.rewrites.superseded import Superseded
 
 MEMORY_BYTES = 128 * 1024 * 1024
 """The memory of a comparison for keys; keys beyond it go to files."""

@@ -15,9 +15,9 @@ from stratalog.engine.config.definition import (
     keys_of,
     one_of,
 )
-from stratalog.partitions.compaction import CompactionPolicy
-from stratalog.partitions.merge import FEW, MergePolicy
 from stratalog.partitions.retention import UNLIMITED, RetentionLimits
+from stratalog.partitions.rewrites.compaction import CompactionPolicy
+from stratalog.partitions.rewrites.merge import FEW, MergePolicy
 from stratalog.snapshots.policy import SnapshotPolicy
 from stratalog.tiering.plan import CopyLag
 

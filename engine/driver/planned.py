@@ -16,7 +16,7 @@ from stratalog.engine.driver.estimate import Estimate
 from stratalog.engine.driver.storage import Storage, is_billed
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.partitions.records import schema_of
-from stratalog.partitions.segment_check import SMALL_BYTES
+from stratalog.partitions.segments.check import SMALL_BYTES
 from stratalog.partitions.store import Store, StoreCounts, StoreOptions
 from stratalog.partitions.store.object import INLINE_COPY_BYTES
 

@@ -1,7 +1,7 @@
 """Reads records in this process, without Spark: complete row groups, with one ranged request for each.
 
 A bounded number of bytes of row groups is cached, because a fetch often takes only a part of a row group. (Footers
-are cached in ``stratalog.partitions.segment``.)
+are cached in ``stratalog.partitions.segments.reader``.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stratalog.partitions.columns import numbers
 from stratalog.partitions.errors import CorruptSegmentError, LogGapError, ThrottlingQuotaExceededError
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.lookup import FileSlice
-from stratalog.partitions.segment import Segment, read_row_group, read_segment
+from stratalog.partitions.segments.reader import Segment, read_row_group, read_segment
 from stratalog.partitions.store import Store
 
 READ_COLUMNS = ["partition", "offset", "timestamp", "key", "value", "headers"]

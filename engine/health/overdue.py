@@ -15,12 +15,12 @@ from stratalog.engine.health.finding import HealthFinding, Severity
 from stratalog.engine.health.sight import SeenPartition, Sight
 from stratalog.engine.replication.removal import members_behind
 from stratalog.partitions.clock import FOREVER_MS
-from stratalog.partitions.compaction import cleanable, dirty_from
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, Listing, ReplicaLog, chain_of
-from stratalog.partitions.merge import made_ms, sealed_runs
 from stratalog.partitions.removal import Rule, carried_out
 from stratalog.partitions.retention import UNLIMITED
+from stratalog.partitions.rewrites.compaction import cleanable, dirty_from
+from stratalog.partitions.rewrites.merge import made_ms, sealed_runs
 from stratalog.partitions.transactions import transactions_of
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment

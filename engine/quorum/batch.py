@@ -26,14 +26,14 @@ from stratalog.partitions.errors import (
     InvalidCallError,
 )
 from stratalog.partitions.lineage import Lineage
-from stratalog.partitions.parquet_decoding import is_of_this_process
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.records import TIMESTAMP, physical_schema
 from stratalog.partitions.register import REGISTER_BYTES
-from stratalog.partitions.segment import check_held
-from stratalog.partitions.segment_footer import FOOTER_KEY, decode_footer
-from stratalog.partitions.segment_signature import TAG_KEY
-from stratalog.partitions.segment_writer import SegmentWriter
+from stratalog.partitions.segments.footer import FOOTER_KEY, decode_footer
+from stratalog.partitions.segments.parquet_decoding import is_of_this_process
+from stratalog.partitions.segments.reader import check_held
+from stratalog.partitions.segments.signature import TAG_KEY
+from stratalog.partitions.segments.writer import SegmentWriter
 
 KIND = "batch"
 """The kind in the tags of batches."""

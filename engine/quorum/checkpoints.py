@@ -18,7 +18,7 @@ from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.paths import CheckpointName, base_name
 from stratalog.partitions.records import physical_schema
-from stratalog.partitions.segment_signature import check_signature
+from stratalog.partitions.segments.signature import check_signature
 from stratalog.partitions.store.protocol import Readable, StoredObject
 from stratalog.snapshots.fetch import RESPONSE_MAX_BYTES, Source, fetch_snapshot
 from stratalog.snapshots.reader import Check, Snapshot, believed, read_snapshot

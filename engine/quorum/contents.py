@@ -23,7 +23,7 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import CheckpointName, DataName
-from stratalog.partitions.segment_signature import check_signature_of
+from stratalog.partitions.segments.signature import check_signature_of
 
 SNAPSHOT_SAVES = 1000
 """A reader that knows a part of the log loads a later snapshot only if that saves this many batches."""

@@ -8,7 +8,7 @@ from stratalog.engine.reading.look import PartitionState
 from stratalog.engine.replicas.nearest import SeenLeader
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.lookup import FileSlice
-from stratalog.partitions.segment import read_row_groups
+from stratalog.partitions.segments.reader import read_row_groups
 from stratalog.partitions.transactions import visible
 
 _COLUMNS = ["offset", "control"]

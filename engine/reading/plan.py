@@ -17,7 +17,7 @@ from stratalog.partitions.errors import CorruptSegmentError, LogGapError, Offset
 from stratalog.partitions.listing import missing_file
 from stratalog.partitions.lookup import FileSlice, TimeRange
 from stratalog.partitions.paths import DataName
-from stratalog.partitions.segment import end_of_file
+from stratalog.partitions.segments.reader import end_of_file
 
 _START, _END = attrgetter("start"), attrgetter("end")
 _A_TIME = 1_000_000_000

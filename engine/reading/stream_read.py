@@ -23,7 +23,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.lookup import FileSlice
 from stratalog.partitions.replica import ANY_GENERATION
-from stratalog.partitions.segment import read_row_groups
+from stratalog.partitions.segments.reader import read_row_groups
 from stratalog.partitions.transactions import visible
 
 if TYPE_CHECKING:

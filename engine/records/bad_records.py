@@ -33,7 +33,7 @@ import pyarrow.compute as pc
 from stratalog.engine.driver.plain_values import as_it_is, raw_bytes
 from stratalog.partitions.errors import InvalidRecordError
 from stratalog.partitions.records import HEADERS, RECORD_COLUMNS, TIMESTAMP, physical_schema
-from stratalog.partitions.segment_writer import MOST_RECORD_BYTES, memory_bytes
+from stratalog.partitions.segments.writer import MOST_RECORD_BYTES, memory_bytes
 
 ERRORS = "__errors"
 """A column of batches in addition to the record columns: a struct with ``reason`` (null: none known). If bad

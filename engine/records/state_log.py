@@ -43,7 +43,7 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.replica import Replica, errors_of
-from stratalog.partitions.segment import read_batches
+from stratalog.partitions.segments.reader import read_batches
 from stratalog.snapshots.state_machine import load_dump
 
 M = TypeVar("M", bound=KeyedMachine[Any])

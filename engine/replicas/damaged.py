@@ -32,7 +32,7 @@ from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.runner import Done
-from stratalog.partitions.segment_check import verify_bytes
+from stratalog.partitions.segments.check import verify_bytes
 
 Damaged = Mapping[TopicIdPartition, tuple[PartitionView, StratalogError]]
 """The partitions whose leader's storage is damaged, each with its view and the error."""

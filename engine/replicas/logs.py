@@ -21,8 +21,8 @@ from stratalog.partitions import paths
 from stratalog.partitions.errors import SourceChangedError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.listing import ReplicaLog, parse, resolve
-from stratalog.partitions.merge import oldest_by
 from stratalog.partitions.replica import Replica
+from stratalog.partitions.rewrites.merge import oldest_by
 from stratalog.partitions.runner import Done
 from stratalog.partitions.store import StoredObject
 from stratalog.tiering.plan import waiting_since_ms

@@ -45,7 +45,7 @@ from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.listing import DataFile, ReplicaLog, check_same_ends, resolve
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.replica import Replica, errors_of
-from stratalog.partitions.segment_footer import SegmentFooter
+from stratalog.partitions.segments.footer import SegmentFooter
 from stratalog.partitions.transactions import FooterOf, LogTransactions, transactions_of
 
 

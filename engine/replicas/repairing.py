@@ -23,8 +23,8 @@ from stratalog.partitions.producer_changes import applied
 from stratalog.partitions.producers import encode
 from stratalog.partitions.register import REGISTER_BYTES
 from stratalog.partitions.replica import Replica, errors_of
-from stratalog.partitions.segment import read_segment
-from stratalog.partitions.segment_check import check_segment
+from stratalog.partitions.segments.check import check_segment
+from stratalog.partitions.segments.reader import read_segment
 from stratalog.partitions.store import StagedWriter
 
 _READ_BYTES = 8 * 1024 * 1024

@@ -40,7 +40,7 @@ from stratalog.partitions.producers import (
 )
 from stratalog.partitions.replica import Replica, errors_of, writes_of
 from stratalog.partitions.runner import Done, Failed, Runner
-from stratalog.partitions.segment_check import SMALL_BYTES, check_copy, read_small
+from stratalog.partitions.segments.check import SMALL_BYTES, check_copy, read_small
 from stratalog.partitions.store import StagedWriter
 
 _ATTEMPTS = 50

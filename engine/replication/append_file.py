@@ -20,8 +20,8 @@ from stratalog.partitions.errors import InvalidRecordError
 from stratalog.partitions.producer_changes import part_after
 from stratalog.partitions.producers import ProducerAppend, ProducerEntry, after_append, unexpired
 from stratalog.partitions.replica import EndState
-from stratalog.partitions.segment_footer import TransactionPart
-from stratalog.partitions.segment_writer import SegmentWriter
+from stratalog.partitions.segments.footer import TransactionPart
+from stratalog.partitions.segments.writer import SegmentWriter
 from stratalog.partitions.store import StagedWriter
 
 _REPLAY_BYTES = 64 * 1024 * 1024

@@ -21,7 +21,7 @@ from stratalog.partitions.listing import Link, Listing, ReplicaLog, claimed_high
 from stratalog.partitions.paths import DataName, EpochName, LocalStartName, name_in, parse_name
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.retention import KEPT_EPOCHS
-from stratalog.partitions.segment_check import verify_bytes
+from stratalog.partitions.segments.check import verify_bytes
 
 _EARLIER = KEPT_EPOCHS - 1
 """The number of earlier registers of a replica with which its latest register is compared."""

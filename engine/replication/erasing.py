@@ -11,10 +11,10 @@ from stratalog.engine.replication.append import replicate
 from stratalog.engine.replication.leader import leader_log
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.watermark import with_known_watermark
-from stratalog.partitions.erasing import ErasedFrom, ErasingOptions, erase_from
 from stratalog.partitions.erasure import is_compacted, is_erased
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.replica import errors_of, writes_of
+from stratalog.partitions.rewrites.erasing import ErasedFrom, ErasingOptions, erase_from
 from stratalog.partitions.runner import Runner
 from stratalog.partitions.transactions import transactions_of
 

@@ -15,13 +15,13 @@ from stratalog.engine.replication.snapshots import (
     usable_snapshot,
 )
 from stratalog.engine.replication.watermark import with_known_watermark
-from stratalog.partitions.erasing import ErasingOptions, erase_from
 from stratalog.partitions.erasure import Erasure, following
 from stratalog.partitions.errors import LogGapError, StratalogError
 from stratalog.partitions.paths import LocalStartName
 from stratalog.partitions.producers import encode
 from stratalog.partitions.replica import Replica, errors_of, writes_of
 from stratalog.partitions.retention import local_start_for
+from stratalog.partitions.rewrites.erasing import ErasingOptions, erase_from
 from stratalog.partitions.runner import Runner
 from stratalog.partitions.transactions import transactions_of
 from stratalog.snapshots.reader import Snapshot

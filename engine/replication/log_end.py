@@ -31,7 +31,7 @@ from stratalog.partitions.listing import DataFile, Listing, claimed_high_waterma
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.replica import EndState, Replica, errors_of
 from stratalog.partitions.runner import Runner, side_by_side
-from stratalog.partitions.segment import forget_files
+from stratalog.partitions.segments.reader import forget_files
 
 LOOK_AGAIN_MS = 60_000
 _NAMES_OF_AN_APPEND = 2

@@ -13,8 +13,8 @@ from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.watermark import with_known_watermark
 from stratalog.partitions.errors import RetriableError, StratalogError
 from stratalog.partitions.removal import Rule, carried_out
-from stratalog.partitions.removing import Removed, RemovingOptions, carry_out
 from stratalog.partitions.replica import errors_of, writes_of
+from stratalog.partitions.rewrites.removing import Removed, RemovingOptions, carry_out
 from stratalog.partitions.runner import Runner
 from stratalog.partitions.transactions import transactions_of
 

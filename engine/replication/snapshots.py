@@ -25,7 +25,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.listing import DataFile, Listing, ReplicaLog
 from stratalog.partitions.paths import CheckpointName, ChunkName, DataName, base_name, name_in, parse_name
 from stratalog.partitions.replica import Replica, errors_of
-from stratalog.partitions.segment import read_segment
+from stratalog.partitions.segments.reader import read_segment
 from stratalog.partitions.store import StoredObject
 from stratalog.snapshots.erasure import is_abandoned, proves_change
 from stratalog.snapshots.fetch import RESPONSE_MAX_BYTES, FetchedSnapshot, Source, fetch_snapshot

@@ -48,7 +48,7 @@ from stratalog.partitions.paths import DataName, LocalStartName
 from stratalog.partitions.producers import ProducerEntry, encode
 from stratalog.partitions.replica import Replica, errors_of, writes_of
 from stratalog.partitions.runner import Done, Failed, Outcome, Runner, SerialRunner
-from stratalog.partitions.segment_check import check_copy
+from stratalog.partitions.segments.check import check_copy
 from stratalog.partitions.store import Staged, Store
 from stratalog.tiering.bootstrap import (
     FromLeader,

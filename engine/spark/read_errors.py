@@ -17,7 +17,7 @@ from stratalog.engine.replication.unreadable import unreadable, with_remedy
 from stratalog.partitions import paths
 from stratalog.partitions.errors import CorruptSegmentError, SourceChangedError, StorageError, StratalogError
 from stratalog.partitions.listing import DataFile
-from stratalog.partitions.segment_check import check_segment
+from stratalog.partitions.segments.check import check_segment
 from stratalog.partitions.store import Store
 
 _UNREAD = re.compile(

@@ -42,7 +42,7 @@ from stratalog.partitions.paths import DataName
 from stratalog.partitions.printable import printable
 from stratalog.partitions.records import RECORD_COLUMNS
 from stratalog.partitions.runner import values
-from stratalog.partitions.segment_footer import check_tail
+from stratalog.partitions.segments.footer import check_tail
 
 _TRIES = 5
 BY_TASKS = (

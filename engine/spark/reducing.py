@@ -53,8 +53,8 @@ from stratalog.partitions.lookup import FileSlice
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.records import RECORD_COLUMNS, type_to_json
 from stratalog.partitions.replica import errors_of
-from stratalog.partitions.segment import read_batches
-from stratalog.partitions.segment_footer import check_tail
+from stratalog.partitions.segments.footer import check_tail
+from stratalog.partitions.segments.reader import read_batches
 from stratalog.snapshots.reader import Snapshot
 from stratalog.snapshots.snapshot_id import SnapshotId
 from stratalog.snapshots.writer import SnapshotWriter

@@ -5,7 +5,7 @@ an added filter. For files that are read in part, a filter on partition and offs
 only pages of the range are read. If a plan has times, its filter on ``timestamp`` is also pushed down. Spark
 splits large files at row groups into tasks.
 
-Parquet checks only pages. The rest of a file has already been checked (``stratalog.partitions.segment_footer``).
+Parquet checks only pages. The rest of a file has already been checked (``stratalog.partitions.segments.footer``).
 """
 
 from __future__ import annotations

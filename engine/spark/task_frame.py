@@ -32,7 +32,7 @@ from stratalog.partitions.listing import DataFile
 from stratalog.partitions.lookup import FileSlice
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.runner import values
-from stratalog.partitions.segment import read_row_groups
+from stratalog.partitions.segments.reader import read_row_groups
 from stratalog.partitions.store import Store
 from stratalog.partitions.store.protocol import StoredObject
 

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stratalog.partitions.columns import numbers
-from stratalog.partitions.comparable_keys import flat_keys, is_comparable
 from stratalog.partitions.errors import InvalidConfigError
 from stratalog.partitions.growth import fitted
 from stratalog.partitions.records import RECORD_COLUMNS, type_from_json
+from stratalog.partitions.rewrites.comparable_keys import flat_keys, is_comparable
 
 BATCH_ROWS = 16_384
 """Rows per batch of a dump."""

@@ -148,7 +148,7 @@ class StagedCopy(Staged, Protocol):
     @property
     def crc32(self) -> int:
         """The CRC-32 of all bytes, computed from the buffers that were written or sent, or reported by a server
-        that copied them itself. Before ``commit``, ``stratalog.partitions.segment_check`` compares it with the
+        that copied them itself. Before ``commit``, ``stratalog.partitions.segments.check`` compares it with the
         expected checksum, so bytes that the source storage has damaged never get a name.
         """
         ...

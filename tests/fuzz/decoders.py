@@ -38,8 +38,8 @@ from stratalog.partitions.paths import CheckpointName, DataName, EpochName, base
 from stratalog.partitions.producers import decode as decode_producers
 from stratalog.partitions.records import physical_schema, type_from_json
 from stratalog.partitions.root import read_broker_file
-from stratalog.partitions.segment import read_batches, read_segment
-from stratalog.partitions.segment_check import check_segment
+from stratalog.partitions.segments.check import check_segment
+from stratalog.partitions.segments.reader import read_batches, read_segment
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import StoredObject
 from stratalog.partitions.store.reader import RangeReader

@@ -28,7 +28,7 @@ from stratalog.partitions.paths import (
     parse_schedule_name,
 )
 from stratalog.partitions.root import check_broker_file, check_signed, read_broker_file
-from stratalog.partitions.segment_signature import check_signature_of
+from stratalog.partitions.segments.signature import check_signature_of
 from stratalog.partitions.store.memory import MemoryStore
 from tests.fuzz.changes import Change
 from tests.fuzz.mutations import WEIGHTS, Specimen, Specimens, description_name, mutate_content

@@ -19,8 +19,8 @@ from stratalog.partitions.cluster_key import ClusterKey
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.records import TIMESTAMP, physical_schema
-from stratalog.partitions.segment_footer import FOOTER_KEY
-from stratalog.partitions.segment_writer import SegmentWriter
+from stratalog.partitions.segments.footer import FOOTER_KEY
+from stratalog.partitions.segments.writer import SegmentWriter
 from tests.fuzz.mutations_of_bytes import Mutated, mutate_bytes
 from tests.fuzz.mutations_of_json import mutate_json
 

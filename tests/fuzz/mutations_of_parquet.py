@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from isal import isal_zlib
 
-from stratalog.partitions.segment_footer import CHECKSUM_KEY, FOOTER_KEY
+from stratalog.partitions.segments.footer import CHECKSUM_KEY, FOOTER_KEY
 from stratalog.snapshots.layout import MARK_KEY
 from tests.fuzz import thrift
 from tests.fuzz.mutations_of_bytes import Mutated, mutate_bytes

@@ -25,7 +25,7 @@ from stratalog.partitions.offsets import OffsetSpec
 from stratalog.partitions.paths import DataName, base_name, parse_name
 from stratalog.partitions.probing import SerialProber
 from stratalog.partitions.runner import SerialRunner
-from stratalog.partitions.segment import read_batches
+from stratalog.partitions.segments.reader import read_batches
 from stratalog.partitions.store.local import LocalStore
 from tests.clocks import open_by_clock
 from tests.fuzz.oracle import APPENDED, Oracle, WrongError

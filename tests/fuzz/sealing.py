@@ -8,9 +8,9 @@ from typing import Any
 
 from isal import isal_zlib
 
-from stratalog.partitions.parquet_footer import SUFFIX_BYTES
 from stratalog.partitions.register import sealed
-from stratalog.partitions.segment_footer import CHECKSUM_KEY, NO_CHECKSUM, NO_CHECKSUMS, checksum_at
+from stratalog.partitions.segments.footer import CHECKSUM_KEY, NO_CHECKSUM, NO_CHECKSUMS, checksum_at
+from stratalog.partitions.segments.parquet_footer import SUFFIX_BYTES
 from stratalog.snapshots.layout import MARK_KEY
 from tests.fuzz.thrift import decode_struct, encode_struct
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from stratalog.engine.driver.report import Report
-from stratalog.partitions import segment
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.replica import remembered_lineages
+from stratalog.partitions.segments import reader as segment
 from tests.fuzz.changes import draw_change
 from tests.fuzz.decoders import Decoders
 from tests.fuzz.keyed import SignedDecoders, believed

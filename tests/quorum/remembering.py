@@ -36,9 +36,9 @@ from stratalog.partitions.errors import CorruptSegmentError, StratalogError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.paths import DataName, base_name, join, parse_name
-from stratalog.partitions.segment import Segment
-from stratalog.partitions.segment_signature import check_signature_of
-from stratalog.partitions.segment_writer import Sign
+from stratalog.partitions.segments.reader import Segment
+from stratalog.partitions.segments.signature import check_signature_of
+from stratalog.partitions.segments.writer import Sign
 from stratalog.partitions.store import Store
 from stratalog.partitions.store.protocol import StoredObject
 from stratalog.snapshots.reader import Snapshot, verify_snapshot

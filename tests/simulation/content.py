@@ -19,7 +19,7 @@ import stratalog.engine.replication.append
 import stratalog.engine.replication.append_file
 import stratalog.partitions.listing
 import stratalog.partitions.producer_changes
-import stratalog.partitions.segment
+import stratalog.partitions.segments.reader
 from stratalog.engine.metadata.records import MetadataRecord, decode
 from stratalog.engine.quorum.batch import Batch, decode_batch
 from stratalog.engine.replication.append_file import AppendOptions, ReplayableBatches
@@ -31,7 +31,7 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName, base_name, parse_name
 from stratalog.partitions.producer_changes import ProducerPart, part_after
 from stratalog.partitions.producers import ProducerAppend, ProducerEntry
-from stratalog.partitions.segment_footer import FOOTER_KEY, SegmentFooter
+from stratalog.partitions.segments.footer import FOOTER_KEY, SegmentFooter
 from stratalog.partitions.store import StagedWriter, Store
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import StoredObject
@@ -97,7 +97,7 @@ def lineage_of(data: bytes) -> Lineage:
     return Lineage.from_json(data, "")
 
 
-_parsed_layout = lru_cache(maxsize=4096)(stratalog.partitions.segment.parse_layout)
+_parsed_layout = lru_cache(maxsize=4096)(stratalog.partitions.segments.reader.parse_layout)
 parsed_name = lru_cache(maxsize=65536)(parse_name)
 
 
@@ -126,7 +126,7 @@ def _footer(store: Store, stored: StoredObject, what: str) -> pq.FileMetaData:
     return _footer_in(data, replace(stored, name=base_name(stored.name), version="", modified_ms=0))
 
 
-_read_parquet_footer = stratalog.partitions.segment._read_parquet_footer
+_read_parquet_footer = stratalog.partitions.segments.reader._read_parquet_footer
 _encode = stratalog.engine.replication.append._encode
 _encoded: dict[Hashable, tuple[bytes, Mapping[str, ProducerEntry], int]] = {}
 states_after: dict[bytes, Mapping[str, ProducerEntry]] = {}
@@ -193,8 +193,8 @@ def remembered() -> Iterator[None]:
         )
         stack.enter_context(patch.object(stratalog.engine.quorum.voter, "parse_name", parsed_name))
         stack.enter_context(patch.object(stratalog.partitions.listing, "parse_name", parsed_name))
-        stack.enter_context(patch.object(stratalog.partitions.segment, "_read_parquet_footer", _footer))
-        stack.enter_context(patch.object(stratalog.partitions.segment, "parse_layout", _parsed_layout))
+        stack.enter_context(patch.object(stratalog.partitions.segments.reader, "_read_parquet_footer", _footer))
+        stack.enter_context(patch.object(stratalog.partitions.segments.reader, "parse_layout", _parsed_layout))
         stack.enter_context(patch.object(stratalog.engine.replication.append, "_encode", _encode_once))
         # A footer holds only some of the few producers of a run.
         changes = stratalog.partitions.producer_changes

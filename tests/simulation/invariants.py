@@ -16,7 +16,7 @@ from stratalog.partitions.paths import BROKER_FILE, EpochName, LocalStartName
 from stratalog.partitions.producers import ProducerEntry, decode
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.root import BrokerFile, root_identity
-from stratalog.partitions.segment_footer import SegmentFooter
+from stratalog.partitions.segments.footer import SegmentFooter
 from stratalog.partitions.store import Store
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import StoredObject

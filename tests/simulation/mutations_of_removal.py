@@ -13,9 +13,9 @@ import stratalog.engine.upkeep.erasing.tasks
 import stratalog.engine.upkeep.replication.compact
 import stratalog.engine.upkeep.retention.vacuum
 import stratalog.engine.upkeep.tiering.tasks
-import stratalog.partitions.erasing
 import stratalog.partitions.known_log
 import stratalog.partitions.listing
+import stratalog.partitions.rewrites.erasing
 import stratalog.tiering.delta_table
 from stratalog.engine.upkeep.erasing.remote import RemoteErasing
 from stratalog.engine.upkeep.replication.compact import CompactWork
@@ -115,7 +115,7 @@ MUTATIONS_OF_REMOVAL: Sequence[Mutation] = (
             *(
                 variants.patched(module, "to_erase", removing.to_erase_in_the_log)
                 for module in (
-                    stratalog.partitions.erasing,
+                    stratalog.partitions.rewrites.erasing,
                     stratalog.engine.upkeep.erasing.tasks,
                     stratalog.engine.upkeep.tiering.tasks,
                 )

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import stratalog.tiering.plan
-from stratalog.partitions.merge import Run, sealed_runs
+from stratalog.partitions.rewrites.merge import Run, sealed_runs
 from tests.simulation.configuration import LEFT_TO_TIER, Configuration, Operation
 from tests.simulation.mutation import Mutation
 from tests.simulation.variants import patched
@@ -43,7 +43,7 @@ def _with_a_gap(*given: Any, **more: Any) -> list[Run]:
 MUTATIONS_OF_UPLOADS: Sequence[Mutation] = (
     Mutation(
         "a segment of files whose outcomes are unknown",
-        "a segment that is written from appended files marks what was aborted (partitions.merge)",
+        "a segment that is written from appended files marks what was aborted (partitions.rewrites.merge)",
         patched(stratalog.tiering.plan, "sealed_runs", _without_outcomes),
         theme="transactions",
         shaped=_left_to_tier,
@@ -51,7 +51,7 @@ MUTATIONS_OF_UPLOADS: Sequence[Mutation] = (
     ),
     Mutation(
         "a segment that leaves out a file",
-        "a segment is written from all files of its run, which are neighbours in the log (partitions.merge)",
+        "a segment is written from all files of its run, which are neighbours in the log (rewrites.merge)",
         patched(stratalog.tiering.plan, "sealed_runs", _with_a_gap),
         theme="tier",
         shaped=_left_to_tier,

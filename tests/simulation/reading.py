@@ -12,7 +12,7 @@ from stratalog.engine.reading.look import look
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.offsets import OffsetSpec
-from stratalog.partitions.segment import read_batches
+from stratalog.partitions.segments.reader import read_batches
 from stratalog.partitions.store import Store
 from tests.simulation.both_tiers import check_latest
 from tests.simulation.content import TOKEN_COLUMNS, tokens_of

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from stratalog.partitions import replica, segment
+from stratalog.partitions import replica
+from stratalog.partitions.segments import reader as segment
 from tests.simulation.actions import perform
 from tests.simulation.actor import Actor
 from tests.simulation.configuration import Configuration, Plan, configuration_of

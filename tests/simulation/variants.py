@@ -59,13 +59,13 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, Listing, ReplicaLog
-from stratalog.partitions.merge import Run
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.producer_changes import Level, Levels, applied, next_level
 from stratalog.partitions.producers import ProducerAppend, ProducerEntry, earlier_attempt
 from stratalog.partitions.replica import Replica, errors_of
+from stratalog.partitions.rewrites.merge import Run
 from stratalog.partitions.runner import Runner
-from stratalog.partitions.segment_check import verify_bytes
+from stratalog.partitions.segments.check import verify_bytes
 from stratalog.partitions.store import Store
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import StoredObject

@@ -16,7 +16,7 @@ from stratalog.partitions.errors import OutcomeUnknownError, RetriableError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, Listing
 from stratalog.partitions.runner import Runner
-from stratalog.partitions.segment_check import CheckedSegment, check_segment
+from stratalog.partitions.segments.check import CheckedSegment, check_segment
 from stratalog.partitions.store import Store
 
 

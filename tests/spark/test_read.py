@@ -16,9 +16,9 @@ from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.spark.scanning import scan
 from stratalog.engine.spark.types import BINARY, record_schema
 from stratalog.partitions.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
-from stratalog.partitions.merge import Run
 from stratalog.partitions.records import physical_schema
-from stratalog.partitions.rewrite import stage_run
+from stratalog.partitions.rewrites.merge import Run
+from stratalog.partitions.rewrites.rewrite import stage_run
 from tests.spark.spark_cluster import TIERED, explained, format_cluster, ordered, rows
 
 if TYPE_CHECKING:

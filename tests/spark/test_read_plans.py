@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from stratalog import Cluster
 from stratalog.engine.reading.read_plan import ReadPlan
 from stratalog.partitions.errors import InvalidCallError, OffsetOutOfRangeError
-from stratalog.partitions.segment_writer import _PAGES
+from stratalog.partitions.segments.writer import _PAGES
 from tests.spark.spark_cluster import TIERED, explained, format_cluster, ordered
 
 if TYPE_CHECKING:

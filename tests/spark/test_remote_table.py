@@ -20,8 +20,8 @@ from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.records import TIMESTAMP, physical_schema
-from stratalog.partitions.segment import read_segment
-from stratalog.partitions.segment_writer import SegmentWriter
+from stratalog.partitions.segments.reader import read_segment
+from stratalog.partitions.segments.writer import SegmentWriter
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.tiering.delta_table import DeltaTopicTable

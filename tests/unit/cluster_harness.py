@@ -28,7 +28,7 @@ from stratalog.partitions.errors import BrokerUnreachableError
 from stratalog.partitions.listing import DataFile, ReplicaLog
 from stratalog.partitions.paths import DataName, base_name, parse_name
 from stratalog.partitions.replica import Replica
-from stratalog.partitions.segment import read_batches
+from stratalog.partitions.segments.reader import read_batches
 from stratalog.partitions.store import Store, StoreOptions
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore

@@ -26,7 +26,7 @@ from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.paths import DataName, base_name, parse_name
 from stratalog.partitions.replica import remembered_lineages
-from stratalog.partitions.segment_check import verify_segment
+from stratalog.partitions.segments.check import verify_segment
 from stratalog.partitions.store import Store
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.protocol import StoredObject

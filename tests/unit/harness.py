@@ -19,7 +19,7 @@ from stratalog.partitions.producers import ProducerAppend, marker
 from stratalog.partitions.records import physical_schema
 from stratalog.partitions.root import format_root
 from stratalog.partitions.runner import SerialRunner, values
-from stratalog.partitions.segment import read_batches
+from stratalog.partitions.segments.reader import read_batches
 from stratalog.partitions.store import Store
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.tiering.bootstrap import LastTiered

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.records import physical_schema
-from stratalog.partitions.segment_footer import CHECKSUM_KEY, FOOTER_KEY, NO_CHECKSUMS, checksum_at
+from stratalog.partitions.segments.footer import CHECKSUM_KEY, FOOTER_KEY, NO_CHECKSUMS, checksum_at
+from stratalog.partitions.segments.thrift import BINARY, BYTE, FALSE, I16, I32, I64, LIST, STRUCT, TRUE
 from stratalog.partitions.store.memory import MemoryStore
-from stratalog.partitions.thrift import BINARY, BYTE, FALSE, I16, I32, I64, LIST, STRUCT, TRUE
 from tests.unit.segments import records, write_segment
 
 Struct = dict[int, tuple[int, Any]]

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.replica import Replica
-from stratalog.partitions.segment import read_batches
+from stratalog.partitions.segments.reader import read_batches
 from stratalog.partitions.transactions import transactions_of, visible
 
 

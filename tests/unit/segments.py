@@ -12,8 +12,8 @@ from stratalog.partitions.listing import DataFile
 from stratalog.partitions.paths import DataName, segment_owner
 from stratalog.partitions.producers import ProducerEntry
 from stratalog.partitions.records import physical_schema
-from stratalog.partitions.segment import read_batches
-from stratalog.partitions.segment_writer import ROW_GROUP_BYTES, SegmentWriter
+from stratalog.partitions.segments.reader import read_batches
+from stratalog.partitions.segments.writer import ROW_GROUP_BYTES, SegmentWriter
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import Store
 

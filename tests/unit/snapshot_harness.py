@@ -9,7 +9,7 @@ import pyarrow as pa
 from stratalog import Cluster
 from stratalog.engine.driver.report import Report
 from stratalog.partitions.records import RECORD_COLUMNS
-from stratalog.partitions.segment import read_batches
+from stratalog.partitions.segments.reader import read_batches
 from stratalog.snapshots.reader import Snapshot, read_snapshot
 from stratalog.snapshots.snapshot_id import SnapshotId
 from tests.unit.cluster_harness import LiveCluster

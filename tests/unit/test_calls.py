@@ -19,7 +19,7 @@ from bench.calls import BROKERS, FILE, PARTITION, RUN, SCENARIOS, CountedCluster
 from bench.counting import COPY, CREATE, LIST, READ, STAT, CountingStore
 from stratalog import Cluster, Report
 from stratalog.engine.brokers.probe import probe_brokers
-from stratalog.partitions.segment import forget
+from stratalog.partitions.segments.reader import forget
 from stratalog.tiering import topic_table
 from tests.ports import ports_of, with_ports
 

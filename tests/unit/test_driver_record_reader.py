@@ -13,7 +13,7 @@ from stratalog.partitions.listing import DataFile
 from stratalog.partitions.lookup import FileSlice
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.records import physical_schema
-from stratalog.partitions.segment import read_row_group, read_segment
+from stratalog.partitions.segments.reader import read_row_group, read_segment
 from stratalog.partitions.store import StoreOptions, open_store
 from stratalog.partitions.store.local import LocalStore
 from tests.s3_server import S3Endpoint

@@ -7,7 +7,6 @@ import random
 import pytest
 
 from stratalog.engine.replication.erasing import ErasedOn, erase_records, not_erased
-from stratalog.partitions.erasing import ErasedFrom, ErasingOptions, marks
 from stratalog.partitions.erasure import (
     Erasure,
     are_ranges,
@@ -20,12 +19,13 @@ from stratalog.partitions.erasure import (
     within,
 )
 from stratalog.partitions.errors import RetriableError
-from stratalog.partitions.merge import MergePolicy, plan_merges
 from stratalog.partitions.records import GAP
 from stratalog.partitions.removal import CommittedRule, Rule
-from stratalog.partitions.rewrite import merge_run
+from stratalog.partitions.rewrites.erasing import ErasedFrom, ErasingOptions, marks
+from stratalog.partitions.rewrites.merge import MergePolicy, plan_merges
+from stratalog.partitions.rewrites.rewrite import merge_run
 from stratalog.partitions.runner import SerialRunner
-from stratalog.partitions.segment import read_batches
+from stratalog.partitions.segments.reader import read_batches
 from stratalog.partitions.transactions import transactions_of
 from tests.unit.harness import sync
 from tests.unit.test_replication_removal import SYNC, Keyed, Row

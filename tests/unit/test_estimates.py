@@ -21,7 +21,7 @@ from bench.cost_table import read_prices
 from stratalog import Cluster, Report
 from stratalog.engine.driver.estimate import GET_DOLLARS, PUT_DOLLARS, Estimate
 from stratalog.engine.driver.planned import copies, uploads
-from stratalog.partitions.segment import forget
+from stratalog.partitions.segments.reader import forget
 from tests.ports import ports_of
 from tests.unit.estimate_harness import TIERED, Buckets, Scene, append, buckets_with, topic
 

@@ -18,7 +18,7 @@ from stratalog import Cluster, Report
 from stratalog.engine.cluster.parts import with_parts
 from stratalog.engine.driver.estimate import Estimate
 from stratalog.partitions.records import HEADERS
-from stratalog.partitions.segment import forget
+from stratalog.partitions.segments.reader import forget
 from stratalog.partitions.store.memory import MemoryStore
 from tests.ports import ports_of
 from tests.unit.estimate_harness import TIERED, Scene, append, buckets_with, topic

@@ -17,7 +17,7 @@ from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName, WatermarkName
 from stratalog.partitions.records import physical_schema
-from stratalog.partitions.segment_writer import SegmentWriter
+from stratalog.partitions.segments.writer import SegmentWriter
 from stratalog.partitions.store import local as local_module
 from stratalog.partitions.store import local_behind, local_listing, local_scan
 from tests.depth import at_depth

@@ -14,7 +14,7 @@ import pytest
 import stratalog.engine.replication.append
 import stratalog.partitions.replica
 from stratalog.partitions.producers import decode, encode
-from stratalog.partitions.segment_check import verify_bytes
+from stratalog.partitions.segments.check import verify_bytes
 from tests.unit.cluster_harness import TIERED, LiveCluster, codes, offsets_of
 from tests.unit.faulty_store import Faults
 from tests.unit.tampering import Spot, register, spot

@@ -18,7 +18,7 @@ from stratalog.engine.replication.sync import Synced, SyncOptions, sync_follower
 from stratalog.engine.upkeep.replication import compact
 from stratalog.engine.upkeep.replication.merge import MergeWork, merge_partition
 from stratalog.partitions.errors import LogGapError, RetriableError, StratalogError
-from stratalog.partitions.merge import MergePolicy
+from stratalog.partitions.rewrites.merge import MergePolicy
 from stratalog.partitions.runner import Done, Failed, SerialRunner
 from tests.ports import ports_of
 from tests.unit.test_upkeep_compact import Compacted, fill

@@ -65,8 +65,8 @@ PURE = (
     *(
         f"partitions/{name}.py"
         for name in (
-            *("lineage", "listing", "producers", "merge", "retention", "paths", "offsets", "records", "register"),
-            *("compaction", "removal", "transactions"),
+            *("lineage", "listing", "producers", "retention", "paths", "offsets", "records", "register"),
+            *("rewrites/merge", "rewrites/compaction", "removal", "transactions"),
         )
     ),
     *("partitions/errors.py", "partitions/identity.py", "tiering/plan.py", "tiering/schedule.py"),
@@ -214,6 +214,12 @@ def test_every_folder_of_the_engine_is_a_floor_and_no_module_is_outside() -> Non
 
 
 @pytest.mark.slow
+def test_what_a_log_is_does_not_know_how_its_files_are_replaced() -> None:
+    for module in MODULES:
+        if module.parts[0] == "partitions" and module.parts[1] != "rewrites":
+            assert not [name for name in imported(module) if ".rewrites" in name], module
+
+
 def test_only_jobs_one_folder_of_the_engine_and_one_bridge_import_pyspark() -> None:
     others = [module for module in MODULES if not any(map(module.is_relative_to, PYSPARK_FOLDERS))]
     offenders = [

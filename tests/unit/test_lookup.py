@@ -14,7 +14,7 @@ from stratalog.partitions.listing import DataFile
 from stratalog.partitions.lookup import FileSlice, first_at_or_after, largest_timestamp
 from stratalog.partitions.offsets import Answer, FoundOffset, UnknownOffset
 from stratalog.partitions.paths import DataName
-from stratalog.partitions.segment import read_segment
+from stratalog.partitions.segments.reader import read_segment
 from stratalog.partitions.store.memory import MemoryStore
 from tests.unit.segments import records, write_segment
 

@@ -14,7 +14,8 @@ from stratalog.engine.config.settings import topic_config
 from stratalog.partitions.clock import FOREVER_MS
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import ReplicaLog, parse, resolve
-from stratalog.partitions.merge import (
+from stratalog.partitions.paths import DataName, WatermarkName
+from stratalog.partitions.rewrites.merge import (
     FEW,
     MergePolicy,
     Run,
@@ -23,7 +24,6 @@ from stratalog.partitions.merge import (
     sealed_runs,
     why_not_merged,
 )
-from stratalog.partitions.paths import DataName, WatermarkName
 from tests.unit.notation import FOLDER, log_of, stored, text_of
 
 NEVER_MS = 10**15

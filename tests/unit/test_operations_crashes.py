@@ -29,7 +29,7 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.listing import parse
 from stratalog.partitions.paths import BROKER_FILE
-from stratalog.partitions.segment import read_segment
+from stratalog.partitions.segments.reader import read_segment
 from stratalog.partitions.store import Store, StoreOptions
 from stratalog.partitions.store.memory import MemoryStore
 from tests.clocks import FolderByClock
@@ -41,7 +41,7 @@ from tests.unit.faulty_store import CHANGES, Faults
 @pytest.fixture(autouse=True)
 def merges_few_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let ``tier`` write segments from few files, without a merge."""
-    monkeypatch.setattr("stratalog.partitions.merge.FEW", 1)
+    monkeypatch.setattr("stratalog.partitions.rewrites.merge.FEW", 1)
 
 
 class Fault(Enum):

@@ -76,7 +76,7 @@ OPERATIONS: dict[str, tuple[Callable[[RemoteFaults], Report], set[str]]] = {
 @pytest.fixture(autouse=True)
 def merges_few_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let ``tier`` write segments from few files, without a merge."""
-    monkeypatch.setattr("stratalog.partitions.merge.FEW", 1)
+    monkeypatch.setattr("stratalog.partitions.rewrites.merge.FEW", 1)
 
 
 @pytest.mark.sample(8)

@@ -24,7 +24,7 @@ from stratalog.engine.reading.bounds import Bound
 from stratalog.partitions import paths
 from stratalog.partitions.errors import StorageError, StoreTimeoutError, StratalogError
 from stratalog.partitions.offsets import OffsetSpec
-from stratalog.partitions.segment import read_batches
+from stratalog.partitions.segments.reader import read_batches
 from stratalog.partitions.store import Store, StoreOptions, open_store, s3_session
 from stratalog.tiering import delta_options
 from stratalog.tiering.remote_file import remote_file

@@ -34,7 +34,7 @@ from stratalog.partitions.producers import (
     without_transactions,
 )
 from stratalog.partitions.replica import EndState, Replica
-from stratalog.partitions.segment_footer import SegmentFooter, decode_footer, encode_footer
+from stratalog.partitions.segments.footer import SegmentFooter, decode_footer, encode_footer
 from stratalog.partitions.store.memory import MemoryStore
 from tests.unit.notation import FOLDER, stored
 

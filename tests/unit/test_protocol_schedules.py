@@ -15,12 +15,12 @@ import pytest
 from stratalog.engine.replication.leader import leader_log
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.errors import CorruptSegmentError, FencedLeaderEpochError, LogGapError, StorageError
-from stratalog.partitions.merge import MergePolicy, Run, plan_merges
 from stratalog.partitions.paths import DataName, EpochName, LocalStartName, WatermarkName
 from stratalog.partitions.producers import encode
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.retention import removable
-from stratalog.partitions.rewrite import merge_run
+from stratalog.partitions.rewrites.merge import MergePolicy, Run, plan_merges
+from stratalog.partitions.rewrites.rewrite import merge_run
 from stratalog.partitions.store import Store
 from stratalog.partitions.store.memory import MemoryStore
 from tests.unit.cluster_harness import LiveCluster, codes, rows_of

@@ -29,7 +29,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import BROKER_FILE, CheckpointName, ClaimName, DataName
 from stratalog.partitions.root import check_signed, format_root, read_broker_file
-from stratalog.partitions.segment_signature import check_signature_of
+from stratalog.partitions.segments.signature import check_signature_of
 from stratalog.partitions.store.memory import MemoryStore
 from tests.unit.quorum_harness import CLUSTER, Quorum, commit_on_voter_1, config
 from tests.unit.quorum_snapshots import committed, ends, listing, path, snapshot

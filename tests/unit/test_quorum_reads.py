@@ -34,7 +34,7 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.records import TIMESTAMP, physical_schema
 from stratalog.partitions.root import format_root
-from stratalog.partitions.segment_writer import SegmentWriter
+from stratalog.partitions.segments.writer import SegmentWriter
 from stratalog.partitions.store.memory import MemoryStore
 from tests.unit.metadata_harness import an_id
 from tests.unit.quorum_harness import (

@@ -14,7 +14,7 @@ from stratalog.engine.reading.read_plan import ReadPlan
 from stratalog.engine.replication.replica_selector import ClientMetadata
 from stratalog.partitions.errors import LogTruncationError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from stratalog.partitions.isolation import Isolation
-from stratalog.partitions.segment import forget
+from stratalog.partitions.segments.reader import forget
 from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import TIERED, LiveCluster
 from tests.unit.faulty_store import Faults

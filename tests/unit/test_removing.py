@@ -10,15 +10,15 @@ import pyarrow as pa
 import pytest
 
 from stratalog.partitions.errors import CorruptSegmentError, RetriableError
-from stratalog.partitions.merge import MergePolicy, plan_merges
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.producers import ProducerEntry
 from stratalog.partitions.records import GAP
 from stratalog.partitions.removal import Rule, carried_out
-from stratalog.partitions.removing import Removed, RemovingOptions, carry_out
-from stratalog.partitions.rewrite import Removal, merge_run, remove_from_run, stage_run, state_after
-from stratalog.partitions.segment import forget, read_batches, read_segment
-from stratalog.partitions.segment_check import verify_segment
+from stratalog.partitions.rewrites.merge import MergePolicy, plan_merges
+from stratalog.partitions.rewrites.removing import Removed, RemovingOptions, carry_out
+from stratalog.partitions.rewrites.rewrite import Removal, merge_run, remove_from_run, stage_run, state_after
+from stratalog.partitions.segments.check import verify_segment
+from stratalog.partitions.segments.reader import forget, read_batches, read_segment
 from stratalog.partitions.transactions import transactions_of
 from tests.unit.segments import listed, records, write_segment
 from tests.unit.test_rewrite import Log

@@ -21,12 +21,12 @@ from stratalog.partitions.errors import (
     StaleBrokerError,
     StorageError,
 )
-from stratalog.partitions.merge import MergePolicy, plan_merges
 from stratalog.partitions.paths import BROKER_FILE, EpochName, LocalStartName
 from stratalog.partitions.producers import ProducerAppend, encode
-from stratalog.partitions.rewrite import merge_run
+from stratalog.partitions.rewrites.merge import MergePolicy, plan_merges
+from stratalog.partitions.rewrites.rewrite import merge_run
 from stratalog.partitions.runner import Outcome, SerialRunner
-from stratalog.partitions.segment import forget
+from stratalog.partitions.segments.reader import forget
 from stratalog.partitions.store.memory import MemoryStore
 from tests.unit.faulty_store import Faults, FaultyStore
 from tests.unit.harness import SCHEMA, OnePartition, batch, sync

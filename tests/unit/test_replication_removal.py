@@ -12,14 +12,14 @@ from stratalog.engine.replication.removal import members_behind, remove_records
 from stratalog.engine.replication.sync import SyncOptions
 from stratalog.partitions.errors import RetriableError
 from stratalog.partitions.listing import ReplicaLog
-from stratalog.partitions.merge import MergePolicy, plan_merges
 from stratalog.partitions.producers import ProducerAppend
 from stratalog.partitions.records import ABORT, ABORTED, COMMIT, GAP
 from stratalog.partitions.removal import CommittedRule, Rule
-from stratalog.partitions.removing import Removed, RemovingOptions
-from stratalog.partitions.rewrite import merge_run
+from stratalog.partitions.rewrites.merge import MergePolicy, plan_merges
+from stratalog.partitions.rewrites.removing import Removed, RemovingOptions
+from stratalog.partitions.rewrites.rewrite import merge_run
 from stratalog.partitions.runner import SerialRunner
-from stratalog.partitions.segment import read_batches
+from stratalog.partitions.segments.reader import read_batches
 from stratalog.partitions.transactions import transactions_of
 from tests.unit.harness import OnePartition, batch, sync
 

@@ -8,20 +8,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from stratalog.partitions import rewrite
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.errors import CorruptionError, LogGapError, SourceChangedError
 from stratalog.partitions.lineage import Lineage
-from stratalog.partitions.merge import MergePolicy, Run, plan_merges, sealed_runs
 from stratalog.partitions.paths import DataName, EpochName, WatermarkName
 from stratalog.partitions.producers import ProducerEntry
 from stratalog.partitions.records import physical_schema
 from stratalog.partitions.removal import Rule
 from stratalog.partitions.replica import Replica
-from stratalog.partitions.rewrite import Removal, check_in_log, merge_run, remove_from_run, stage_run
+from stratalog.partitions.rewrites import rewrite
+from stratalog.partitions.rewrites.merge import MergePolicy, Run, plan_merges, sealed_runs
+from stratalog.partitions.rewrites.rewrite import Removal, check_in_log, merge_run, remove_from_run, stage_run
 from stratalog.partitions.root import format_root
-from stratalog.partitions.segment import forget, read_batches, read_segment
-from stratalog.partitions.segment_check import verify_segment
+from stratalog.partitions.segments.check import verify_segment
+from stratalog.partitions.segments.reader import forget, read_batches, read_segment
 from stratalog.partitions.store.memory import MemoryStore
 from tests.unit.segments import listed, records, write_segment
 

@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stratalog.partitions import segment
 from stratalog.partitions.cache import BoundedCache
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.lineage import Lineage
@@ -26,9 +25,10 @@ from stratalog.partitions.listing import DataFile
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.producers import ProducerEntry
 from stratalog.partitions.records import physical_schema
-from stratalog.partitions.segment import read_batches, read_row_group, read_segment
-from stratalog.partitions.segment_check import check_segment, verify_segment
-from stratalog.partitions.segment_writer import SegmentWriter
+from stratalog.partitions.segments import reader as segment
+from stratalog.partitions.segments.check import check_segment, verify_segment
+from stratalog.partitions.segments.reader import read_batches, read_row_group, read_segment
+from stratalog.partitions.segments.writer import SegmentWriter
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import StoredObject

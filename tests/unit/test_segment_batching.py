@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.records import physical_schema
-from stratalog.partitions.segment_footer import SegmentFooter
-from stratalog.partitions.segment_writer import SegmentWriter, _regular, memory_bytes
+from stratalog.partitions.segments.footer import SegmentFooter
+from stratalog.partitions.segments.writer import SegmentWriter, _regular, memory_bytes
 from tests.unit.segments import BINARY, records
 
 ROWS = 2_500

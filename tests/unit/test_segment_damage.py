@@ -12,15 +12,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stratalog.partitions import parquet_decoding, segment_check
 from stratalog.partitions.columns import numbers
 from stratalog.partitions.errors import CorruptSegmentError, SourceChangedError, StorageError
 from stratalog.partitions.listing import DataFile
-from stratalog.partitions.parquet_decoding import is_of_this_process
 from stratalog.partitions.paths import DataName
-from stratalog.partitions.segment import read_batches, read_row_group, read_segment
-from stratalog.partitions.segment_check import check_copy, check_segment, verify_bytes, verify_segment
-from stratalog.partitions.segment_footer import CHECKSUM_KEY, FOOTER_KEY, NO_CHECKSUMS
+from stratalog.partitions.segments import check as segment_check
+from stratalog.partitions.segments import parquet_decoding
+from stratalog.partitions.segments.check import check_copy, check_segment, verify_bytes, verify_segment
+from stratalog.partitions.segments.footer import CHECKSUM_KEY, FOOTER_KEY, NO_CHECKSUMS
+from stratalog.partitions.segments.parquet_decoding import is_of_this_process
+from stratalog.partitions.segments.reader import read_batches, read_row_group, read_segment
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import Store
 from tests.unit.segments import BASE, EVERYTHING, in_memory, listed, read, records, write_segment

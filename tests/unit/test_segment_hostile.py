@@ -9,14 +9,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from stratalog.partitions import parquet_pages
 from stratalog.partitions.errors import CorruptSegmentError, RecordTooLargeError
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.records import physical_schema
-from stratalog.partitions.segment import Segment, check_held, read_batches, read_row_group, read_segment
-from stratalog.partitions.segment_check import check_segment, verify_segment
-from stratalog.partitions.segment_footer import check_tail
-from stratalog.partitions.segment_writer import MOST_RECORD_BYTES, memory_bytes
+from stratalog.partitions.segments import parquet_pages
+from stratalog.partitions.segments.check import check_segment, verify_segment
+from stratalog.partitions.segments.footer import check_tail
+from stratalog.partitions.segments.reader import Segment, check_held, read_batches, read_row_group, read_segment
+from stratalog.partitions.segments.writer import MOST_RECORD_BYTES, memory_bytes
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.tiering.statistics import statistics_json

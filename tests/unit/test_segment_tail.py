@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stratalog.partitions.errors import CorruptSegmentError, SourceChangedError
-from stratalog.partitions.segment_footer import check_tail
+from stratalog.partitions.segments.footer import check_tail
 from stratalog.partitions.store.memory import MemoryStore
 from tests.unit.segments import BASE, in_memory, records, write_segment
 from tests.unit.test_segment_damage import flips, intact, regions

@@ -26,8 +26,8 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import CheckpointName, DataName, parse_name
 from stratalog.partitions.producers import ProducerEntry
 from stratalog.partitions.records import physical_schema
-from stratalog.partitions.segment_footer import CHECKSUM_KEY
-from stratalog.partitions.segment_writer import SegmentWriter
+from stratalog.partitions.segments.footer import CHECKSUM_KEY
+from stratalog.partitions.segments.writer import SegmentWriter
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import Store

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.partitions import superseded
 from stratalog.partitions.errors import StorageError
 from stratalog.partitions.records import ABORT, ABORTED, COMMIT, GAP
 from stratalog.partitions.removal import Rule
-from stratalog.partitions.superseded import Superseded
+from stratalog.partitions.rewrites import superseded
+from stratalog.partitions.rewrites.superseded import Superseded
 
 Row = tuple[bytes | None, bool, int | None]
 """The key, whether the value is null, and the control type."""

@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable
 
 from stratalog.partitions.errors import CorruptionError, CorruptSegmentError, SourceChangedError
-from stratalog.partitions.merge import MergePolicy, Run
-from stratalog.partitions.rewrite import merge_run
+from stratalog.partitions.rewrites.merge import MergePolicy, Run
+from stratalog.partitions.rewrites.rewrite import merge_run
 from stratalog.partitions.store import Store
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore

@@ -17,7 +17,7 @@ from deltalake.table import TableFeatures
 
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.errors import CorruptionError, RemoteObjectMissingError
-from stratalog.partitions.merge import Run
+from stratalog.partitions.rewrites.merge import Run
 from stratalog.partitions.store import StoreOptions
 from stratalog.tiering import foreign_commits
 from stratalog.tiering.copier import upload

@@ -10,8 +10,8 @@ import pytest
 from stratalog.partitions.errors import CorruptionError, LogGapError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, Link, Listing, ReplicaLog
-from stratalog.partitions.merge import MergePolicy
 from stratalog.partitions.paths import DataName
+from stratalog.partitions.rewrites.merge import MergePolicy
 from stratalog.partitions.store.protocol import StoredObject
 from stratalog.tiering.plan import (
     AT_ONCE,

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.records import TIMESTAMP, physical_schema
-from stratalog.partitions.segment import Segment, read_segment
-from stratalog.partitions.segment_writer import SegmentWriter
+from stratalog.partitions.segments.reader import Segment, read_segment
+from stratalog.partitions.segments.writer import SegmentWriter
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.tiering.statistics import INDEXED_COLUMNS, STRING_PREFIX, statistics_json
 from tests.unit.segments import listed, records, write_segment

@@ -14,7 +14,6 @@ import pytest
 from stratalog.partitions.errors import InvalidProducerEpochError
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.listing import DataFile, ReplicaLog
-from stratalog.partitions.merge import MergePolicy, Run, plan_merges, sealed_runs
 from stratalog.partitions.paths import LocalStartName
 from stratalog.partitions.producers import (
     ProducerAppend,
@@ -27,9 +26,10 @@ from stratalog.partitions.producers import (
 )
 from stratalog.partitions.register import sealed
 from stratalog.partitions.replica import Replica
-from stratalog.partitions.rewrite import merge_run
-from stratalog.partitions.segment import read_batches
-from stratalog.partitions.segment_footer import SegmentFooter, encode_footer
+from stratalog.partitions.rewrites.merge import MergePolicy, Run, plan_merges, sealed_runs
+from stratalog.partitions.rewrites.rewrite import merge_run
+from stratalog.partitions.segments.footer import SegmentFooter, encode_footer
+from stratalog.partitions.segments.reader import read_batches
 from stratalog.partitions.transactions import Fate, LogTransactions, transactions_of
 from tests.unit.harness import OnePartition
 from tests.unit.seen import seen

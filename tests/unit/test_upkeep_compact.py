@@ -24,7 +24,7 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.records import GAP
-from stratalog.partitions.segment import read_batches
+from stratalog.partitions.segments.reader import read_batches
 from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, fence, report_of, rows_of
 from tests.unit.harness import batch

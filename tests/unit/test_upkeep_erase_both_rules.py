@@ -14,12 +14,12 @@ from stratalog.engine.upkeep.erasing import erase as erasing
 from stratalog.engine.upkeep.replication.compact_remote import RemoteTables
 from stratalog.engine.upkeep.tiering.tier import tier
 from stratalog.engine.upkeep.tiering.uploads import Uploads
-from stratalog.partitions.erasing import erase_from
 from stratalog.partitions.erasure import Erasure
 from stratalog.partitions.errors import PolicyViolationError, RetriableError
 from stratalog.partitions.removal import Rule
-from stratalog.partitions.removing import RemovingOptions, carry_out
-from stratalog.partitions.segment import read_batches
+from stratalog.partitions.rewrites.erasing import erase_from
+from stratalog.partitions.rewrites.removing import RemovingOptions, carry_out
+from stratalog.partitions.segments.reader import read_batches
 from stratalog.partitions.transactions import transactions_of
 from stratalog.tiering.delta_table import DeltaTopicTable
 from stratalog.tiering.remote_file import remote_file

@@ -24,9 +24,9 @@ from stratalog.partitions.errors import (
     PolicyViolationError,
     StratalogError,
 )
-from stratalog.partitions.merge import MergePolicy, plan_merges
 from stratalog.partitions.paths import CheckpointName, base_name, parse_name
-from stratalog.partitions.rewrite import merge_run
+from stratalog.partitions.rewrites.merge import MergePolicy, plan_merges
+from stratalog.partitions.rewrites.rewrite import merge_run
 from stratalog.snapshots.erasure import is_abandoned, next_generation
 from tests.unit.cluster_harness import fence, unfence
 from tests.unit.erase_harness import DAY_MS, KEY, OTHER, SECRET, traces

@@ -12,8 +12,8 @@ import pytest
 from stratalog.engine.upkeep.erasing.certificate import read_certificate
 from stratalog.jobs import erase as job
 from stratalog.jobs import verify as verify_job
-from stratalog.partitions import wanted_where
 from stratalog.partitions.errors import InvalidCallError, PolicyViolationError
+from stratalog.partitions.rewrites import wanted_where
 from tests.unit.cluster_harness import LiveCluster, rows_of
 from tests.unit.erase_harness import KEPT, KEY, OTHER, SECRET, Erasable, traces
 from tests.unit.snapshot_harness import keyed

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from stratalog.partitions.merge import Run
 from stratalog.partitions.paths import LocalStartName
 from stratalog.partitions.producers import encode
-from stratalog.partitions.rewrite import merge_run
+from stratalog.partitions.rewrites.merge import Run
+from stratalog.partitions.rewrites.rewrite import merge_run
 from stratalog.partitions.store.local import LocalStore
 from tests.unit.cluster_harness import LiveCluster, codes, rows_of
 from tests.unit.faulty_store import CHANGES, Faults

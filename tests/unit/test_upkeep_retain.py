@@ -8,9 +8,9 @@ import pytest
 
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.upkeep.retention.remote import Expiry
-from stratalog.partitions import segment
 from stratalog.partitions.errors import InvalidConfigError
 from stratalog.partitions.paths import METADATA_TOPIC
+from stratalog.partitions.segments import reader as segment
 from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster, remote_files, rows_of
 from tests.unit.faulty_store import Faults

@@ -15,7 +15,7 @@ from stratalog.engine.reading.look import remote_pieces
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.paths import DataName, base_name, parse_name
-from stratalog.partitions.segment import Segment
+from stratalog.partitions.segments.reader import Segment
 from stratalog.partitions.store import Store
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore

@@ -10,9 +10,9 @@ from stratalog.engine.upkeep.verification import content
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import join
 from stratalog.partitions.records import physical_schema
-from stratalog.partitions.segment import read_segment
-from stratalog.partitions.segment_check import check_segment
-from stratalog.partitions.segment_writer import SegmentWriter
+from stratalog.partitions.segments.check import check_segment
+from stratalog.partitions.segments.reader import read_segment
+from stratalog.partitions.segments.writer import SegmentWriter
 from stratalog.partitions.store import StoredObject
 from tests.unit.cluster_harness import LiveCluster, codes, rows_of, the_failure
 from tests.unit.harness import batch

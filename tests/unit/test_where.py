@@ -13,9 +13,9 @@ import pytest
 
 from stratalog.partitions.columns import bools_of
 from stratalog.partitions.errors import InvalidCallError
-from stratalog.partitions.predicate import ColumnTest, Comparison, selected
 from stratalog.partitions.records import physical_schema
-from stratalog.partitions.where import parse_where
+from stratalog.partitions.rewrites.predicate import ColumnTest, Comparison, selected
+from stratalog.partitions.rewrites.where import parse_where
 
 VALUE_DDL = (
     "n INT, big BIGINT, small TINYINT, x DOUBLE, f FLOAT, price DECIMAL(10,2), name STRING, ok BOOLEAN, day DATE, "

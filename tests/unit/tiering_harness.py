@@ -10,9 +10,9 @@ from pathlib import Path
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import ReplicaLog
-from stratalog.partitions.merge import MergePolicy
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.replica import Replica
+from stratalog.partitions.rewrites.merge import MergePolicy
 from stratalog.partitions.store import Store, StoreOptions
 from stratalog.partitions.store.local import LocalStore
 from stratalog.tiering.copier import upload

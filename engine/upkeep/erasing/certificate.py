@@ -17,8 +17,8 @@ from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.erasure import OffsetRange
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.numbers import Int64, Natural
-from stratalog.partitions.wanted_keys import WantedKeys
-from stratalog.partitions.wanted_where import RecordFinder, WantedWhere
+from stratalog.partitions.rewrites.wanted_keys import WantedKeys
+from stratalog.partitions.rewrites.wanted_where import RecordFinder, WantedWhere
 
 VERSION = 1
 _SALT = re.compile(r"[0-9a-f]{64}")

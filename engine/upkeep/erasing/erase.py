@@ -69,8 +69,8 @@ from stratalog.partitions.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.rewrites.wanted_where import RecordFinder
 from stratalog.partitions.runner import Done, Failed
-from stratalog.partitions.wanted_where import RecordFinder
 
 _ATTEMPTS = 5
 R = TypeVar("R")

@@ -15,7 +15,7 @@ from stratalog.engine.upkeep.erasing.certificate import (
 from stratalog.engine.upkeep.erasing.tasks import CleanedReplicas, PlannedErasing, offsets_of
 from stratalog.partitions.erasure import OffsetRange
 from stratalog.partitions.listing import DataFile
-from stratalog.partitions.wanted_where import RecordFinder
+from stratalog.partitions.rewrites.wanted_where import RecordFinder
 
 
 @dataclass(slots=True)

@@ -19,12 +19,12 @@ from stratalog.engine.upkeep.snapshots.partition import SnapshotWork
 from stratalog.engine.upkeep.snapshots.snapshot import MEMORY_BYTES
 from stratalog.partitions import paths
 from stratalog.partitions.clock import Clock
-from stratalog.partitions.erasing import ErasingOptions
 from stratalog.partitions.errors import PolicyViolationError
 from stratalog.partitions.records import schema_of
 from stratalog.partitions.removal import Rule
-from stratalog.partitions.wanted_keys import wanted_keys
-from stratalog.partitions.wanted_where import RecordFinder, WantedWhere, wanted_where
+from stratalog.partitions.rewrites.erasing import ErasingOptions
+from stratalog.partitions.rewrites.wanted_keys import wanted_keys
+from stratalog.partitions.rewrites.wanted_where import RecordFinder, WantedWhere, wanted_where
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class WantedRecords:
 
     keys: Sequence[object] | None
     where: str | None = None
-    """A condition (``stratalog.partitions.where``); with keys, both must hold."""
+    """A condition (``stratalog.partitions.rewrites.where``); with keys, both must hold."""
     before_us: int | None = None
 
     @property

@@ -31,9 +31,9 @@ from stratalog.partitions.errors import CorruptionError, SourceChangedError, Str
 from stratalog.partitions.growth import fitted
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.paths import CheckpointName
+from stratalog.partitions.rewrites.wanted_where import RecordFinder
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store import Store, StoredObject
-from stratalog.partitions.wanted_where import RecordFinder
 from stratalog.tiering.erasure import log_litter
 from stratalog.tiering.published import Published, published_batches
 from stratalog.tiering.remote_objects import RemoteObjects, RemovedFiles

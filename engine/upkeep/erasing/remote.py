@@ -29,7 +29,7 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.removal import Rule
-from stratalog.partitions.removing import RemovingOptions
+from stratalog.partitions.rewrites.removing import RemovingOptions
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store import Store
 from stratalog.tiering.erasing import erase_remotely

@@ -49,9 +49,9 @@ from stratalog.partitions.listing import DataFile, ReplicaLog
 from stratalog.partitions.paths import CheckpointName, ChunkName, DataName, base_name, parse_name
 from stratalog.partitions.records import RECORD_COLUMNS
 from stratalog.partitions.replica import Replica, errors_of, writes_of
+from stratalog.partitions.rewrites.wanted_where import RecordFinder
 from stratalog.partitions.store import Store, StoredObject
 from stratalog.partitions.transactions import transactions_of
-from stratalog.partitions.wanted_where import RecordFinder
 from stratalog.snapshots.reader import Snapshot, read_snapshot
 from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId
 from stratalog.snapshots.writer import SnapshotWriter

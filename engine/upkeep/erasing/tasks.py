@@ -21,7 +21,6 @@ from stratalog.partitions.agreed_time import agreed_ms
 from stratalog.partitions.amounts import span_text
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.discarded import Discarded, discarded
-from stratalog.partitions.erasing import ErasingOptions, marks
 from stratalog.partitions.erasure import MOST_RANGES, Erasure, OffsetRange, is_erased, to_erase, within
 from stratalog.partitions.errors import (
     CorruptSegmentError,
@@ -33,11 +32,12 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.listing import DataFile, Link, ReplicaLog
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.replica import Replica, errors_of
+from stratalog.partitions.rewrites.erasing import ErasingOptions, marks
+from stratalog.partitions.rewrites.wanted_where import RecordFinder
 from stratalog.partitions.runner import Runner
-from stratalog.partitions.segment import end_of_file
+from stratalog.partitions.segments.reader import end_of_file
 from stratalog.partitions.store import Store
 from stratalog.partitions.transactions import transactions_of
-from stratalog.partitions.wanted_where import RecordFinder
 from stratalog.tiering.erasing import find_remotely
 from stratalog.tiering.erasure import check_searchable, to_erase_remotely
 from stratalog.tiering.remote_segment import RemoteSegment

@@ -32,11 +32,11 @@ from stratalog.partitions.erasure import within
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.records import GAP, schema_of
-from stratalog.partitions.segment import read_batches, read_segment
-from stratalog.partitions.segment_check import verify_bytes
+from stratalog.partitions.rewrites.wanted_keys import key_digests
+from stratalog.partitions.rewrites.wanted_where import WantedWhere, wanted_where, where_digest
+from stratalog.partitions.segments.check import verify_bytes
+from stratalog.partitions.segments.reader import read_batches, read_segment
 from stratalog.partitions.store import Store
-from stratalog.partitions.wanted_keys import key_digests
-from stratalog.partitions.wanted_where import WantedWhere, wanted_where, where_digest
 
 _WORST = (ERASED, UNKNOWN, NOT_ERASED)
 

@@ -16,10 +16,10 @@ from stratalog.engine.upkeep.erasing.verify_iceberg import ERASED, NOT_ERASED, U
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.growth import fitted
 from stratalog.partitions.paths import CheckpointName, base_name, parse_name
-from stratalog.partitions.segment import read_batches, read_segment
-from stratalog.partitions.segment_check import verify_bytes
-from stratalog.partitions.wanted_keys import key_digests
-from stratalog.partitions.wanted_where import WantedWhere
+from stratalog.partitions.rewrites.wanted_keys import key_digests
+from stratalog.partitions.rewrites.wanted_where import WantedWhere
+from stratalog.partitions.segments.check import verify_bytes
+from stratalog.partitions.segments.reader import read_batches, read_segment
 from stratalog.tiering.published import published_batches
 
 

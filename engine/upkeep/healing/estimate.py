@@ -13,7 +13,7 @@ from stratalog.engine.upkeep.healing.plan import HealPlan
 from stratalog.engine.upkeep.healing.rebuild import RebuildJob
 from stratalog.engine.upkeep.verification.audit import Audited
 from stratalog.partitions.identity import TopicIdPartition
-from stratalog.partitions.segment_check import READ_BYTES
+from stratalog.partitions.segments.check import READ_BYTES
 
 _COMMITS_TO_JOIN = 2
 _SYNCS = 3

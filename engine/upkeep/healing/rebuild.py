@@ -34,10 +34,10 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Link, Listing, ReplicaLog
-from stratalog.partitions.merge import Run, with_outcomes
 from stratalog.partitions.producers import ProducerEntry, ProducerState, without_transactions
 from stratalog.partitions.records import schema_of
 from stratalog.partitions.replica import Replica
+from stratalog.partitions.rewrites.merge import Run, with_outcomes
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.transactions import Fate, transactions_of
 from stratalog.tiering.divergence import Histories, Present

@@ -37,12 +37,12 @@ from stratalog.partitions.errors import CorruptionError, InvalidCallError, Sourc
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.numbers import Epoch, Int64, Natural
-from stratalog.partitions.parquet_decoding import read_end
-from stratalog.partitions.parquet_footer import SUFFIX_BYTES, key_values
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.replica import Replica
-from stratalog.partitions.segment import Segment, read_row_groups
-from stratalog.partitions.segment_check import verify_segment
+from stratalog.partitions.segments.check import verify_segment
+from stratalog.partitions.segments.parquet_decoding import read_end
+from stratalog.partitions.segments.parquet_footer import SUFFIX_BYTES, key_values
+from stratalog.partitions.segments.reader import Segment, read_row_groups
 from stratalog.partitions.store import Store, open_store
 from stratalog.partitions.store.address import parse_address
 

@@ -44,14 +44,14 @@ from stratalog.engine.upkeep.replication.compact_estimate import (
 from stratalog.engine.upkeep.replication.compact_remote import RemoteTables
 from stratalog.partitions.agreed_time import agreed_ms, stamp_ms
 from stratalog.partitions.clock import Clock
-from stratalog.partitions.compaction import Cleanable, CompactionPolicy, cleanable
 from stratalog.partitions.erasure import is_erased
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.identity import TopicIdPartition
-from stratalog.partitions.merge import MergePolicy
 from stratalog.partitions.removal import carried_out, to_rewrite
-from stratalog.partitions.removing import Removed, RemovingOptions
 from stratalog.partitions.replica import errors_of
+from stratalog.partitions.rewrites.compaction import Cleanable, CompactionPolicy, cleanable
+from stratalog.partitions.rewrites.merge import MergePolicy
+from stratalog.partitions.rewrites.removing import Removed, RemovingOptions
 from stratalog.partitions.runner import Runner
 from stratalog.partitions.transactions import transactions_of
 from stratalog.tiering.remote_segment import RemoteSegment

@@ -8,7 +8,7 @@ from stratalog.engine.driver.planned import Planned, copies, reads_to_rewrite, u
 from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionReplicas
-from stratalog.partitions.removing import runs_by
+from stratalog.partitions.rewrites.removing import runs_by
 from stratalog.tiering.remote_segment import RemoteSegment
 from stratalog.tiering.removal import to_rewrite as to_rewrite_remotely
 

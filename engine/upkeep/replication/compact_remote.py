@@ -36,8 +36,8 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.removal import Rule
-from stratalog.partitions.removing import RemovingOptions
 from stratalog.partitions.replica import errors_of
+from stratalog.partitions.rewrites.removing import RemovingOptions
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store import Store
 from stratalog.partitions.transactions import transactions_of

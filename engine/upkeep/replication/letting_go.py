@@ -36,7 +36,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.runner import Done, Failed, Outcome
-from stratalog.partitions.segment_check import verify_bytes
+from stratalog.partitions.segments.check import verify_bytes
 from stratalog.tiering.divergence import agreeing
 from stratalog.tiering.remote_file import verify_remote
 

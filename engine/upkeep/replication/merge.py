@@ -29,9 +29,9 @@ from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import RetriableError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
-from stratalog.partitions.merge import MergePolicy, next_merge_ms, plan_merges, why_not_merged
 from stratalog.partitions.replica import LookMark, errors_of
-from stratalog.partitions.rewrite import merge_run
+from stratalog.partitions.rewrites.merge import MergePolicy, next_merge_ms, plan_merges, why_not_merged
+from stratalog.partitions.rewrites.rewrite import merge_run
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.transactions import transactions_of
 

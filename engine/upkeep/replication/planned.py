@@ -23,9 +23,9 @@ from stratalog.engine.replication.sync import (
 from stratalog.engine.upkeep.replication.syncing import SyncWork
 from stratalog.partitions.errors import CorruptionError, StratalogError
 from stratalog.partitions.listing import Link, Listing, ReplicaLog
-from stratalog.partitions.parquet_decoding import TAIL_BYTES
 from stratalog.partitions.runner import Done, Failed
-from stratalog.partitions.segment_check import READ_BYTES, SMALL_BYTES
+from stratalog.partitions.segments.check import READ_BYTES, SMALL_BYTES
+from stratalog.partitions.segments.parquet_decoding import TAIL_BYTES
 from stratalog.partitions.store import Store, StoredObject
 from stratalog.tiering.bootstrap import FromLeader, FromRemote, LastTiered, RemoteNotReady, StartOver, fetch_origin
 

@@ -37,7 +37,7 @@ from stratalog.engine.upkeep.verification.verify import verify
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.lineage import Lineage
-from stratalog.partitions.merge import oldest_by
+from stratalog.partitions.rewrites.merge import oldest_by
 from stratalog.partitions.store import Store, StoreOptions
 from stratalog.partitions.store.read_only import ReadOnlyStore
 from stratalog.tiering.plan import waiting_since_ms

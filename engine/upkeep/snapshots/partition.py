@@ -37,7 +37,7 @@ from stratalog.partitions.listing import Link, ReplicaLog
 from stratalog.partitions.producers import without_transactions
 from stratalog.partitions.records import RECORD_COLUMNS
 from stratalog.partitions.replica import Replica, errors_of
-from stratalog.partitions.segment import read_batches
+from stratalog.partitions.segments.reader import read_batches
 from stratalog.partitions.store import StoredObject
 from stratalog.partitions.transactions import transactions_of
 from stratalog.snapshots.policy import SinceSnapshot, SnapshotPolicy, changed_records, reason_to_wait

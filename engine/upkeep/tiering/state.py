@@ -20,8 +20,8 @@ from stratalog.engine.upkeep.tiering.remote_logs import current_log
 from stratalog.engine.upkeep.tiering.tasks import PlannedUploads
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.identity import TopicIdPartition
-from stratalog.partitions.merge import Run
 from stratalog.partitions.records import schema_of
+from stratalog.partitions.rewrites.merge import Run
 from stratalog.tiering.divergence import Histories, Present
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import Uploaded

@@ -14,10 +14,10 @@ from stratalog.partitions.erasure import Erasure, to_erase
 from stratalog.partitions.errors import StoreTimeoutError, StratalogError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Link, Listing, ReplicaLog, parse
-from stratalog.partitions.merge import MergePolicy, Run, oldest_by
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.probing import NoAnswerError, Prober
 from stratalog.partitions.removal import Rule
+from stratalog.partitions.rewrites.merge import MergePolicy, Run, oldest_by
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store import Store
 from stratalog.partitions.transactions import transactions_of

@@ -42,10 +42,10 @@ from stratalog.engine.upkeep.tiering.uploads import Uploads
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import CorruptionError, SourceChangedError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
-from stratalog.partitions.merge import Run
-from stratalog.partitions.parquet_decoding import TAIL_BYTES
 from stratalog.partitions.removal import Rule
+from stratalog.partitions.rewrites.merge import Run
 from stratalog.partitions.runner import Done, Failed
+from stratalog.partitions.segments.parquet_decoding import TAIL_BYTES
 from stratalog.partitions.store import Store
 from stratalog.tiering.remote_log import RemoteLog
 

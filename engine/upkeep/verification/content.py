@@ -22,7 +22,7 @@ from stratalog.partitions.errors import (
     StratalogError,
 )
 from stratalog.partitions.listing import DataFile, is_live
-from stratalog.partitions.segment_check import SMALL_BYTES, BadRange, CheckedSegment, check_segment
+from stratalog.partitions.segments.check import SMALL_BYTES, BadRange, CheckedSegment, check_segment
 from stratalog.partitions.store import Store
 
 GROUP_BYTES = 32 * 1024 * 1024

@@ -17,7 +17,7 @@ from stratalog.partitions.errors import (
     StratalogError,
 )
 from stratalog.partitions.listing import ReplicaLog
-from stratalog.partitions.segment import Segment
+from stratalog.partitions.segments.reader import Segment
 from stratalog.partitions.store import Store
 from stratalog.tiering.plan import earliest_pending_upload
 from stratalog.tiering.remote_file import read_remote, remote_file

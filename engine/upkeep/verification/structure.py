@@ -36,9 +36,9 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, Listing, ReplicaLog, parse, resolve
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.replica import Replica, errors_of
-from stratalog.partitions.segment import read_segment
-from stratalog.partitions.segment_check import CheckedSegment
-from stratalog.partitions.segment_footer import SegmentFooter
+from stratalog.partitions.segments.check import CheckedSegment
+from stratalog.partitions.segments.footer import SegmentFooter
+from stratalog.partitions.segments.reader import read_segment
 from stratalog.partitions.store import StoredObject
 
 _ATTEMPTS = 5

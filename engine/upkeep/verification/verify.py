@@ -40,8 +40,8 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.paths import METADATA_TOPIC, DataName, name_in, parse_name
-from stratalog.partitions.segment_check import check_segment
-from stratalog.partitions.segment_signature import check_signature_of
+from stratalog.partitions.segments.check import check_segment
+from stratalog.partitions.segments.signature import check_signature_of
 from stratalog.snapshots.snapshot_id import SnapshotId
 from stratalog.snapshots.start_offset import check_invariant
 

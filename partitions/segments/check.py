@@ -24,8 +24,8 @@ from isal import isal_zlib
 from stratalog.partitions.columns import numbers
 from stratalog.partitions.errors import CorruptSegmentError
 from stratalog.partitions.listing import DataFile
-from stratalog.partitions.parquet_footer import MAGIC
-from stratalog.partitions.segment import Segment, decode_row_group, naming, read_segment, segment_of
+from stratalog.partitions.segments.parquet_footer import MAGIC
+from stratalog.partitions.segments.reader import Segment, decode_row_group, naming, read_segment, segment_of
 from stratalog.partitions.store.protocol import Readable, StagedCopy
 from stratalog.partitions.store.reader import HeldObject, read_range
 

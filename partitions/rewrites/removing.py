@@ -16,19 +16,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stratalog.partitions.columns import booleans, constant, integers_of, valid_of
-from stratalog.partitions.erasing import marks, runs_of
 from stratalog.partitions.erasure import Erasure
 from stratalog.partitions.errors import RetriableError
 from stratalog.partitions.growth import fitted, widest
 from stratalog.partitions.listing import Link, ReplicaLog
-from stratalog.partitions.merge import Run, with_outcomes
 from stratalog.partitions.records import ABORTED, GAP
 from stratalog.partitions.removal import Rule, to_rewrite
 from stratalog.partitions.replica import Replica
-from stratalog.partitions.rewrite import Removal, remove_from_run
-from stratalog.partitions.segment import read_batches
+from stratalog.partitions.rewrites.erasing import marks, runs_of
+from stratalog.partitions.rewrites.merge import Run, with_outcomes
+from stratalog.partitions.rewrites.rewrite import Removal, remove_from_run
+from stratalog.partitions.rewrites.superseded import Superseded
+from stratalog.partitions.segments.reader import read_batches
 from stratalog.partitions.store.protocol import Store
-from stratalog.partitions.superseded import Superseded
 from stratalog.partitions.transactions import Fate, LogTransactions
 
 

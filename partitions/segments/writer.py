@@ -24,13 +24,11 @@ from isal import isal_zlib
 from stratalog.partitions.columns import constant, numbers, scalar
 from stratalog.partitions.errors import InvalidCallError, RecordTooLargeError
 from stratalog.partitions.lineage import Lineage
-from stratalog.partitions.parquet_footer import MOST_CHUNKS, MOST_GROUP_BYTES, SUFFIX_BYTES, footer_start
-from stratalog.partitions.parquet_pages import LEVELS_BYTES
 from stratalog.partitions.producer_changes import ProducerPart, whole
 from stratalog.partitions.producers import ProducerState
 from stratalog.partitions.records import cast, leaf_types
 from stratalog.partitions.removal import Rule
-from stratalog.partitions.segment_footer import (
+from stratalog.partitions.segments.footer import (
     CHECKSUM_KEY,
     FOOTER_KEY,
     MOST_JSON_BYTES,
@@ -41,7 +39,9 @@ from stratalog.partitions.segment_footer import (
     decode_footer,
     encode_footer,
 )
-from stratalog.partitions.segment_signature import NO_TAG, TAG_KEY, tag_at, without_tag
+from stratalog.partitions.segments.parquet_footer import MOST_CHUNKS, MOST_GROUP_BYTES, SUFFIX_BYTES, footer_start
+from stratalog.partitions.segments.parquet_pages import LEVELS_BYTES
+from stratalog.partitions.segments.signature import NO_TAG, TAG_KEY, tag_at, without_tag
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -94,7 +94,7 @@ class SegmentWriter:
         row_group_bytes: int = ROW_GROUP_BYTES,
         sign: Sign | None = None,
     ) -> None:
-        """``sign``: sign the file with a tag (``segment_signature``)."""
+        """``sign``: sign the file with a tag (``signature``)."""
         self._schema = schema
         self._topic_id = topic_id
         self._partition = partition

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stratalog.partitions.parquet_footer import (
+from stratalog.partitions.segments.parquet_footer import (
     BYTE_ARRAY,
     CODECS,
     MOST_GROUP_BYTES,
@@ -28,7 +28,7 @@ from stratalog.partitions.parquet_footer import (
     Leaf,
     RowGroup,
 )
-from stratalog.partitions.thrift import BINARY, I32, I64, STRUCT, TRUE, CompactReader, Field, varint
+from stratalog.partitions.segments.thrift import BINARY, I32, I64, STRUCT, TRUE, CompactReader, Field, varint
 
 LEVELS_BYTES = 8
 """Bytes for each value in a list, per enclosing list: for the levels, and for the end offset of the list."""

@@ -15,10 +15,10 @@ import numpy.typing as npt
 from stratalog.partitions.erasure import Erasure, to_erase, within
 from stratalog.partitions.errors import RetriableError
 from stratalog.partitions.listing import Link, ReplicaLog
-from stratalog.partitions.merge import Run, with_outcomes
 from stratalog.partitions.removal import Rule
 from stratalog.partitions.replica import Replica
-from stratalog.partitions.rewrite import Removal, remove_from_run
+from stratalog.partitions.rewrites.merge import Run, with_outcomes
+from stratalog.partitions.rewrites.rewrite import Removal, remove_from_run
 from stratalog.partitions.transactions import LogTransactions
 
 

@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 
 from stratalog.partitions.cache import Room
 from stratalog.partitions.errors import CorruptSegmentError, SourceChangedError, StorageError
-from stratalog.partitions.parquet_footer import MOST_FOOTER_BYTES, Layout, RowGroup, footer_start
-from stratalog.partitions.parquet_pages import Read, check_row_group
+from stratalog.partitions.segments.parquet_footer import MOST_FOOTER_BYTES, Layout, RowGroup, footer_start
+from stratalog.partitions.segments.parquet_pages import Read, check_row_group
 from stratalog.partitions.store.reader import RangeReader, read_range
 
 TAIL_BYTES = 64 * 1024

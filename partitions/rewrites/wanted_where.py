@@ -18,12 +18,12 @@ import pyarrow.compute as pc
 from stratalog.partitions.columns import bools_of, integers_of
 from stratalog.partitions.growth import fitted
 from stratalog.partitions.listing import DataFile
-from stratalog.partitions.predicate import Predicate, may_select, paths_of, selected
 from stratalog.partitions.records import ABORTED
-from stratalog.partitions.segment import read_row_groups, read_segment
+from stratalog.partitions.rewrites.predicate import Predicate, may_select, paths_of, selected
+from stratalog.partitions.rewrites.wanted_keys import WantedKeys, is_before
+from stratalog.partitions.rewrites.where import parse_where
+from stratalog.partitions.segments.reader import read_row_groups, read_segment
 from stratalog.partitions.store.protocol import Readable
-from stratalog.partitions.wanted_keys import WantedKeys, is_before
-from stratalog.partitions.where import parse_where
 
 _RECORDS = pa.array([None, ABORTED], pa.int32())
 """``control`` of records. Markers, gaps, and the first and the last row of a snapshot have other numbers."""

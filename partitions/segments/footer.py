@@ -20,10 +20,10 @@ from isal import isal_zlib
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.errors import CorruptSegmentError, SourceChangedError
 from stratalog.partitions.numbers import Epoch, Int64, Natural
-from stratalog.partitions.parquet_footer import MAGIC, SUFFIX_BYTES, footer_start
 from stratalog.partitions.producer_changes import ProducerPart
 from stratalog.partitions.producers import ProducerEntry, plain
 from stratalog.partitions.removal import Rule
+from stratalog.partitions.segments.parquet_footer import MAGIC, SUFFIX_BYTES, footer_start
 from stratalog.partitions.store.protocol import Readable, StoredObject
 from stratalog.partitions.store.reader import read_range
 

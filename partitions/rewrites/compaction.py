@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from stratalog.partitions.amounts import span_text
 from stratalog.partitions.clock import FOREVER_MS
 from stratalog.partitions.listing import Link, ReplicaLog
-from stratalog.partitions.merge import MergePolicy, next_merge_ms, oldest_by, sealed_runs, sealing
 from stratalog.partitions.retention import LogFile
+from stratalog.partitions.rewrites.merge import MergePolicy, next_merge_ms, oldest_by, sealed_runs, sealing
 from stratalog.partitions.transactions import FooterOf, LogTransactions
 
 

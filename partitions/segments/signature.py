@@ -11,8 +11,8 @@ import io
 from typing import BinaryIO
 
 from stratalog.partitions.cluster_key import TAG_DIGITS, ClusterKey
-from stratalog.partitions.parquet_footer import SUFFIX_BYTES, footer_start
-from stratalog.partitions.segment_footer import NO_CHECKSUM, checksum_at, value_at
+from stratalog.partitions.segments.footer import NO_CHECKSUM, checksum_at, value_at
+from stratalog.partitions.segments.parquet_footer import SUFFIX_BYTES, footer_start
 
 TAG_KEY = b"log.segment.tag"
 NO_TAG = b"0" * TAG_DIGITS

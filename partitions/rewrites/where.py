@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from stratalog.partitions.errors import InvalidCallError
-from stratalog.partitions.predicate import All, ColumnTest, Comparison, Path, Predicate, Some, negated
+from stratalog.partitions.rewrites.predicate import All, ColumnTest, Comparison, Path, Predicate, Some, negated
 
 COLUMNS = ("key", "value", "timestamp", "partition", "offset")
 """The columns that a condition may name."""

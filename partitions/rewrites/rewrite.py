@@ -32,17 +32,17 @@ from stratalog.partitions.errors import LogGapError, SourceChangedError
 from stratalog.partitions.growth import widest
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Link
-from stratalog.partitions.merge import Run
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.producer_changes import Level, ProducerPart, applied, combined, part_of, whole
 from stratalog.partitions.producers import ProducerState, without_transactions
 from stratalog.partitions.records import ABORTED, GAP
 from stratalog.partitions.removal import Rule
 from stratalog.partitions.replica import Replica
-from stratalog.partitions.segment import Segment, batches_of, forget_files, read_segment, segment_of
-from stratalog.partitions.segment_check import SMALL_BYTES
-from stratalog.partitions.segment_footer import SegmentFooter, TransactionPart
-from stratalog.partitions.segment_writer import SegmentWriter
+from stratalog.partitions.rewrites.merge import Run
+from stratalog.partitions.segments.check import SMALL_BYTES
+from stratalog.partitions.segments.footer import SegmentFooter, TransactionPart
+from stratalog.partitions.segments.reader import Segment, batches_of, forget_files, read_segment, segment_of
+from stratalog.partitions.segments.writer import SegmentWriter
 from stratalog.partitions.store.protocol import Readable, Staged, StagedWriter, Store
 from stratalog.partitions.store.reader import HeldObject
 

@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stratalog.partitions.columns import bools_of, integers_of
-from stratalog.partitions.comparable_keys import flat_keys, is_comparable
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.growth import fitted
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.records import TIMESTAMP
-from stratalog.partitions.segment import Segment, read_row_groups, read_segment
+from stratalog.partitions.rewrites.comparable_keys import flat_keys, is_comparable
+from stratalog.partitions.segments.reader import Segment, read_row_groups, read_segment
 from stratalog.partitions.store.protocol import Readable
 
 

@@ -1,6 +1,6 @@
 """Reads a data file: its footers, and its records one row group at a time.
 
-A file is Parquet with the log's own footer (``segment_footer``), written once (``segment_writer``). Its bytes may
+A file is Parquet with the log's own footer (``footer``), written once (``writer``). Its bytes may
 be of any origin, even with correct checksums: forms that no segment's writer produces are refused, and Arrow only
 sees checked input (``parquet_decoding``).
 """
@@ -20,11 +20,18 @@ import pyarrow.parquet as pq
 from stratalog.partitions.cache import BoundedCache
 from stratalog.partitions.errors import CorruptSegmentError
 from stratalog.partitions.listing import DataFile
-from stratalog.partitions.parquet_decoding import TAIL_BYTES, ColumnChunks, decoded, translated
-from stratalog.partitions.parquet_footer import MAGIC, SUFFIX_BYTES, Layout, RowGroup, footer_start, parse_layout
-from stratalog.partitions.parquet_pages import check_row_group
 from stratalog.partitions.paths import segment_owner
-from stratalog.partitions.segment_footer import FOOTER_KEY, SegmentFooter, checksums_of, decode_footer, file_crc32
+from stratalog.partitions.segments.footer import FOOTER_KEY, SegmentFooter, checksums_of, decode_footer, file_crc32
+from stratalog.partitions.segments.parquet_decoding import TAIL_BYTES, ColumnChunks, decoded, translated
+from stratalog.partitions.segments.parquet_footer import (
+    MAGIC,
+    SUFFIX_BYTES,
+    Layout,
+    RowGroup,
+    footer_start,
+    parse_layout,
+)
+from stratalog.partitions.segments.parquet_pages import check_row_group
 from stratalog.partitions.store.protocol import Readable, StoredObject
 from stratalog.partitions.store.reader import read_range
 

@@ -22,11 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stratalog.partitions.columns import booleans, bools_of, integers, integers_of, valid_of
-from stratalog.partitions.comparable_keys import flat_keys
 from stratalog.partitions.digest import key_hashes
 from stratalog.partitions.errors import StorageError
 from stratalog.partitions.records import GAP
 from stratalog.partitions.removal import Rule
+from stratalog.partitions.rewrites.comparable_keys import flat_keys
 
 _PARTS_BITS = 4
 _HASH_BITS = 64

@@ -15,7 +15,18 @@ from itertools import accumulate
 from typing import Any, cast
 
 from stratalog.partitions.records import COLUMNS
-from stratalog.partitions.thrift import BINARY, BYTE, I16, I32, I64, LIST, STRUCT, TRUE, CompactReader, Field
+from stratalog.partitions.segments.thrift import (
+    BINARY,
+    BYTE,
+    I16,
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    TRUE,
+    CompactReader,
+    Field,
+)
 
 MAGIC = b"PAR1"
 SUFFIX_BYTES = 8
@@ -31,7 +42,7 @@ MOST_ROWS = 2 * 1024 * 1024
 """
 MOST_GROUP_BYTES = 192 * 1024 * 1024
 """The maximum compressed size of a row group, and the maximum size of its records in memory: twice the size that
-``segment_writer`` puts into a row group.
+``writer`` puts into a row group.
 """
 NOT_OURS = "stratalog never writes such a file; run heal, or restore it from a backup"
 MOST_LEAVES = 16 * 1024
