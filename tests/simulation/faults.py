@@ -14,7 +14,7 @@ again. No root with the last good bytes of a record is lost.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -290,6 +290,17 @@ class Events:
                 for name, _ in world.copies.remote(key):
                     yield key, None, name
 
+    def _is_last_of_move(self, key: Key, broker: int, members: Sequence[int]) -> bool:
+        """Whether a broker may be the only sound replica that a reassignment leaves. Its copies were verified when
+        they were made, and neither its way into the ISR nor the end of the reassignment reads them again.
+        """
+        partition = self._world.invariants.partition(key)
+        return (
+            partition is not None
+            and broker in partition.target
+            and not any(member in partition.target for member in members)
+        )
+
     def _may_flip(self, key: Key, broker: int | None, name: str) -> bool:
         world = self._world
         root = world.remote if broker is None else world.roots[broker]
@@ -303,6 +314,8 @@ class Events:
             return any(world.roots[m].get(path) is not None for m, path in zip(members, folders, strict=True))
         if isinstance(register, LocalStartName):  # it holds no record; any intact member knows where a log starts
             return bool(members)
+        if broker is not None and self._is_last_of_move(key, broker, members):
+            return False
         if broker is not None and world.copies.is_unacknowledged(key, name):
             copies = world.copies.elsewhere(key, broker, name)
             if copies and not any(copies):

@@ -32,6 +32,18 @@ def test_a_good_copy_of_an_unacknowledged_record_stays() -> None:
     assert sorted(good) == [[False], [True]]
 
 
+def test_the_only_copy_that_a_reassignment_leaves_stays_good() -> None:
+    """Broker 1 has copied and verified the record, but is not yet the only replica."""
+    world = run_until(small("append p0 0 0 1; reassign 0 1; replicate", brokers=3, copies=1), "create 1.1.hw b1")
+    key = world.topic_id, 0
+    partition = world.invariants.partition(key)
+    assert partition is not None
+    assert (partition.replicas, partition.target) == ((3, 1), (1,))
+    for number in range(50):
+        world.events.apply("flip", number)
+    assert world.copies.elsewhere(key, 3, str(DataName(0, None, 1))) == [True]
+
+
 def bring_in_order(world: World) -> None:
     """The end of a run. Raises: Violation."""
     world.scheduler.spawn("lone", -1, LoneDriver(world).main)
