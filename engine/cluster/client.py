@@ -18,7 +18,8 @@ from stratalog.engine.reading.list_offsets import list_offsets, offset_for_leade
 from stratalog.engine.reading.plan_read import plan_read
 from stratalog.engine.reading.positions import Reset, Spec
 from stratalog.engine.reading.read_plan import ReadPlan
-from stratalog.engine.reading.tail import FETCH_MAX_BYTES, Start, Tail, TailOptions
+from stratalog.engine.reading.tail import Tail
+from stratalog.engine.reading.tail_start import FETCH_MAX_BYTES, Start, TailOptions
 from stratalog.engine.replicas.offsets_for_epoch import EpochEndOffset
 from stratalog.engine.replication.replica_selector import ClientMetadata
 from stratalog.engine.state.group_commits import OffsetAndMetadata

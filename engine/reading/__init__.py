@@ -9,6 +9,7 @@
     last                   the start of the last n records
     plan_read              a batch read as a pinned plan of file ranges
     fetch, tail            small reads without a JVM: records from an offset on, and records as they are appended
+    tail_start             where a tail begins, and its options
     stream_options         pure: the topics and options of a stream, and the options of a batch read
     stream_offsets         pure: the offsets of a stream
     stream_tasks, admission   pure: the size of a stream's batch, and its tasks

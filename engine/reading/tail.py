@@ -18,34 +18,36 @@ Every fetch carries the leader epoch of the last record, so an unclean election 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass
 from itertools import islice
-from typing import cast
 
 import pyarrow as pa
 
 from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.driver.storage import Storage
-from stratalog.engine.metadata.image import ClusterImage, PartitionImage, TopicImage
+from stratalog.engine.metadata.chosen import topic_config_of
+from stratalog.engine.metadata.image import ClusterImage, PartitionImage
 from stratalog.engine.quorum.client import MetadataClient
-from stratalog.engine.reading.bounds import Bound, Committed, ReadQuery, check_some
-from stratalog.engine.reading.fetch import MAX_BYTES, TIMEOUT_S, Fetched, fetch_many
-from stratalog.engine.reading.last import leader_has_last, start_of_last
-from stratalog.engine.reading.list_offsets import position, takes_remote
-from stratalog.engine.reading.look import PartitionState, check_partitions, look
-from stratalog.engine.reading.positions import RESETS, FirstAt, Place, place_of
-from stratalog.engine.records.groups import committed, existing_group
+from stratalog.engine.reading.bounds import check_some
+from stratalog.engine.reading.fetch import Fetched, fetch_many
+from stratalog.engine.reading.look import look
+from stratalog.engine.reading.tail_start import (
+    DEFAULT_OPTIONS,
+    Start,
+    TailOptions,
+    begins_at,
+    in_range,
+    notes_on_snapshots,
+    where_of,
+)
 from stratalog.engine.replicas.nearest import SeenLeader
-from stratalog.engine.replicas.offsets_for_epoch import check_history
 from stratalog.engine.replication.replica_selector import NOWHERE, ClientMetadata
 from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
-    InvalidCallError,
     LogTruncationError,
     OffsetNotAvailableError,
     OffsetOutOfRangeError,
@@ -56,58 +58,13 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.html_table import MOST_ROWS, head_line, html_table
 from stratalog.partitions.identity import TopicPartition
-from stratalog.partitions.isolation import Isolation, isolation_of
-from stratalog.partitions.offsets import FoundOffset, OffsetSpec
+from stratalog.partitions.isolation import Isolation
+from stratalog.partitions.offsets import OffsetSpec
 from stratalog.partitions.printable import printable
 from stratalog.partitions.runner import Done
 
-Start = Bound | Mapping[TopicPartition, OffsetAndMetadata]
-"""The start of a tail: a bound of a read, or the ``Tail.positions`` of an earlier tail. A time means the first
-record at or after that time (``FirstAt``)."""
-
 _NAP_S = 0.5
 """The time in seconds within which a waiting tail notices ``stop``."""
-FETCH_MAX_BYTES = 50 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TailOptions:
-    """Options of a tail. Raises: InvalidCallError."""
-
-    follow: bool = True
-    """True: never end. False: end at the high watermarks at the start, or at the last stable offsets for committed
-    reads.
-    """
-    isolation: Isolation | str = Isolation.READ_UNCOMMITTED
-    """The isolation level (isolation.level)."""
-    auto_offset_reset: str = "none"
-    """The place to continue from if the log no longer has an offset, or to begin at for a group without a commit:
-    ``none`` (an error), ``earliest`` or ``latest``. If an unclean election has replaced that part of the history,
-    both ``earliest`` and ``latest`` continue where the histories diverge.
-    """
-    max_bytes: int = MAX_BYTES
-    """The maximum bytes of one table in memory (max.partition.fetch.bytes)."""
-    fetch_max_bytes: int = FETCH_MAX_BYTES
-    """The maximum bytes of all tables fetched at the same time (fetch.max.bytes); at least one table is
-    fetched."""
-    timeout_s: float = TIMEOUT_S
-    """The time for which transient errors of a fetch are retried before they are raised."""
-    idle_timeout_s: float | None = None
-    """End after this long without a record; None: never."""
-    first_poll_s: float = 0.1
-    longest_poll_s: float = 5.0
-    """The longest wait between polls without records."""
-    metadata_max_age_s: float = 10.0
-
-    def __post_init__(self) -> None:
-        isolation_of(self.isolation)
-        if self.auto_offset_reset not in RESETS:
-            raise InvalidCallError(f"auto_offset_reset = {self.auto_offset_reset!r}: one of {', '.join(RESETS)}")
-        if not 0 < self.first_poll_s <= self.longest_poll_s:
-            raise InvalidCallError(
-                f"first_poll_s = {self.first_poll_s}, longest_poll_s = {self.longest_poll_s}: "
-                "the first must be above 0, and at most the second"
-            )
 
 
 @dataclass(slots=True)
@@ -138,7 +95,7 @@ class Tail:
         *,
         start: Start = OffsetSpec.LATEST,
         last: int | None = None,
-        options: TailOptions = TailOptions(),
+        options: TailOptions = DEFAULT_OPTIONS,
         client: ClientMetadata = NOWHERE,
     ) -> None:
         """Lists the partitions (None: all of the topic), and fetches nothing yet. ``last``: begin that many
@@ -163,17 +120,19 @@ class Tail:
         """By partition, the time since which the tail could not determine how to continue."""
         check_some(partitions)
         isolation = Isolation(options.isolation)
-        where = _where(topic, start, last, clock.now_ms())
+        where = where_of(topic, start, last, clock.now_ms())
         self._image, states = look(
             metadata, storage, memory, topic, partitions, lambda seen: where.takes_remote(seen, isolation)
         )
         self._read_s = clock.monotonic_s()
         self._topic_id = self._image.topic(topic).topic_id
-        begin = _begin(
+        begin = begins_at(
             metadata, storage, clock, memory, self._image, self._image.topic(topic), states, where, options
         )
         leaders = {state.leader.view.partition: state for state in states}
-        self._positions = {p: _in_range(state, begin[p], options) for p, state in leaders.items()}
+        self._positions = {p: in_range(state, begin[p], options) for p, state in leaders.items()}
+        config = topic_config_of(self._image, self._image.topic(topic))
+        self._notes = [] if where.is_end else notes_on_snapshots(topic, config, states, self._positions)
         self._ends = {} if options.follow else {p: state.leader.latest(isolation) for p, state in leaders.items()}
 
     @property
@@ -202,13 +161,13 @@ class Tail:
 
     def report(self) -> Report:
         """Report the sources of the records so far, with a row for each partition and broker, or for the remote
-        tier. Notes name damaged copies.
+        tier. Notes name damaged copies, and records that only a snapshot has.
         """
         by_partition = sorted(self._served.items(), key=lambda item: (item[0][0], item[1].start))
         rows = [self._row(partition, broker, served) for (partition, broker), served in by_partition]
         names = ("records", "bytes", "cross_rack_bytes")
         totals = {name: sum(int(row[name] or 0) for row in rows) for name in names}
-        return Report("tail", rows, totals=totals, notes=tuple(self._damage))
+        return Report("tail", rows, totals=totals, notes=(*self._notes, *self._damage))
 
     def __iter__(self) -> Iterator[pa.Table]:
         """Raises: OffsetOutOfRangeError, LogTruncationError if ``auto_offset_reset`` is ``none``;
@@ -312,7 +271,7 @@ class Tail:
             self._positions[partition] = OffsetAndMetadata(error.divergent_offset)
             return True
         (state,) = look(self._metadata, self._storage, self._memory, self._topic, [partition], _leader_alone)[1]
-        self._positions[partition] = _in_range(state, self._positions[partition], self._options)
+        self._positions[partition] = in_range(state, self._positions[partition], self._options)
         return True
 
     def _refresh(self) -> None:
@@ -372,127 +331,3 @@ def _partition(image: ClusterImage, topic_id: str, partition: int) -> PartitionI
 def _leader_alone(_: SeenLeader) -> bool:
     """Whether the leader is enough to locate a place, as it is for the named ends of a log."""
     return False
-
-
-@dataclass(frozen=True, slots=True)
-class _Where:
-    """The requested start. A partition without a requested start begins at its log start."""
-
-    last: int | None = None
-    group: str | None = None
-    known: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
-    place: Place | None = None
-    bounds: Mapping[int, Place] = field(default_factory=dict)
-    """Places by partition, which override ``place``."""
-
-    def of(self, partition: int) -> Place | None:
-        """The place in a partition."""
-        return self.bounds.get(partition, self.place)
-
-    def takes_remote(self, seen: SeenLeader, isolation: Isolation) -> bool:
-        """Whether the remote tier is needed to locate the place. (Fetches find remote records themselves.)"""
-        if self.last is not None:
-            return not leader_has_last(seen, self.last, seen.end(isolation), isolation)
-        place = self.of(seen.view.partition)
-        return isinstance(place, OffsetSpec | FirstAt) and takes_remote(seen, place)
-
-
-def _where(topic: str, start: Start, last: int | None, now_ms: int) -> _Where:
-    """Raises: InvalidCallError, OffsetOutOfRangeError for contradictory arguments."""
-    if isinstance(start, str | datetime):
-        start = place_of(start, "start =")
-    if last is not None:
-        # last = 0 means the next record, so 0 is not valid for a read of existing records.
-        query = ReadQuery(
-            topics=(topic,), start=None if start is OffsetSpec.LATEST else cast(Bound, start), last=last or None
-        )
-        return _Where(last=query.last or 0)
-    if isinstance(start, Committed):
-        return _Where(group=start.group)
-    if isinstance(start, Mapping) and any(isinstance(at, OffsetAndMetadata) for at in start.values()):
-        return _Where(known=cast(Mapping[TopicPartition, OffsetAndMetadata], start))
-    query = ReadQuery(topics=(topic,), start=cast(Bound, start))
-    query.check_times(now_ms)
-    return _Where(
-        place=query.first if isinstance(query.first, Place) else None,
-        bounds=query.named([topic]).get("start", {}).get(topic, {}),
-    )
-
-
-def _begin(
-    metadata: MetadataClient,
-    storage: Storage,
-    clock: Clock,
-    memory: Memory,
-    image: ClusterImage,
-    topic: TopicImage,
-    states: Sequence[PartitionState],
-    where: _Where,
-    options: TailOptions,
-) -> dict[int, OffsetAndMetadata]:
-    """The start offset by partition.
-
-    Raises: UnknownTopicOrPartitionError, GroupIdNotFoundError, OffsetOutOfRangeError.
-    """
-    name, known, isolation = topic.name, where.known, Isolation(options.isolation)
-    if where.group is not None:
-        known = committed(metadata, storage, clock, memory, where.group, [name])
-        if options.auto_offset_reset == "none":
-            existing_group(storage, clock, memory, image, where.group)
-        elif options.auto_offset_reset == "latest":
-            where = replace(where, place=OffsetSpec.LATEST)
-    check_partitions(topic, where.bounds)
-    found: dict[int, OffsetAndMetadata] = {}
-    for state in states:
-        partition = state.leader.view.partition
-        if where.last is not None:
-            begin = start_of_last(state, where.last, state.leader.latest(isolation), isolation)
-            found[partition] = OffsetAndMetadata(begin)
-        elif (name, partition) in known:
-            found[partition] = known[name, partition]
-        else:
-            found[partition] = OffsetAndMetadata(_offset(state, where.of(partition), isolation))
-    return found
-
-
-def _in_range(state: PartitionState, at: OffsetAndMetadata, options: TailOptions) -> OffsetAndMetadata:
-    """The position to continue from at an offset that the log may no longer have. If the leader epoch is known, a
-    fetch checks the history. A tail that ends at this offset may not fetch, so the history is checked now.
-
-    Raises: OffsetOutOfRangeError when ``auto_offset_reset`` is ``none``; UnknownLeaderEpochError.
-    """
-    positions, reset = state.positions, options.auto_offset_reset
-    if at.leader_epoch is not None and not options.follow:
-        try:
-            check_history(str(state.leader), state.leader.log, at.offset, at.leader_epoch)
-        except LogTruncationError as error:
-            if reset == "none":
-                raise
-            at = OffsetAndMetadata(error.divergent_offset)
-    if positions.log_start <= at.offset <= positions.log_end or (at.leader_epoch is not None and reset == "none"):
-        return at
-    if reset == "none":
-        raise OffsetOutOfRangeError(
-            f"{state.leader}: offset {at.offset} is not in [{positions.log_start}, "
-            f"{positions.high_watermark}], the log start offset and the high watermark"
-        )
-    return OffsetAndMetadata(
-        positions.log_start if reset == "earliest" else state.leader.latest(Isolation(options.isolation))
-    )
-
-
-def _offset(state: PartitionState, bound: Place | None, isolation: Isolation) -> int:
-    """The offset of a place. For an unknown position, and for a time after all records, this is the end of the
-    reader's records. (If the first record of a time is in an undecided transaction, the offset is that of the
-    record, because earlier records are too early.)
-    """
-    match bound:
-        case None:
-            return state.positions.log_start
-        case OffsetSpec.LATEST:
-            return state.leader.latest(isolation)
-        case OffsetSpec() | FirstAt():
-            answer = position(state, bound)
-            return answer.offset if isinstance(answer, FoundOffset) else state.leader.latest(isolation)
-        case _:
-            return bound

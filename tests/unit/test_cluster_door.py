@@ -22,7 +22,7 @@ from stratalog.engine.cluster.quorum import Quorum
 from stratalog.engine.cluster.topics import Topics
 from stratalog.engine.cluster.transactions import Transactions
 from stratalog.engine.reading.bounds import ReadQuery
-from stratalog.engine.reading.tail import TailOptions
+from stratalog.engine.reading.tail_start import TailOptions
 from stratalog.partitions.errors import InvalidCallError, UnknownTopicOrPartitionError
 from tests.unit.cluster_harness import LiveCluster
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stratalog.engine.reading.bounds import Committed
 from stratalog.engine.reading.positions import FirstAt
-from stratalog.engine.reading.tail import Start
+from stratalog.engine.reading.tail_start import Start
 from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.partitions.errors import (
     GroupIdNotFoundError,
@@ -21,6 +22,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.offsets import OffsetSpec
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
+from tests.unit.snapshot_harness import DAY_MS, Keyed
 from tests.unit.tail_harness import texts, two_partitions
 
 
@@ -129,3 +131,28 @@ def test_an_offset_beyond_the_end(live: LiveCluster) -> None:
         live.cluster.tail("t", [1], start=4)
     assert all_of(live, 4, auto_offset_reset="earliest", partitions=[1]) == ["b0", "b1"]
     assert all_of(live, 4, auto_offset_reset="latest", partitions=[1]) == []
+
+
+@pytest.mark.parametrize(
+    ("start", "notes"),
+    [
+        ({"start": "earliest"}, 1),
+        ({"last": 10}, 1),
+        ({"start": {0: 2}}, 1),
+        ({"start": {0: 3}}, 0),
+        ({"start": "latest"}, 0),
+        ({"last": 0}, 0),
+    ],
+)
+def test_it_says_which_records_only_a_snapshot_has(tmp_path: Path, start: dict[str, Any], notes: int) -> None:
+    live = Keyed(tmp_path).begin(copies=1, file_delete_delay_ms="0", retention_ms="1")
+    live.put([("a", "1"), ("b", "2")], at_ms=1)
+    assert live.cluster.tail("t", follow=False, start="earliest").report().notes == ()
+    live.take()
+    live.clock.sleep(DAY_MS / 1000)
+    live.cluster.retain().raise_for_failures()
+    live.put([("a", "3")])
+    assert live.replicas().view.log_start_offset == 2
+    found = live.cluster.tail("t", follow=False, **start).report().notes
+    assert [note for note in found if "t-0: only its snapshot has the records before offset 2" in note] == [*found]
+    assert len(found) == notes
