@@ -147,7 +147,11 @@ def _noted(make: Any, sockets: _Sockets, host: str, **options: Any) -> http.clie
 
     def noted(*args: Any, **kwargs: Any) -> socket.socket:
         made: socket.socket = create(*args, **kwargs)
-        sockets.add(made)
+        try:
+            sockets.add(made)
+        except TimeoutError:
+            made.close()
+            raise
         return made
 
     connection._create_connection = noted  # type: ignore[attr-defined]

@@ -9,12 +9,14 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
 from stratalog import StratalogError
 from stratalog.bridges.formats import registry as registry_module
+from stratalog.bridges.formats import registry_http
 from stratalog.bridges.formats.opening import typed_values
 from stratalog.bridges.formats.registry import SchemaRegistry
 from stratalog.partitions.errors import RetriableError
@@ -187,6 +189,20 @@ def test_a_registry_that_continues_forever_is_given_up(first: bytes, monkeypatch
 
     with answering(drip) as url, pytest.raises(RetriableError, match="the schema registry"):
         SchemaRegistry({"schema.registry.url": url}).schema(1)
+
+
+def test_a_connection_that_comes_too_late_is_closed() -> None:
+    sockets = registry_http._Sockets()
+    sockets.end()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        connection = registry_http._noted(HTTPConnection, sockets, address)
+        with pytest.raises(TimeoutError):
+            connection.connect()
+        there, _ = server.accept()
+        with there:
+            there.settimeout(5)
+            assert there.recv(1) == b"", "the other side has closed it"
 
 
 def test_an_answer_without_end_is_read_as_far_as_a_schema_goes() -> None:
