@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stratalog.partitions.columns import bools_of, integers_of
+from stratalog.partitions.columns import bools_of, integers, integers_of
 from stratalog.partitions.growth import fitted
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.records import ABORTED
@@ -25,7 +25,8 @@ from stratalog.partitions.rewrites.where import parse_where
 from stratalog.partitions.segments.reader import read_row_groups, read_segment
 from stratalog.partitions.store.protocol import Readable
 
-_RECORDS = pa.array([None, ABORTED], pa.int32())
+# Not pa.array of a list, which would import pandas.
+_RECORDS = pa.concat_arrays([pa.nulls(1, pa.int32()), integers(np.array([ABORTED])).cast(pa.int32())])
 """``control`` of records. Markers, gaps, and the first and the last row of a snapshot have other numbers."""
 
 
