@@ -64,11 +64,11 @@ class WantedKeys:
         """
         segment = read_segment(source, file)
         chosen = {group.first for index, group in enumerate(segment.row_groups) if self.may_hold(segment, index)}
-        names = self.read.names
-        columns = ["offset", *names]
+        read = self.read
+        columns = ["offset", *read.names]
         for _, table in read_row_groups(source, file, start, end, columns, lambda group: group.first in chosen):
             for batch in table.to_batches():
-                held = self.selects(fitted(batch.select(names), self.read, segment.what))
+                held = self.selects(fitted(batch.select(read.names), read, segment.what))
                 yield from integers_of(batch.column("offset"))[held].tolist()
 
     def selects(self, records: pa.RecordBatch) -> npt.NDArray[np.bool_]:

@@ -89,9 +89,9 @@ GOOD: Sequence[tuple[str, bytes, int]] = (
 HUGE = number(1 << 31)
 
 
-def bomb(codec: str) -> bytes:
+def bomb(codec: str, size_bytes: int = 200 * MOST) -> bytes:
     """Compressing it takes a second, so only its test creates it."""
-    return avro(STRING, (1, text(bytes(200 * MOST))), codec=codec)
+    return avro(STRING, (1, text(bytes(size_bytes))), codec=codec)
 
 
 BAD: Sequence[tuple[str, bytes | Callable[[], bytes], str]] = (

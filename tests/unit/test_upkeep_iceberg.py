@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from tests.pages import blocks
 from tests.ports import ports_of
 from tests.unit.cluster_harness import TIERED, LiveCluster, the_failure
 from tests.unit.harness import SCHEMA, batch
-from tests.unit.test_iceberg_avro import avro, number, record, text
+from tests.unit.test_iceberg_avro import avro, bomb, number, record
 
 pyiceberg_catalog = pytest.importorskip("pyiceberg.catalog", reason="needs stratalog[iceberg]")
 pytest.importorskip("sqlalchemy", reason="pyiceberg's catalog in SQLite needs SQLAlchemy")
@@ -462,18 +462,12 @@ def manifests_of(what: str) -> list[Path]:
     return [Path(each.removeprefix("file://")) for each in named]
 
 
-@cache
-def bomb() -> bytes:
-    """Compressing it takes a second, so only its test creates it."""
-    return avro(record("string"), (1, text(bytes(300 << 20))), codec="deflate")
-
-
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("what", ["list", "manifest"])
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
-        (bomb, "it unpacks to more than 268435456"),
+        (partial(bomb, "deflate", 300 << 20), "it unpacks to more than 268435456"),
         (avro(record("string"), (1, number(1 << 31) + b"abc")), "one of its lengths is wrong"),
         (b"PAR1", "it is not an Avro file"),
     ],
@@ -484,8 +478,9 @@ def test_a_list_or_manifest_that_states_too_much_is_refused_before_pyiceberg_rea
 ) -> None:
     live.fill("abc")
     live.cluster.tier("t").raise_for_failures()
+    content = bad if isinstance(bad, bytes) else bad()
     for path in manifests_of(what):
-        path.write_bytes(bad if isinstance(bad, bytes) else bad())
+        path.write_bytes(content)
     live.fill("d")
     error = the_failure(live.cluster.tier("t", check=False))
     assert why in error

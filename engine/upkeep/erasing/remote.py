@@ -20,7 +20,7 @@ from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.upkeep.erasing.certificate import ErasedFile
 from stratalog.engine.upkeep.erasing.partition import RemoteFigures
 from stratalog.engine.upkeep.erasing.tasks import RemoteCopy, not_compacted_remotely
-from stratalog.engine.upkeep.tiering.remote_logs import ask_remote, current_log
+from stratalog.engine.upkeep.tiering.remote_logs import ask_remote, current_log, without_rewrites
 from stratalog.partitions.erasure import Erasure
 from stratalog.partitions.errors import (
     OutcomeUnknownError,
@@ -111,9 +111,13 @@ class RemoteErasing:
             if not tiered and (remote is None or not remote.walk(topic.folder)):
                 continue
             table = self.storage.remote_table(topic)
-            if not tiered and table.load().version < 0:
-                continue
-            log = current_log(table, topic, self.run.notes, dry_run=self.run.dry_run)
+            if tiered:
+                log = current_log(table, topic, self.run.notes, dry_run=self.run.dry_run)
+            else:
+                log = table.load()
+                if log.version < 0:
+                    continue
+                log = without_rewrites(table, topic, log, self.run.notes, dry_run=self.run.dry_run)
             self.tables[topic.topic_id], self.logs[topic.topic_id] = table, log
 
     def reload(self) -> None:

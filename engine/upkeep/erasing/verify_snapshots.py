@@ -4,6 +4,7 @@ for the keys of a certificate.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -50,9 +51,10 @@ class SnapshotSearch:
             if later or not self._searches:
                 return ERASED, None
             columns = ["key", "control"]
-            for batch in read_batches(copy.store, file, footer.base_offset, footer.next_offset, columns):
-                if self._finds_in(batch.filter(pc.is_null(batch.column("control"))), str(name)):
-                    return NOT_ERASED, "it has a record of an erased key"
+            rows = read_batches(copy.store, file, footer.base_offset, footer.next_offset, columns)
+            records = (batch.filter(pc.is_null(batch.column("control"))) for batch in rows)
+            if self._finds_in(records, str(name)):
+                return NOT_ERASED, "it has a record of an erased key"
         except StratalogError as error:
             return UNKNOWN, f"{error}"
         return ERASED, None
@@ -65,9 +67,11 @@ class SnapshotSearch:
             return why
         later = follows and copy.published.end_offset > expected.looked_to
         try:
-            for batch in published_batches(copy.store, copy.object):
-                if not later and self._searches and self._finds_in(batch, copy.object.name):
-                    return NOT_ERASED, "it has a record of an erased key"
+            records = published_batches(copy.store, copy.object)
+            if not later and self._searches and self._finds_in(records, copy.object.name):
+                return NOT_ERASED, "it has a record of an erased key"
+            for _ in records:
+                pass  # each row that was not searched is decoded
         except StratalogError as error:
             return UNKNOWN, f"{error}"
         return ERASED, None
@@ -85,10 +89,14 @@ class SnapshotSearch:
             return NOT_ERASED, "it does not follow the erasure"
         return None
 
-    def _finds_in(self, records: pa.RecordBatch, what: str) -> bool:
-        rows = records.select(["key"])
-        if self.condition is not None:
-            rows = rows.filter(pa.array(self.condition.selects(fitted(rows, self.condition.read, what))))
-        if not self.topic.key_digests:
-            return bool(rows.num_rows)
-        return not set(self.topic.key_digests).isdisjoint(key_digests(rows.column("key"), self.salt))
+    def _finds_in(self, records: Iterable[pa.RecordBatch], what: str) -> bool:
+        digests = frozenset(self.topic.key_digests)
+        for batch in records:
+            rows = batch.select(["key"])
+            if self.condition is not None:
+                rows = rows.filter(pa.array(self.condition.selects(fitted(rows, self.condition.read, what))))
+            if rows.num_rows and not digests:
+                return True
+            if not digests.isdisjoint(key_digests(rows.column("key"), self.salt)):
+                return True
+        return False
