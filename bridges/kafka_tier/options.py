@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.store import StoreOptions
 
 if TYPE_CHECKING:
@@ -54,7 +56,6 @@ class KafkaTierOptions:
         Raises: InvalidCallError for wrong epochs or log starts, or if they are given together with brokers; see
         ``KafkaTier.open``.
         """
-        from stratalog.bridges.kafka_tier.by_hand import epochs_by_hand, log_starts_by_hand
         from stratalog.bridges.kafka_tier.tier import KafkaTier
 
         if bootstrap is not None and (self.epochs or self.log_starts):
@@ -69,7 +70,44 @@ class KafkaTierOptions:
             configs=configs,
             prefix=self.prefix,
             keys=self.keys,
-            epochs=epochs_by_hand(self.epochs or {}),
-            log_starts=log_starts_by_hand(self.log_starts or {}),
+            epochs=_epochs(self.epochs or {}),
+            log_starts=_log_starts(self.log_starts or {}),
             storage=self.storage,
         )
+
+
+def _epochs(given: Mapping[str, str]) -> dict[TopicPartition, tuple[tuple[int, int], ...]]:
+    """The leader epochs of partitions (``trips-0``), each from a broker's file ``leader-epoch-checkpoint``.
+
+    Raises: InvalidCallError for a name that is not a partition, or a file that cannot be read or has a newer
+    version; CorruptionError for a damaged file.
+    """
+    from stratalog.bridges.kafka_tier.indexes import parse_checkpoint
+
+    found = {}
+    for name, path in given.items():
+        key, what = _partition(name, "epochs"), f"the leader epochs of {name} in {path}"
+        try:
+            found[key] = parse_checkpoint(Path(path).read_bytes(), what)
+        except OSError as error:
+            raise InvalidCallError(f"{what} cannot be read: {error.strerror}") from error
+    return found
+
+
+def _log_starts(given: Mapping[str, str | int]) -> dict[TopicPartition, int]:
+    """The log starts of partitions (``trips-0``). Raises: InvalidCallError for a name that is not a partition, or
+    a value that is not an offset.
+    """
+    found = {}
+    for name, offset in given.items():
+        if not str(offset).isdecimal():
+            raise InvalidCallError(f"log_starts: {offset!r} of {name} is not an offset")
+        found[_partition(name, "log_starts")] = int(offset)
+    return found
+
+
+def _partition(name: str, option: str) -> TopicPartition:
+    topic, _, partition = name.rpartition("-")
+    if not topic or not partition.isdecimal():
+        raise InvalidCallError(f"{option}: {name!r} is not a partition: write TOPIC-PARTITION, such as trips-0")
+    return topic, int(partition)

@@ -13,7 +13,6 @@ from stratalog.engine.metadata.chosen import chosen_topics, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.metadata.protection import Now, is_protected
 from stratalog.engine.state.internal_topics import check_not_internal
-from stratalog.engine.upkeep.erasing.former_tier import left_of_tiering
 from stratalog.engine.upkeep.erasing.tasks import EraseWork
 from stratalog.engine.upkeep.snapshots.partition import SnapshotWork
 from stratalog.engine.upkeep.snapshots.snapshot import MEMORY_BYTES
@@ -25,6 +24,7 @@ from stratalog.partitions.removal import Rule
 from stratalog.partitions.rewrites.erasing import ErasingOptions
 from stratalog.partitions.rewrites.wanted_keys import wanted_keys
 from stratalog.partitions.rewrites.wanted_where import RecordFinder, WantedWhere, wanted_where
+from stratalog.partitions.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def _refusals(
             "never tiered, delete that config"
         )
     if storage.remote is not None:
-        if not config.remote_storage_enable and (why := left_of_tiering(storage, storage.remote, topic)):
+        if not config.remote_storage_enable and (why := _left_of_tiering(storage, storage.remote, topic)):
             yield why
         folder = paths.join(paths.SNAPSHOT_TABLES, topic.folder)
         if not config.snapshot_table and storage.remote.walk(folder):
@@ -158,3 +158,26 @@ def _snapshot_work(
         published=config.snapshot_table,
         clock=clock,
     )
+
+
+def _left_of_tiering(storage: Storage, remote: Store, topic: TopicImage) -> str | None:
+    """The reason why no record can be erased from a topic that is not tiered. None if the remote tier has no
+    object of the topic, or if the topic's table has no segments but identifies the objects; these are then cleaned
+    like those of a tiered topic.
+
+    Raises: errors of the store and of the table.
+    """
+    if not remote.walk(topic.folder):
+        return None
+    log = storage.remote_table(topic).load()
+    if log.version < 0:
+        return (
+            f"the remote tier has objects of it in {topic.folder}, and no table that says what they are: delete "
+            "them first"
+        )
+    if log.all_segments():
+        return (
+            "it is no longer tiered (remote.log.delete.on.disable), and its remote table still lists segments: "
+            "run `stratalog retain`, which removes them, then erase again"
+        )
+    return None
