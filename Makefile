@@ -127,7 +127,7 @@ format: $(VENV)/.installed ## rewrite the sources as the linter wants them
 # The hashes are those of every file of a version, for all platforms, as the index has them that pip is configured for.
 lock: ## resolve the dependencies anew into requirements.lock, and hash those of the documentation
 	@python=$$($(FIND_PYTHON)); rm -rf .cache/lock; $(QUIETLY) "resolving" $$python -m venv .cache/lock
-	@$(QUIETLY) "installing" .cache/lock/bin/python -m pip install --quiet "setuptools>=77" -e ".[spark,connect,s3fs,delta,azure,gcs,iceberg,metrics,otlp,completion,avro,protobuf,kafka,serve,kafka-tier,demo,dev]"
+	@$(QUIETLY) "installing" .cache/lock/bin/python -m pip install --quiet -e ".[spark,connect,s3fs,delta,azure,gcs,iceberg,metrics,otlp,completion,avro,protobuf,kafka,serve,kafka-tier,demo,dev]"
 	@.cache/lock/bin/python -m pip freeze --all --exclude pip --exclude stratalog > .cache/lock/pinned
 	@$(QUIETLY) "what hashes" .cache/lock/bin/python -m pip install --quiet uv
 	@index=$${PIP_INDEX_URL:-$$(.cache/lock/bin/python -m pip config get global.index-url 2>/dev/null || true)}; \

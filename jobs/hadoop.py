@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stratalog.jobs.jars import jar_folder
+from stratalog.partitions.errors import UnsupportedStoreError
 from stratalog.partitions.store.protocol import StoreOptions
 from stratalog.partitions.store.resolving import CONNECTION_STRING, resolved
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PROFILE_PROVIDER = "org.apache.hadoop.fs.s3a.auth.ProfileAWSCredentialsProvider"
+_SDK_PROFILE_PROVIDER = "software.amazon.awssdk.auth.credentials.ProfileCredentialsProvider"
 _PROVIDERS = (
     "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider",
     "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
@@ -29,7 +31,8 @@ _PROVIDERS = (
     "org.apache.hadoop.fs.s3a.auth.IAMInstanceCredentialsProvider",
 )
 """S3A's default providers, plus a provider for profiles, in the same position as in the AWS SDK. S3A's own list
-has no provider for profiles.
+has no provider for profiles, and Hadoop 3.4.1 (Spark 4.0) has no such provider at all. The SDK's provider reads
+only ``AWS_PROFILE``, which executors may lack.
 """
 _AZURE = "org.apache.hadoop.fs.azurebfs"
 _AZURE_KEY = "AZURE_STORAGE_ACCOUNT_KEY"
@@ -64,7 +67,7 @@ def reach_stores(spark: SparkSession, roots: Mapping[str, StoreOptions]) -> None
         bucket = rest.partition("/")[0]
         settings: Mapping[str, str] = {}
         if scheme == "s3":
-            settings = s3a_settings(bucket, options, os.environ)
+            settings = s3a_settings(bucket, options, os.environ, spark.version)
         elif scheme == "abfss" and "azure" in here:
             settings = abfs_settings(bucket.rpartition("@")[2], options, os.environ)
         elif scheme == "gs" and "gcs" in here:
@@ -73,11 +76,15 @@ def reach_stores(spark: SparkSession, roots: Mapping[str, StoreOptions]) -> None
             spark.conf.set(key, value)
 
 
-def s3a_settings(bucket: str, options: StoreOptions, environ: Mapping[str, str]) -> dict[str, str]:
+def s3a_settings(
+    bucket: str, options: StoreOptions, environ: Mapping[str, str], spark_version: str
+) -> dict[str, str]:
     """Return resolved ``options`` as Hadoop's S3A keys for a bucket, without Spark's prefix ``spark.hadoop.``.
 
     A custom endpoint gets path-style addresses, because its buckets have no host names. Keys in the environment
     take precedence over a profile that the environment names.
+
+    Raises: UnsupportedStoreError on Spark 4.0 for a profile that ``AWS_PROFILE`` does not name.
     """
     settings: dict[str, str] = {}
     if options.endpoint_url is not None:
@@ -85,12 +92,20 @@ def s3a_settings(bucket: str, options: StoreOptions, environ: Mapping[str, str])
         settings["path.style.access"] = "true"
     if options.region is not None:
         settings["endpoint.region"] = options.region
-    profile = environ.get("AWS_DEFAULT_PROFILE") or environ.get("AWS_PROFILE")
-    if options.profile is not None:
-        settings["aws.credentials.provider"] = _PROFILE_PROVIDER
-        settings["auth.profile.name"] = options.profile
-    elif profile and options.credentials is None:
-        settings["aws.credentials.provider"] = ",".join(_PROVIDERS)
+    profile = options.profile
+    providers: tuple[str, ...] = (_PROFILE_PROVIDER,)
+    if profile is None and options.credentials is None:
+        profile = environ.get("AWS_DEFAULT_PROFILE") or environ.get("AWS_PROFILE")
+        providers = _PROVIDERS
+    if profile and spark_version.startswith("4.0."):
+        if profile != environ.get("AWS_PROFILE"):
+            raise UnsupportedStoreError(
+                f"bucket {bucket}: Spark 4.0 finds the profile {profile!r} only by the variable AWS_PROFILE: set "
+                "it where Spark runs, or use Spark 4.1 or later"
+            )
+        providers = tuple(_SDK_PROFILE_PROVIDER if each == _PROFILE_PROVIDER else each for each in providers)
+    if profile:
+        settings["aws.credentials.provider"] = ",".join(providers)
         settings["auth.profile.name"] = profile
     return {f"fs.s3a.bucket.{bucket}.{key}": value for key, value in settings.items()}
 

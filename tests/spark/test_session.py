@@ -92,7 +92,7 @@ def test_properties_are_read_as_spark_reads_them(tmp_path: Path) -> None:
 
 
 def test_a_profile_is_named_and_no_secret_is_copied() -> None:
-    settings = s3a_settings("b", StoreOptions(profile="ops"), {"AWS_SECRET_ACCESS_KEY": "hidden"})
+    settings = s3a_settings("b", StoreOptions(profile="ops"), {"AWS_SECRET_ACCESS_KEY": "hidden"}, "4.2.0")
     assert settings["fs.s3a.bucket.b.auth.profile.name"] == "ops"
     assert "hidden" not in str(settings)
 
