@@ -13,7 +13,7 @@ from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
-from stratalog.engine.metadata.partition_commands import AlterPartition
+from stratalog.engine.metadata.partition_commands import Altered, AlterPartition
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records.acknowledge import PendingAppend, acknowledge, deleted
 from stratalog.engine.records.bad_record_lane import Lane
@@ -251,11 +251,10 @@ def _next_round(
             if view.leader in ahead:
                 damaged[view.key] = view, ahead[view.leader]
             elif members := ahead.keys() & {*view.isr, *view.adding}:
-                metadata.submit(AlterPartition((without(view, members),)))
+                (answer,) = metadata.submit(AlterPartition((without(view, members),)))
                 image = metadata.image()
-                notes += [
-                    f"{topic.name}-{partition}: broker {b} leaves the ISR: {ahead[b]}" for b in sorted(members)
-                ]
+                if isinstance(answer, Altered):
+                    notes += [f"{view}: broker {b} leaves the ISR: {ahead[b]}" for b in sorted(members)]
     unwritable = unwritable_leaders((states[partition].view, error) for partition, error in errors.items())
     resigned, try_again = failed_creates.resign(unwritable)
     notes += resigned.values()
