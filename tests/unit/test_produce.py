@@ -166,7 +166,7 @@ def test_the_number_of_a_partition_is_any_whole_number(live: LiveCluster) -> Non
     live.cluster.produce("t", ["a"], partition=np.int64(2)).raise_for_failures()  # type: ignore[arg-type]
     assert [(row["partition"], row["value"]) for row in records(live)] == [(2, b"a")]
     for wrong in (2.0, True, 2**70):
-        with live.unchanged(), pytest.raises(InvalidCallError, match="partition .*: give a whole number"):
+        with live.unchanged(), pytest.raises(InvalidCallError, match="give a whole number"):
             live.cluster.produce("t", ["a"], partition=wrong)  # type: ignore[arg-type]
 
 

@@ -100,7 +100,9 @@ def test_columns_of_zeros_are_a_line_below_a_wide_table() -> None:
 def test_an_unknown_value_among_zeros_is_shown() -> None:
     """The lag of a partition whose leader cannot be listed is unknown, not 0."""
     columns = dict.fromkeys("abcdefgh", 0)
-    report = Report("groups lag", [{"partition": 0, "lag": 0, **columns}, {"partition": 1, "lag": None, **columns}])
+    report = Report(
+        "groups lag", [{"partition": 0, "lag": 0, **columns}, {"partition": 1, "lag": None, **columns}]
+    )
     lines = str(report).splitlines()
     assert [line.split() for line in lines[1:5:2]] == [["partition", "lag"], ["0", "0"]]
     assert (lines[4].split(), lines[5][:17]) == (["1", "-"], "in all rows: a 0,")
