@@ -109,7 +109,8 @@ class Fetching:
             waiting = dict.fromkeys(items)
             while waiting:
                 try:
-                    answer = answers.get(timeout=max(0.0, deadline_s - clock.monotonic_s()))
+                    left_s = min(deadline_s - clock.monotonic_s(), threading.TIMEOUT_MAX)
+                    answer = answers.get(timeout=max(0.0, left_s))
                 except Empty:
                     self._local.forget({calls[item] for item in waiting})
                     yield from map(too_late, waiting)

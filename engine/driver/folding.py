@@ -2,7 +2,7 @@
 
 the engine's own topics                        one row for all, if other topics also have rows
 rows that differ only in their partition       one row, with the first and the last partition
-columns of zeros in a wide table               a line below the table
+columns of zeros only, in a wide table         a line below the table
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ DIFFERS = "..."
 NARROW = 8
 """The maximum number of columns of a table that is not wide."""
 _SUBJECTS = ("topic", "partition", "broker")
+_NOTHING = {repr(value) for value in (None, 0, 0.0, False, "")}
 
 Row = Mapping[str, str | int | float | bool | None]
 
@@ -60,8 +61,8 @@ def _but_for_its_partition(row: Row) -> Hashable:
 
 
 def zeros(columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """The columns of a wide table with only zero, false or unknown values."""
+    """The columns of a wide table that have the same value in all rows: zero, false, empty or unknown."""
     if len(columns) <= NARROW:
         return []
-    found = [name for name in columns if all(row.get(name) in (None, 0, "") for row in rows)]
-    return [name for name in found if name not in _SUBJECTS]
+    values = {name: {repr(row.get(name)) for row in rows} for name in columns if name not in _SUBJECTS}
+    return [name for name, found in values.items() if len(found) == 1 and found <= _NOTHING]

@@ -44,10 +44,11 @@ class BegunSequences:
         self._begun: dict[tuple[str, str], tuple[int, int]] = {}
 
     def begin(self, topic_id: str, who: ProducerAppend) -> None:
-        """Record that the append of ``who`` begins."""
+        """Record that the append of ``who`` begins. A repeated append of an earlier sequence changes nothing."""
         if len(self._begun) >= _MOST:
             self._begun.clear()
-        self._begun[topic_id, who.producer_id] = who.epoch, who.sequence
+        key, begun = (topic_id, who.producer_id), (who.epoch, who.sequence)
+        self._begun[key] = max(self._begun.get(key, begun), begun)
 
     def is_next(self, topic_id: str, who: ProducerAppend) -> bool:
         """Whether this driver has begun an earlier sequence of the producer in this epoch, but not yet this

@@ -27,7 +27,9 @@ def as_it_is(scalar: pa.Scalar) -> Any:
     match scalar:
         case pa.StructScalar() if scalar.is_valid:
             return {name: as_it_is(scalar[name]) for name in scalar}
-        case pa.ListScalar() if scalar.is_valid:  # also a map, which consists of pairs
+        case pa.MapScalar() if scalar.is_valid:
+            return [(as_it_is(entry[0]), as_it_is(entry[1])) for entry in scalar.values]
+        case pa.ListScalar() if scalar.is_valid:
             return [as_it_is(one) for one in scalar.values]
     try:
         return scalar.as_py()

@@ -71,8 +71,11 @@ def micros(time: datetime) -> int:
 
 
 def time_text(timestamp_us: int) -> str:
-    """A time in ISO 8601, UTC."""
-    return (_EPOCH + timedelta(microseconds=timestamp_us)).isoformat()
+    """A time in ISO 8601, UTC; a number of microseconds if it is beyond the calendar there."""
+    try:
+        return (_EPOCH + timedelta(microseconds=timestamp_us)).isoformat()
+    except OverflowError:
+        return f"{timestamp_us} us after 1970"
 
 
 def has_no_zone(text: str) -> bool:

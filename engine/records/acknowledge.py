@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.driver.storage import Storage
@@ -205,6 +206,7 @@ def _shrink(
     removal, the next read of the metadata shows it.
     """
     proposals: list[IsrProposal] = []
+    leaving: list[list[str]] = []
     for state in states.values():
         out = {
             broker
@@ -214,11 +216,13 @@ def _shrink(
         if out:
             proposals.append(without(state.view, out))
             what = f"{state.view.topic}-{state.view.partition}"
-            notes += [f"{what}: broker {broker} leaves the ISR: {state.missed[broker]}" for broker in sorted(out)]
+            leaving.append([f"{what}: broker {b} leaves the ISR: {state.missed[b]}" for b in sorted(out)])
     if not proposals:
         return False
     answers = metadata.submit(AlterPartition(tuple(proposals)))
-    return any(isinstance(answer, Altered) for answer in answers)
+    left = [of_one for of_one, answer in zip(leaving, answers, strict=True) if isinstance(answer, Altered)]
+    notes += chain.from_iterable(left)
+    return bool(left)
 
 
 def _is_certain(broker: int, error: StratalogError) -> bool:

@@ -54,11 +54,17 @@ def _remedy(
     if any(isinstance(state.error, refused) for state in states.values()):
         return "acknowledged records are kept"
     if named or "unknown" in outcomes:
-        again = f"producer {who.producer_id!r}, sequence {who.sequence}"
-        return f"fix the cause, and run the append again with {again}: nothing is appended twice"
+        return f"fix the cause, and {repetition(who)}: nothing is appended twice"
     if "acknowledged" in outcomes:
         return "fix the cause, and append only the rows of these partitions again"
     return "nothing was appended: fix the cause, and append again"
+
+
+def repetition(who: ProducerAppend) -> str:
+    """Advice to the caller of a failed append: how to repeat it without appending a record twice."""
+    if who.transactional:
+        return "abort the transaction, and begin a new one"
+    return f"run the append again with producer {who.producer_id!r}, sequence {who.sequence}"
 
 
 def _notes_on_attempts(
@@ -71,7 +77,7 @@ def _notes_on_attempts(
     forgotten = any(isinstance(state.error, DuplicateSequenceNumberError) for state in states.values())
     if "unknown" in outcomes and not forgotten:
         until = ", within a day" if is_unnamed(who.producer_id) else ""
-        notes.append(f"unknown partitions: run the append again with {again}{until}")
+        notes.append(f"unknown partitions: {repetition(who)}{until}")
     if who.on_changed_replay is None:
         return notes
     if any(

@@ -44,7 +44,7 @@ from stratalog.engine.config.mirrored import ENDED, check_not_mirrored
 from stratalog.engine.config.topic_config import TopicConfig
 from stratalog.engine.driver.execution import measured
 from stratalog.engine.driver.memory import Memory
-from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
@@ -69,7 +69,7 @@ from stratalog.engine.replication.append import Appended, NotAppended
 from stratalog.engine.replication.append_file import AppendOptions
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.clock import Clock
-from stratalog.partitions.errors import ChangedReplayError, InvalidCallError, PolicyViolationError
+from stratalog.partitions.errors import ChangedReplayError, InvalidCallError, PolicyViolationError, StratalogError
 from stratalog.partitions.growth import grew
 from stratalog.partitions.producers import Acks, OnChangedReplay, ProducerAppend
 from stratalog.partitions.records import check_columns, schema_of, typed_nulls
@@ -319,26 +319,38 @@ def append_bad_records(
     lane: Lane,
 ) -> Report:
     """Append the bad records of an append to their own topic, if there is one and all good records are
-    acknowledged. Returns the report of the append to ``topic``, with its bad records.
-
-    Raises: UnknownTopicOrPartitionError; errors from reading the metadata.
+    acknowledged. Returns the report of the append to ``topic``, with its bad records. Every error is a failure in
+    this report, because the good records are in the log.
     """
     appended = None
-    again = f"producer {who.producer_id!r}, sequence {who.sequence}"
     if report.ok and lane.policy.topic is not None and lane.bad:
-        image = metadata.image()
-        theirs = topic_of_bad_records(image, lane.policy)
-        assert theirs is not None
-        who = producer_of_bad_records(who, topic.topic_id)
-        earlier = earlier_tries(metadata, storage, memory, image, theirs, who)
-        count = earlier.partition_count or len(theirs.partitions)
-        tasks = in_threads(storage, lane.batches(count))
-        memory.begun_sequences.begin(theirs.topic_id, who)
-        who = replace(who, partition_count=count)
-        appended = _append_as(
-            metadata, storage, clock, memory, image, theirs, tasks, who, acks, earlier, probed=True
-        )
-    return with_bad_records(report, topic.name, lane, appended, again)
+        try:
+            appended = _append_kept(metadata, storage, clock, memory, topic, who, acks, lane)
+        except StratalogError as error:
+            appended = Report("append", (), [Failure.of(lane.policy.topic, error)])
+    return with_bad_records(report, topic.name, lane, appended, who)
+
+
+def _append_kept(
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    topic: TopicImage,
+    who: ProducerAppend,
+    acks: str,
+    lane: Lane,
+) -> Report:
+    image = metadata.image()
+    theirs = topic_of_bad_records(image, lane.policy)
+    assert theirs is not None
+    who = producer_of_bad_records(who, topic.topic_id)
+    earlier = earlier_tries(metadata, storage, memory, image, theirs, who)
+    count = earlier.partition_count or len(theirs.partitions)
+    tasks = in_threads(storage, lane.batches(count))
+    memory.begun_sequences.begin(theirs.topic_id, who)
+    who = replace(who, partition_count=count)
+    return _append_as(metadata, storage, clock, memory, image, theirs, tasks, who, acks, earlier, probed=True)
 
 
 def _append_as(

@@ -24,7 +24,7 @@ from stratalog.engine.config.mirrored import check_not_mirrored
 from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
-from stratalog.engine.records.answers import append_row
+from stratalog.engine.records.answers import append_row, repetition
 from stratalog.engine.records.bad_records import NO_PARTITION, UNKNOWN_PARTITION, BadRecordRule, FoundBad
 from stratalog.engine.replication.append_file import AppendOptions
 from stratalog.engine.state.internal_topics import check_not_internal
@@ -145,9 +145,11 @@ def producer_of_bad_records(who: ProducerAppend, topic_id: str) -> ProducerAppen
     return with_changes(who, producer_id=f"{who.producer_id}#{topic_id}")
 
 
-def with_bad_records(report: Report, topic: str, lane: Lane, appended: Report | None, again: str) -> Report:
-    """The report of an append with its bad records. ``appended`` is the report of the append of the bad records,
-    if there was one. ``again`` says how to repeat the append.
+def with_bad_records(
+    report: Report, topic: str, lane: Lane, appended: Report | None, who: ProducerAppend
+) -> Report:
+    """The report of an append by ``who`` with its bad records. ``appended`` is the report of the append of the bad
+    records, if there was one.
     """
     totals: dict[str, Value] = {**report.totals, "bad_records": lane.bad}
     if appended is None:
@@ -160,7 +162,8 @@ def with_bad_records(report: Report, topic: str, lane: Lane, appended: Report | 
         return replace(
             report, rows=[*report.rows, *lane.rows_of(topic)], totals=totals, notes=[*report.notes, *notes]
         )
-    notes = [f"the bad records are not all in {lane.policy.topic}: run the append again with {again}"]
+    again = repetition(who)
+    notes = [f"the bad records are not all in {lane.policy.topic}: {again}"]
     return replace(
         report,
         rows=[*report.rows, *lane.rows_of(topic), *appended.rows],
@@ -169,4 +172,5 @@ def with_bad_records(report: Report, topic: str, lane: Lane, appended: Report | 
         seconds=report.seconds + appended.seconds,
         counts=report.counts + appended.counts,
         notes=[*report.notes, *(notes if appended.failures else ())],
+        remedy=f"fix the cause, and {again}: nothing is appended twice",
     )

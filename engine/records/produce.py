@@ -36,6 +36,7 @@ from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import InvalidRecordError
 from stratalog.partitions.growth import ADDED, grew
+from stratalog.partitions.numbers import whole
 from stratalog.partitions.printable import first_line
 from stratalog.partitions.producers import ProducerAppend
 from stratalog.partitions.records import (
@@ -70,6 +71,8 @@ class RowColumns:
     """The columns that make the records, by name. If ``value`` is None, the declared columns of a typed topic are
     used, otherwise the column ``value``. ``partition`` may be a number for all rows. If no column is named, rows
     with a record's columns (``key``, ``value``, ``headers``, ``timestamp``, ``partition``) are records.
+
+    Raises: InvalidCallError for a partition that is neither a name nor a whole number.
     """
 
     key: str | None = None
@@ -77,6 +80,10 @@ class RowColumns:
     partition: str | int | None = None
     headers: str | None = None
     timestamp: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.partition, str | None):
+            object.__setattr__(self, "partition", whole(self.partition, "partition"))
 
     def of(self, given: _Given, topic: TopicImage) -> RowColumns:
         """The named columns, or the columns of a record if none is named."""

@@ -13,7 +13,7 @@ from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
-from stratalog.engine.metadata.partition_commands import AlterPartition
+from stratalog.engine.metadata.partition_commands import Altered, AlterPartition
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records.acknowledge import PendingAppend, acknowledge, deleted
 from stratalog.engine.records.bad_record_lane import Lane
@@ -140,43 +140,33 @@ def append_all(
     failed_creates = FailedCreates(metadata, storage)
     for _ in range(_ROUNDS):
         views = {partition: image.view(topic.topic_id, partition) for partition in partitions}
-        replicas_of = replicas_to_append_to(storage, clock, memory, image, views.values(), notes)
-        known = memory.log_ends.of(views.values())
-        task = partition_task(replicas_of, who, options, clock, storage.copies, known, rule)
-        raced: list[int] = []
-        troubled: list[int] = []
-        appended: dict[int, PendingAppend] = {}
         try:
-            results = tasks.run(task, partitions)
-        except OutcomeUnknownError as lost:  # lost tasks may have appended
-            for partition in partitions:
-                states[partition] = PendingAppend(views[partition], error=lost, tried=True)
+            replicas_of = replicas_to_append_to(storage, clock, memory, image, views.values(), notes)
+            known = memory.log_ends.of(views.values())
+            results = tasks.run(
+                partition_task(replicas_of, who, options, clock, storage.copies, known, rule), partitions
+            )
+        except StratalogError as error:
+            lost = isinstance(error, OutcomeUnknownError)  # lost tasks may have appended
+            if not states and not lost:
+                raise
+            for partition, view in views.items():  # the report still has the outcomes of earlier rounds
+                before = states.get(partition)
+                tried = lost or (before is not None and before.tried)
+                states[partition] = PendingAppend(view, error=error, tried=tried)
             break
-        for result in results:
-            if lane is not None:
+        outcomes = {one.partition: one.outcome for one in results if one.outcome is not None}
+        for partition, outcome in outcomes.items():
+            states[partition] = _state_after(outcome, views[partition], states.get(partition))
+            remote = replicas_of[partition].remote
+            if isinstance(outcome, Appended) and remote is not None and remote.known is not None:
+                memory.remote_ends.remember(views[partition])
+        if lane is not None:
+            for result in results:
                 lane.add(result.partition, result.bad)
-            if result.outcome is None:
-                continue
-            view = views[result.partition]
-            before = states.get(result.partition, PendingAppend(view))
-            state = states[result.partition] = PendingAppend(view, tried=before.tried, ours=before.ours)
-            match result.outcome:
-                case Appended(missed=missed, duplicate=duplicate):
-                    remote = replicas_of[result.partition].remote
-                    if remote is not None and remote.known is not None:
-                        memory.remote_ends.remember(view)
-                    state.appended, state.missed, state.tried = result.outcome, missed, True
-                    state.ours = state.ours or not duplicate
-                    appended[result.partition] = state
-                case Raced(tried):
-                    state.tried, state.ours = state.tried or tried, state.ours or tried
-                    state.error = RetriableError(
-                        "another append was faster; run this append again with the same sequence"
-                    )
-                    raced.append(result.partition)
-                case NotAppended(error, tried, ours):
-                    state.error, state.tried, state.ours = error, state.tried or tried, state.ours or ours
-                    troubled.append(result.partition)
+        appended = {p: states[p] for p, outcome in outcomes.items() if isinstance(outcome, Appended)}
+        raced = [p for p, outcome in outcomes.items() if isinstance(outcome, Raced)]
+        troubled = [p for p, outcome in outcomes.items() if isinstance(outcome, NotAppended)]
         try:
             if options.acks_all:
                 ended = list(appended.values())
@@ -197,6 +187,19 @@ def append_all(
         if not partitions:
             break
     return states
+
+
+def _state_after(outcome: AppendOutcome, view: PartitionView, before: PendingAppend | None) -> PendingAppend:
+    """The state of a partition after a task under ``view``. An earlier task may have written records, too."""
+    tried, ours = (False, False) if before is None else (before.tried, before.ours)
+    match outcome:
+        case Appended(missed=missed, duplicate=duplicate):
+            return PendingAppend(view, outcome, missed, tried=True, ours=ours or not duplicate)
+        case Raced(again):
+            error = RetriableError("another append was faster; run this append again with the same sequence")
+            return PendingAppend(view, error=error, tried=tried or again, ours=ours or again)
+        case NotAppended(failure, may_be_in_log, by_this):
+            return PendingAppend(view, error=failure, tried=tried or may_be_in_log, ours=ours or by_this)
 
 
 def _remember_ends(memory: Memory, image: ClusterImage, ended: Sequence[PendingAppend]) -> None:
@@ -248,11 +251,10 @@ def _next_round(
             if view.leader in ahead:
                 damaged[view.key] = view, ahead[view.leader]
             elif members := ahead.keys() & {*view.isr, *view.adding}:
-                metadata.submit(AlterPartition((without(view, members),)))
+                (answer,) = metadata.submit(AlterPartition((without(view, members),)))
                 image = metadata.image()
-                notes += [
-                    f"{topic.name}-{partition}: broker {b} leaves the ISR: {ahead[b]}" for b in sorted(members)
-                ]
+                if isinstance(answer, Altered):
+                    notes += [f"{view}: broker {b} leaves the ISR: {ahead[b]}" for b in sorted(members)]
     unwritable = unwritable_leaders((states[partition].view, error) for partition, error in errors.items())
     resigned, try_again = failed_creates.resign(unwritable)
     notes += resigned.values()

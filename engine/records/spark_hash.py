@@ -44,10 +44,10 @@ def _hashed(keys: pa.Array, state: _Words) -> _Words:
         found = _finished(_mixed(_numbers(keys, "i4"), state), 4)
     elif pa.types.is_integer(kind) or pa.types.is_timestamp(kind):
         found = _of_longs(_numbers(keys.view(pa.int64()), "i8"), state)
-    elif pa.types.is_float32(kind):  # 0.0 and -0.0 are one key
-        found = _finished(_mixed((_numbers(keys, "f4") + np.float32(0)).view(np.int32), state), 4)
+    elif pa.types.is_float32(kind):
+        found = _finished(_mixed(_one_zero_and_nan(_numbers(keys, "f4")).view(np.int32), state), 4)
     elif pa.types.is_float64(kind):
-        found = _of_longs((_numbers(keys, "f8") + 0.0).view(np.int64), state)
+        found = _of_longs(_one_zero_and_nan(_numbers(keys, "f8")).view(np.int64), state)
     elif pa.types.is_decimal128(kind) and kind.precision <= _MOST_LONG_DIGITS:
         found = _of_longs(_unscaled(keys), state)
     else:
@@ -59,6 +59,11 @@ def _hashed(keys: pa.Array, state: _Words) -> _Words:
 
 def _numbers(keys: pa.Array, kind: str) -> npt.NDArray[Any]:
     return np.asarray(keys.fill_null(0).to_numpy(zero_copy_only=False).astype(kind))
+
+
+def _one_zero_and_nan(keys: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The floats, where 0.0 and -0.0 are one key, and so are all NaNs, whatever their bits."""
+    return np.where(np.isnan(keys), keys.dtype.type(np.nan), keys + keys.dtype.type(0))
 
 
 def _unscaled(keys: pa.Array) -> npt.NDArray[np.int64]:

@@ -12,7 +12,7 @@ from stratalog.engine.records.acknowledge import PendingAppend, acknowledge
 from stratalog.engine.replication.append import Appended, replicate
 from stratalog.engine.replication.log_end import look_at_end
 from stratalog.partitions.clock import Clock
-from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.errors import RetriableError, StratalogError
 from stratalog.partitions.producers import ProducerAppend, earlier_attempt
 
 _ROUNDS = 10
@@ -39,6 +39,11 @@ def acknowledge_through_rules(
         states = {partition: states[partition] for partition in again}
         for state in states.values():
             _look_up(metadata, storage, clock, state, who)
+    for state in states.values():
+        state.error = state.error or RetriableError(
+            f"{_ROUNDS} removal rules were committed before the append was acknowledged; run the append again with "
+            "the same sequence"
+        )
 
 
 def _look_up(

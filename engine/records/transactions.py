@@ -328,7 +328,7 @@ def _hanging(
     by_producer = {one.producer_id: one for one in states}
     left = [one for one in found if not _in_progress(one, by_producer.get(one.producer_id))]
     again = {(one.view.topic_id, one.view.partition): one.view for one in left}
-    still = _open_in_logs(storage, list(again.values()), OperationRun(run.operation))
+    still = _open_in_logs(storage, list(again.values()), run)
     confirmed = {(one.view.topic_id, one.view.partition, one.producer_id, one.entry.epoch) for one in still}
     return [
         (one, by_producer.get(one.producer_id))

@@ -153,19 +153,22 @@ def _repair_local_start(
     else:
         with errors_of(other):
             content = local_start_state(other, name)
-    try:
-        if local_start_state(target, name):
-            return  # another heal has repaired it
-    except CorruptionError:
-        may_touch()
+    with suppress(CorruptionError):
+        local_start_state(target, name)
+        return  # another heal has repaired it
+    may_touch()
     _put_register(target, name, content)
 
 
 def _put_register(target: Replica, name: EpochName | LocalStartName, content: bytes) -> None:
     """Write a register. Raises: CorruptionError, SourceChangedError when it does not read back as written."""
     register = target.store.stage_writer(target.path(name))
-    register.file.write(content)
-    register.replace()
+    try:
+        register.file.write(content)
+        register.replace()
+    except BaseException:
+        _drop(register)
+        raise
     if read_register(target, name) != content:
         raise CorruptionError(f"{target}: {name} does not read back as it was written: the storage may be failing")
 

@@ -240,7 +240,10 @@ class CurrentSelector:
         """The selector for these cluster settings. Raises: see ``OfferedSelectors.make``."""
         with self._lock:
             if configs is not self._configs and configs != self._configs:
-                selector = self.offered.make(configs.get(KEY, ""), configs)
-                self._selector.close()
-                self._configs, self._selector = configs, selector
+                before, self._selector = self._selector, self.offered.make(configs.get(KEY, ""), configs)
+                self._configs = configs
+                try:
+                    before.close()
+                except Exception as error:  # foreign code may raise anything
+                    _log.warning("%s cannot be closed: %s", type(before).__qualname__, _text_of(error))
             return self._selector

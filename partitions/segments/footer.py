@@ -62,7 +62,7 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
     ``producers_since``, with None for dropped producers (``producer_changes``).
     """
     min_timestamp_us: Int64
-    """The largest timestamp; 0 when no record has a timestamp."""
+    """The smallest timestamp, and ``max_timestamp_us`` the largest; both 0 when no record has a timestamp."""
     max_timestamp_us: Int64
     max_timestamp_offset: Int64 | None
     """The first offset with the largest timestamp; None if no record has one."""

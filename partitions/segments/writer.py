@@ -13,6 +13,7 @@ import hashlib
 import io
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from struct import Struct
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -206,41 +207,47 @@ class SegmentWriter:
         Raises: ValueError when no record was written; InvalidCallError for a footer that could not be read again,
         because a number has more than 64 bits, or the footer is too long.
         """
-        if self.next_offset == self._base_offset:
-            raise ValueError("a segment holds at least one record")
-        self._flush()
-        self._buffer.flush()
-        held = part(producers(self.next_offset), self._sink.passed_bytes)
-        footer = SegmentFooter(
-            topic_id=self._topic_id,
-            partition=self._partition,
-            base_offset=self._base_offset,
-            next_offset=self.next_offset,
-            lineage=tuple((entry.epoch, entry.start_offset) for entry in lineage),
-            producers=dict(held.entries),
-            producers_since=held.since,
-            min_timestamp_us=self._min_timestamp_us or 0,
-            max_timestamp_us=self._max_timestamp_us,
-            max_timestamp_offset=self._max_timestamp_offset,
-            records=self.next_offset - self._base_offset,
-            uncompressed_bytes=-(-self._bits // 8),
-            created_ms=created_ms,
-            batch_id=batch_id,
-            transaction=transaction,
-            last_transactional_offset=last_transactional_offset,
-            markers=markers,
-            first_created_ms=first_created_ms,
-            rule=rule,
-            gaps=gaps,
-        )
-        encoded = _encoded(footer)
-        self._check_chunks()
-        tag = {TAG_KEY: NO_TAG} if self._signed else {}
-        self._writer.add_key_value_metadata({**metadata(), **tag, FOOTER_KEY: encoded, CHECKSUM_KEY: NO_CHECKSUMS})
-        self._sink.hold()
-        self._writer.close()
-        self._buffer.flush()
-        self._sink.release()
+        try:
+            if self.next_offset == self._base_offset:
+                raise ValueError("a segment holds at least one record")
+            self._flush()
+            self._buffer.flush()
+            held = part(producers(self.next_offset), self._sink.passed_bytes)
+            footer = SegmentFooter(
+                topic_id=self._topic_id,
+                partition=self._partition,
+                base_offset=self._base_offset,
+                next_offset=self.next_offset,
+                lineage=tuple((entry.epoch, entry.start_offset) for entry in lineage),
+                producers=dict(held.entries),
+                producers_since=held.since,
+                min_timestamp_us=self._min_timestamp_us or 0,
+                max_timestamp_us=self._max_timestamp_us,
+                max_timestamp_offset=self._max_timestamp_offset,
+                records=self.next_offset - self._base_offset,
+                uncompressed_bytes=-(-self._bits // 8),
+                created_ms=created_ms,
+                batch_id=batch_id,
+                transaction=transaction,
+                last_transactional_offset=last_transactional_offset,
+                markers=markers,
+                first_created_ms=first_created_ms,
+                rule=rule,
+                gaps=gaps,
+            )
+            encoded = _encoded(footer)
+            self._check_chunks()
+            tag = {TAG_KEY: NO_TAG} if self._signed else {}
+            self._writer.add_key_value_metadata(
+                {**metadata(), **tag, FOOTER_KEY: encoded, CHECKSUM_KEY: NO_CHECKSUMS}
+            )
+            self._sink.hold()
+            self._writer.close()
+            self._buffer.flush()
+            self._sink.release()
+        except BaseException:
+            self.abort()
+            raise
         return footer
 
     def _check_chunks(self) -> None:
@@ -251,9 +258,11 @@ class SegmentWriter:
             )
 
     def abort(self) -> None:
-        """Stop writing: the bytes so far do not become a file. Harmless after ``close``."""
+        """Stop writing: the bytes so far do not become a file. Harmless after ``close``. Without it, Arrow would
+        write the rest when the garbage collector finds the writer, perhaps into a sink that is closed."""
         self._sink.drop()
-        self._writer.close()
+        with suppress(pa.ArrowException, OSError):
+            self._writer.close()
 
     def _note_timestamps(self, timestamps: pa.Array) -> None:
         micros = timestamps.cast(pa.int64())

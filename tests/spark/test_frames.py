@@ -123,14 +123,14 @@ KEYS = {
     "byte": pa.array([-128, 127, *range(8)], pa.int8()),
     "int": pa.array([-(2**31), 2**31 - 1, *range(8)], pa.int32()),
     "long": pa.array([-(2**63), 2**63 - 1, *range(8)], pa.int64()),
-    "float": pa.array([0.0, -0.0, 1.5, float("inf"), *range(6)], pa.float32()),
-    "double": pa.array([0.0, -0.0, 1.5, float("-inf"), *range(6)], pa.float64()),
+    "float": pa.array([0.0, -0.0, 1.5, float("inf"), float("nan"), -float("nan"), *range(4)], pa.float32()),
+    "double": pa.array([0.0, -0.0, 1.5, float("-inf"), float("nan"), -float("nan"), *range(4)], pa.float64()),
     "date": pa.array([AT.date()] * 9 + [None], pa.date32()),
     "timestamp": pa.array([AT] * 9 + [None], pa.timestamp("us", "UTC")),
     "decimal": pa.array([Decimal(f"-{n}.5") for n in range(10)], pa.decimal128(18, 3)),
     "struct": pa.array([{"s": text, "l": 2**62} for text in TEXTS]),
 }
-"""All types of keys, with nulls, both zeros, texts of every length up to 9 bytes."""
+"""All types of keys, with nulls, both zeros, NaNs of either sign, texts of every length up to 9 bytes."""
 
 
 def test_produce_partitions_keys_as_spark_does(spark: SparkSession) -> None:

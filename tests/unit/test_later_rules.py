@@ -8,9 +8,14 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from stratalog.engine.metadata.chosen import topic_config_of
+from stratalog.engine.records import through_rules
+from stratalog.engine.records.append import append_options, end_appends
 from stratalog.engine.replicas.foreign_files import under_present_rules
+from stratalog.engine.replication.append import Appended, append
 from stratalog.engine.replication.later_rule import LaterRuleError
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.removal import check_follows
@@ -18,9 +23,11 @@ from stratalog.engine.replication.sync import Synced, SyncOptions, sync_follower
 from stratalog.engine.upkeep.replication import compact
 from stratalog.engine.upkeep.replication.merge import MergeWork, merge_partition
 from stratalog.partitions.errors import LogGapError, RetriableError, StratalogError
+from stratalog.partitions.producers import ProducerAppend
 from stratalog.partitions.rewrites.merge import MergePolicy
 from stratalog.partitions.runner import Done, Failed, SerialRunner
-from tests.ports import ports_of
+from tests.ports import ports_of, with_ports
+from tests.unit.harness import batch
 from tests.unit.test_upkeep_compact import Compacted, fill
 
 
@@ -130,3 +137,28 @@ def test_a_compaction_stops_at_a_rule_of_another_run(tmp_path: Path) -> None:
     compact.compact_partition(work)
     with pytest.raises(RetriableError, match="run the command again"):
         compact.compact_partition(replace(work, recorded=0))
+
+
+@pytest.mark.parametrize("rounds", [2, 1], ids=["one rule", "too many rules"])
+def test_an_append_that_a_rule_overtakes_is_acknowledged_or_not_reported_as_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    """A task has appended under a view from before the rule. Its records may move only the high watermark of a log
+    that was looked at under the current view."""
+    live = Compacted(tmp_path, min_cleanable_dirty_ratio="0", file_delete_delay_ms="60000")
+    fill(live)
+    ports, who = ports_of(live.cluster), ProducerAppend("p", 0, 0, on_changed_replay="refuse")
+    image = live.cluster.image
+    replicas = ports.storage.replicas(image.views("t")[0])
+    options = append_options(image.topic("t"), topic_config_of(image, image.topic("t")), "all", who)
+    records = batch(["late"])
+    records = records.set_column(1, "key", pa.array([b"late"], pa.binary()))
+    appended = append(replicas, who, iter([records]), options, clock=live.clock, copies=SerialRunner())
+    assert isinstance(appended, Appended)
+    live.cluster.compact().raise_for_failures()
+    monkeypatch.setattr(through_rules, "_ROUNDS", rounds)
+    report = with_ports(end_appends, ports)("t", who, {0: (replicas.view, appended)})
+    acknowledged = live.log(live.leader()).high_watermark == appended.next_offset
+    assert acknowledged == (rounds == 2)
+    assert [row["outcome"] for row in report.rows] == ["acknowledged" if acknowledged else "unknown"]
+    assert report.ok == acknowledged

@@ -9,12 +9,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from stratalog.engine.config.topic_config import CRC32, MURMUR2, PARTITIONERS, SPARK_HASH
 from stratalog.engine.metadata.topic_commands import AlterConfigs, CreateTopic
 from stratalog.engine.records.partitioner import crc32_of, murmur2_of, partitions_of
+from stratalog.engine.records.spark_hash import hashes_of
 from stratalog.partitions.errors import InvalidConfigError
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.metadata_harness import Metadata, an_id
@@ -101,6 +103,14 @@ def test_partitions_of_a_slice_are_those_of_its_keys() -> None:
         for column in (keys, decimals):
             whole = partitions_of(column, 1000, name)
             assert list(partitions_of(column.slice(1), 1000, name)) == list(whole[1:])
+
+
+def test_all_nans_are_one_key_as_in_spark() -> None:
+    """The NaN of 0.0 / 0.0 has other bits than the canonical one."""
+    for kind, bits in ((np.float32, [0x7FC00000, 0xFFC00000]), (np.float64, [0x7FF8 << 48, 0xFFF8 << 48])):
+        nans = np.array(bits, f"u{np.dtype(kind).itemsize}").view(kind)
+        column = pa.Array.from_buffers(pa.from_numpy_dtype(kind), 2, [None, pa.py_buffer(nans)])
+        assert len(set(hashes_of(column))) == 1
 
 
 def dealt(live: LiveCluster, topic: str) -> dict[str, int]:

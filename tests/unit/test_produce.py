@@ -17,7 +17,7 @@ from pyspark.sql.types import StringType
 
 from stratalog.engine.records.partitioner import partitions_of
 from stratalog.engine.spark.types import spark_type
-from stratalog.partitions.errors import InvalidRecordError
+from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
 from stratalog.partitions.records import type_to_json
 from tests.unit.cluster_harness import LiveCluster
 
@@ -160,6 +160,14 @@ def test_the_caller_may_give_the_partition(live: LiveCluster) -> None:
     live.cluster.produce("t", ["a"], partition=3).raise_for_failures()
     live.cluster.produce("t", pl.DataFrame({"p": [1, 2], "value": ["b", "c"]}), partition="p").raise_for_failures()
     assert [(row["partition"], row["value"]) for row in records(live)] == [(1, b"b"), (2, b"c"), (3, b"a")]
+
+
+def test_the_number_of_a_partition_is_any_whole_number(live: LiveCluster) -> None:
+    live.cluster.produce("t", ["a"], partition=np.int64(2)).raise_for_failures()  # type: ignore[arg-type]
+    assert [(row["partition"], row["value"]) for row in records(live)] == [(2, b"a")]
+    for wrong in (2.0, True, 2**70):
+        with live.unchanged(), pytest.raises(InvalidCallError, match="give a whole number"):
+            live.cluster.produce("t", ["a"], partition=wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

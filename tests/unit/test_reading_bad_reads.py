@@ -129,6 +129,12 @@ NO_LEVEL = (InvalidCallError, "unknown isolation 'read_comitted'; did you mean '
         (batch_read, {"start": 5, "end": 4}, OffsetOutOfRangeError, "start 5 is after end 4"),
         (batch_read, {"start": FirstAt(LATE)}, InvalidCallError, "is in the future"),
         (batch_read, {"end": FirstAt(LATE)}, InvalidCallError, "is in the future"),
+        (
+            batch_read,
+            {"end": FirstAt("9999-12-31T23:59-12:00")},
+            InvalidCallError,
+            "us after 1970 is in the future",
+        ),
         (tail, {"start": LATE}, InvalidCallError, "is in the future"),
         (stream, {"startingTimestamp": LATE.isoformat()}, InvalidCallError, "is in the future"),
         (batch_read, {"start": LATE, "end": "2998-01-01"}, InvalidCallError, "is after end = 2998-01-01"),

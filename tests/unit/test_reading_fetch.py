@@ -108,6 +108,10 @@ def test_wrong_calls_are_refused(live: LiveCluster) -> None:
         live.cluster.fetch_many({})
 
 
+def test_a_fetch_may_have_all_the_time_there_is(live: LiveCluster) -> None:
+    assert live.cluster.fetch("t", 0, 0, timeout_s=float("inf")).records.num_rows
+
+
 def test_a_fetch_of_several_partitions_has_an_outcome_for_each(live: LiveCluster) -> None:
     wanted = {("t", 0): 5, ("t", 1): 2, ("t", 7): 0, ("nobody", 0): 0}
     found = {outcome.item: outcome for outcome in live.cluster.fetch_many(wanted)}

@@ -1,4 +1,4 @@
-"""The cost of an append depends on the appended records only."""
+"""The cost of an append depends on the appended records only; the rounds of an append."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ from pathlib import Path
 import pytest
 
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
+from stratalog.engine.records.append import append_with, in_threads
+from stratalog.engine.records.rounds import PartitionTask, RunTasks, TaskResult
+from stratalog.engine.replication.append import Raced
 from stratalog.engine.replication.log_end import LOOK_AGAIN_MS
+from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.store import StoreCounts
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import StoredObject
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, rows_of
+from tests.unit.harness import batch
 
 
 def test_an_append_to_one_partition_looks_at_no_other_one_of_its_topic(
@@ -103,3 +110,32 @@ def test_nothing_is_continued_under_another_leader(tmp_path: Path) -> None:
     assert live.leader() != former
     assert live.read() == {0: list("abcd")}
     live.cluster.verify(deep=True).raise_for_failures()
+
+
+def test_an_error_in_a_later_round_does_not_hide_what_was_acknowledged_before(tmp_path: Path) -> None:
+    """For example, the remote table is damaged, and the first append under a new leader reads it."""
+    live = LiveCluster(tmp_path)
+    live.topic(partitions=2)
+    ports, image = ports_of(live.cluster), live.cluster.image
+    first = in_threads(ports.storage, {0: [batch(["a"])]})
+    rounds: list[Sequence[int]] = []
+
+    def run(task: PartitionTask, partitions: Sequence[int]) -> list[TaskResult]:
+        rounds.append(partitions)
+        if len(rounds) == 2:
+            raise CorruptionError("the remote table is damaged")
+        return [*first.run(task, partitions), TaskResult(1, Raced(tried=True), StoreCounts())]
+
+    report = append_with(
+        ports.metadata,
+        ports.storage,
+        ports.clock,
+        ports.memory,
+        image,
+        image.topic("t"),
+        RunTasks(run, [0, 1]),
+        None,
+    )
+    assert rounds == [[0, 1], [1]]
+    assert [(row["partition"], row["outcome"]) for row in report.rows] == [(0, "acknowledged"), (1, "unknown")]
+    assert [str(failure) for failure in report.failures] == ["t-1: CORRUPT_MESSAGE: the remote table is damaged"]

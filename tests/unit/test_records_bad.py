@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType
 
-from stratalog import Cluster
+from stratalog import Cluster, OperationFailedError
 from stratalog.engine.records import bad_records
 from stratalog.engine.records.bad_records import (
     ERRORS,
@@ -25,6 +25,7 @@ from stratalog.partitions.errors import (
     InvalidCallError,
     InvalidRecordError,
     InvalidTopicError,
+    InvalidTxnStateError,
     StorageError,
     UnknownTopicOrPartitionError,
 )
@@ -158,7 +159,7 @@ def test_a_kept_bad_record_has_its_bytes_and_headers_that_say_why_it_was_bad() -
         "id": None,
         "at": None,
         "tags": [None, {"t": "a"}],
-        "by": [{"key": "k", "value": {"m": 1}}, {"key": "l", "value": None}],
+        "by": [["k", {"m": 1}], ["l", None]],
     }
     assert [(one["key"], one["value"]) for one in row["headers"]] == [
         ("h", b"\xff"),
@@ -339,6 +340,51 @@ def test_in_a_transaction_bad_records_count_with_it_or_not_at_all(live: LiveClus
         for topic in ("t", "bad")
     }
     assert committed == {"t": [b"1", b"2"], "bad": [b"bad 1", b"bad 2"]}
+
+
+def delete_once(live: LiveCluster, faults: Faults, topic: str) -> None:
+    """Another driver deletes the topic as soon as a file of ``t`` has its name."""
+    other = live.driver()
+
+    def delete(uri: str, what: str, name: str) -> None:
+        if what == "commit" and "/t-" in name:
+            faults.none()
+            other.topics.delete(topic)
+
+    faults.after = delete
+
+
+@pytest.mark.parametrize("named", [{}, {"producer": "p", "sequence": 3}], ids=["unnamed", "named"])
+def test_if_the_topic_of_bad_records_is_deleted_meanwhile_the_report_has_the_good_records(
+    live: LiveCluster, faults: Faults, named: dict[str, Any]
+) -> None:
+    """An error without a report would say that nothing was appended."""
+    driver = live.driver()
+    delete_once(live, faults, "bad")
+    report = append(driver, **TO_TOPIC, **named)
+    assert live.read() == {0: ["1"], 1: ["2"]}
+    assert [row["outcome"] for row in report.rows] == ["acknowledged", "acknowledged", "bad", "bad"]
+    assert codes(report) == {"UNKNOWN_TOPIC_OR_PARTITION": 1}
+    [note] = [note for note in report.notes if "the bad records are not all in bad" in note]
+    with pytest.raises(OperationFailedError) as failed:
+        report.raise_for_failures()
+    assert note.partition(": ")[2] in str(failed.value)
+
+
+def test_a_transaction_whose_topic_of_bad_records_is_deleted_can_only_be_aborted(
+    live: LiveCluster, faults: Faults
+) -> None:
+    """The good records are in the log: without a marker they would stay undecided, and the next append of the
+    transaction would be taken for a repetition."""
+    transaction = live.driver().transactions.begin("x")
+    delete_once(live, faults, "bad")
+    with pytest.raises(OperationFailedError, match="abort the transaction, and begin a new one: nothing"):
+        transaction.append_batches("t", BATCHES, **TO_TOPIC)
+    with pytest.raises(InvalidTxnStateError, match="it was aborted"):
+        transaction.commit()
+    assert live.cluster.transactions.find_hanging().rows == []
+    fetched = [live.cluster.fetch("t", part, 0, isolation="read_committed") for part in (0, 1)]
+    assert [one.records.num_rows for one in fetched] == [0, 0]
 
 
 @pytest.mark.parametrize(

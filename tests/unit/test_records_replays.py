@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from stratalog import OperationFailedError
+from stratalog import Cluster, OperationFailedError
 from stratalog.engine.driver.report import Report
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.producers import ProducerEntry
@@ -31,13 +31,15 @@ def live(tmp_path: Path) -> LiveCluster:
     return made
 
 
-def append(live: LiveCluster, sequence: int, *values: str, **options: Any) -> Report:
-    """The report of an append, by a driver that knows nothing of others. ``1:b`` is for partition 1."""
+def append(
+    live: LiveCluster, sequence: int, *values: str, driver: Cluster | None = None, **options: Any
+) -> Report:
+    """The report of an append, by default by a driver that knows nothing of others. ``1:b`` is for partition 1."""
     batches: dict[int, list[pa.RecordBatch]] = {}
     for value in values:
         partition = int(value[0]) if value[1:2] == ":" else 0
         batches.setdefault(partition, []).append(batch([value], timestamp_us=5))
-    return live.driver().append_batches(
+    return (driver or live.driver()).append_batches(
         "t", batches, producer="p", sequence=sequence, **{"check": False, **options}
     )
 
@@ -220,6 +222,16 @@ def test_a_partition_that_had_no_records_of_an_append_that_is_over_gets_none(liv
     append(live, 1, "b").raise_for_failures()
     report = refused(live, 0, "a", "1:b")
     assert outcomes(report) == {0: "duplicate", 1: "not appended"}
+
+
+def test_a_repeated_older_sequence_does_not_make_the_later_ones_new(live: LiveCluster) -> None:
+    """The driver itself has begun sequence 5. So a retry of it, and a late sequence 4, look at the log first, and
+    store nothing in a partition that lacks them."""
+    driver = live.driver()
+    for sequence in (3, 5, 3):
+        append(live, sequence, "a", driver=driver).raise_for_failures()
+    refused(live, 5, "x", "1:y", driver=driver)
+    refused(live, 4, "1:z", driver=driver)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,12 +20,14 @@ from stratalog.partitions.errors import (
     InvalidTransactionTimeoutError,
     InvalidTxnStateError,
     ProducerFencedError,
+    StorageError,
     TransactionalIdNotFoundError,
     UnstableOffsetCommitError,
 )
 from stratalog.partitions.isolation import Isolation
 from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster
+from tests.unit.faulty_store import Faults
 from tests.unit.seen import seen
 from tests.unit.transact_harness import COMMITTED, EVERYTHING, NOTHING, UNCOMMITTED, VALUES, Ledger, put
 
@@ -392,7 +395,8 @@ def test_an_operator_aborts_what_is_open(live: Ledger) -> None:
 @pytest.mark.slow
 def test_a_transaction_hangs_where_an_unclean_election_has_lost_its_marker(tmp_path: Path, commit: bool) -> None:
     """KIP-664: readers would wait forever. The transaction ends as it was decided."""
-    live = Ledger(tmp_path)
+    faults = Faults()
+    live = Ledger(tmp_path, through=faults.wrap)
     live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.topic("t", copies=2, unclean_leader_election_enable="true")
     live.topic("u", copies=2)
@@ -412,6 +416,16 @@ def test_a_transaction_hangs_where_an_unclean_election_has_lost_its_marker(tmp_p
     assert seen(live.replica(follower)) == []
     (row,) = live.driver().transactions.find_hanging().rows
     assert (row["topic"], row["transactional_id"], row["first_offset"]) == ("t", "x", 0)
+    looks = itertools.count(1)
+
+    def refuse_the_second_look(uri: str, what: str, name: str) -> None:
+        if (uri, what, name) == (store.uri, "list", folder) and next(looks) == 2:
+            raise StorageError("no answer")
+
+    faults.before = refuse_the_second_look
+    report = live.driver().transactions.find_hanging()
+    assert (report.rows, [failure.item for failure in report.failures]) == ([], ["t-0"]), "it may still hang"
+    faults.none()
     live.driver().transactions.abort("x").raise_for_failures()
     assert live.driver().transactions.find_hanging().rows == []
     assert seen(live.replica(follower)) == (["a"] if commit else [])

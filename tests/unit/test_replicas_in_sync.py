@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 
 from stratalog.engine.driver.report import Report
+from stratalog.engine.metadata.partition_commands import AlterPartition
+from stratalog.engine.records.acknowledge import PendingAppend, _shrink
+from stratalog.engine.replicas.in_sync import without
 from stratalog.engine.replication.log_end import LOOK_AGAIN_MS
 from stratalog.partitions.errors import OutcomeUnknownError, StorageError
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, rows_of, the_failure
 from tests.unit.faulty_store import CHANGES, Faults
 
@@ -146,6 +150,20 @@ def test_a_damaged_member_is_not_waited_for(live: Disks) -> None:
     assert follower not in live.isr()
     live.cluster.replicate().raise_for_failures()
     _all_in_sync(live)
+
+
+def test_a_note_names_only_a_member_that_has_left_the_isr(live: Disks) -> None:
+    """Another driver changes the partition between the read of the metadata and the proposal."""
+    metadata = ports_of(live.cluster).metadata
+    view, notes = live.replicas().view, list[str]()
+    member = live.followers()[0]
+    state = PendingAppend(view, missed={member: StorageError("full")})
+    metadata.submit(AlterPartition((without(view, [live.followers()[1]]),)))
+    assert not _shrink(metadata, {0: state}, True, notes)
+    assert notes == []
+    state.view = live.replicas().view
+    assert _shrink(metadata, {0: state}, True, notes)
+    assert notes == [f"t-0: broker {member} leaves the ISR: full"]
 
 
 # -------------------------------------------------------------------------------- replicating

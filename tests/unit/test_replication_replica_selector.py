@@ -135,6 +135,11 @@ class Fails(Told):
         raise ZeroDivisionError("by my racks")
 
 
+class Unclosable(Told):
+    def close(self) -> None:
+        raise ZeroDivisionError
+
+
 class Strange(Bare):
     def select(self, topic_partition: tuple[str, int], client: ClientMetadata, partition: Replicas) -> ReplicaView:
         return view(9, "z")
@@ -271,6 +276,13 @@ def test_an_entry_point_that_is_no_selector_is_one_clear_error(make: MakeSelecto
     """The process lacks the selector; the config is not wrong."""
     with pytest.raises(InvalidConfigError, match=f"{KEY} = mine: {message}"):
         offered("mine", make)
+
+
+def test_a_selector_that_cannot_be_closed_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    current = CurrentSelector(OfferedSelectors({"mine": Unclosable}))
+    assert isinstance(current.of({KEY: "mine"}), Unclosable)
+    assert isinstance(current.of({KEY: KAFKAS}), LeaderSelector | RackAwareReplicaSelector)
+    assert "Unclosable cannot be closed: ZeroDivisionError" in caplog.text
 
 
 def test_a_selector_that_raises_is_one_clear_error() -> None:

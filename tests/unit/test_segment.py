@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import random
 import threading
@@ -338,6 +339,25 @@ def test_a_footer_that_nobody_could_read_is_not_written(sequence: Any) -> None:
     with pytest.raises(InvalidCallError, match="could not be read back"):
         write_segment(store, BASE, [records([b"a"])], producers={"p": ProducerEntry(0, sequence, 0, 1, 0)})
     assert not store.names("")
+
+
+def test_a_file_that_fails_at_its_end_leaves_nothing_for_the_garbage_collector(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Arrow would write the rest of the file into a sink that is closed by then."""
+    sink = io.BytesIO()
+    writer = SegmentWriter(sink, BINARY, topic_id="t", partition=0, base_offset=0)
+    writer.write(records([b"a"]))
+
+    def refuse(next_offset: int) -> dict[str, ProducerEntry]:
+        raise InvalidCallError("no")
+
+    with pytest.raises(InvalidCallError, match="no"):
+        writer.close(lineage=Lineage(), producers=refuse, created_ms=0)
+    sink.close()
+    del writer
+    gc.collect()
+    assert capfd.readouterr().err == ""
 
 
 class Watched:

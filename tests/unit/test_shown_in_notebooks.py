@@ -97,6 +97,17 @@ def test_columns_of_zeros_are_a_line_below_a_wide_table() -> None:
     assert "in all rows" not in str(Report("tier", [{"a": 0, "b": 0}]))
 
 
+def test_an_unknown_value_among_zeros_is_shown() -> None:
+    """The lag of a partition whose leader cannot be listed is unknown, not 0."""
+    columns = dict.fromkeys("abcdefgh", 0)
+    report = Report(
+        "groups lag", [{"partition": 0, "lag": 0, **columns}, {"partition": 1, "lag": None, **columns}]
+    )
+    lines = str(report).splitlines()
+    assert [line.split() for line in lines[1:5:2]] == [["partition", "lag"], ["0", "0"]]
+    assert (lines[4].split(), lines[5][:17]) == (["1", "-"], "in all rows: a 0,")
+
+
 @pytest.mark.parametrize("kind", [Report, ErasureReport])
 def test_a_report_of_each_kind_shows_its_table(kind: type[Report]) -> None:
     report = kind("op", [{"topic": "t", "records": 2}])

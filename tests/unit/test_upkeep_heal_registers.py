@@ -8,8 +8,11 @@ import pytest
 
 from stratalog.engine.metadata.partition_commands import AlterPartition
 from stratalog.engine.replicas.in_sync import without
+from stratalog.partitions.errors import StorageError
+from stratalog.partitions.store.rules import STAGING_FOLDER
 from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, the_failure
+from tests.unit.faulty_store import Faults
 from tests.unit.tampering import register
 from tests.unit.test_upkeep_heal import assert_healed, five_records
 
@@ -32,6 +35,23 @@ def test_an_epoch_register_is_copied_from_another_replica(
     live.driver().heal().raise_for_failures()
     assert epoch.read() == before
     assert_healed(live)
+
+
+def test_a_register_that_cannot_be_written_leaves_nothing_staged(tmp_path: Path) -> None:
+    faults = Faults()
+    live = LiveCluster(tmp_path, on_disk=True, through=faults.wrap)
+    live.topic()
+    live.fill("abc")
+    follower = live.followers()[0]
+    register(live, follower, ".epoch").flip(3)
+
+    def refuse(uri: str, what: str, name: str) -> None:
+        if what == "replace":
+            raise StorageError("no space left")
+
+    faults.before = refuse
+    assert not live.driver().heal(check=False).ok
+    assert list((live.root(follower) / STAGING_FOLDER).iterdir()) == []
 
 
 @pytest.mark.slow
