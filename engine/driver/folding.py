@@ -60,8 +60,8 @@ def _but_for_its_partition(row: Row) -> Hashable:
 
 
 def zeros(columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """The columns of a wide table with only zero, false or unknown values."""
+    """The columns of a wide table in which every value is zero or false, or every value is unknown."""
     if len(columns) <= NARROW:
         return []
-    found = [name for name in columns if all(row.get(name) in (None, 0, "") for row in rows)]
-    return [name for name in found if name not in _SUBJECTS]
+    values = {name: {row.get(name) for row in rows} for name in columns if name not in _SUBJECTS}
+    return [name for name, found in values.items() if found <= {0} or found <= {None, ""}]

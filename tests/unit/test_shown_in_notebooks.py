@@ -97,6 +97,14 @@ def test_columns_of_zeros_are_a_line_below_a_wide_table() -> None:
     assert "in all rows" not in str(Report("tier", [{"a": 0, "b": 0}]))
 
 
+def test_a_column_with_zeros_and_unknown_values_stays_in_the_table() -> None:
+    """Otherwise the line would show the unknown values as zeros."""
+    rest = dict.fromkeys("abcdefgh", 0)
+    lines = str(Report("groups lag", [{"committed": 0, **rest}, {"committed": None, **rest}])).splitlines()
+    assert [line.strip() for line in lines[1:5]] == ["committed", "---------", "0", "-"]
+    assert "committed" not in lines[-1]
+
+
 @pytest.mark.parametrize("kind", [Report, ErasureReport])
 def test_a_report_of_each_kind_shows_its_table(kind: type[Report]) -> None:
     report = kind("op", [{"topic": "t", "records": 2}])
