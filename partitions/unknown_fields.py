@@ -243,12 +243,14 @@ def refused(unknown: Sequence[UnknownField]) -> str:
     others = [repr(one.path) for one in unknown[1:_SHOWN]]
     more = f" Also unknown: {', '.join(others)}{', ...' if len(unknown) > _SHOWN else ''}." if others else ""
     has = f"the topic has no field {first.path!r}" if first.column else f"records have no column {first.path!r}"
-    top = first.column == "value" and len(first.steps) == 1
+    top = first.column != "key" and len(first.steps) == 1
     use = "name the column as key, headers, timestamp or partition if it is one, " if top else ""
+    add = (
+        '"add", which adds the field to the topic\'s type, or to ' if first.column else ""
+    )  # a type has no columns
     return (
         f"{row}{has}{hint if hint.endswith('?') else hint + '.'}{more} Correct the name, {use}or set "
-        'on_unknown_field (a job: --on-unknown-field) to "add", which adds the field to the topic\'s type, or to '
-        '"drop", which drops and counts the field'
+        f'on_unknown_field (a job: --on-unknown-field) to {add}"drop", which drops and counts the field'
     )
 
 

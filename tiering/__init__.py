@@ -33,8 +33,9 @@ KIP-405's pieces, and their counterparts here
 
 The Delta table
     ``delta_reader`` reads the table, and ``delta_table`` changes it. Both use ``delta_entries`` (the table's log,
-    checked before delta-rs reads it), ``delta_commit`` (one atomic version), ``delta_options`` (the address) and
-    ``delta_schema``. ``remote_log`` is the content of the table, and ``remote_change`` a batch of changes to it.
+    checked before delta-rs reads it), ``delta_commit`` (one atomic version), ``delta_metadata`` (a version without
+    files), ``delta_options`` (the address) and ``delta_schema``. ``remote_log`` is the content of the table, and
+    ``remote_change`` a batch of changes to it.
     ``listed_files`` groups the files by writer, ``foreign_files`` reads records in files of other writers, and
     ``remote_file`` reads objects.
 

@@ -3,8 +3,8 @@
 
 A table whose catalog commits to it (the feature ``catalogManaged``) would be supported here: the catalog would
 ratify the version after ``expected_version``, instead of the log's conditional put. delta-rs cannot open such a
-table, so ``topic_table`` refuses it by name. Versions without files (creation, schema growth, properties) come
-from delta-rs' own calls in ``topic_table``.
+table, so ``topic_table`` refuses it by name. Versions without files come from ``delta_metadata`` (properties,
+wider types), and from delta-rs' own calls in ``topic_table`` (creation, new columns).
 """
 
 from __future__ import annotations

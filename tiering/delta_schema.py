@@ -93,8 +93,10 @@ def _wider(present: Any, wanted: Any) -> Iterator[tuple[dict[str, Any], str]]:
             yield from _wider(one, two)
 
 
-_UNDERSTOOD = frozenset({"timestampNtz"})
-"""Features that do not change paths, offsets or records."""
+_UNDERSTOOD = frozenset({"timestampNtz", "variantType"})
+"""Features that do not change paths, offsets or records. If delta-rs 1.6.6 sets a property of a table with
+``timestampNtz``, it adds ``variantType``.
+"""
 _WRITTEN = _UNDERSTOOD | {"appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns"}
 """Writer features with which delta-rs commits (measured; it refuses all others)."""
 _WRITER_VERSION = 7

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from stratalog.partitions.agreed_time import stamp_ms
@@ -34,6 +34,7 @@ from stratalog.partitions.store.protocol import StoreOptions
 from stratalog.tiering import delta_options
 from stratalog.tiering.delta_commit import actions_of, commit
 from stratalog.tiering.delta_entries import check_log
+from stratalog.tiering.delta_metadata import set_properties
 from stratalog.tiering.delta_reader import APPLICATION, DeltaTopicReader
 from stratalog.tiering.delta_schema import check_writable
 from stratalog.tiering.divergence import Histories
@@ -52,7 +53,7 @@ from stratalog.tiering.removal import (
     decide_removed,
     rules_json,
 )
-from stratalog.tiering.topic_table import BACKOFF, CLUSTER_ID, COMMIT_ATTEMPTS, ONE_ATTEMPT, TopicTable
+from stratalog.tiering.topic_table import BACKOFF, CLUSTER_ID, COMMIT_ATTEMPTS, TopicTable
 
 T = TypeVar("T")
 
@@ -278,14 +279,8 @@ class DeltaTopicTable(DeltaTopicReader):
         if change.erased is not None:
             properties[ERASURES] = erasures_json(change.erased)
         if properties:
-            table.alter.set_table_properties(
-                properties,
-                raise_if_not_exists=False,
-                commit_properties=CommitProperties(
-                    max_commit_retries=ONE_ATTEMPT,
-                    custom_metadata=change.info(self.topic),
-                    app_transactions=[transaction],
-                ),
+            set_properties(
+                table, self.remote, self.folder, properties, now_ms, change.info(self.topic), [transaction]
             )
             return
         commit(table, actions_of(change, now_ms), version, [transaction], change.info(self.topic))
@@ -323,11 +318,7 @@ def hand_over(topic: TopicTable, former: str, to: str, options: StoreOptions, cl
             )
         try:
             adopted = topic.adopted(table) if isinstance(topic, DeltaTopicTable) else {}
-            table.alter.set_table_properties(
-                {CLUSTER_ID: to, **adopted},
-                raise_if_not_exists=False,
-                commit_properties=CommitProperties(max_commit_retries=0),
-            )
+            set_properties(table, topic.remote, topic.folder, {CLUSTER_ID: to, **adopted}, clock.now_ms())
         except (DeltaError, OSError) as error:  # a lost race, or no answer: the table shows which
             failure = error
             clock.sleep(_PAUSE_S)

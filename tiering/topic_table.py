@@ -4,7 +4,6 @@ table lists a remote log (``delta_table``), or the latest record of each key (``
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -32,6 +31,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.store.protocol import Store, StoredObject, StoreOptions
 from stratalog.tiering import delta_options
 from stratalog.tiering.delta_entries import check_log
+from stratalog.tiering.delta_metadata import set_properties, set_schema
 from stratalog.tiering.delta_schema import check_readable, delta_schema, grown_fields, with_wider_types
 from stratalog.tiering.foreign_commits import ListedFile
 from stratalog.tiering.remote_objects import RemovedFiles
@@ -59,7 +59,6 @@ _PROPERTIES = {
     "delta.deletedFileRetentionDuration": "interval 30 days",  # files must stay as long as a RESTORE may need them
     "delta.dataSkippingNumIndexedCols": "-1",  # polars refuses a struct of which only some fields are indexed
 }
-_ENGINE = "stratalog"
 _ENTRY = re.compile(r"\d{20}\.json")
 _AT_ONCE = CommitProperties(max_commit_retries=ONE_ATTEMPT)
 
@@ -154,29 +153,14 @@ class TopicTable:
     def _widen(self, table: DeltaTable, schema: str) -> None:
         """Commit a version with this schema, or lose the race to another writer. The version does not declare
         Delta's feature ``typeWidening``: delta-rs neither reads a table with this feature nor commits to it, while
-        readers without the feature convert the narrower files. delta-rs has no call for such a commit, so this
-        writes the log entry itself.
+        readers without the feature convert the narrower files.
         """
         if '"timestamp_ntz"' in schema and not _knows_ntz(table):
             add = partial(table.alter.add_feature, TableFeatures.TimestampWithoutTimezone)
             self._alter("grow", partial(add, True, commit_properties=_AT_ONCE))
             return
-        now = table.metadata()
-        metadata = {
-            "id": now.id,
-            "name": now.name,
-            "description": now.description,
-            "format": {"provider": "parquet", "options": {}},
-            "schemaString": schema,
-            "partitionColumns": now.partition_columns,
-            "createdTime": now.created_time,
-            "configuration": now.configuration,
-        }
-        info = {"timestamp": self._clock.now_ms(), "operation": "CHANGE COLUMNS", "engineInfo": _ENGINE}
-        lines = ({"commitInfo": info}, {"metaData": metadata})
-        name = paths.join(self.folder, paths.DELTA_LOG, f"{table.version() + 1:020d}.json")
-        with suppress(OutcomeUnknownError):  # the next read of the table shows the outcome
-            self.remote.create(name, "\n".join(map(json.dumps, lines)).encode())
+        with suppress(DeltaError):  # the next read of the table shows the outcome
+            set_schema(table, self.remote, self.folder, schema, self._clock.now_ms())
 
     def mark_deleted(self, deleted: bool) -> None:
         """Mark in the table whether the table is to be deleted with its topic. After a crash, the mark
@@ -188,11 +172,9 @@ class TopicTable:
             table = self._open()
             if table is None or self._is_marked(table) == deleted:
                 return
-            set_properties = table.alter.set_table_properties
             mark = {DELETED: str(deleted).lower()}
-            self._alter(
-                "mark", partial(set_properties, mark, raise_if_not_exists=False, commit_properties=_AT_ONCE)
-            )
+            now_ms = self._clock.now_ms()
+            self._alter("mark", partial(set_properties, table, self.remote, self.folder, mark, now_ms))
         raise StorageError(f"{self.uri}: other writers were faster {COMMIT_ATTEMPTS} times; try again")
 
     def delete(self) -> None:

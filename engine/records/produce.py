@@ -87,11 +87,12 @@ class RowColumns:
 
     def of(self, given: _Given, topic: TopicImage) -> RowColumns:
         """The named columns, or the columns of a record if none is named."""
-        if self != RowColumns():
+        if replace(self, partition=None) != RowColumns() or isinstance(self.partition, str):
             return self
         value = schema_of(topic.key_schema, topic.value_schema).field("value").type
         declared = [field.name for field in value] if pa.types.is_struct(value) else []
-        return RowColumns(**columns_of_records(given.names, declared))
+        columns = RowColumns(**columns_of_records(given.names, declared))
+        return columns if self.partition is None else replace(columns, partition=self.partition)
 
 
 def produce(

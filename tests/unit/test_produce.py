@@ -94,6 +94,20 @@ def test_rows_with_the_columns_of_a_record_are_records_without_any_option(live: 
     assert {row["value"]: row for row in records(live)}[b"3"]["key"] == b"b"
 
 
+def test_a_partition_for_all_rows_names_no_column_of_a_record(live: LiveCluster) -> None:
+    live.cluster.produce("t", [{"key": "k", "value": "v", "timestamp": AT}], partition=3).raise_for_failures()
+    assert [(row["partition"], row["key"], row["value"], row["timestamp"]) for row in records(live)] == [
+        (3, b"k", b"v", AT)
+    ]
+
+
+def test_a_column_that_no_record_has_cannot_be_added_to_a_type(live: LiveCluster) -> None:
+    with pytest.raises(InvalidRecordError, match=r"name the column as key.* or set on_unknown_field") as raised:
+        live.cluster.produce("t", [{"id": "a", "value": "b"}])
+    assert '"drop"' in str(raised.value)
+    assert '"add"' not in str(raised.value)
+
+
 def test_a_record_of_a_typed_topic_has_its_value_in_one_column_or_in_columns_of_its_own(live: LiveCluster) -> None:
     typed(live)
     value = {"n": 1, "at": AT}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Schema
+from deltalake.exceptions import CommitFailedError
 
+from stratalog.partitions.clock import ManualClock
+from stratalog.partitions.erasure import Erasure
 from stratalog.partitions.errors import InvalidRecordError
 from stratalog.partitions.records import physical_schema
+from stratalog.partitions.store import StoreOptions
 from stratalog.partitions.store.local import LocalStore
+from stratalog.tiering.delta_metadata import set_properties
 from stratalog.tiering.delta_schema import grown_fields
-from stratalog.tiering.delta_table import DeltaTopicTable
+from stratalog.tiering.delta_table import DeltaTopicTable, hand_over
 from tests.unit.harness import SCHEMA
 from tests.unit.tiering_harness import OURS, segment, table_in, uploaded
 from tests.unit.together import together
@@ -87,6 +93,46 @@ def test_drivers_that_grow_it_at_once_grow_it_once(tmp_path: Path, table: DeltaT
     together(*(partial(grow, number) for number in range(5)))
     assert value_type(table) == WIDER
     assert table.load().version <= 2
+
+
+ZONELESS = physical_schema(value=pa.struct([("x", pa.timestamp("us"))]))
+
+
+def test_properties_add_no_feature_to_a_table_with_times_without_a_zone(tmp_path: Path) -> None:
+    """delta-rs would add ``variantType``, which many readers refuse."""
+    remote, options = LocalStore(str(tmp_path)), StoreOptions()
+    table = table_in(remote)
+    table.ensure(ZONELESS)
+    table.record_beginning({0: [Erasure(1, ())]}, {})
+    table.commit([uploaded(segment(0, 4))], (), dataclasses.replace(OURS, erasures={0: 1}))
+    table.mark_deleted(True)
+    assert table.is_marked_deleted()
+    assert hand_over(table, "c", "heir", options, ManualClock())
+    heirs = table_in(remote, cluster_id="heir")
+    assert (heirs.load().end(0), heirs.load().version) == (4, 4), "one version each"
+    assert heirs.load().erased == {0: 1}
+    protocol = DeltaTable(table.uri).protocol()
+    assert (protocol.reader_features, protocol.writer_features) == (["timestampNtz"], ["timestampNtz"])
+
+
+def test_only_one_of_two_sets_properties_of_the_next_version(tmp_path: Path) -> None:
+    table = table_in(LocalStore(str(tmp_path)))
+    table.ensure(ZONELESS)
+    first, second = DeltaTable(table.uri), DeltaTable(table.uri)
+    set_properties(first, table.remote, table.folder, {"a": "1"}, 0)
+    with pytest.raises(CommitFailedError):
+        set_properties(second, table.remote, table.folder, {"a": "2"}, 0)
+    assert DeltaTable(table.uri).metadata().configuration["a"] == "1"
+
+
+def test_the_feature_that_delta_rs_adds_for_another_program_is_understood(tmp_path: Path) -> None:
+    table = table_in(LocalStore(str(tmp_path)))
+    table.ensure(ZONELESS)
+    DeltaTable(table.uri).alter.set_table_properties({"owner": "ops"}, raise_if_not_exists=False)
+    assert "variantType" in (DeltaTable(table.uri).protocol().reader_features or ())
+    assert table.commit([uploaded(segment(0, 4))], (), OURS).log.end(0) == 4
+    table.record_beginning({1: [Erasure(1, ())]}, {})
+    assert table.load().erased == {1: 1}
 
 
 def test_equal_schemas_need_nothing() -> None:

@@ -106,6 +106,18 @@ def test_a_dry_run_counts_and_changes_nothing(tmp_path: Path) -> None:
     assert report.estimate is not None
 
 
+def test_a_dry_run_counts_nothing_in_a_partition_that_it_cannot_search(tmp_path: Path) -> None:
+    """A count of 0 would say that there is nothing to erase."""
+    live = Erasable(tmp_path, on_disk=True)
+    live.topic("u", partitions=3)
+    with live.unreachable(3):
+        report = live.cluster.erase("u", [KEY], dry_run=True, check=False)
+    of = {live.leader("u", row["partition"]): row["records"] for row in report.rows}
+    assert of == {1: 0, 2: 0, 3: None}
+    assert report.totals["records"] is None
+    assert "records -, files -" in report.headline
+
+
 @pytest.mark.sample(16)
 @pytest.mark.parametrize("delay_ms", [0, 60_000])
 @pytest.mark.parametrize("keys", [(), (KEY,), (KEY, OTHER)])

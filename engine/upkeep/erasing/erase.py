@@ -60,7 +60,6 @@ from stratalog.engine.upkeep.erasing.steps import clean, erase_partition, plan_p
 from stratalog.engine.upkeep.erasing.tasks import EraseWork, FoundRecords, find_records, offsets_of
 from stratalog.engine.upkeep.snapshots.snapshot import needs_spark
 from stratalog.partitions.clock import time_text
-from stratalog.partitions.erasure import count
 from stratalog.partitions.errors import (
     InvalidUpdateVersionError,
     LogGapError,
@@ -125,6 +124,7 @@ def erase(
         erasing.report()
         run.notes.append(BAD_RECORDS)
         run.total("records", "files", "remote_files", "deleted_files", "not_erased")
+        run.totals |= {name: None for name in run.totals if any(row.get(name, 0) is None for row in run.rows)}
         if dry_run:
             run.estimate = sends.estimate()
             return report_with(run.report(), None)
@@ -317,17 +317,18 @@ class _Erasing:
             left = part.not_erased
             first = next((one for one in left if not one.waits), left[0] if left else None)
             why = None if first is None else f"{first.where}: {first.why}"
+            unknown = self._run.dry_run and not part.planned
             self._run.add(
                 [
                     EraseRow(
                         topic=part.view.topic,
                         partition=part.view.partition,
-                        records=count(offsets_of((), part.offsets)) if part.records is None else part.records,
-                        files=part.files,
-                        remote_files=part.remote_files,
-                        read_bytes=part.read_bytes,
-                        written_bytes=part.written_bytes,
-                        deleted_files=part.deleted,
+                        records=None if unknown else part.erased_records,
+                        files=None if unknown else part.files,
+                        remote_files=None if unknown else part.remote_files,
+                        read_bytes=None if unknown else part.read_bytes,
+                        written_bytes=None if unknown else part.written_bytes,
+                        deleted_files=None if unknown else part.deleted,
                         not_erased=len(left),
                         why=why,
                     )

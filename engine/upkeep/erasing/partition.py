@@ -13,7 +13,7 @@ from stratalog.engine.upkeep.erasing.certificate import (
     NotErased,
 )
 from stratalog.engine.upkeep.erasing.tasks import CleanedReplicas, PlannedErasing, offsets_of
-from stratalog.partitions.erasure import OffsetRange
+from stratalog.partitions.erasure import OffsetRange, count
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.rewrites.wanted_where import RecordFinder
 
@@ -61,11 +61,18 @@ class ErasingPartition:
     """The remote segments that were rewritten, and the files of that table that were replaced."""
     error: NotErased | None = None
     """The failure that ended the work on it."""
+    planned: bool = False
+    """In a dry run, whether it was searched."""
 
     @property
     def failed(self) -> bool:
         """Whether a failure ended the work on it."""
         return self.error is not None
+
+    @property
+    def erased_records(self) -> int:
+        """The number of erased records; see ``EraseRow``."""
+        return count(offsets_of((), self.offsets)) if self.records is None else self.records
 
     @property
     def not_erased(self) -> list[NotErased]:
@@ -100,6 +107,7 @@ class ErasingPartition:
 
     def plan(self, planned: PlannedErasing) -> None:
         """Take the figures of a dry run, and what the run cannot erase."""
+        self.planned = True
         self.offsets, self.files, self.deleted = [*planned.offsets], planned.files, planned.deleted
         self.remote_files = planned.remote_files
         self.read_bytes = planned.bytes + planned.remote_bytes

@@ -17,17 +17,18 @@ BAD_RECORDS = (
 
 class EraseRow(PartitionRow, frozen=True, kw_only=True):
     """A partition. ``records`` counts its erased offsets, or, in a topic with snapshots, the records of the keys
-    in the log and in its latest snapshot. In a dry run, what a run would do.
+    in the log and in its latest snapshot. In a dry run, what a run would do; None if this is unknown, because the
+    partition could not be searched.
     """
 
-    records: int
-    files: int
+    records: int | None
+    files: int | None
     """Files of the leader that were rewritten."""
-    remote_files: int
+    remote_files: int | None
     """Segments of the remote log that were rewritten, or files of the table of snapshots that were replaced."""
-    read_bytes: int
-    written_bytes: int
-    deleted_files: int
+    read_bytes: int | None
+    written_bytes: int | None
+    deleted_files: int | None
     """On all brokers and in the remote tier."""
     not_erased: int
     why: str | None
