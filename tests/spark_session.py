@@ -103,7 +103,11 @@ def connect_server(folder: Path, settings: Mapping[str, str] | None = None) -> I
         yield f"sc://127.0.0.1:{port}"
     finally:
         server.send_signal(signal.SIGTERM)
-        server.wait(timeout=60)
+        try:
+            server.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
 
 
 def _answers(port: int) -> bool:
