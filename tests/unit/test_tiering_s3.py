@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from stratalog.tiering.plan import UploadPlan
 from tests.s3_server import SECRET_KEY, S3Endpoint
 from tests.unit.harness import SCHEMA
 from tests.unit.tiering_harness import OURS, TENS, TieredPartition, commit_at_once, table_in
+from tests.unit.together import together
 
 pytestmark = pytest.mark.s3
 
@@ -92,24 +93,13 @@ def test_two_tier_runs_at_once_upload_and_commit_every_offset_once(
     part = TieredPartition(tmp_path, remote, options)
     part.append(3, 4, 5, 6)
     plan = part.plan()
-    start = threading.Barrier(2)
-    failures: list[BaseException] = []
 
     def drive(number: int) -> None:
-        start.wait()
-        try:
-            for run in plan.runs:
-                done = part.upload(UploadPlan(run.start, (run,)))
-                table_in(remote, seed=number, options=options).commit(done, histories=OURS)
-        except BaseException as error:
-            failures.append(error)
+        for run in plan.runs:
+            done = part.upload(UploadPlan(run.start, (run,)))
+            table_in(remote, seed=number, options=options).commit(done, histories=OURS)
 
-    threads = [threading.Thread(target=drive, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    together(partial(drive, 0), partial(drive, 1))
     log = part.table.load()
     assert [s.records for s in log.of_partition(0)] == [3, 4, 5, 6]
     part.table.check_objects(log)

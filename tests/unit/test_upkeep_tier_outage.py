@@ -70,9 +70,7 @@ def test_only_a_follower_that_has_to_start_in_the_remote_waits_for_it(live: Remo
     live.tiered("hot")
     live.fill("abc", "cold")
     live.fill("abc", "hot")
-    live.cluster.tier("cold").raise_for_failures()
-    for _ in range(2):
-        live.cluster.retain("cold").raise_for_failures()
+    live.tier_and_drop("cold")
     live.wipe(3)
     live.down = refused
     live.cluster.bootstrap(3, check=False)
