@@ -47,9 +47,7 @@ def fleet(folder: Path, rng: random.Random, where: str) -> tuple[LiveCluster, li
         live.cluster.append_batches("t", {0: rows.to_batches()}).raise_for_failures()
         times += hours
         if (where == "remote" and number == 11) or (where == "both" and number == 6):
-            live.cluster.tier().raise_for_failures()
-            for _ in range(2):
-                live.cluster.retain().raise_for_failures()
+            live.tier_and_drop()
     return live, times
 
 

@@ -98,12 +98,7 @@ def test_two_drivers_that_take_an_id_over_at_once_get_different_epochs(tmp_path:
     other = live.coordinator()
     epochs = []
 
-    def overtake(uri: str, what: str, name: str) -> None:
-        if what == "stage" and TRANSACTIONS_TOPIC in name:
-            faults.none()
-            epochs.append(other.init_producer("x").producer_epoch)
-
-    faults.before = overtake
+    faults.once(lambda: epochs.append(other.init_producer("x").producer_epoch), "stage", of=TRANSACTIONS_TOPIC)
     epochs.append(live.coordinator().init_producer("x").producer_epoch)
     assert epochs == [1, 2]
 
@@ -202,12 +197,7 @@ def test_a_transaction_that_ends_while_it_is_found_overdue_has_ended(tmp_path: P
     coordinator.add_partitions(producer, [live.partition])
     live.clock.sleep(10)
 
-    def overtake(uri: str, what: str, name: str) -> None:
-        if what == "stage" and TRANSACTIONS_TOPIC in name:
-            faults.none()
-            coordinator.end(producer, commit=True)
-
-    faults.before = overtake
+    faults.once(lambda: coordinator.end(producer, commit=True), "stage", of=TRANSACTIONS_TOPIC)
     assert upkeep(live) == 1
     after = live.coordinator().present_state("x")
     assert after is not None

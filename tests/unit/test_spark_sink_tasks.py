@@ -172,11 +172,7 @@ def test_a_task_with_too_many_rows_for_the_driver_fails_and_is_retried(
     monkeypatch.setattr(sink_tasks, "MOST_TASK_BYTES", 100)
     large = [f"{number:09}" for number in range(100)]
 
-    def refuse(uri: str, what: str, name: str) -> None:
-        if what == "stage":
-            raise StorageError("no space left")
-
-    query.faults.before = refuse
+    query.faults.refuse(StorageError("no space left"), "stage")
     with pytest.raises(RetriableError, match="no space left"):
         query.write(0, *large)
     query.faults.none()
@@ -213,7 +209,7 @@ def test_rows_with_another_distribution_are_refused(query: Query) -> None:
     assert query.stored() == [0, 0]
 
 
-def test_undistributed_rows_go_to_the_driver(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undistributed_rows_go_to_the_driver(query: Query) -> None:
     query.schema = StructType([StructField("partition", IntegerType()), StructField("value", BinaryType())])
     messages = [query.write(0, "a", partition=1), query.write(1, "b", partition=1)]
     assert all(isinstance(message, TaskRows) for message in messages)
