@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
-from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import OperationFailedError
 from stratalog.engine.spark import sink_tasks, stream_sink
 from stratalog.engine.spark.sink_tasks import DEALT, TaskAppend, TaskOf, TaskRows
@@ -76,13 +76,8 @@ def query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Query:
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.topic(partitions=2)
-    drivers: list[Ports] = []
-
-    def opened(_: str) -> Ports:
-        drivers[:] = drivers or [ports_of(live.driver())]
-        return drivers[0]
-
-    monkeypatch.setattr(stream_sink, "_driver", opened)
+    driver = cache(live.driver)
+    monkeypatch.setattr(stream_sink, "_driver", lambda _: ports_of(driver()))
     return Query(live, monkeypatch, faults)
 
 
