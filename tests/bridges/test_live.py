@@ -45,11 +45,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def mirrored(live: LiveCluster, source: MemorySource, **options: object) -> None:
-    with_ports(mirror, ports_of(live.cluster))(
-        source,
-        ["t"],
-        MirrorOptions(**options),
-    ).raise_for_failures()
+    with_ports(mirror, ports_of(live.cluster))(source, ["t"], MirrorOptions(**options)).raise_for_failures()
 
 
 def mirrored_source(live: LiveCluster, *values: str) -> MemorySource:
@@ -65,12 +61,7 @@ def look(live: LiveCluster, source: MemorySource, values: TypedValues | None = N
 
 
 def plan(live: LiveCluster, source: MemorySource, start: Bound = None, end: Bound = None, **how: bool) -> LivePlan:
-    return with_ports(plan_live, ports_of(live.driver()))(
-        look(live, source),
-        start,
-        end,
-        **how,
-    )
+    return with_ports(plan_live, ports_of(live.driver()))(look(live, source), start, end, **how)
 
 
 def offsets(live: LiveCluster, planned: LivePlan) -> dict[int, list[int]]:
@@ -116,11 +107,7 @@ def test_the_rows_of_the_source_are_those_that_the_mirror_will_append(live: Live
     values = TypedValues(JsonValues(declared("id LONG")))
     mirrored(live, source, values=values)
     source.logs[0].append('{"id": 2}', None, "no JSON", '{"id": 5}', '{"id": 6}', '{"id": 7}')
-    planned = with_ports(plan_live, ports_of(live.driver()))(
-        look(live, source, values),
-        None,
-        None,
-    )
+    planned = with_ports(plan_live, ports_of(live.driver()))(look(live, source, values), None, None)
     (there,) = [pa.concat_tables(rows_of_source(planned, values)).drop_columns("partition")]
     mirrored(live, source, values=values)
     here = live.cluster.fetch("t", 0, 1).records
@@ -295,12 +282,7 @@ def stream(live: LiveCluster, source: MemorySource, **options: str) -> LiveSourc
     given = {"cluster": str(live.file), "topic": "t", "startingOffsets": "earliest", **options}
     if "startingTimestamp" in options:
         del given["startingOffsets"]
-    return with_ports(LiveSource, ports_of(live.driver()))(
-        stream_options(given),
-        source,
-        "t",
-        None,
-    )
+    return with_ports(LiveSource, ports_of(live.driver()))(stream_options(given), source, "t", None)
 
 
 def batch(

@@ -221,10 +221,7 @@ def test_v10_replicas_that_merged_differently_follow_each_other() -> None:
     chain = one.replica(1).log().chain
     late = Run(chain[0:2])
     one.once(
-        1,
-        "commit",
-        str(late.segment_name),
-        lambda: merge_run(one.replica(1), Run(chain[1:3]), compression="zstd"),
+        1, "commit", str(late.segment_name), lambda: merge_run(one.replica(1), Run(chain[1:3]), compression="zstd")
     )
     merge_run(one.replica(1), late, compression="zstd")
     one.vacuum(1)

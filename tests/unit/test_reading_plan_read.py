@@ -61,10 +61,7 @@ def covered(plan: ReadPlan) -> dict[tuple[str, int], tuple[int, int]]:
 
 
 def again(cluster: Cluster, plan: ReadPlan, rack: str | None = None) -> ReadPlan:
-    return with_ports(plan_again, ports_of(cluster))(
-        plan,
-        ClientMetadata(rack=rack),
-    )
+    return with_ports(plan_again, ports_of(cluster))(plan, ClientMetadata(rack=rack))
 
 
 def values(live: LiveCluster, plan: ReadPlan) -> list[str]:

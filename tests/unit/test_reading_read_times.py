@@ -114,10 +114,7 @@ def test_an_empty_range_plans_no_file_and_asks_no_remote_table(tmp_path: Path) -
 
 
 def again(live: LiveCluster, plan: ReadPlan) -> ReadPlan:
-    return with_ports(plan_again, ports_of(live.cluster))(
-        plan,
-        ClientMetadata(),
-    )
+    return with_ports(plan_again, ports_of(live.cluster))(plan, ClientMetadata())
 
 
 @pytest.mark.slow

@@ -117,9 +117,7 @@ def test_callers_that_append_together_each_get_their_own_offset(live: LiveCluste
     live.cluster.groups.commit("g", {("t", 0): 1, ("t", 1): 1})
     partition = partition_for("g", 4)
     records = with_ports(commit_records, ports_of(live.cluster))(
-        live.cluster.image,
-        "g",
-        {("t", 0): OffsetAndMetadata(2)},
+        live.cluster.image, "g", {("t", 0): OffsetAndMetadata(2)}
     )
     together = [
         OwnAppend(OFFSETS_TOPIC, number, OFFSETS.to_batch(records * count, 0))

@@ -135,10 +135,7 @@ def test_a_snapshot_covers_the_log(live: Producers) -> None:
 def begin(live: Producers, coordinator: TransactionCoordinator, *names: str) -> None:
     """An open transaction of each of these ids."""
     for name in names:
-        coordinator.add_partitions(
-            coordinator.init_producer(name, 5000),
-            [live.partition],
-        )
+        coordinator.add_partitions(coordinator.init_producer(name, 5000), [live.partition])
 
 
 def upkeep(live: Producers, driver: Cluster | None = None) -> int:

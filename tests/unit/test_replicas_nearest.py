@@ -46,11 +46,7 @@ def seen(live: LiveCluster, broker: int, view: PartitionView | None = None) -> S
 
 def chosen(live: LiveCluster, rack: str | None, offset: int = 0) -> Chosen:
     """The choice of ``live``'s driver, which has just read the metadata."""
-    return with_ports(nearest, ports_of(live.cluster))(
-        seen(live, live.leader()),
-        ClientMetadata(rack),
-        offset,
-    )
+    return with_ports(nearest, ports_of(live.cluster))(seen(live, live.leader()), ClientMetadata(rack), offset)
 
 
 def serves(live: LiveCluster, rack: str | None, offset: int = 0) -> tuple[int, int]:

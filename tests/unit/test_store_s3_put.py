@@ -48,12 +48,7 @@ def source(tmp_path: Path) -> LocalStore:
 
 def remote(url: str, *, exclusive: bool = False, late: bool = True) -> S3Store:
     options = StoreOptions(
-        url,
-        "us-east-1",
-        timeout_s=TIMEOUT_S,
-        retries=RETRIES,
-        exclusive_multipart=exclusive,
-        bytes_with_name=late,
+        url, "us-east-1", timeout_s=TIMEOUT_S, retries=RETRIES, exclusive_multipart=exclusive, bytes_with_name=late
     )
     return S3Store("s3://bucket/prefix", options, ManualClock(), rng=random.Random(1))
 

@@ -107,12 +107,7 @@ def test_columns_are_typed_and_grow_with_the_topic(tmp_path: Path) -> None:
     configs = {"cleanup.policy": "snapshot", "remote.snapshot.table.enable": "true"}
     ports = ports_of(live.cluster)
     create_topic(
-        *ports.for_tasks,
-        "t",
-        partitions=1,
-        key_schema='"string"',
-        value_schema=json.dumps(city),
-        configs=configs,
+        *ports.for_tasks, "t", partitions=1, key_schema='"string"', value_schema=json.dumps(city), configs=configs
     )
 
     def put(key: str, value: dict[str, object]) -> None:

@@ -242,9 +242,7 @@ def test_local_starts_that_move_on_all_the_time_do_not_keep_files_forever(live: 
 
 
 @pytest.mark.slow
-def test_if_a_remote_object_is_missing_retain_keeps_the_local_copy_and_verify_names_it(
-    live: LiveCluster,
-) -> None:
+def test_if_a_remote_object_is_missing_retain_keeps_the_local_copy_and_verify_names_it(live: LiveCluster) -> None:
     """Bad input: "a remote table that lacks an object it lists"."""
     live.tiered()
     live.fill("abcdef")

@@ -170,9 +170,7 @@ def test_afterwards_the_backlog_drains_from_the_earliest_on_and_starves_no_fresh
 
 
 @pytest.mark.slow
-def test_a_remote_tier_that_is_down_is_asked_at_growing_intervals_up_to_the_maximum(
-    live: RemoteFaults,
-) -> None:
+def test_a_remote_tier_that_is_down_is_asked_at_growing_intervals_up_to_the_maximum(live: RemoteFaults) -> None:
     """Two hours of ``--every``: not one run per second, and the first run afterwards drains everything."""
     live.tiered(partitions=3)
     live.append({n: ["x"] for n in range(3)}).raise_for_failures()
