@@ -123,9 +123,7 @@ def picture_page(folder: Path) -> StatePage:
     cluster = town(folder)
     (folder / "b3").rename(folder / "away")
     (folder / "b3").mkdir()
-    page = with_ports(report, ports_of(cluster))(
-        lambda: history(SystemClock().now_ms()),
-    )
+    page = with_ports(report, ports_of(cluster))(lambda: history(SystemClock().now_ms()))
     return replace(page, html=page.html.replace(str(folder), "/srv"))
 
 

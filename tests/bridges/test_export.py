@@ -35,11 +35,7 @@ def exported(
     at: Callable[[str], None] = lambda step: None,
     topic: str = "t",
 ) -> Report:
-    return with_ports(export, ports_of(live.cluster))(
-        MemoryTarget(there, at),
-        [topic],
-        options,
-    )
+    return with_ports(export, ports_of(live.cluster))(MemoryTarget(there, at), [topic], options)
 
 
 def with_gaps(tmp_path: Path) -> tuple[LiveCluster, list[tuple[int, bytes | None]]]:
@@ -52,11 +48,7 @@ def with_gaps(tmp_path: Path) -> tuple[LiveCluster, list[tuple[int, bytes | None
     log.append("c", None, gaps=4)
     log.append("d", gaps=2)
     live = LiveCluster(tmp_path)
-    with_ports(mirror, ports_of(live.cluster))(
-        source,
-        ["t"],
-        MirrorOptions(),
-    ).raise_for_failures()
+    with_ports(mirror, ports_of(live.cluster))(source, ["t"], MirrorOptions()).raise_for_failures()
     return live, [(offset, record.value) for offset, record in log.records.items()]
 
 
@@ -170,11 +162,7 @@ def test_records_that_were_deleted_here_are_a_start_there(tmp_path: Path) -> Non
     source.logs[0].start = source.logs[0].end = 5
     source.logs[0].append("a", "b")
     live, there = LiveCluster(tmp_path), MemoryCluster()
-    with_ports(mirror, ports_of(live.cluster))(
-        source,
-        ["t"],
-        MirrorOptions(),
-    ).raise_for_failures()
+    with_ports(mirror, ports_of(live.cluster))(source, ["t"], MirrorOptions()).raise_for_failures()
     exported(live, there, KEPT).raise_for_failures()
     assert there.topics["t"][0].committed() == [(5, b"a"), (6, b"b")]
     assert there.topics["t"][0].start == 5

@@ -26,11 +26,7 @@ def test_a_bucket_is_read_as_a_folder_is(s3_endpoint: S3Endpoint) -> None:
     for name in metadata.names(""):
         bucket.create(f"metadata/{name}", metadata.read(name))
     tier = KafkaTier.open(
-        f"{root}/tier",
-        layout="aiven",
-        metadata=f"{root}/metadata",
-        keys=dict(data.options.keys),
-        storage=options,
+        f"{root}/tier", layout="aiven", metadata=f"{root}/metadata", keys=dict(data.options.keys), storage=options
     )
     rows = rows_of(tier.read_arrow("docs", partitions=[1]).read_all())
     assert rows == [row for row in data.records("docs-1") if row[0] < 980]

@@ -45,11 +45,15 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def mirrored(live: LiveCluster, source: MemorySource, **options: object) -> None:
-    with_ports(mirror, ports_of(live.cluster))(
-        source,
-        ["t"],
-        MirrorOptions(**options),
-    ).raise_for_failures()
+    with_ports(mirror, ports_of(live.cluster))(source, ["t"], MirrorOptions(**options)).raise_for_failures()
+
+
+def mirrored_source(live: LiveCluster, *values: str) -> MemorySource:
+    """A source with these records in its only partition, which the mirror has."""
+    source = MemorySource()
+    source.logs[0].append(*values)
+    mirrored(live, source)
+    return source
 
 
 def look(live: LiveCluster, source: MemorySource, values: TypedValues | None = None) -> LiveTopic:
@@ -57,12 +61,7 @@ def look(live: LiveCluster, source: MemorySource, values: TypedValues | None = N
 
 
 def plan(live: LiveCluster, source: MemorySource, start: Bound = None, end: Bound = None, **how: bool) -> LivePlan:
-    return with_ports(plan_live, ports_of(live.driver()))(
-        look(live, source),
-        start,
-        end,
-        **how,
-    )
+    return with_ports(plan_live, ports_of(live.driver()))(look(live, source), start, end, **how)
 
 
 def offsets(live: LiveCluster, planned: LivePlan) -> dict[int, list[int]]:
@@ -108,11 +107,7 @@ def test_the_rows_of_the_source_are_those_that_the_mirror_will_append(live: Live
     values = TypedValues(JsonValues(declared("id LONG")))
     mirrored(live, source, values=values)
     source.logs[0].append('{"id": 2}', None, "no JSON", '{"id": 5}', '{"id": 6}', '{"id": 7}')
-    planned = with_ports(plan_live, ports_of(live.driver()))(
-        look(live, source, values),
-        None,
-        None,
-    )
+    planned = with_ports(plan_live, ports_of(live.driver()))(look(live, source, values), None, None)
     (there,) = [pa.concat_tables(rows_of_source(planned, values)).drop_columns("partition")]
     mirrored(live, source, values=values)
     here = live.cluster.fetch("t", 0, 1).records
@@ -145,18 +140,14 @@ def test_partitions_that_the_source_has_added_are_read_there(live: LiveCluster) 
 def test_a_range_may_be_on_either_side_or_across(
     live: LiveCluster, start: Bound, end: Bound, found: list[int]
 ) -> None:
-    source = MemorySource()
-    source.logs[0].append("a", "b", "c")
-    mirrored(live, source)
+    source = mirrored_source(live, "a", "b", "c")
     source.logs[0].append("d", "e", "f")
     assert offsets(live, plan(live, source, start, end)) == {0: found}
 
 
 def test_times_bound_both_sides(live: LiveCluster) -> None:
     """The records' timestamps are 2023-11-14T22:13:20 and a millisecond more for each offset."""
-    source = MemorySource()
-    source.logs[0].append("a", "b", "c")
-    mirrored(live, source)
+    source = mirrored_source(live, "a", "b", "c")
     source.logs[0].append("d")
     planned = plan(live, source, "2023-11-14T22:13:20.002", "2023-11-14T22:13:20.003")
     assert planned.times == planned.log.times
@@ -199,9 +190,7 @@ def make_again(source: MemorySource) -> None:
 def test_a_source_that_has_lost_its_records_or_leader_fails_the_plan(
     live: LiveCluster, happens: Callable[[MemorySource], None], error: type[StratalogError], message: str
 ) -> None:
-    source = MemorySource()
-    source.logs[0].append("a", "b", "c")
-    mirrored(live, source)
+    source = mirrored_source(live, "a", "b", "c")
     source.logs[0].append("d", "e", "f")
     happens(source)
     with pytest.raises(error, match=message):
@@ -209,9 +198,7 @@ def test_a_source_that_has_lost_its_records_or_leader_fails_the_plan(
 
 
 def test_records_that_may_be_lost_are_left_out_and_named(live: LiveCluster) -> None:
-    source = MemorySource()
-    source.logs[0].append("a", "b", "c")
-    mirrored(live, source)
+    source = mirrored_source(live, "a", "b", "c")
     source.logs[0].append("d", "e", "f")
     cut(source)
     planned = plan(live, source, fail_on_data_loss=False)
@@ -246,18 +233,14 @@ def test_a_gap_of_a_later_epoch_at_the_end_is_no_other_history(live: LiveCluster
 def test_a_bound_that_is_invalid_is_refused(
     live: LiveCluster, start: Bound, end: Bound, error: type[StratalogError], message: str
 ) -> None:
-    source = MemorySource()
-    source.logs[0].append("a", "b", "c")
-    mirrored(live, source)
+    source = mirrored_source(live, "a", "b", "c")
     source.logs[0].append("d", "e", "f")
     with pytest.raises(error, match=message):
         plan(live, source, start, end)
 
 
 def test_a_topic_that_is_no_mirror_is_refused(live: LiveCluster) -> None:
-    source = MemorySource()
-    source.logs[0].append("a")
-    mirrored(live, source)
+    source = mirrored_source(live, "a")
     with_ports(end_mirror, ports_of(live.cluster))(["t"])
     with pytest.raises(InvalidCallError, match="is not a mirror of a Kafka topic"):
         plan(live, source)
@@ -273,9 +256,7 @@ def test_typed_values_need_their_decoder(live: LiveCluster) -> None:
 
 def test_offsets_that_leave_the_source_after_the_plan_are_named(live: LiveCluster) -> None:
     """The mirror has copied them by then, or they are lost: another plan shows which."""
-    source = MemorySource()
-    source.logs[0].append("a")
-    mirrored(live, source)
+    source = mirrored_source(live, "a")
     source.logs[0].append("b", "c")
     planned = plan(live, source)
     mirrored(live, source)
@@ -286,9 +267,7 @@ def test_offsets_that_leave_the_source_after_the_plan_are_named(live: LiveCluste
 
 
 def test_a_source_that_stops_is_no_end_of_the_records(live: LiveCluster) -> None:
-    source = MemorySource()
-    source.logs[0].append("a")
-    mirrored(live, source)
+    source = mirrored_source(live, "a")
     source.logs[0].append("b", "c")
     planned = plan(live, source)
     source.logs[0].elect_unclean(2)
@@ -303,12 +282,7 @@ def stream(live: LiveCluster, source: MemorySource, **options: str) -> LiveSourc
     given = {"cluster": str(live.file), "topic": "t", "startingOffsets": "earliest", **options}
     if "startingTimestamp" in options:
         del given["startingOffsets"]
-    return with_ports(LiveSource, ports_of(live.driver()))(
-        stream_options(given),
-        source,
-        "t",
-        None,
-    )
+    return with_ports(LiveSource, ports_of(live.driver()))(stream_options(given), source, "t", None)
 
 
 def batch(
@@ -336,9 +310,7 @@ def read_again(live: LiveCluster, source: MemorySource, first: StreamOffsets, la
 
 
 def test_a_stream_goes_over_to_the_source_and_back_without_a_gap(live: LiveCluster) -> None:
-    source = MemorySource()
-    source.logs[0].append("a", "b", "c")
-    mirrored(live, source)
+    source = mirrored_source(live, "a", "b", "c")
     source.logs[0].append("d", "e")
     first, at = batch(live, source, None, rows=2)
     second, at = batch(live, source, at, rows=2)
@@ -352,9 +324,7 @@ def test_a_stream_goes_over_to_the_source_and_back_without_a_gap(live: LiveClust
 
 
 def test_a_batch_that_runs_again_has_the_same_offsets_whichever_side_has_them(live: LiveCluster) -> None:
-    source = MemorySource()
-    source.logs[0].append("a")
-    mirrored(live, source)
+    source = mirrored_source(live, "a")
     source.logs[0].append("b", "c")
     begin = stream(live, source).initial()
     found, end = batch(live, source, None)
@@ -369,9 +339,7 @@ def test_an_unclean_election_behind_the_stream_is_an_error(live: LiveCluster, ap
     """The stream has read records from the source that were not mirrored, and other records take their places. If
     there are exactly as many, the next record reveals it.
     """
-    source = MemorySource()
-    source.logs[0].append("a")
-    mirrored(live, source)
+    source = mirrored_source(live, "a")
     source.logs[0].append("b", "c")
     _, at = batch(live, source, None)
     source.logs[0].elect_unclean(1)
@@ -396,26 +364,20 @@ def test_an_unclean_election_behind_the_stream_is_an_error(live: LiveCluster, ap
     ],
 )
 def test_a_stream_begins_anywhere(live: LiveCluster, options: dict[str, str], starts: int) -> None:
-    source = MemorySource()
-    source.logs[0].append("a", "b")
-    mirrored(live, source)
+    source = mirrored_source(live, "a", "b")
     source.logs[0].append("c", "d")
     initial = stream(live, source, **options).initial()
     assert [position.offset for position in initial.partitions.values()] == [starts]
 
 
 def test_a_time_that_is_later_than_the_log_here_is_refused(live: LiveCluster) -> None:
-    source = MemorySource()
-    source.logs[0].append("a", "b")
-    mirrored(live, source)
+    source = mirrored_source(live, "a", "b")
     with pytest.raises(InvalidCallError, match="mirror the topic first"):
         stream(live, source, startingTimestamp="1700000000009").initial()
 
 
 def test_available_now_ends_where_both_sides_end_now(live: LiveCluster) -> None:
-    source = MemorySource()
-    source.logs[0].append("a", "b")
-    mirrored(live, source)
+    source = mirrored_source(live, "a", "b")
     source.logs[0].append("c")
     of_query = stream(live, source)
     of_query.stop_at_present_end()
@@ -428,9 +390,7 @@ def test_a_mirror_that_appends_between_two_looks_makes_no_other_history(
     live: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end of the log here then has a later epoch than the one seen before."""
-    source = MemorySource()
-    source.logs[0].append("a")
-    mirrored(live, source)
+    source = mirrored_source(live, "a")
     source.logs[0].epoch = 1
     source.logs[0].append("b")
     asked = boundary.list_offsets

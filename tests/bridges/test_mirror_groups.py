@@ -119,11 +119,7 @@ def test_records_come_whatever_becomes_of_groups(
     source.logs[0].append("a", "b")
     source.groups = {"g": {("t", 0): OffsetAndMetadata(1)}}
     source.groups_failed = failed
-    report = with_ports(mirror, ports_of(live.cluster))(
-        source,
-        ["t"],
-        MirrorOptions(replication_factor=3),
-    )
+    report = with_ports(mirror, ports_of(live.cluster))(source, ["t"], MirrorOptions(replication_factor=3))
     assert [failure.item for failure in report.failures] == items
     assert (report.totals["records"], report.totals["group_offsets"]) == (2, moved)
 
@@ -132,16 +128,8 @@ def test_a_topic_whose_mirror_was_ended_says_what_to_do(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), MemorySource(1)
     source.logs[0].append("a")
     options = MirrorOptions(replication_factor=3)
-    with_ports(mirror, ports_of(live.cluster))(
-        source,
-        ["t"],
-        options,
-    ).raise_for_failures()
+    with_ports(mirror, ports_of(live.cluster))(source, ["t"], options).raise_for_failures()
     with_ports(end_mirror, ports_of(live.cluster))(["t"])
-    (failure,) = with_ports(mirror, ports_of(live.cluster))(
-        source,
-        ["t"],
-        options,
-    ).failures
+    (failure,) = with_ports(mirror, ports_of(live.cluster))(source, ["t"], options).failures
     assert "its mirror was ended" in str(failure)
     assert "delete it here" in str(failure)

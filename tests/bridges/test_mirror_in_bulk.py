@@ -106,11 +106,7 @@ def test_tasks_that_run_with_another_mirror_make_no_second_copy(tmp_path: Path) 
 def test_the_next_driver_acknowledges_the_records_that_tasks_of_a_dead_driver_appended(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some(3)
     with pytest.raises(KeyboardInterrupt):
-        with_ports(mirror, ports_of(live.cluster).with_tasks(DriverDies()))(
-            source,
-            ["t"],
-            BULK,
-        )
+        with_ports(mirror, ports_of(live.cluster).with_tasks(DriverDies()))(source, ["t"], BULK)
     assert live.cluster.fetch("t", 0, 0).records.num_rows == 0, "it is in the log, and not acknowledged"
     assert mirrored(live, source).totals["records"] == 0
     live.cluster.verify(deep=True).raise_for_failures()
@@ -179,9 +175,7 @@ def test_a_topic_that_is_a_mirror_no_more_is_left_alone(tmp_path: Path) -> None:
             with_ports(end_mirror, ports_of(live.cluster))(["t"])
 
     report = with_ports(mirror, ports_of(live.cluster).with_tasks(TwoTasks(), progress=Ends()))(
-        source,
-        ["t"],
-        BULK,
+        source, ["t"], BULK
     )
     assert [(failure.item, failure.code) for failure in report.failures] == [("t-0", "POLICY_VIOLATION")]
     assert report.rows[0]["lag"] == 1
@@ -197,9 +191,7 @@ def test_tasks_share_the_throttle_and_end_at_the_budget(tmp_path: Path) -> None:
             log.append("x" * 1000)
     began = live.clock.now_ms()
     report = with_ports(mirror, by_tasks(live))(
-        source,
-        ["t"],
-        replace(BULK, throttle_bytes_per_s=1000, budget_s=90),
+        source, ["t"], replace(BULK, throttle_bytes_per_s=1000, budget_s=90)
     ).raise_for_failures()
     assert live.clock.now_ms() - began >= 90_000
     assert int(report.totals["tasks"] or 0) > 2, "readers do not wait for the end of the run"

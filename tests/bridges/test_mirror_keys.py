@@ -26,9 +26,7 @@ def test_keys_of_a_mirrored_topic_keep_their_partitions(
     """A source that is a cluster of this product reports its partitioner."""
     live, source = LiveCluster(tmp_path), MemorySource(5, **expected)
     with_ports(mirror, ports_of(live.cluster))(
-        source,
-        ["t"],
-        MirrorOptions(replication_factor=1),
+        source, ["t"], MirrorOptions(replication_factor=1)
     ).raise_for_failures()
     with_ports(end_mirror, ports_of(live.cluster))(["t"]).raise_for_failures()
     live.cluster.produce("t", ROWS, key="k").raise_for_failures()
@@ -44,9 +42,7 @@ def mirrored_by(live: LiveCluster, partitioner: str, extra: int | None = None) -
         log.append("v")
         log.records[log.end - 1] = log.records[log.end - 1]._replace(key=key.as_py().encode())
     with_ports(mirror, ports_of(live.cluster))(
-        source,
-        ["t"],
-        MirrorOptions(replication_factor=1),
+        source, ["t"], MirrorOptions(replication_factor=1)
     ).raise_for_failures()
     return source, with_ports(compare, ports_of(live.cluster))(source, ["t"]).raise_for_failures()
 
@@ -77,11 +73,7 @@ def test_a_comparison_says_that_no_partitioner_fits(tmp_path: Path) -> None:
 
 def test_a_mirror_may_be_given_another_partitioner_as_long_as_nobody_else_appends(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
-    with_ports(mirror, ports_of(live.cluster))(
-        MemorySource(),
-        ["t"],
-        MirrorOptions(replication_factor=1),
-    )
+    with_ports(mirror, ports_of(live.cluster))(MemorySource(), ["t"], MirrorOptions(replication_factor=1))
     live.cluster.topics.alter_configs("t", {"partitioner": SPARK_HASH})
     with_ports(end_mirror, ports_of(live.cluster))(["t"]).raise_for_failures()
     with pytest.raises(InvalidConfigError, match="cannot change from spark_hash to murmur2"):

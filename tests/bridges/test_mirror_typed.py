@@ -63,11 +63,7 @@ def test_values_are_typed_and_what_is_not_of_the_type_is_kept_and_counted(tasks:
     kept = {"_undecoded": WRONG.encode(), "id": None, "city": None}
     assert values(live) == [typed, kept, None, typed, {**kept, "_undecoded": b"no JSON"}]
     assert ddl(live.cluster.image.topic("t").value_schema) == "_undecoded BINARY, id BIGINT, city STRING"
-    compared = with_ports(compare, ports_of(live.cluster))(
-        source,
-        ["t"],
-        VALUES,
-    ).raise_for_failures()
+    compared = with_ports(compare, ports_of(live.cluster))(source, ["t"], VALUES).raise_for_failures()
     assert [(row["there"], row["here"]) for row in compared.rows] == [(5, 5), (1, 1)]
     live.cluster.verify(deep=True).raise_for_failures()
 
@@ -77,19 +73,11 @@ def test_typed_values_that_differ_are_named(tmp_path: Path) -> None:
     run(live, source).raise_for_failures()
     log = source.logs[0]
     log.records[0] = log.records[0]._replace(value=b'{"city": "Oslo", "id": 1}')
-    with_ports(compare, ports_of(live.cluster))(
-        source,
-        ["t"],
-        VALUES,
-    ).raise_for_failures()
+    with_ports(compare, ports_of(live.cluster))(source, ["t"], VALUES).raise_for_failures()
     log.records[0] = log.records[0]._replace(value=b'{"city": "Rome", "id": 1}')
     log.records[1] = log.records[1]._replace(value=WRONG.encode() + b" ")
     log.records[2] = log.records[2]._replace(value=b"null")
-    (failure,) = with_ports(compare, ports_of(live.cluster))(
-        source,
-        ["t"],
-        VALUES,
-    ).failures
+    (failure,) = with_ports(compare, ports_of(live.cluster))(source, ["t"], VALUES).failures
     assert failure.message == (
         "offsets that differ: 0 is another record, 1 is another record, 2 is another record"
     )
@@ -104,11 +92,7 @@ def test_a_schema_that_has_got_a_field_lets_the_topic_grow(tmp_path: Path) -> No
     report = run(live, source, replace(TYPED, values=wider)).raise_for_failures()
     assert report.totals["undecoded"] == 0
     assert [value and value["zone"] for value in values(live)[-2:]] == [None, 8]
-    with_ports(compare, ports_of(live.cluster))(
-        source,
-        ["t"],
-        wider,
-    ).raise_for_failures()
+    with_ports(compare, ports_of(live.cluster))(source, ["t"], wider).raise_for_failures()
     for narrower in (VALUES, by("id STRING")):
         (failure,) = run(live, source, replace(TYPED, values=narrower)).failures
         assert (failure.item, failure.code) == ("t", "INVALID_REQUEST")
@@ -127,11 +111,7 @@ def test_a_topic_stays_typed_or_of_bytes(tmp_path: Path) -> None:
     (failure,) = run(live, source).failures
     assert "values of bytes" in failure.message
     with pytest.raises(InvalidCallError, match="values of bytes"):
-        with_ports(compare, ports_of(live.cluster))(
-            source,
-            ["t"],
-            VALUES,
-        )
+        with_ports(compare, ports_of(live.cluster))(source, ["t"], VALUES)
 
 
 def test_the_jobs_find_a_schema_that_is_invalid_before_they_ask_the_source(

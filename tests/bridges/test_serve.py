@@ -125,11 +125,7 @@ def test_offsets_without_records_are_passed_also_at_the_end(tmp_path: Path) -> N
     source.logs[0].append("a", gaps=3)
     source.logs[0].append("b", gaps=500)
     options = MirrorOptions(replication_factor=3)
-    with_ports(mirror, ports_of(live.cluster))(
-        source,
-        ["t"],
-        options,
-    ).raise_for_failures()
+    with_ports(mirror, ports_of(live.cluster))(source, ["t"], options).raise_for_failures()
     with served(live.cluster) as address:
         for offset in (0, 2, 6, 300):
             found = [(at, value) for at, _, _, value, _ in consumed(address, offset=offset)]

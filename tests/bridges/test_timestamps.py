@@ -70,11 +70,7 @@ def exported(live: LiveCluster, ms: int) -> list[int | None]:
     live.cluster.append_batches("t", {0: [batch(["before"], 5000)]})
     live.cluster.append_batches("t", {0: [batch(["a"], ms * 1000)]})
     there = MemoryCluster()
-    report = with_ports(export, ports_of(live.cluster))(
-        MemoryTarget(there),
-        ["t"],
-        ExportOptions(),
-    )
+    report = with_ports(export, ports_of(live.cluster))(MemoryTarget(there), ["t"], ExportOptions())
     before, *found = (one.timestamp_ms for one in there.topics["t"][0].slots if isinstance(one, SourceRecord))
     assert before == 5, "what comes before it is there"
     if report.failures:

@@ -57,8 +57,7 @@ class OurLog(Log):
         self.clock = live.clock
         self.cluster = live.cluster
         self.cluster.topics.alter_configs(
-            None,
-            {"offsets.topic.replication.factor": "1", "transaction.state.log.replication.factor": "1"},
+            None, {"offsets.topic.replication.factor": "1", "transaction.state.log.replication.factor": "1"}
         )
 
     @answers

@@ -145,9 +145,7 @@ def configuration(seed: int) -> Configuration:
         if name in kept or not name.startswith("retention")
     }
     shape = replace(
-        base.shape,
-        topic_configs=tuple(configs.items()),
-        cluster_configs=(*base.shape.cluster_configs, *topics),
+        base.shape, topic_configs=tuple(configs.items()), cluster_configs=(*base.shape.cluster_configs, *topics)
     )
     operations = tuple(
         tuple(

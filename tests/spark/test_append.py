@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +19,7 @@ from stratalog import Cluster
 from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError, UnknownTopicOrPartitionError
 from tests.spark.spark_cluster import files, ordered, rows
+from tests.unit.together import together
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -369,11 +370,7 @@ def test_several_drivers_append_at_once_and_lose_nothing(
                 "shared", source, partition="p", producer=f"d{number}", sequence=sequence
             ).raise_for_failures()
 
-    threads = [Thread(target=append, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(*(partial(append, number) for number in range(2)))
     found = ordered(cluster.read("shared"), "partition", "offset", "value")
     assert [(p, o) for p, o, _ in found] == [(p, o) for p in range(2) for o in range(60)]
     expected = {f"{n}-{s}-{i}" for n in range(2) for s in range(3) for i in range(20)}

@@ -96,12 +96,7 @@ def test_rows_that_do_not_fit_go_to_their_topic_once_however_they_travel(
     given = trips(spark) if partitions is None else trips(spark).repartition(partitions)
     for again in (False, True):
         report = cluster.append(
-            *(topic, given),
-            key="id",
-            producer="loader",
-            sequence=7,
-            on_bad_record="topic",
-            bad_record_topic=bad,
+            *(topic, given), key="id", producer="loader", sequence=7, on_bad_record="topic", bad_record_topic=bad
         ).raise_for_failures()
         assert (report.totals["records"], report.totals["bad_records"]) == (2, 4)
         counted: Counter[Any] = Counter()

@@ -56,11 +56,7 @@ def test_history_in_both_tiers_and_the_newest_records_are_one_frame(spark: Spark
     for number in range(2):
         for log in source.logs:
             log.append(f'{{"id": {number}}}', None, gaps=1)
-        with_ports(mirror, ports_of(cluster))(
-            source,
-            ["t"],
-            options,
-        )
+        with_ports(mirror, ports_of(cluster))(source, ["t"], options)
         if number == 0:
             cluster.topics.alter_configs("t", TIERED)
             cluster.tier()
@@ -110,15 +106,7 @@ def test_a_stream_begins_in_the_history_and_goes_over_to_the_source(spark: Spark
 
     def run() -> None:
         given = {"startingOffsets": "earliest", "maxRowsPerTrigger": "3"}
-        writer = for_each_live_batch(
-            ports_of(cluster),
-            spark,
-            "t",
-            source,
-            VALUES,
-            seen,
-            given,
-        )
+        writer = for_each_live_batch(ports_of(cluster), spark, "t", source, VALUES, seen, given)
         to_its_end(writer, tmp_path / "checkpoint")
 
     run()
@@ -142,23 +130,11 @@ def test_two_streams_of_a_session_read_their_own_topics(spark: SparkSession, tmp
     for name, values in (("t", "ab"), ("u", "xyz")):
         source, seen = MemorySource(name=name), Seen("value")
         source.logs[0].append(*values)
-        with_ports(mirror, ports_of(cluster))(
-            source,
-            [name],
-            MirrorOptions(replication_factor=2),
-        )
+        with_ports(mirror, ports_of(cluster))(source, [name], MirrorOptions(replication_factor=2))
         given = {"startingOffsets": "earliest"}
         made.append(
             (
-                for_each_live_batch(
-                    ports_of(cluster),
-                    spark,
-                    name,
-                    source,
-                    None,
-                    seen,
-                    given,
-                ),
+                for_each_live_batch(ports_of(cluster), spark, name, source, None, seen, given),
                 seen,
             )
         )

@@ -30,11 +30,7 @@ def test_spark_reads_the_records_of_a_mirror_at_their_offsets(spark: SparkSessio
     source = MemorySource()
     source.logs[0].append("a", "b", gaps=2)
     source.logs[0].append("c", None, gaps=1)
-    with_ports(mirror, ports_of(cluster))(
-        source,
-        ["t"],
-        MirrorOptions(replication_factor=2),
-    ).raise_for_failures()
+    with_ports(mirror, ports_of(cluster))(source, ["t"], MirrorOptions(replication_factor=2)).raise_for_failures()
     cluster.topics.alter_configs("t", TIERED)
     for _ in range(2):
         found = cluster.read("t").orderBy("offset").collect()

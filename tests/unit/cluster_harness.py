@@ -211,6 +211,12 @@ class LiveCluster:
         for value in values:
             self.append([value], topic, at_ms=at_ms).raise_for_failures()
 
+    def tier_and_drop(self, topic: str | None = None) -> None:
+        """Tier, and let the brokers drop what is tiered: one run moves the local start, the next deletes."""
+        self.cluster.tier(topic).raise_for_failures()
+        for _ in range(2):
+            self.cluster.retain(topic).raise_for_failures()
+
     def read(
         self, topic: str = "t", start: Bound = None, end: Bound = None, partitions: Sequence[int] | None = None
     ) -> dict[int, list[str]]:

@@ -10,9 +10,10 @@ import pytest
 
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
+from tests.unit.scripted_server import server, serving
 from tests.unit.store_kinds import open_kind, store
 
-__all__ = ["faults", "open_kind", "store"]
+__all__ = ["faults", "open_kind", "server", "serving", "store"]
 
 
 @pytest.fixture

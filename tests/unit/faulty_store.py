@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, TypeVar
 
 from stratalog.partitions.store.protocol import StagedCopy, StagedWriter, Store, StoreCounts, StoredObject
@@ -11,6 +13,8 @@ T = TypeVar("T")
 
 CHANGES = frozenset({"create", "stage", "commit", "replace", "delete"})
 """The calls that change stored objects."""
+WRITES = ("create", "commit", "delete")
+"""The changes after which other drivers see another object, or none."""
 
 
 class FaultyStore:
@@ -139,6 +143,53 @@ class Faults:
         wrapped.hook = hook
         return wrapped
 
+    def refuse(self, error: BaseException, *calls: str, after: bool = False, **where: str) -> None:
+        """Raise ``error`` at each of these ``calls``, by default at every call. ``where``: ``at`` a store whose
+        address ends so; ``of`` an object with this in its name; ``ending`` of that name."""
+
+        def fail(uri: str, what: str, name: str) -> None:
+            if _selects(calls, uri, what, name, **where):
+                raise error
+
+        self._let(fail, after=after)
+
+    def once(self, act: Callable[[], object], *calls: str, after: bool = False, **where: str) -> None:
+        """End all faults and act, at the next call that ``refuse`` would select."""
+
+        def strike(uri: str, what: str, name: str) -> None:
+            if _selects(calls, uri, what, name, **where):
+                self.none()
+                act()
+
+        self._let(strike, after=after)
+
+    @contextmanager
+    def dies_at(self, number: int, *calls: str, **where: str) -> Iterator[None]:
+        """The driver of the block dies before the call of this number, from 1, among those that ``refuse`` would
+        select. A block that makes fewer of them ends by itself."""
+        numbers = itertools.count(1)
+
+        def die(uri: str, what: str, name: str) -> None:
+            if _selects(calls, uri, what, name, **where) and next(numbers) == number:
+                raise KeyboardInterrupt
+
+        self.before = die
+        with suppress(KeyboardInterrupt):
+            yield
+        self.none()
+
     def none(self) -> None:
         """End all faults."""
         self.before = self.after = lambda uri, what, name: None
+
+    def _let(self, hook: Callable[[str, str, str], None], *, after: bool) -> None:
+        if after:
+            self.after = hook
+        else:
+            self.before = hook
+
+
+def _selects(
+    calls: Collection[str], uri: str, what: str, name: str, *, at: str = "", of: str = "", ending: str = ""
+) -> bool:
+    return (not calls or what in calls) and uri.endswith(at) and of in name and name.endswith(ending)

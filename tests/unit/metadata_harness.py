@@ -118,3 +118,11 @@ class Metadata:
         """Cancel the reassignment of ``t``."""
         (answer,) = self.do(AlterPartitionReassignments((Reassignment(an_id(99), 0, None, force),)))
         return answer
+
+
+def with_newcomer() -> Metadata:
+    """Three brokers: the ISR of ``t`` is 1 and 2, and 3 is being added."""
+    metadata = Metadata()
+    metadata.propose([1, 2])
+    metadata.propose([1, 2], adding=[3])
+    return metadata

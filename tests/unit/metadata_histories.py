@@ -248,11 +248,7 @@ def check_partition(image: ClusterImage, topic_id: str, new: PartitionImage) -> 
 
 
 def check_change(
-    before: ClusterImage,
-    after: ClusterImage,
-    key: TopicIdPartition,
-    command: Command[object],
-    seen: set[str],
+    before: ClusterImage, after: ClusterImage, key: TopicIdPartition, command: Command[object], seen: set[str]
 ) -> None:
     """Check one command's change of one partition."""
     old, new = before.partition(*key), after.partition(*key)

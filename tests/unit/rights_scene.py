@@ -360,12 +360,7 @@ def has_three_voters_and_one_is_new(live: Guarded) -> None:
 
 def has_typed_topic(live: Guarded) -> None:
     narrow = type_to_json(pa.struct([("a", pa.string())]))
-    with_ports(create_topic, ports_of(live.cluster))(
-        "w",
-        partitions=1,
-        replication_factor=1,
-        value_schema=narrow,
-    )
+    with_ports(create_topic, ports_of(live.cluster))("w", partitions=1, replication_factor=1, value_schema=narrow)
 
 
 def is_stuck(live: Guarded) -> None:

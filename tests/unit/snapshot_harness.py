@@ -42,6 +42,14 @@ class Keyed(LiveCluster):
         cluster = driver or self.cluster
         cluster.append_batches("t", {0: [keyed(pairs, at_ms)]}).raise_for_failures()
 
+    def put_beside_a_fenced_follower(self) -> tuple[int, int]:
+        """Append a record, fence the only follower, and append two more. Returns the leader and the follower."""
+        self.put([("a", "1")])
+        leader, (behind,) = self.leader(), self.followers()
+        self.cluster.brokers.fence(behind).raise_for_failures()
+        self.put([("a", "2"), ("b", "2")])
+        return leader, behind
+
     def take(self, driver: Cluster | None = None) -> Report:
         """Take a snapshot by hand, with all new records."""
         return (driver or self.cluster).snapshot("t", by_hand=True).raise_for_failures()

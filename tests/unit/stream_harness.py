@@ -16,9 +16,7 @@ def source(live: LiveCluster, topic: str = "t", **options: str) -> StreamSource:
         del given["startingOffsets"]
     if {"subscribe", "subscribePattern", "assign"} & options.keys():
         del given["topic"]
-    return with_ports(StreamSource, ports_of(live.driver()))(
-        source_options(given),
-    )
+    return with_ports(StreamSource, ports_of(live.driver()))(source_options(given))
 
 
 def first_tasks(live: LiveCluster, **options: str) -> list[StreamTask]:

@@ -295,12 +295,7 @@ def test_a_group_that_commits_while_it_is_deleted_keeps_all_it_has(
     live = with_group(LiveCluster(tmp_path, through=faults.wrap))
     consumer = live.driver()
 
-    def overtake(uri: str, called: str, name: str) -> None:
-        if called == "stage" and OFFSETS_TOPIC in name:
-            faults.none()
-            consumer.groups.commit("g", {("t", 1): 2}, member_epoch=7)
-
-    faults.before = overtake
+    faults.once(lambda: consumer.groups.commit("g", {("t", 1): 2}, member_epoch=7), "stage", of=OFFSETS_TOPIC)
     with pytest.raises(NonEmptyGroupError, match="nothing was deleted; stop its consumers"):
         delete(live.cluster)
     for cluster in (live.cluster, live.driver()):
@@ -312,12 +307,7 @@ def test_two_drivers_that_delete_a_group_at_once_both_find_it_gone(tmp_path: Pat
     live = with_group(LiveCluster(tmp_path, through=faults.wrap))
     other = live.driver()
 
-    def overtake(uri: str, called: str, name: str) -> None:
-        if called == "stage" and OFFSETS_TOPIC in name:
-            faults.none()
-            other.groups.delete("g")
-
-    faults.before = overtake
+    faults.once(lambda: other.groups.delete("g"), "stage", of=OFFSETS_TOPIC)
     live.cluster.groups.delete("g")
     assert live.driver().groups.list().rows == []
 

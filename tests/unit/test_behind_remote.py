@@ -159,14 +159,20 @@ class Unasked(PutBack):
         away.rename(self.remote)
 
 
+def half_copied(folder: Path) -> Unasked:
+    """The brokers have v0 to v9, and were copied when they had v0 to v4."""
+    live = Unasked(folder, 3)
+    live.add(*range(5))
+    live.copy()
+    live.add(*range(5, 10))
+    return live
+
+
 @pytest.fixture
 def parted(tmp_path: Path) -> Unasked:
     """The remote log has v0 to v9, the brokers v0 to v4 and then others, under a later epoch: they were restored,
     and appended to while the remote tier did not answer."""
-    live = Unasked(tmp_path, 3)
-    live.add(*range(5))
-    live.copy()
-    live.add(*range(5, 10))
+    live = half_copied(tmp_path)
     live.cluster.tier().raise_for_failures()
     driver = live.put_records_back()
     driver.elect("t", leader=live.followers()[0]).raise_for_failures()
@@ -230,10 +236,7 @@ def test_records_under_the_same_leader_epochs_are_not_given_up_without_a_person(
     tmp_path: Path, keep: str, gives_up: int, left: list[str]
 ) -> None:
     """The metadata was restored, too, so both have one leader epoch. The brokers hold less than the remote log."""
-    live = Unasked(tmp_path, 3)
-    live.add(*range(5))
-    live.copy()
-    live.add(*range(5, 10))
+    live = half_copied(tmp_path)
     live.cluster.tier().raise_for_failures()
     live.put_back()
     live.append_unasked("a", "b")
@@ -260,10 +263,7 @@ def test_a_sound_remote_object_is_never_outvoted(tmp_path: Path) -> None:
     """The brokers hold other records at the same offsets, in files of the same names: three replicas agree, but
     the remote log is intact, too.
     """
-    live = Unasked(tmp_path, 3)
-    live.add(*range(5))
-    live.copy()
-    live.add(*range(5, 10))
+    live = half_copied(tmp_path)
     live.cluster.tier().raise_for_failures()
     before = live.in_remote()
     driver = live.put_back()
@@ -301,10 +301,7 @@ def test_other_records_are_found_in_whatever_files_they_are(
     tmp_path: Path, merged: str, compared: list[int | None]
 ) -> None:
     in_remote, on_brokers = MERGED[merged]
-    live = Unasked(tmp_path, 3)
-    live.add(*range(5))
-    live.copy()
-    live.add(*range(5, 10))
+    live = half_copied(tmp_path)
     if in_remote:
         live.merge()
     live.cluster.tier().raise_for_failures()

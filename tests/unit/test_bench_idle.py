@@ -38,9 +38,7 @@ def test_the_partitions_are_as_an_append_and_maintain_leave_them(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_maintain_has_nothing_to_do_for_partitions_that_were_put_there_and_settled(
-    tmp_path: Path,
-) -> None:
+def test_maintain_has_nothing_to_do_for_partitions_that_were_put_there_and_settled(tmp_path: Path) -> None:
     """The files of these partitions are written directly to their places in the bucket; their bytes are
     ordinary.
     """

@@ -88,11 +88,7 @@ def test_a_topic_that_lacks_brokers_says_which_were_never_registered(tmp_path: P
     """Broker 3 cannot be registered: its root fails when it is read for the third time."""
     roots = Roots(tmp_path, faults)
 
-    def fail(uri: str, what: str, _: str) -> None:
-        if uri.endswith("b3") and what == "stat":
-            raise StorageError("b3 is gone")
-
-    faults.before = fail
+    faults.refuse(StorageError("b3 is gone"), "stat", at="b3")
     with pytest.raises(StratalogError, match="broker 3: KAFKA_STORAGE_ERROR: b3 is gone"):
         roots.format()
     faults.none()

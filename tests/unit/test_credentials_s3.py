@@ -71,12 +71,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch, s3_endpoint: S3Endpoint, tmp_path: P
 
 @pytest.mark.parametrize("way", ["environment", "profile", "instance"])
 def test_store_and_table_find_them(
-    way: str,
-    nobody: None,
-    instance: str,
-    s3_endpoint: S3Endpoint,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    way: str, nobody: None, instance: str, s3_endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     profile = None
     if way == "environment":

@@ -46,11 +46,7 @@ class World(LiveCluster):
     def refusing(self, address: str, error: StratalogError) -> None:
         """Let a root answer every call with this error from now on."""
 
-        def before(uri: str, what: str, name: str) -> None:
-            if uri == address:
-                raise error
-
-        self.faults.before = before
+        self.faults.refuse(error, at=address)
 
 
 def nothing(world: World) -> None:

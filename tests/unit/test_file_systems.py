@@ -31,12 +31,7 @@ HERE = "tests.unit.foreign_file_systems:"
 
 def opened(function: str, endpoint_url: str | None = "https://nowhere.example.org") -> Store:
     options = StoreOptions(
-        endpoint_url,
-        "us-east-1",
-        part_bytes=PART_BYTES,
-        retries=1,
-        driver="fsspec",
-        file_system=HERE + function,
+        endpoint_url, "us-east-1", part_bytes=PART_BYTES, retries=1, driver="fsspec", file_system=HERE + function
     )
     return open_store(f"s3://bucket/{function}", options)
 

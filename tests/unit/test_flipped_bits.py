@@ -106,12 +106,7 @@ def test_a_member_that_copied_before_the_bit_flipped_leads_and_the_append_is_the
     live.fill("ab")
     leader, (first, _) = live.leader(), live.followers()
 
-    def flip_after_the_first_copy(uri: str, what: str, name: str) -> None:
-        if what == "stage" and uri.endswith(f"b{first}"):
-            faults.none()
-            flip(spot(live, leader, 2), 3)
-
-    faults.after = flip_after_the_first_copy
+    faults.once(lambda: flip(spot(live, leader, 2), 3), "stage", at=f"b{first}", after=True)
     report = live.append(["c"], producer="p", sequence=1).raise_for_failures()
     assert offsets_of(report) == {0: (2, 3)}
     assert (live.leader(), live.read()) == (first, {0: list("abc")})

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from stratalog.engine.health.overdue import COMPACTION
+from stratalog.engine.upkeep.replication import compact_remote
 from stratalog.partitions.errors import RetriableError
+from tests.unit.at_calls import dies_at
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.compact_remote_harness import Tiered
 from tests.unit.test_upkeep_compact import DAY_MS, HOUR_MS, ROWS, Compacted, fill, stop_before_removal
@@ -78,10 +80,10 @@ def test_records_that_came_lately_make_no_compaction_late(tmp_path: Path) -> Non
     assert figures(live)[0] == 100
 
 
-def test_an_unfinished_compaction_is_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unfinished_compaction_is_late(tmp_path: Path) -> None:
     live = Compacted(tmp_path)
     fill(live)
-    stop_before_removal(live, monkeypatch)
+    stop_before_removal(live)
     at_ms = live.clock.now_ms()
     assert found(live) == []
     live.clock.sleep(2 * HOUR_MS / 1000)
@@ -180,14 +182,8 @@ def test_a_compaction_that_the_remote_log_does_not_follow_is_late(tmp_path: Path
     live = Tiered(tmp_path)
     fill(live)
     tiered(live)
-    with pytest.MonkeyPatch.context() as patch:
-
-        def stop(*_: object) -> None:
-            raise KeyboardInterrupt
-
-        patch.setattr("stratalog.engine.upkeep.replication.compact_remote.remove_remotely", stop)
-        with pytest.raises(KeyboardInterrupt):
-            live.cluster.compact()
+    with dies_at(compact_remote, "remove_remotely"):
+        live.cluster.compact()
     live.clock.sleep(2 * HOUR_MS / 1000 + 10)
     assert [row["what"] for row in found(live)] == ["the last compaction has not ended on all members of the ISR"]
 

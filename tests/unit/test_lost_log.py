@@ -74,16 +74,14 @@ def test_a_lost_log_is_named_and_nothing_is_appended(tmp_path: Path, copies: int
 
 
 @pytest.mark.parametrize("removed_by", ["compact", "erase"])
-def test_a_log_from_which_records_were_removed_does_not_begin_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed_by: str
-) -> None:
+def test_a_log_from_which_records_were_removed_does_not_begin_again(tmp_path: Path, removed_by: str) -> None:
     """The error of such a log names the remedy, and recover refuses the log, also in a dry run."""
     live = Erasable(tmp_path, cleanup_policy="compact" if removed_by == "compact" else "delete")
     live.cluster.replicate().raise_for_failures()
     if removed_by == "compact":
         live.cluster.compact().raise_for_failures()
     else:
-        stop_at(live, monkeypatch, "erase_partition")
+        stop_at(live, "erase_partition")
     lose(live)
     appended = live.cluster.append_batches("t", {0: [keyed([("x", "too early")], 1)]}, check=False)
     failure = the_failure(appended)

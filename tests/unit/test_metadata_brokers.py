@@ -15,7 +15,7 @@ from stratalog.partitions.errors import (
     StaleBrokerError,
     UnknownBrokerError,
 )
-from tests.unit.metadata_harness import Metadata, an_id
+from tests.unit.metadata_harness import Metadata, an_id, with_newcomer
 
 # ------------------------------------------------------------------------------- commands
 
@@ -219,8 +219,6 @@ def test_an_empty_isr_has_no_leader_whichever_broker_registers() -> None:
 
 
 def test_another_incarnation_is_not_being_added_any_longer() -> None:
-    metadata = Metadata()
-    metadata.propose([1, 2])
-    metadata.propose([1, 2], adding=[3])
+    metadata = with_newcomer()
     metadata.register(3, incarnation=1)
     assert (metadata.t.isr, metadata.t.adding) == ((1, 2), ())

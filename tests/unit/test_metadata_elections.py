@@ -16,7 +16,7 @@ from stratalog.partitions.errors import (
     PreferredLeaderNotAvailableError,
     UnknownTopicOrPartitionError,
 )
-from tests.unit.metadata_harness import Metadata, an_id, refusal
+from tests.unit.metadata_harness import Metadata, an_id, refusal, with_newcomer
 
 # ---------------------------------------------------------------------------------- clean
 
@@ -43,9 +43,7 @@ def test_a_leader_may_be_named() -> None:
 
 def test_an_election_drops_replicas_that_are_being_added() -> None:
     """Section 4, "Expand": every change of the leader drops *adding*."""
-    metadata = Metadata()
-    metadata.propose([1, 2])
-    metadata.propose([1, 2], adding=[3])
+    metadata = with_newcomer()
     metadata.elect(2)
     assert (metadata.t.leader, metadata.t.adding) == (2, ())
 
@@ -82,9 +80,7 @@ def test_a_fenced_last_member_cannot_be_elected() -> None:
 
 def test_a_replica_that_is_only_being_added_is_not_elected() -> None:
     """Section 4, "Expand": an election never picks a replica that is only being added."""
-    metadata = Metadata()
-    metadata.propose([1, 2])
-    metadata.propose([1, 2], adding=[3])
+    metadata = with_newcomer()
     assert isinstance(refusal(metadata.elect(3)), EligibleLeadersNotAvailableError)
 
 

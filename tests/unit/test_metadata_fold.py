@@ -35,7 +35,7 @@ from stratalog.partitions.errors import (
     UnknownBrokerError,
     UnknownTopicOrPartitionError,
 )
-from tests.unit.metadata_harness import Metadata, an_id
+from tests.unit.metadata_harness import Metadata, an_id, with_newcomer
 
 # ---------------------------------------------------------------------------- fence, unfence
 
@@ -65,17 +65,13 @@ def test_the_last_member_stays_in_the_isr_and_nobody_leads() -> None:
 
 def test_fencing_drops_replicas_that_are_being_added() -> None:
     """Section 4, "Expand": fencing and every change of the leader drop *adding*."""
-    metadata = Metadata()
-    metadata.propose([1, 2])
-    metadata.propose([1, 2], adding=[3])
+    metadata = with_newcomer()
     metadata.fence(3)
     assert metadata.t.adding == ()
 
 
 def test_a_change_of_the_leader_drops_replicas_that_are_being_added() -> None:
-    metadata = Metadata()
-    metadata.propose([1, 2])
-    metadata.propose([1, 2], adding=[3])
+    metadata = with_newcomer()
     metadata.fence(1)
     assert (metadata.t.leader, metadata.t.adding) == (2, ())
 

@@ -29,7 +29,7 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.removal import CommittedRule, Rule
-from tests.unit.metadata_harness import Metadata, an_id, refusal
+from tests.unit.metadata_harness import Metadata, an_id, refusal, with_newcomer
 
 # ------------------------------------------------------------------------ alter partition
 
@@ -60,9 +60,7 @@ def test_nobody_joins_the_isr_in_one_commit() -> None:
 
 def test_any_driver_may_drop_an_adding_whose_proposer_died() -> None:
     """Section 4, "Shrink": or without an *adding* whose proposer died."""
-    metadata = Metadata()
-    metadata.propose([1, 2])
-    metadata.propose([1, 2], adding=[3])
+    metadata = with_newcomer()
     assert isinstance(metadata.propose([1, 2]), Altered)
     assert metadata.t.adding == ()
 
@@ -106,9 +104,7 @@ def test_kip_903_a_member_seen_under_an_older_registration_is_ineligible() -> No
 
 
 def test_kip_903_the_second_commit_checks_the_epochs_as_well() -> None:
-    metadata = Metadata()
-    metadata.propose([1, 2])
-    metadata.propose([1, 2], adding=[3])
+    metadata = with_newcomer()
     second = metadata.proposal([1, 2, 3])
     metadata.register(3)  # the root is the same, so adding stays, and so does the partition epoch
     assert metadata.t.partition_epoch == second.partition_epoch
@@ -150,9 +146,7 @@ def test_one_refusal_does_not_stop_the_batch() -> None:
 
 def test_a_shrink_names_no_leader_and_starts_no_epoch() -> None:
     """Section 4, "Shrink": also in the middle of an expansion, which continues."""
-    metadata = Metadata()
-    metadata.propose([1, 2])
-    metadata.propose([1, 2], adding=[3])
+    metadata = with_newcomer()
     metadata.propose([1], adding=[3])
     assert (metadata.t.leader, metadata.t.leader_epoch) == (1, 1)
     assert (metadata.t.isr, metadata.t.adding) == ((1,), (3,))
@@ -160,9 +154,7 @@ def test_a_shrink_names_no_leader_and_starts_no_epoch() -> None:
 
 def test_an_expansion_that_a_change_of_the_leader_crossed_starts_again() -> None:
     """Section 4, "Expand": a replica added under the old leader has not shown its log to the new one."""
-    metadata = Metadata()
-    metadata.propose([1, 2])
-    metadata.propose([1, 2], adding=[3])
+    metadata = with_newcomer()
     second = metadata.proposal([1, 2, 3])
     metadata.elect(2)
     (answer,) = metadata.do(AlterPartition((second,)))

@@ -24,7 +24,7 @@ from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.store import StoreOptions
 from stratalog.partitions.store.file_system import FileSystemStore
 from stratalog.partitions.store.s3 import S3Store
-from tests.unit.test_store_s3 import (
+from tests.unit.scripted_server import (
     Handler,
     ScriptedServer,
     conflict,

@@ -32,9 +32,7 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RemoteFaults:
     made.topic("plain")
     made.fill("abc")
     made.fill("abc", "plain")
-    made.cluster.tier().raise_for_failures()
-    for _ in range(2):
-        made.cluster.retain().raise_for_failures()
+    made.tier_and_drop()
     made.fill("de")
     made.down = refused
     return made

@@ -42,12 +42,7 @@ class Staged(OnePartition):
     def once(self, broker: int, what: str, ending: str, act: Callable[[], object]) -> None:
         """``act`` happens before the first such call on a broker, whose caller is a zombie from then on."""
 
-        def before(uri: str, called: str, name: str) -> None:
-            if (uri, called) == (f"memory://b{broker}", what) and name.endswith(ending):
-                self.faults.none()
-                act()
-
-        self.faults.before = before
+        self.faults.once(act, what, at=f"memory://b{broker}", ending=ending)
 
     def replica(self, broker: int) -> Replica:
         return self.replicas.replica(broker)
@@ -226,10 +221,7 @@ def test_v10_replicas_that_merged_differently_follow_each_other() -> None:
     chain = one.replica(1).log().chain
     late = Run(chain[0:2])
     one.once(
-        1,
-        "commit",
-        str(late.segment_name),
-        lambda: merge_run(one.replica(1), Run(chain[1:3]), compression="zstd"),
+        1, "commit", str(late.segment_name), lambda: merge_run(one.replica(1), Run(chain[1:3]), compression="zstd")
     )
     merge_run(one.replica(1), late, compression="zstd")
     one.vacuum(1)
@@ -474,15 +466,13 @@ def test_retention_by_the_log_of_a_leader_that_was_given_up_deletes_nothing_of_t
     live.fill("bcdef")
     other = live.driver()
 
-    def before(uri: str, what: str, name: str) -> None:
-        if what == "create" and "__cluster_metadata" in name:
-            faults.none()
-            other.brokers.fence(leader, force=True)
-            other.brokers.unfence(follower)
-            other.elect(unclean=True).raise_for_failures()
-            live.append(["x"], driver=other).raise_for_failures()
+    def replace_leader() -> None:
+        other.brokers.fence(leader, force=True)
+        other.brokers.unfence(follower)
+        other.elect(unclean=True).raise_for_failures()
+        live.append(["x"], driver=other).raise_for_failures()
 
-    faults.before = before
+    faults.once(replace_leader, "create", of="__cluster_metadata")
     report = live.cluster.retain(check=False)
     assert codes(report) == {"FENCED_LEADER_EPOCH": 1}
     assert live.replicas().view.log_start_offset == 0

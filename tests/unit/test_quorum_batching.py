@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -18,13 +19,13 @@ from stratalog.partitions.errors import (
     NoMajorityError,
     OutcomeUnknownError,
     StorageError,
-    StratalogError,
     TopicAlreadyExistsError,
     UnknownBrokerError,
     UnknownTopicOrPartitionError,
 )
 from tests.unit.metadata_harness import an_id
 from tests.unit.quorum_harness import HookedStore, Quorum
+from tests.unit.together import together
 
 
 class Crowd:
@@ -193,21 +194,12 @@ def test_such_a_command_is_refused_by_an_idle_driver_and_in_a_dry_run(dry_run: b
 def test_many_threads_of_one_driver_make_few_commits() -> None:
     quorum = Quorum(3)
     client = quorum.client()
-    failures: list[StratalogError] = []
 
     def drive(seed: int) -> None:
-        try:
-            for number in range(5):
-                token = 10 * seed + number
-                client.submit(RegisterBroker(token, an_id(token + 1), "a", "x"))
-        except StratalogError as error:
-            failures.append(error)
+        for number in range(5):
+            token = 10 * seed + number
+            client.submit(RegisterBroker(token, an_id(token + 1), "a", "x"))
 
-    threads = [threading.Thread(target=drive, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    together(*(partial(drive, seed) for seed in range(8)))
     assert len(quorum.log().read().brokers) == 40
     assert batches(quorum) <= 41

@@ -304,9 +304,7 @@ def test_a_foreign_snapshot_is_skipped_and_named(data: Callable[[], bytes], says
 
 
 @pytest.mark.parametrize("data", [lambda: whole("other"), lambda: b"{}"])
-def test_a_foreign_snapshot_that_pretends_to_be_the_latest_is_an_error(
-    data: Callable[[], bytes],
-) -> None:
+def test_a_foreign_snapshot_that_pretends_to_be_the_latest_is_an_error(data: Callable[[], bytes]) -> None:
     """All later work would continue from that state, so one error names it, and nothing changes."""
     name = CheckpointName(3, 9)
     quorum, _, before = tampered(name, data())

@@ -232,11 +232,7 @@ def test_a_remote_that_stays_away_is_an_error_at_the_time_out(live: LiveCluster,
     """KIP-405, "Thread Pools": "consumers that try to consume the remote data should get reasonable errors, when
     remote storage is unavailable"; local records are still readable."""
 
-    def failing(uri: str, what: str, name: str) -> None:
-        if uri.endswith("remote"):
-            raise StorageError("503 slow down")
-
-    faults.before = failing
+    faults.refuse(StorageError("503 slow down"), at="remote")
     began = live.clock.monotonic_s()
     with pytest.raises(StorageError, match="503"):
         live.cluster.fetch("t", 0, 0, timeout_s=5)

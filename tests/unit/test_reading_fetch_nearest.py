@@ -169,10 +169,7 @@ def test_a_stale_view_of_the_leader_is_inspected_again(live: LiveCluster) -> Non
     known = live.cluster.image
     live.driver().elect("t", leader=3).raise_for_failures()
     live.append(["g"], driver=live.driver()).raise_for_failures()
-    (outcome,) = with_ports(fetch_many, ports_of(live.cluster))(
-        {("t", 0): 6},
-        known=known,
-    )
+    (outcome,) = with_ports(fetch_many, ports_of(live.cluster))({("t", 0): 6}, known=known)
     assert isinstance(outcome, Done)
     assert (values(outcome.value), outcome.value.broker) == ("g", 3)
 

@@ -108,15 +108,9 @@ def test_a_plan_that_was_made_before_waits_for_it_too(live: LiveCluster) -> None
     plan: ReadPlan = live.cluster.plan_read("t")
     elect_unaware(live)
     with pytest.raises(OffsetNotAvailableError):
-        with_ports(plan_again, ports_of(live.cluster))(
-            plan,
-            ClientMetadata(),
-        )
+        with_ports(plan_again, ports_of(live.cluster))(plan, ClientMetadata())
     live.append(["e"]).raise_for_failures()
-    again = with_ports(plan_again, ports_of(live.cluster))(
-        plan,
-        ClientMetadata(),
-    )
+    again = with_ports(plan_again, ports_of(live.cluster))(plan, ClientMetadata())
     assert [(part.start, part.end) for part in again] == [(part.start, part.end) for part in plan]
 
 

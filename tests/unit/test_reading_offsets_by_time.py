@@ -34,9 +34,7 @@ def at(seconds: float) -> datetime:
 
 def only_remote(live: LiveCluster) -> None:
     """Keep only the last file on the leader."""
-    live.cluster.tier("t").raise_for_failures()
-    for _ in range(2):
-        live.cluster.retain("t").raise_for_failures()
+    live.tier_and_drop("t")
 
 
 @pytest.fixture

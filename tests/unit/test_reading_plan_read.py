@@ -61,10 +61,7 @@ def covered(plan: ReadPlan) -> dict[tuple[str, int], tuple[int, int]]:
 
 
 def again(cluster: Cluster, plan: ReadPlan, rack: str | None = None) -> ReadPlan:
-    return with_ports(plan_again, ports_of(cluster))(
-        plan,
-        ClientMetadata(rack=rack),
-    )
+    return with_ports(plan_again, ports_of(cluster))(plan, ClientMetadata(rack=rack))
 
 
 def values(live: LiveCluster, plan: ReadPlan) -> list[str]:
@@ -144,9 +141,7 @@ def test_a_plan_whose_files_are_tiered_is_carried_out_on_the_remote_ones(tmp_pat
     live = tiered(tmp_path)
     plan = live.cluster.plan_read("t", 1, 5)
     assert not any(part.remote for part in plan)
-    live.cluster.tier().raise_for_failures()
-    for _ in range(2):
-        live.cluster.retain().raise_for_failures()
+    live.tier_and_drop()
     live.fill("gh")
     after = again(live.cluster, plan)
     assert all(part.remote for part in after)
@@ -360,9 +355,7 @@ def test_a_plan_explains_itself(tmp_path: Path) -> None:
     for number, value in enumerate("abcd"):
         live.append([value, value], at_ms=round((START + timedelta(minutes=number)).timestamp() * 1000))
         if number == 2:
-            live.cluster.tier().raise_for_failures()
-            for _ in range(2):
-                live.cluster.retain().raise_for_failures()
+            live.tier_and_drop()
     plan = live.cluster.plan_read("t", 3, 7, client_rack="z")
     sizes = [f"{part.size_bytes:,}" for part in plan]
     remote, local, cut = plan

@@ -39,9 +39,7 @@ def built(folder: Path) -> LiveCluster:
     made.tiered(partitions=2)
     for number in range(5):
         made.append([f"v{number}"], at_ms=minute(number))
-    made.cluster.tier().raise_for_failures()
-    for _ in range(2):
-        made.cluster.retain().raise_for_failures()
+    made.tier_and_drop()
     for number in range(5, 8):
         made.append([f"v{number}"], at_ms=minute(number))
     made.append(["v8"], at_ms=minute(8), acks="leader")
@@ -285,9 +283,7 @@ def test_the_largest_timestamp_may_be_in_the_remote(tmp_path: Path) -> None:
     live.tiered()
     for at in (1, 9, 9, 4):
         live.append(["x"], at_ms=at)
-    live.cluster.tier().raise_for_failures()
-    for _ in range(2):
-        live.cluster.retain().raise_for_failures()
+    live.tier_and_drop()
     live.append(["x"], at_ms=8)
     live.append(["x"], at_ms=99, acks="leader")
     assert live.cluster.offsets("t", OffsetSpec.MAX_TIMESTAMP) == {0: FoundOffset(1, 9_000, 1)}

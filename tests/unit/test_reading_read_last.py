@@ -43,9 +43,7 @@ def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     if request.param == "merged":
         live.cluster.merge("t").raise_for_failures()
     if request.param == "remote":
-        live.cluster.tier("t").raise_for_failures()
-        for _ in range(2):
-            live.cluster.retain("t").raise_for_failures()
+        live.tier_and_drop("t")
     return live
 
 
@@ -83,9 +81,7 @@ def test_the_remote_tier_is_not_asked_for_records_that_the_leader_surely_holds(t
     live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.tiered(**{"segment.bytes": "1"})
     live.fill("abc")
-    live.cluster.tier("t").raise_for_failures()
-    for _ in range(2):
-        live.cluster.retain("t").raise_for_failures()
+    live.tier_and_drop("t")
     live.fill("de")
     with live.cluster.transactions.begin("x") as t:
         put(t, "f")

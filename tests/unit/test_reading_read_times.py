@@ -47,9 +47,7 @@ def fleet(folder: Path, rng: random.Random, where: str) -> tuple[LiveCluster, li
         live.cluster.append_batches("t", {0: rows.to_batches()}).raise_for_failures()
         times += hours
         if (where == "remote" and number == 11) or (where == "both" and number == 6):
-            live.cluster.tier().raise_for_failures()
-            for _ in range(2):
-                live.cluster.retain().raise_for_failures()
+            live.tier_and_drop()
     return live, times
 
 
@@ -116,10 +114,7 @@ def test_an_empty_range_plans_no_file_and_asks_no_remote_table(tmp_path: Path) -
 
 
 def again(live: LiveCluster, plan: ReadPlan) -> ReadPlan:
-    return with_ports(plan_again, ports_of(live.cluster))(
-        plan,
-        ClientMetadata(),
-    )
+    return with_ports(plan_again, ports_of(live.cluster))(plan, ClientMetadata())
 
 
 @pytest.mark.slow

@@ -65,9 +65,7 @@ def test_a_file_that_goes_between_the_plan_and_the_read_is_found_in_its_successo
     live.tiered()
     live.fill("abc")
     tasks = first_tasks(live)
-    live.cluster.tier().raise_for_failures()
-    for _ in range(2):
-        live.cluster.retain().raise_for_failures()
+    live.tier_and_drop()
     assert live.log(live.leader()).local_start > 0
     assert not live.log(live.leader()).dead
     assert values_of(tasks) == ["a", "b", "c"]

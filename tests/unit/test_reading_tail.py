@@ -28,11 +28,7 @@ def live(tmp_path: Path, faults: Faults) -> LiveCluster:
 
 
 def test_a_tail_hands_on_what_is_appended_from_now_on(live: LiveCluster) -> None:
-    while_waiting(
-        live,
-        lambda: live.append({0: ["a4"]}),
-        lambda: live.append({1: ["b2"], 0: ["a5", "a6"]}),
-    )
+    while_waiting(live, lambda: live.append({0: ["a4"]}), lambda: live.append({1: ["b2"], 0: ["a5", "a6"]}))
     assert texts(islice(live.cluster.tail("t"), 3)) == ["a4", "a5", "a6", "b2"]
 
 

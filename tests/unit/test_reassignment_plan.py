@@ -85,9 +85,7 @@ def cluster(brokers: int, topics: list[tuple[int, int]]) -> ClusterImage:
 
 
 clusters = st.builds(
-    cluster,
-    st.integers(2, 6),
-    st.lists(st.tuples(st.integers(1, 8), st.integers(1, 6)), min_size=1, max_size=3),
+    cluster, st.integers(2, 6), st.lists(st.tuples(st.integers(1, 8), st.integers(1, 6)), min_size=1, max_size=3)
 )
 
 

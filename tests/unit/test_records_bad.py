@@ -290,11 +290,7 @@ def test_an_append_that_fails_leaves_none_in_the_topic_of_bad_records(live: Live
 def test_if_the_topic_of_bad_records_fails_the_append_is_repeated_and_completed(
     live: LiveCluster, faults: Faults, named: dict[str, Any]
 ) -> None:
-    def refuse(uri: str, what: str, name: str) -> None:
-        if what == "stage" and "/bad-" in name:
-            raise StorageError("no space left")
-
-    faults.before = refuse
+    faults.refuse(StorageError("no space left"), "stage", of="/bad-")
     driver = live.driver()
     report = append(driver, **TO_TOPIC, **named)
     assert {failure.item for failure in report.failures} == {"bad-0", "bad-1"}

@@ -31,12 +31,7 @@ class Deleted:
     def before(self, call: str, suffix: str) -> None:
         """Delete the topic before the next such call for a file or folder of it."""
 
-        def delete(uri: str, what: str, name: str) -> None:
-            if what == call and "/t-" in name and name.endswith(suffix):
-                self.faults.none()
-                self.other.topics.delete("t").raise_for_failures()
-
-        self.faults.before = delete
+        self.faults.once(lambda: self.other.topics.delete("t").raise_for_failures(), call, of="/t-", ending=suffix)
 
 
 @pytest.mark.parametrize("acks", ["all", "leader"])
@@ -106,14 +101,12 @@ class LateAppend(Deleted):
         """Delete the topic before the driver's first look at its folder, leave the late file, and return the
         error."""
 
-        def delete(uri: str, what: str, name: str) -> None:
-            if "t-" in name:
-                self.faults.none()
-                self.other.topics.delete("t").raise_for_failures()
-                self.late.store.create(self.last, self.data)
+        def delete() -> None:
+            self.other.topics.delete("t").raise_for_failures()
+            self.late.store.create(self.last, self.data)
 
         self.driver.image  # the driver reads the metadata  # noqa: B018
-        self.faults.before = delete
+        self.faults.once(delete, of="t-")
         try:
             report = act(self.driver)
         except OperationFailedError as error:

@@ -63,12 +63,7 @@ def test_a_member_that_becomes_stale_while_it_commits_is_refused(tmp_path: Path)
     live.cluster.groups.commit("g", {("t", 0): 0}, member_epoch=1)
     newer = live.driver()
 
-    def overtake(uri: str, what: str, name: str) -> None:
-        if what == "stage" and OFFSETS_TOPIC in name:
-            faults.none()
-            newer.groups.commit("g", {("t", 0): 1}, member_epoch=2)
-
-    faults.before = overtake
+    faults.once(lambda: newer.groups.commit("g", {("t", 0): 1}, member_epoch=2), "stage", of=OFFSETS_TOPIC)
     with pytest.raises(StaleMemberEpochError):
         live.cluster.groups.commit("g", {("t", 0): 2}, member_epoch=1)
     assert live.log(live.leader(OFFSETS_TOPIC), OFFSETS_TOPIC).log_end == 3
@@ -88,12 +83,13 @@ def test_a_commit_that_a_newer_member_follows_has_counted(tmp_path: Path) -> Non
     live.cluster.groups.commit("g", {("t", 0): 0}, member_epoch=1)
     newer = live.driver()
 
-    def follow(uri: str, what: str, name: str) -> None:
-        if what == "create" and OFFSETS_TOPIC in name and name.endswith(".hw"):
-            faults.none()
-            newer.groups.commit("g", {("t", 1): 1}, member_epoch=2)
-
-    faults.after = follow
+    faults.once(
+        lambda: newer.groups.commit("g", {("t", 1): 1}, member_epoch=2),
+        "create",
+        of=OFFSETS_TOPIC,
+        ending=".hw",
+        after=True,
+    )
     live.cluster.groups.commit("g", {("t", 0): 2}, member_epoch=1)
     assert live.driver().groups.committed("g") == {("t", 0): OffsetAndMetadata(2), ("t", 1): OffsetAndMetadata(1)}
 
@@ -121,9 +117,7 @@ def test_callers_that_append_together_each_get_their_own_offset(live: LiveCluste
     live.cluster.groups.commit("g", {("t", 0): 1, ("t", 1): 1})
     partition = partition_for("g", 4)
     records = with_ports(commit_records, ports_of(live.cluster))(
-        live.cluster.image,
-        "g",
-        {("t", 0): OffsetAndMetadata(2)},
+        live.cluster.image, "g", {("t", 0): OffsetAndMetadata(2)}
     )
     together = [
         OwnAppend(OFFSETS_TOPIC, number, OFFSETS.to_batch(records * count, 0))
@@ -171,11 +165,7 @@ def test_an_append_that_may_have_happened_says_so(tmp_path: Path) -> None:
     live.append(["a"]).raise_for_failures()
     live.cluster.groups.commit("g", {("t", 0): 0})
 
-    def fail(uri: str, what: str, name: str) -> None:
-        if what == "commit" and OFFSETS_TOPIC in name:
-            raise OutcomeUnknownError("the answer was lost")
-
-    faults.after = fail
+    faults.refuse(OutcomeUnknownError("the answer was lost"), "commit", of=OFFSETS_TOPIC, after=True)
     with pytest.raises(OutcomeUnknownError, match="may be in the log"):
         live.cluster.groups.commit("g", {("t", 0): 1})
     faults.none()

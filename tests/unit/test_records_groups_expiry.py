@@ -81,12 +81,7 @@ def test_a_group_that_commits_again_right_at_its_expiry_keeps_what_it_has(tmp_pa
     live.clock.sleep(10 * MINUTE_S)
     consumer = live.driver()
 
-    def overtake(uri: str, what: str, name: str) -> None:
-        if what == "stage" and OFFSETS_TOPIC in name:
-            faults.none()
-            consumer.groups.commit("g", {("t", 0): 0})
-
-    faults.before = overtake
+    faults.once(lambda: consumer.groups.commit("g", {("t", 0): 0}), "stage", of=OFFSETS_TOPIC)
     assert forgotten(live) == 3
     for cluster in (live.cluster, live.driver()):
         assert cluster.groups.committed("g") == {("t", 0): OffsetAndMetadata(0), ("t", 1): OffsetAndMetadata(1)}

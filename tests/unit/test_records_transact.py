@@ -152,9 +152,7 @@ def test_small_reads_by_isolation_level(tmp_path: Path, where: str, max_bytes: i
     if where == "merged":
         live.cluster.merge("t").raise_for_failures()
     if where == "remote":
-        live.cluster.tier("t").raise_for_failures()
-        for _ in range(2):
-            live.cluster.retain("t").raise_for_failures()
+        live.tier_and_drop("t")
     assert fetched(live, COMMITTED, max_bytes) == (["a", "A", "a-", "b-", "c", "C", "c-", "d-"], 16)
     everything = [f"{v}{end}" for v in "abcd" for end in ("", "^", "-")]
     expected = [v[0].upper() if v.endswith("^") else v for v in everything]

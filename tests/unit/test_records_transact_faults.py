@@ -19,6 +19,7 @@ from stratalog.partitions.errors import (
 )
 from tests.depth import at_depth
 from tests.ports import ports_of, with_ports
+from tests.unit.at_calls import raising
 from tests.unit.faulty_store import Faults
 from tests.unit.restore_harness import partly_tiered, restored
 from tests.unit.seen import seen
@@ -35,13 +36,9 @@ def test_an_append_that_failed_cannot_be_committed(tmp_path: Path) -> None:
     faults = Faults()
     live = Ledger(tmp_path, through=faults.wrap).begin()
 
-    def refuse(uri: str, what: str, name: str) -> None:
-        if what == "stage" and "/u-" in name:
-            raise StorageError("no space left")
-
     t = live.cluster.transactions.begin("x")
     put(t, {"t-0": "a"})
-    faults.before = refuse
+    faults.refuse(StorageError("no space left"), "stage", of="/u-")
     with pytest.raises(OperationFailedError, match="no space left"):
         put(t, {"u-0": "b"})
     faults.none()
@@ -81,11 +78,7 @@ def test_a_marker_that_cannot_be_written_is_written_by_the_next_caller(tmp_path:
     t = live.cluster.transactions.begin("x")
     put(t, VALUES)
 
-    def refuse(uri: str, what: str, name: str) -> None:
-        if what == "stage" and "/u-" in name:
-            raise StorageError("no space left")
-
-    faults.before = refuse
+    faults.refuse(StorageError("no space left"), "stage", of="/u-")
     report = t.commit()
     faults.none()
     assert ([f.item for f in report.failures], report.totals["outcome"]) == (["u-0"], "committed")
@@ -102,15 +95,8 @@ def test_a_decision_of_unknown_outcome_is_read_until_it_is_one_or_the_other(tmp_
     t = live.cluster.transactions.begin("x")
     put(t, VALUES)
 
-    def no_answer(uri: str, what: str, name: str) -> None:
-        if what == "commit" and TRANSACTIONS_TOPIC in name:
-            faults.none()
-            raise OutcomeUnknownError("no answer")
-
-    if lost == "the append":
-        faults.before = no_answer
-    else:
-        faults.after = no_answer
+    no_answer = raising(OutcomeUnknownError("no answer"))
+    faults.once(no_answer, "commit", of=TRANSACTIONS_TOPIC, after=lost == "the answer")
     assert t.commit().totals["outcome"] == "committed"
     assert (live.seen(), live.state()) == (EVERYTHING, State.COMPLETE_COMMIT)
 
@@ -121,16 +107,11 @@ def test_a_beginning_of_unknown_outcome_is_aborted(tmp_path: Path) -> None:
     live = Ledger(tmp_path, through=faults.wrap).begin()
     t = live.cluster.transactions.begin("x")
 
-    def gone(uri: str, what: str, name: str) -> None:
-        raise StorageError("unreachable")
+    def no_answer() -> None:
+        faults.refuse(StorageError("unreachable"))
+        raise OutcomeUnknownError("no answer")
 
-    def no_answer(uri: str, what: str, name: str) -> None:
-        if what == "commit" and TRANSACTIONS_TOPIC in name:
-            faults.none()
-            faults.before = gone
-            raise OutcomeUnknownError("no answer")
-
-    faults.after = no_answer
+    faults.once(no_answer, "commit", of=TRANSACTIONS_TOPIC, after=True)
     with pytest.raises(OutcomeUnknownError):
         put(t, {"t-0": "a"})
     faults.none()
@@ -167,14 +148,12 @@ def test_a_topic_that_is_created_again_meanwhile_is_not_part_of_the_transaction(
     live = Ledger(tmp_path, through=faults.wrap).begin()
     t = live.cluster.transactions.begin("x")
 
-    def create_anew(uri: str, what: str, name: str) -> None:
-        if what == "stage" and TRANSACTIONS_TOPIC in name:
-            faults.none()
-            other = live.driver()
-            other.topics.delete("u")
-            other.topics.create("u", partitions=1, replication_factor=3)
+    def create_anew() -> None:
+        other = live.driver()
+        other.topics.delete("u")
+        other.topics.create("u", partitions=1, replication_factor=3)
 
-    faults.before = create_anew
+    faults.once(create_anew, "stage", of=TRANSACTIONS_TOPIC)
     with pytest.raises(OperationFailedError):
         put(t, {"u-0": "c"})
     t.abort()

@@ -98,12 +98,7 @@ def test_two_drivers_that_take_an_id_over_at_once_get_different_epochs(tmp_path:
     other = live.coordinator()
     epochs = []
 
-    def overtake(uri: str, what: str, name: str) -> None:
-        if what == "stage" and TRANSACTIONS_TOPIC in name:
-            faults.none()
-            epochs.append(other.init_producer("x").producer_epoch)
-
-    faults.before = overtake
+    faults.once(lambda: epochs.append(other.init_producer("x").producer_epoch), "stage", of=TRANSACTIONS_TOPIC)
     epochs.append(live.coordinator().init_producer("x").producer_epoch)
     assert epochs == [1, 2]
 
@@ -140,10 +135,7 @@ def test_a_snapshot_covers_the_log(live: Producers) -> None:
 def begin(live: Producers, coordinator: TransactionCoordinator, *names: str) -> None:
     """An open transaction of each of these ids."""
     for name in names:
-        coordinator.add_partitions(
-            coordinator.init_producer(name, 5000),
-            [live.partition],
-        )
+        coordinator.add_partitions(coordinator.init_producer(name, 5000), [live.partition])
 
 
 def upkeep(live: Producers, driver: Cluster | None = None) -> int:
@@ -202,12 +194,7 @@ def test_a_transaction_that_ends_while_it_is_found_overdue_has_ended(tmp_path: P
     coordinator.add_partitions(producer, [live.partition])
     live.clock.sleep(10)
 
-    def overtake(uri: str, what: str, name: str) -> None:
-        if what == "stage" and TRANSACTIONS_TOPIC in name:
-            faults.none()
-            coordinator.end(producer, commit=True)
-
-    faults.before = overtake
+    faults.once(lambda: coordinator.end(producer, commit=True), "stage", of=TRANSACTIONS_TOPIC)
     assert upkeep(live) == 1
     after = live.coordinator().present_state("x")
     assert after is not None

@@ -128,12 +128,8 @@ def test_an_append_to_a_leader_that_refuses_it_says_whether_it_may_still_happen(
 def _after_it_has_taken_effect(live: Disks, error: Exception) -> None:
     """The next commit of a file takes effect, but its caller gets an error."""
 
-    def after(uri: str, what: str, name: str) -> None:
-        if what == "commit":
-            raise error
-
     live.faults.none()
-    live.faults.after = after
+    live.faults.refuse(error, "commit", after=True)
 
 
 def test_a_damaged_member_is_not_waited_for(live: Disks) -> None:

@@ -46,11 +46,7 @@ def seen(live: LiveCluster, broker: int, view: PartitionView | None = None) -> S
 
 def chosen(live: LiveCluster, rack: str | None, offset: int = 0) -> Chosen:
     """The choice of ``live``'s driver, which has just read the metadata."""
-    return with_ports(nearest, ports_of(live.cluster))(
-        seen(live, live.leader()),
-        ClientMetadata(rack),
-        offset,
-    )
+    return with_ports(nearest, ports_of(live.cluster))(seen(live, live.leader()), ClientMetadata(rack), offset)
 
 
 def serves(live: LiveCluster, rack: str | None, offset: int = 0) -> tuple[int, int]:
@@ -114,11 +110,7 @@ def test_a_fenced_replica_is_not_chosen(live: LiveCluster) -> None:
 
 
 def test_a_replica_that_cannot_be_reached_is_not_chosen(live: LiveCluster, faults: Faults) -> None:
-    def gone(uri: str, what: str, name: str) -> None:
-        if uri == "memory://b2":
-            raise StorageError("no route to host")
-
-    faults.before = gone
+    faults.refuse(StorageError("no route to host"), at="memory://b2")
     assert serves(live, "b") == (1, 6)
 
 
@@ -141,11 +133,7 @@ def test_the_better_of_two_replicas_in_the_rack_is_chosen(live: LiveCluster, fau
 
     assert chosen_now() == 3
 
-    def gone(uri: str, what: str, name: str) -> None:
-        if uri == "memory://b3":
-            raise StorageError("no route to host")
-
-    faults.before = gone
+    faults.refuse(StorageError("no route to host"), at="memory://b3")
     assert chosen_now() == 2
 
 

@@ -231,10 +231,6 @@ def test_if_no_bucket_can_be_kept_each_driver_keeps_to_the_rate_by_itself(tmp_pa
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.topic()
 
-    def fail(uri: str, what: str, name: str) -> None:
-        if REPLICATION_THROTTLE in name:
-            raise StorageError("not now")
-
-    faults.before = fail
+    faults.refuse(StorageError("not now"), of=REPLICATION_THROTTLE)
     throttle = SharedThrottle(100, live.clock)
     assert spent_s(live, throttle, 300) == pytest.approx(2)

@@ -256,11 +256,7 @@ def test_another_run_between_any_two_storage_calls_does_no_harm(step: int) -> No
 def test_storage_that_fails_is_reported_and_leaves_nothing_half_done() -> None:
     faults, follower = Faults(), MemoryStore()
 
-    def refuse(uri: str, what: str, name: str) -> None:
-        if what in CHANGES:
-            raise StorageError("disk full")
-
-    faults.before = refuse
+    faults.refuse(StorageError("disk full"), *CHANGES)
     with pytest.raises(StorageError, match="disk full"):
         fetch(faults.wrap("", follower), leader_with())
     assert names(follower) == []

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
-from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import OperationFailedError
 from stratalog.engine.spark import batch_sink, stream_sink
 from stratalog.engine.spark.batch_sink import BatchSink, batch_sink_options
@@ -59,13 +59,8 @@ class Write:
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     live = LiveCluster(tmp_path)
     live.topic(partitions=2)
-    drivers: list[Ports] = []
-
-    def opened(_: object) -> Ports:
-        drivers[:] = drivers or [ports_of(live.driver())]
-        return drivers[0]
-
-    monkeypatch.setattr(stream_sink, "_driver", opened)
+    driver = cache(live.driver)
+    monkeypatch.setattr(stream_sink, "_driver", lambda _: ports_of(driver()))
     return Write(live, monkeypatch)
 
 

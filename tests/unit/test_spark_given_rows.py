@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from stratalog.engine.driver.opening import Ports
 from stratalog.engine.records.produce import RowColumns
 from stratalog.engine.spark import stream_sink
 from stratalog.engine.spark.batch_sink import BatchSink, batch_sink_options
@@ -33,13 +33,8 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LiveCluster:
     made.cluster.topics.create(
         "cities", partitions=2, replication_factor=2, key="STRING", value="city STRING, people BIGINT"
     )
-    drivers: list[Ports] = []
-
-    def opened(_: object) -> Ports:
-        drivers[:] = drivers or [ports_of(made.driver())]
-        return drivers[0]
-
-    monkeypatch.setattr(stream_sink, "_driver", opened)
+    driver = cache(made.driver)
+    monkeypatch.setattr(stream_sink, "_driver", lambda _: ports_of(driver()))
     return made
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
-from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import OperationFailedError
 from stratalog.engine.records.bad_record_lane import LeaveOut
 from stratalog.engine.records.bad_records import ERRORS, NO_KEY, NO_PARTITION, PREFIX, UNKNOWN_PARTITION
@@ -92,13 +92,8 @@ def query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Query:
     live = LiveCluster(tmp_path)
     live.topic(partitions=2, cleanup_policy="snapshot")
     live.topic("bad", partitions=2)
-    drivers: list[Ports] = []
-
-    def opened(_: object) -> Ports:
-        drivers[:] = drivers or [ports_of(live.driver())]
-        return drivers[0]
-
-    monkeypatch.setattr(stream_sink, "_driver", opened)
+    driver = cache(live.driver)
+    monkeypatch.setattr(stream_sink, "_driver", lambda _: ports_of(driver()))
     return Query(live, monkeypatch)
 
 

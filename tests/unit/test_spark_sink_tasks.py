@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
-from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import OperationFailedError
 from stratalog.engine.spark import sink_tasks, stream_sink
 from stratalog.engine.spark.sink_tasks import DEALT, TaskAppend, TaskOf, TaskRows
@@ -76,13 +76,8 @@ def query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Query:
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.topic(partitions=2)
-    drivers: list[Ports] = []
-
-    def opened(_: str) -> Ports:
-        drivers[:] = drivers or [ports_of(live.driver())]
-        return drivers[0]
-
-    monkeypatch.setattr(stream_sink, "_driver", opened)
+    driver = cache(live.driver)
+    monkeypatch.setattr(stream_sink, "_driver", lambda _: ports_of(driver()))
     return Query(live, monkeypatch, faults)
 
 
@@ -172,11 +167,7 @@ def test_a_task_with_too_many_rows_for_the_driver_fails_and_is_retried(
     monkeypatch.setattr(sink_tasks, "MOST_TASK_BYTES", 100)
     large = [f"{number:09}" for number in range(100)]
 
-    def refuse(uri: str, what: str, name: str) -> None:
-        if what == "stage":
-            raise StorageError("no space left")
-
-    query.faults.before = refuse
+    query.faults.refuse(StorageError("no space left"), "stage")
     with pytest.raises(RetriableError, match="no space left"):
         query.write(0, *large)
     query.faults.none()
@@ -213,7 +204,7 @@ def test_rows_with_another_distribution_are_refused(query: Query) -> None:
     assert query.stored() == [0, 0]
 
 
-def test_undistributed_rows_go_to_the_driver(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undistributed_rows_go_to_the_driver(query: Query) -> None:
     query.schema = StructType([StructField("partition", IntegerType()), StructField("value", BinaryType())])
     messages = [query.write(0, "a", partition=1), query.write(1, "b", partition=1)]
     assert all(isinstance(message, TaskRows) for message in messages)

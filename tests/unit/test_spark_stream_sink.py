@@ -77,11 +77,7 @@ def test_times_are_instants_whatever_the_time_zone_of_the_session(live: LiveClus
 def test_a_batch_of_which_one_partition_was_appended_is_completed(live: LiveCluster) -> None:
     producer = query_producer("stream", "q1")
     only = batches_of(pa.Table.from_batches([rows((0, "a"))]), "t")
-    with_ports(append_batches, ports_of(live.cluster))(
-        "t",
-        only,
-        who_appends(producer, 7),
-    ).raise_for_failures()
+    with_ports(append_batches, ports_of(live.cluster))("t", only, who_appends(producer, 7)).raise_for_failures()
     sink(live).commit([written(live, rows((0, "a"), (1, "b")))], 7)
     assert live.read() == {0: ["a"], 1: ["b"]}
 

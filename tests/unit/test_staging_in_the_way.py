@@ -90,12 +90,7 @@ def test_a_blocked_root_is_blamed_even_if_it_is_blocked_after_the_brokers_were_i
     leader = live.leader()
     broker = leader if role == "leader" else live.followers()[0]
 
-    def before(uri: str, what: str, name: str) -> None:
-        if what == "stage" and uri == live.store(leader).uri and name.endswith(".parquet"):
-            faults.none()
-            block(live, broker)
-
-    faults.before = before
+    faults.once(lambda: block(live, broker), "stage", at=live.store(leader).uri, ending=".parquet")
     began_s = live.clock.monotonic_s()
     live.append("c").raise_for_failures()
     assert live.clock.monotonic_s() == began_s

@@ -10,7 +10,7 @@ import os
 import pickle
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
 
@@ -31,8 +31,8 @@ from stratalog.partitions.store.object_fsspec import FsspecStore
 from stratalog.partitions.store.object_http import HttpRequest
 from tests.cloud_servers import CloudEndpoint
 from tests.s3_server import HOST, free_ports
+from tests.unit.scripted_server import Handler, ScriptedServer, half_a_body, stall
 from tests.unit.store_kinds import leftovers, names, some_bytes
-from tests.unit.test_store_s3 import Handler, ScriptedServer, half_a_body, scripted_server, stall
 
 if not (find_spec("adlfs") and find_spec("gcsfs")):  # the imports take half a second
     pytest.skip("needs stratalog[azure,gcs]", allow_module_level=True)
@@ -112,18 +112,6 @@ def hang_up(request: Handler) -> None:
 def obey_and_hang_up(request: Handler) -> None:
     request.scripted.objects["it"] = b"data"
     request.close_connection = True
-
-
-@pytest.fixture(scope="module")
-def serving() -> Iterator[ScriptedServer]:
-    with scripted_server() as scripted:
-        yield scripted
-
-
-@pytest.fixture
-def server(serving: ScriptedServer) -> ScriptedServer:
-    serving.begin_anew()
-    return serving
 
 
 OpenOn = Callable[[str], FsspecStore]

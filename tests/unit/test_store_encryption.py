@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.errors import InvalidCallError, UnsupportedStoreError
 from stratalog.partitions.store import StoreOptions, open_store
 from stratalog.partitions.store.encryption import check_connection, check_key
-from tests.unit.test_store_s3 import Handler, ScriptedServer, scripted_server
+from tests.unit.scripted_server import Handler, ScriptedServer
 
 PLAIN = "http://storage.example.invalid:9000"
 ARN = "arn:aws:kms:eu-central-1:111122223333:key/1234"
@@ -115,16 +115,8 @@ def test_another_key_or_none_is_refused(wanted: str, answered: str | None) -> No
 # ------------------------------------------------------------------------------ servers that keep it, or not
 
 
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with scripted_server() as scripted:
-        yield scripted
-
-
 @pytest.fixture(params=["s3", "az", "gs"])
 def kind(request: pytest.FixtureRequest, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "scripted")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "scripted-secret")
     key = base64.b64encode(b"a key").decode()
     connection = f"DefaultEndpointsProtocol=http;AccountName=a;AccountKey={key};BlobEndpoint={server.url}/a;"
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection)

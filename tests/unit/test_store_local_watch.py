@@ -6,6 +6,7 @@ import os
 import random
 import threading
 from collections.abc import Callable
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from stratalog.partitions.store import local_behind, local_watch
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.local_watch import Watches
+from tests.unit.together import together
 
 LOG = f"{'d' * 32}/topic-{'t' * 32}/0.1"
 MARK = f"{10:020}.0000000001.parquet"
@@ -161,11 +163,7 @@ def test_the_creator_of_a_name_sees_each_name_that_was_created_before(tmp_path: 
             stores[who].create(f"{LOG}/{own}", b"")
             seen[who].append(other in behind(stores[who]))
 
-    threads = [threading.Thread(target=write, args=(who,)) for who in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(partial(write, 0), partial(write, 1))
     missed = [number for number, pair in enumerate(zip(*seen, strict=True)) if not any(pair)]
     assert len(seen[0]) == rounds
     assert not missed

@@ -19,7 +19,7 @@ from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.s3 import INLINE_COPY_BYTES, S3Store
 from stratalog.partitions.store.s3_connection import client_of
 from tests.s3_server import S3Endpoint
-from tests.unit.test_store_s3 import Handler, obey, scripted_server
+from tests.unit.scripted_server import Handler, obey, scripted_server
 
 PART_BYTES = 5 * 1024 * 1024
 SIZE = 2 * PART_BYTES + 1

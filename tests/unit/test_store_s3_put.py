@@ -7,7 +7,7 @@ import io
 import os
 import random
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -22,9 +22,7 @@ from stratalog.partitions.store.s3 import INLINE_COPY_BYTES, S3Store
 from stratalog.partitions.store.s3_put import LARGEST_PUT_BYTES, StagedPut
 from stratalog.partitions.store.s3_upload import StagedUpload
 from tests.s3_server import S3Endpoint
-from tests.unit.test_store_s3 import (
-    RETRIES,
-    TIMEOUT_S,
+from tests.unit.scripted_server import (
     Handler,
     ScriptedServer,
     busy,
@@ -32,30 +30,13 @@ from tests.unit.test_store_s3 import (
     garble,
     obey,
     obey_and_lose_the_answer,
-    scripted_server,
     stall,
 )
+from tests.unit.test_store_s3 import RETRIES, TIMEOUT_S
 
 KEY = "/bucket/prefix/name"
 SIZE = INLINE_COPY_BYTES + 1
 HEADERS = ("x-amz-checksum-crc32", "If-None-Match", "Content-Length")
-
-
-@pytest.fixture(scope="module")
-def serving() -> Iterator[ScriptedServer]:
-    """There is one server for all tests, because the client of an address takes a long time to make, and is
-    cached.
-    """
-    with scripted_server() as scripted:
-        yield scripted
-
-
-@pytest.fixture
-def server(serving: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> ScriptedServer:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "scripted")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "scripted-secret")
-    serving.begin_anew()
-    return serving
 
 
 @pytest.fixture
@@ -67,12 +48,7 @@ def source(tmp_path: Path) -> LocalStore:
 
 def remote(url: str, *, exclusive: bool = False, late: bool = True) -> S3Store:
     options = StoreOptions(
-        url,
-        "us-east-1",
-        timeout_s=TIMEOUT_S,
-        retries=RETRIES,
-        exclusive_multipart=exclusive,
-        bytes_with_name=late,
+        url, "us-east-1", timeout_s=TIMEOUT_S, retries=RETRIES, exclusive_multipart=exclusive, bytes_with_name=late
     )
     return S3Store("s3://bucket/prefix", options, ManualClock(), rng=random.Random(1))
 

@@ -23,7 +23,8 @@ from stratalog.partitions.store.local_rights import failure_of
 from stratalog.partitions.unwritable import UnwritableStorageError
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.mounts import fill_up, remount, tmpfs
-from tests.unit.test_store_s3 import Handler, ScriptedServer, scripted_server, store_on
+from tests.unit.scripted_server import Handler, ScriptedServer, scripted_server
+from tests.unit.test_store_s3 import store_on
 
 STORAGE, RIGHTS = "KAFKA_STORAGE_ERROR", "CLUSTER_AUTHORIZATION_FAILED"
 CREATE_THERE = "give this user the right to create there, or run the job as another user"

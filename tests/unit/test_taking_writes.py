@@ -93,11 +93,7 @@ def test_a_leader_resigns_where_tasks_elsewhere_have_failed(tmp_path: Path) -> N
     broken.root(before)
     failed = NotAppended(UnwritableStorageError("cannot create 'x': no"), tried=False, ours=False)
     outcomes = {0: (live.replicas().view, failed)}
-    report = with_ports(end_appends, ports_of(live.cluster))(
-        "t",
-        ProducerAppend("p", 0, 0),
-        outcomes,
-    )
+    report = with_ports(end_appends, ports_of(live.cluster))("t", ProducerAppend("p", 0, 0), outcomes)
     assert the_failure(report) == "t-0: KAFKA_STORAGE_ERROR: cannot create 'x': no"
     assert live.leader() != before
     assert [note for note in report.notes if f"broker {before} leaves the ISR, and broker" in note]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,118 +45,96 @@ def origin(
     )
 
 
-def test_the_worked_scenario_starts_at_the_earliest_pending_upload() -> None:
-    """KIP-1023, "Follower Fetch Scenarios", steps 1 and 2: fetch 0, OMTS, EPUO 6, "Fetch from EPUO to HW"."""
-    assert origin() == FromRemote(6, 0)
+CASES = {
+    # KIP-1023, "Follower Fetch Scenarios", steps 1 and 2: fetch 0, OMTS, EPUO 6, "Fetch from EPUO to HW"
+    "the worked scenario": ({}, FromRemote(6, 0)),
+    # KIP-405, "Follower fetch", as in KIP-1023's case 2.2: "Fetch-Offset -> Leader's Local-Log-Start-Offset"
+    "the worked scenario without the feature": ({"enabled": False}, FromRemote(3, 0)),
+    # KIP-1023, "High-Level Design", case 1: "The requested offset is present on the leader"
+    "at the local start": ({"fetch": 3}, FromLeader(3)),
+    "at the log end": ({"fetch": 8}, FromLeader(8)),
+    "in the local log": ({"fetch": 4, "empty": False, "enabled": False}, FromLeader(4)),
+    # KIP-1023, case 1: "also true when the leader has uploaded the segments, but hasn't cleared the segments from
+    # the local disk yet ... (offset 0) may still be available on the leader"
+    "uploaded but still local": ({"local_start": 0}, FromLeader(0)),
+    # Protocol, section 3, step 3: the register exists before the first copy; a second attempt continues
+    "a follower that crashed after its register": ({"fetch": 6}, FromLeader(6)),
+    # KIP-1023, case 2.1: OFFSET_OUT_OF_RANGE, "Fetch-Offset -> leader's Log-Start-Offset"
+    "below the log start of an untiered topic": (
+        {"fetch": 1, "empty": False, "log_start": 3, "pending": None, "tiered": False},
+        StartOver(3),
+    ),
+    "below the log start where all of the log is local": (
+        {"fetch": 1, "empty": False, "log_start": 3},
+        StartOver(3),
+    ),
+    # KIP-1023, case 2.1 and then 2.2: the log start is fetched next, and has moved to the remote as well
+    "below the log start where its first part is tiered": (
+        {"fetch": 1, "empty": False, "log_start": 2},
+        FromRemote(3, 2),
+    ),
+    # KIP-1023, case 2.2: "the offset has moved to tiered storage": aux state for [log start, local start].
+    # "High-Level Design": "These changes apply only when the follower is empty"
+    "moved to tiered storage": ({"fetch": 2, "empty": False}, FromRemote(3, 0)),
+    # KIP-1023: "Leader responds with either OFFSET_OUT_OF_RANGE or OFFSET_MOVED_TO_TIERED_STORAGE error"; both
+    # lead an empty follower to the same place
+    "empty and out of range": ({"fetch": 0, "log_start": 1}, FromRemote(6, 1)),
+    "empty and moved to tiered storage": ({"fetch": 1, "log_start": 1}, FromRemote(6, 1)),
+    "empty and out of range of a local log": ({"fetch": 0, "log_start": 3}, FromRemote(6, 3)),
+    # KIP-1023, "ReplicaFetcher Changes": unknown, "Log-Start-Offset is the same as ... Local-Log-Start-Offset":
+    # "we use the Local-Log-Start-Offset as the Earliest-Pending-Upload-Offset"
+    "nothing uploaded": ({"pending": None, "log_start": 3}, StartOver(3)),
+    # KIP-1023: "Earliest-Pending-Upload-Offset < Log-Start-Offset ... truncates its log and starts replicating all
+    # data the leader has locally"
+    "a remote below the log start": ({"pending": 1, "log_start": 3}, StartOver(3)),
+    "a remote just below the log start": ({"pending": 1, "log_start": 2}, StartOver(3)),
+    # KIP-1023, "ReplicaFetcher Changes", "Otherwise": [log start, pending upload] may be empty
+    "a remote that ends at the log start": ({"pending": 3, "log_start": 3}, FromRemote(3, 3)),
+    # "Otherwise", pending upload = log end: nothing is left to copy
+    "everything is tiered": ({"pending": 8}, FromRemote(8, 0)),
+    # "Otherwise": both rules lead to one place
+    "a remote that ends at the local start": ({"pending": 3}, FromRemote(3, 0)),
+    "the same without the feature": ({"pending": 3, "enabled": False}, FromRemote(3, 0)),
+    # KIP-405, "Follower fetch" is about topics "enabled with tiered storage"
+    "a topic without tiering": ({"tiered": False}, StartOver(3)),
+    "a topic without tiering or a remote": ({"tiered": False, "pending": None}, StartOver(3)),
+    # Protocol, section 3: "outside L's log otherwise: OFFSET_OUT_OF_RANGE, start over at L's local start"
+    "a follower ahead of its leader": ({"fetch": 9, "empty": False}, StartOver(3)),
+    # By follower.fetch.last.tiered.offset.always.enable, beyond KIP-1023's case 1: for empty followers of tiered
+    # topics where the feature is on
+    "always where the feature is off": ({"always": True, "local_start": 0, "enabled": False}, FromLeader(0)),
+    "always for a follower with records": ({"always": True, "local_start": 0, "empty": False}, FromLeader(0)),
+    "always for an untiered topic": ({"always": True, "local_start": 0, "tiered": False}, FromLeader(0)),
+    # The leader holds the requested offset: an end of the remote log that is unknown, or not in its log, is no
+    # reason to wait, and one at the follower's own end skips nothing
+    "always with an unknown end": ({"always": True, "local_start": 0, "pending": None}, FromLeader(0)),
+    "always with an end beyond the log": ({"always": True, "local_start": 0, "pending": 9}, FromLeader(0)),
+    "always with nothing to skip": ({"always": True, "local_start": 0, "pending": 0}, FromLeader(0)),
+    "always with an end below the log start": (
+        {"always": True, "local_start": 0, "log_start": 3, "pending": 2},
+        FromLeader(0),
+    ),
+}
 
 
-def test_the_worked_scenario_without_the_feature_starts_at_the_local_start() -> None:
-    """KIP-405, "Follower fetch", as in KIP-1023's case 2.2: "Fetch-Offset -> Leader's Local-Log-Start-Offset"."""
-    assert origin(enabled=False) == FromRemote(3, 0)
+@pytest.mark.parametrize(("given", "wanted"), CASES.values(), ids=CASES)
+def test_a_follower_begins_where_the_kips_say(given: dict[str, Any], wanted: FetchOrigin) -> None:
+    assert origin(**given) == wanted
 
 
-def test_offsets_on_the_leader_are_fetched_from_it() -> None:
-    """KIP-1023, "High-Level Design", case 1: "The requested offset is present on the leader"."""
-    assert origin(fetch=3) == FromLeader(3)
-    assert origin(fetch=8) == FromLeader(8)
-    assert origin(fetch=4, empty=False, enabled=False) == FromLeader(4)
-
-
-def test_uploaded_but_still_local_offsets_are_fetched_from_the_leader() -> None:
-    """KIP-1023, case 1: "also true when the leader has uploaded the segments, but hasn't cleared the segments
-    from the local disk yet ... (offset 0) may still be available on the leader".
-    """
-    assert origin(local_start=0) == FromLeader(0)
-
-
-def test_below_the_log_start_of_an_untiered_topic_the_follower_starts_over() -> None:
-    """KIP-1023, case 2.1: OFFSET_OUT_OF_RANGE, "Fetch-Offset -> leader's Log-Start-Offset"."""
-    assert origin(fetch=1, empty=False, log_start=3, pending=None, tiered=False) == StartOver(3)
-
-
-def test_below_the_log_start_where_all_of_the_log_is_local_it_starts_over() -> None:
-    """KIP-1023, case 2.1, of a tiered topic: log start and local start are one."""
-    assert origin(fetch=1, empty=False, log_start=3) == StartOver(3)
-
-
-def test_below_the_log_start_where_its_first_part_is_tiered_the_local_start_counts() -> None:
-    """KIP-1023, case 2.1 and then 2.2: the log start is fetched next, and has moved to the remote as well."""
-    assert origin(fetch=1, empty=False, log_start=2) == FromRemote(3, 2)
-
-
-def test_moved_to_tiered_storage_starts_at_the_local_start() -> None:
-    """KIP-1023, case 2.2: "the offset has moved to tiered storage": aux state for [log start, local start]."""
-    assert origin(fetch=2, empty=False) == FromRemote(3, 0)
-
-
-def test_the_new_protocol_is_for_empty_followers_only() -> None:
-    """KIP-1023, "High-Level Design": "These changes apply only when the follower is empty"."""
-    assert origin(fetch=2, empty=False, enabled=True) == FromRemote(3, 0)
-
-
-def test_out_of_range_and_moved_lead_an_empty_follower_to_the_same_place() -> None:
-    """KIP-1023: "Leader responds with either OFFSET_OUT_OF_RANGE or OFFSET_MOVED_TO_TIERED_STORAGE error"."""
-    assert origin(fetch=0, log_start=1) == FromRemote(6, 1)
-    assert origin(fetch=1, log_start=1) == FromRemote(6, 1)
-    assert origin(fetch=0, log_start=3) == FromRemote(6, 3)
-
-
-def test_unknown_and_nothing_uploaded_starts_at_the_local_start() -> None:
-    """KIP-1023, "ReplicaFetcher Changes": unknown, "Log-Start-Offset is the same as ... Local-Log-Start-Offset":
-    "we use the Local-Log-Start-Offset as the Earliest-Pending-Upload-Offset".
-    """
-    assert origin(pending=None, log_start=3) == StartOver(3)
-
-
-def test_unknown_although_something_was_uploaded_is_retried() -> None:
-    """KIP-1023, "ReplicaFetcher Changes": "should throw an exception so that the partition can be retried"."""
-    assert isinstance(origin(pending=None), RemoteNotReady)
-    assert isinstance(origin(pending=None, enabled=False), RemoteNotReady)
-
-
-def test_a_remote_below_the_log_start_holds_nothing_of_the_log() -> None:
-    """KIP-1023: "Earliest-Pending-Upload-Offset < Log-Start-Offset ... truncates its log and starts replicating
-    all data the leader has locally".
-    """
-    assert origin(pending=1, log_start=3) == StartOver(3)
-    assert origin(pending=1, log_start=2) == StartOver(3)
-
-
-def test_a_remote_that_ends_at_the_log_start_is_no_reason_to_copy_more() -> None:
-    """KIP-1023, "Otherwise": the range [log start, pending upload] may be empty."""
-    assert origin(pending=3, log_start=3) == FromRemote(3, 3)
-
-
-def test_a_follower_starts_at_the_log_end_if_everything_is_tiered() -> None:
-    """KIP-1023, "ReplicaFetcher Changes", "Otherwise": pending upload = log end; nothing is left to copy."""
-    assert origin(pending=8) == FromRemote(8, 0)
-
-
-def test_a_remote_that_ends_at_the_local_start_skips_nothing_that_is_local() -> None:
-    """KIP-1023, "ReplicaFetcher Changes", "Otherwise": both rules lead to one place."""
-    assert origin(pending=3) == origin(pending=3, enabled=False) == FromRemote(3, 0)
-
-
-def test_an_end_of_the_remote_outside_the_leaders_log_is_retried() -> None:
-    """Beyond the KIP: the follower could fetch nothing there (a remote read before the leader was listed)."""
-    assert isinstance(origin(pending=2), RemoteNotReady)
-    assert isinstance(origin(pending=9), RemoteNotReady)
-
-
-def test_a_topic_without_tiering_never_reads_the_remote() -> None:
-    """KIP-405, "Follower fetch" is about topics "enabled with tiered storage"."""
-    assert origin(tiered=False) == StartOver(3)
-    assert origin(tiered=False, pending=None, log_start=0) == StartOver(3)
-
-
-def test_a_follower_ahead_of_its_leader_starts_over() -> None:
-    """Protocol, section 3: "outside L's log otherwise: OFFSET_OUT_OF_RANGE, start over at L's local start"."""
-    assert origin(fetch=9, empty=False) == StartOver(3)
-
-
-def test_a_follower_that_crashed_after_its_register_continues() -> None:
-    """Protocol, section 3, step 3: the register exists before the first copy; a second attempt continues."""
-    assert origin(fetch=6) == FromLeader(6)
+@pytest.mark.parametrize(
+    "given",
+    [
+        # KIP-1023, "ReplicaFetcher Changes": "should throw an exception so that the partition can be retried"
+        pytest.param({"pending": None}, id="unknown although something was uploaded"),
+        pytest.param({"pending": None, "enabled": False}, id="the same without the feature"),
+        # Beyond the KIP: the follower could fetch nothing there (a remote read before the leader was listed)
+        pytest.param({"pending": 2}, id="an end below the leader's log"),
+        pytest.param({"pending": 9}, id="an end beyond the leader's log"),
+    ],
+)
+def test_a_remote_that_is_not_ready_is_retried(given: dict[str, Any]) -> None:
+    assert isinstance(origin(**given), RemoteNotReady)
 
 
 @pytest.mark.parametrize(
@@ -183,21 +162,6 @@ def test_always_skips_what_is_tiered_although_the_leader_still_holds_it(pending:
     """Beyond KIP-1023's case 1, by ``follower.fetch.last.tiered.offset.always.enable``."""
     assert origin(local_start=0, pending=pending) == FromLeader(0)
     assert origin(local_start=0, pending=pending, always=True) == FromRemote(pending, 0)
-
-
-def test_always_is_for_empty_followers_of_tiered_topics_where_the_feature_is_on() -> None:
-    assert origin(local_start=0, always=True, enabled=False) == FromLeader(0)
-    assert origin(local_start=0, always=True, empty=False) == FromLeader(0)
-    assert origin(local_start=0, always=True, tiered=False) == FromLeader(0)
-
-
-def test_always_never_waits_for_a_remote_that_the_follower_can_do_without() -> None:
-    """The leader holds the requested offset: an end of the remote log that is unknown, or not in its log, is no
-    reason to wait, and one at the follower's own end skips nothing."""
-    assert origin(local_start=0, always=True, pending=None) == FromLeader(0)
-    assert origin(local_start=0, always=True, pending=9) == FromLeader(0)
-    assert origin(local_start=0, always=True, pending=0) == FromLeader(0)
-    assert origin(local_start=0, log_start=3, always=True, pending=2) == FromLeader(0)
 
 
 def kip(leader: LeaderOffsets, fetch: int, empty: bool, last_tiered: LastTiered) -> FetchOrigin | None:

@@ -12,10 +12,14 @@ import pytest
 from bench.cloud_servers import ACCOUNT_KEY
 from stratalog.partitions.errors import StorageError
 from stratalog.partitions.store import Store, StoreOptions, open_store
-from stratalog.tiering.bootstrap import auxiliary_state
 from stratalog.tiering.delta_options import storage_options
 from tests.cloud_servers import CloudEndpoint
-from tests.unit.tiering_harness import TENS, TieredPartition, commit_at_once, table_in
+from tests.unit.tiering_harness import (
+    TieredPartition,
+    check_commits_at_once,
+    check_life_of_a_table,
+    table_in,
+)
 
 pytestmark = [pytest.mark.s3, pytest.mark.nightly]
 
@@ -34,21 +38,7 @@ def remote(endpoint: CloudEndpoint, request: pytest.FixtureRequest) -> Store:
 
 
 def test_a_table_on_a_cloud_is_tiered_reused_expired_and_deleted(remote: Store, tmp_path: Path) -> None:
-    part = TieredPartition(tmp_path, remote, OPTIONS)
-    part.append(3, 4, 5)
-    part.upload(part.plan())
-    again = part.upload(part.plan())
-    assert [done.copied_bytes for done in again] == [0, 0, 0]
-    log = part.commit(again).log
-    assert (log.version, log.start(0), log.end(0)) == (1, 0, 12)
-    part.table.check_objects(log)
-    state = auxiliary_state(remote, part.table.folder, log.of_partition(0)[-1])
-    assert (state.offset, state.lineage.latest_epoch) == (12, 1)
-    first = log.of_partition(0)[0]
-    part.table.commit((), [first])
-    assert part.table.vacuum(0) == [part.table.path(first)]
-    part.table.delete()
-    assert list(remote.list("")) == []
+    check_life_of_a_table(TieredPartition(tmp_path, remote, OPTIONS))
 
 
 def test_deltalake_and_polars_read_what_was_tiered(remote: Store, tmp_path: Path) -> None:
@@ -69,9 +59,7 @@ def test_deltalake_and_polars_read_what_was_tiered(remote: Store, tmp_path: Path
 
 
 def test_drivers_with_one_plan_commit_every_offset_once(remote: Store) -> None:
-    log = commit_at_once(remote, OPTIONS, 3)
-    assert [(s.base_offset, s.next_offset) for s in log.of_partition(0)] == [(n, n + 10) for n in range(0, 50, 10)]
-    assert log.version == len(TENS)
+    check_commits_at_once(remote, OPTIONS, 3)
 
 
 def test_a_container_that_is_missing_is_named_and_no_secret_is(azure_endpoint: CloudEndpoint) -> None:

@@ -20,6 +20,7 @@ from stratalog.tiering import copier
 from stratalog.tiering.copier import upload
 from stratalog.tiering.remote_objects import RemoteObjects, RemovedFiles, Why, find_litter
 from stratalog.tiering.remote_segment import Uploaded
+from tests.unit.at_calls import dies_at
 from tests.unit.harness import OnePartition
 from tests.unit.tiering_harness import EACH_FILE, ONE_SEGMENT, TieredPartition
 
@@ -112,17 +113,11 @@ def test_an_upload_of_other_records_at_the_same_offsets_is_never_taken_for_our_o
     assert found.litter == dict.fromkeys([of.segment.path for of in old], Why.SUPERSEDED)
 
 
-def test_a_crash_before_the_name_leaves_nothing(part: TieredPartition, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_before_the_name_leaves_nothing(part: TieredPartition) -> None:
     """Crash between staging and naming: no object, no half file."""
     run = part.plan().runs[0]
-
-    def crash(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("stratalog.tiering.copier._check_same_object", crash)
-        with pytest.raises(KeyboardInterrupt):
-            bring(part, run)
+    with dies_at(copier, "_check_same_object"):
+        bring(part, run)
     assert [stored.name for stored in part.remote.list(f"{part.table.folder}/0")] == []
     assert bring(part, run).copied_bytes > 0
 

@@ -80,13 +80,7 @@ def test_an_object_that_reaches_above_the_log_start_stays_until_other_files_hold
     lineages = {0: LINEAGE}
     for log, whys in ((RemoteLog.empty("table"), []), (LOG, [Why.SUPERSEDED])):
         found = find_litter(
-            objects,
-            log,
-            RemovedFiles(),
-            log_starts={0: 20},
-            lineages=lineages,
-            tiered=True,
-            before_ms=BEFORE_MS,
+            objects, log, RemovedFiles(), log_starts={0: 20}, lineages=lineages, tiered=True, before_ms=BEFORE_MS
         )
         assert list(found.litter.values()) == whys
 

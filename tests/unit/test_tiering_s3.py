@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,11 +13,17 @@ from stratalog.partitions.errors import StorageError
 from stratalog.partitions.store import StoreOptions, open_store
 from stratalog.partitions.store.s3 import S3Store
 from stratalog.tiering import delta_options
-from stratalog.tiering.bootstrap import auxiliary_state
 from stratalog.tiering.plan import UploadPlan
 from tests.s3_server import SECRET_KEY, S3Endpoint
 from tests.unit.harness import SCHEMA
-from tests.unit.tiering_harness import OURS, TENS, TieredPartition, commit_at_once, table_in
+from tests.unit.tiering_harness import (
+    OURS,
+    TieredPartition,
+    check_commits_at_once,
+    check_life_of_a_table,
+    table_in,
+)
+from tests.unit.together import together
 
 pytestmark = pytest.mark.s3
 
@@ -37,26 +43,7 @@ def remote(s3_endpoint: S3Endpoint, options: StoreOptions, request: pytest.Fixtu
 def test_a_table_on_s3_is_tiered_reused_after_a_crash_expired_and_deleted(
     remote: S3Store, options: StoreOptions, tmp_path: Path
 ) -> None:
-    part = TieredPartition(tmp_path, remote, options)
-    part.append(3, 4, 5)
-    part.upload(part.plan())
-    again = part.upload(part.plan())
-    assert [done.copied_bytes for done in again] == [0, 0, 0]
-    log = part.commit(again).log
-    assert (log.version, log.start(0), log.end(0)) == (1, 0, 12)
-    part.table.check_objects(log)
-    found = part.table.objects()
-    assert all(found.holds(each) for each in log.of_partition(0))
-    state = auxiliary_state(remote, part.table.folder, log.of_partition(0)[-1])
-    assert (state.offset, state.lineage.latest_epoch) == (12, 1)
-    first = log.of_partition(0)[0]
-    part.table.commit((), [first])
-    asked = remote.counts.deletes
-    assert part.table.vacuum(0) == [part.table.path(first)]
-    assert remote.counts.deletes == asked + 1
-    assert part.table.vacuum(0) == []
-    part.table.delete()
-    assert list(remote.list("")) == []
+    check_life_of_a_table(TieredPartition(tmp_path, remote, options))
 
 
 def test_a_rewrite_by_others_is_seen_through_and_reverted(
@@ -81,9 +68,7 @@ def test_a_rewrite_by_others_is_seen_through_and_reverted(
 
 def test_drivers_with_one_plan_commit_every_offset_once(remote: S3Store, options: StoreOptions) -> None:
     """S3 without a lock table: the conditional put of the log entry decides."""
-    log = commit_at_once(remote, options, 5)
-    assert [(s.base_offset, s.next_offset) for s in log.of_partition(0)] == [(n, n + 10) for n in range(0, 50, 10)]
-    assert log.version == len(TENS)
+    check_commits_at_once(remote, options, 5)
 
 
 def test_two_tier_runs_at_once_upload_and_commit_every_offset_once(
@@ -92,24 +77,13 @@ def test_two_tier_runs_at_once_upload_and_commit_every_offset_once(
     part = TieredPartition(tmp_path, remote, options)
     part.append(3, 4, 5, 6)
     plan = part.plan()
-    start = threading.Barrier(2)
-    failures: list[BaseException] = []
 
     def drive(number: int) -> None:
-        start.wait()
-        try:
-            for run in plan.runs:
-                done = part.upload(UploadPlan(run.start, (run,)))
-                table_in(remote, seed=number, options=options).commit(done, histories=OURS)
-        except BaseException as error:
-            failures.append(error)
+        for run in plan.runs:
+            done = part.upload(UploadPlan(run.start, (run,)))
+            table_in(remote, seed=number, options=options).commit(done, histories=OURS)
 
-    threads = [threading.Thread(target=drive, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    together(partial(drive, 0), partial(drive, 1))
     log = part.table.load()
     assert [s.records for s in log.of_partition(0)] == [3, 4, 5, 6]
     part.table.check_objects(log)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -139,17 +138,7 @@ def test_drivers_with_one_plan_commit_every_offset_once(table: DeltaTopicTable) 
 
 
 def test_tables_are_created_once_by_any_number_of_drivers(remote: LocalStore) -> None:
-    start = threading.Barrier(6)
-
-    def create(number: int) -> None:
-        start.wait()
-        table_in(remote, seed=number).ensure(SCHEMA)
-
-    threads = [threading.Thread(target=create, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(*(partial(table_in(remote, seed=number).ensure, SCHEMA) for number in range(6)))
     assert table_in(remote).load().version == 0
 
 

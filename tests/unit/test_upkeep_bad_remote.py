@@ -221,9 +221,7 @@ def test_permitted_changes_by_others_to_a_table_do_no_harm(live: LiveCluster) ->
     table_of(live).create_checkpoint()
     table_of(live).alter.add_columns([Field("note", PrimitiveType("string"), nullable=True)])
     live.fill("ef")
-    live.cluster.tier().raise_for_failures()
-    for _ in range(2):
-        live.cluster.retain().raise_for_failures()
+    live.tier_and_drop()
     live.cluster.verify(deep=True).raise_for_failures()
     assert live.read() == {0: list("abcdef")}
 
@@ -263,11 +261,7 @@ def test_without_permission_to_delete_nothing_is_forgotten(tmp_path: Path) -> No
     filled(live, "abcd")
     live.cluster.topics.alter_configs("t", {"retention.bytes": "1"})
 
-    def refused(uri: str, what: str, name: str) -> None:
-        if what == "delete" and uri.endswith("/remote"):
-            raise StorageError("cannot delete: AccessDenied")
-
-    faults.before = refused
+    faults.refuse(StorageError("cannot delete: AccessDenied"), "delete", at="/remote")
     assert "AccessDenied" in the_failure(live.driver().retain(check=False))
     assert len(listed(live)) == 1
     assert len(lying(live)) == 4

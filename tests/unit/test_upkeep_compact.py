@@ -14,6 +14,7 @@ from stratalog.engine.reading.stream_read import StreamTask, read_task
 from stratalog.engine.reading.stream_tasks import part as part_of
 from stratalog.engine.records.append import append_batches
 from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.upkeep.replication import compact as compacting
 from stratalog.engine.upkeep.replication.compact import PROTECTED
 from stratalog.partitions.errors import (
     FencedLeaderEpochError,
@@ -26,6 +27,7 @@ from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.records import GAP
 from stratalog.partitions.segments.reader import read_batches
 from tests.ports import ports_of
+from tests.unit.at_calls import dies_at
 from tests.unit.cluster_harness import LiveCluster, fence, report_of, rows_of
 from tests.unit.harness import batch
 
@@ -74,16 +76,10 @@ class Compacted(LiveCluster):
         return one
 
 
-def stop_before_removal(live: Compacted, monkeypatch: pytest.MonkeyPatch) -> None:
+def stop_before_removal(live: Compacted) -> None:
     """A run that ends after it has committed its rules."""
-
-    def stop(work: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("stratalog.engine.upkeep.replication.compact.compact_partition", stop)
-        with pytest.raises(KeyboardInterrupt):
-            live.cluster.compact()
+    with dies_at(compacting, "compact_partition"):
+        live.cluster.compact()
 
 
 def commit_rule(live: LiveCluster, bound: int, at_ms: int) -> None:
@@ -150,13 +146,11 @@ def test_a_tombstone_stays_for_its_time_after_the_first_compaction_that_covers_i
     assert live.cluster.verify(deep=True).ok
 
 
-def test_the_time_of_a_tombstone_begins_when_the_removal_is_done_not_when_it_is_decided(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_of_a_tombstone_begins_when_the_removal_is_done_not_when_it_is_decided(tmp_path: Path) -> None:
     """Until then, readers see records that the tombstone deletes."""
     live = Compacted(tmp_path, delete_retention_ms=str(DAY_MS), min_cleanable_dirty_ratio="0")
     fill(live, [("k", "1"), ("k", None), ("y", "1")])
-    stop_before_removal(live, monkeypatch)
+    stop_before_removal(live)
     live.clock.sleep((DAY_MS + HOUR_MS) / 1000)
     fill(live, [("z", "1"), ("z", "2")])
     for _ in range(2):
@@ -192,11 +186,11 @@ def test_no_rule_follows_one_that_a_member_of_the_isr_has_not_carried_out(
 
 @pytest.mark.parametrize("left", [0, 2], ids=["no register of it", "an early one"])
 def test_an_elected_leader_that_knows_a_lower_high_watermark_continues_with_a_rule(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
+    tmp_path: Path, left: int
 ) -> None:
     live = Compacted(tmp_path)
     fill(live)
-    stop_before_removal(live, monkeypatch)
+    stop_before_removal(live)
     old = live.leader()
     for broker in live.followers():
         marks = sorted(
@@ -257,12 +251,10 @@ def test_a_protected_topic_keeps_its_records_and_stops_no_other(tmp_path: Path) 
     assert rows_of(live.cluster.compact("t"), "removed", "why") == [(2, None)]
 
 
-def test_a_rule_from_before_the_protection_is_not_carried_out_while_it_lasts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rule_from_before_the_protection_is_not_carried_out_while_it_lasts(tmp_path: Path) -> None:
     live = Compacted(tmp_path)
     fill(live)
-    stop_before_removal(live, monkeypatch)
+    stop_before_removal(live)
     live.cluster.topics.protect("t", days=1)
     assert rows_of(live.cluster.compact(), "removed", "why") == [(0, PROTECTED)]
     assert len(live.everywhere()) == len(ROWS)

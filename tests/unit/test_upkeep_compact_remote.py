@@ -18,6 +18,7 @@ from stratalog.tiering.divergence import Histories, Present
 from stratalog.tiering.remote_segment import RemoteSegment
 from stratalog.tiering.removal import Followed
 from tests.ports import ports_of
+from tests.unit.at_calls import dies_at
 from tests.unit.cluster_harness import codes, rows_of
 from tests.unit.compact_remote_harness import ROWS, Tiered, check_latest, filled
 from tests.unit.faulty_store import CHANGES, Faults
@@ -195,18 +196,10 @@ def test_a_reader_that_knows_an_old_table_reads_it_again(tmp_path: Path) -> None
     check_latest(truth, live.fetched(reader))
 
 
-def test_the_leader_follows_a_rule_only_when_the_table_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_leader_follows_a_rule_only_when_the_table_has_it(tmp_path: Path) -> None:
     live = filled(tmp_path, (*ROWS, ("z", "1")), local_retention_bytes="-1")
-    with monkeypatch.context() as patch:
-
-        def stop(table: object, followed: object) -> None:
-            raise KeyboardInterrupt
-
-        patch.setattr(DeltaTopicTable, "record_rules", stop)
-        with pytest.raises(KeyboardInterrupt):
-            live.cluster.compact()
+    with dies_at(DeltaTopicTable, "record_rules"):
+        live.cluster.compact()
     assert live.names()[0] == "0-1.1"
     assert live.log(live.leader()).removed_to == 0
     live.driver().compact().raise_for_failures()
@@ -273,10 +266,10 @@ def test_records_that_are_not_copied_are_not_compacted(tmp_path: Path) -> None:
     assert live.replicas().view.rules == ()
 
 
-def test_a_follower_bootstraps_between_the_tiers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_follower_bootstraps_between_the_tiers(tmp_path: Path) -> None:
     live = filled(tmp_path, (*ROWS, ("z", "1"), ("z", "2")))
     live.cluster.topics.alter_configs(None, {"follower.fetch.last.tiered.offset.enable": "true"})
-    stop_before_removal(live, monkeypatch)
+    stop_before_removal(live)
     assert live.remote_log().generation(0) == 1
     gone = live.followers()[0]
     replica = live.replica(gone)
@@ -311,18 +304,10 @@ def test_versions_of_the_table_stay_readable_until_vacuum(tmp_path: Path) -> Non
     assert live.lake().keys() == {3, 4, 5, 6}
 
 
-def test_vacuum_keeps_an_object_that_a_late_commit_may_list(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vacuum_keeps_an_object_that_a_late_commit_may_list(tmp_path: Path) -> None:
     live = filled(tmp_path, (*ROWS, ("z", "1")))
-    with monkeypatch.context() as patch:
-
-        def stop(table: object, replaced: object) -> None:
-            raise KeyboardInterrupt
-
-        patch.setattr(DeltaTopicTable, "remove_records", stop)
-        with pytest.raises(KeyboardInterrupt):
-            live.cluster.compact()
+    with dies_at(DeltaTopicTable, "remove_records"):
+        live.cluster.compact()
     made = len(live.objects())
     assert made == 10
     live.clock.sleep(3 * DAY_MS / 1000)

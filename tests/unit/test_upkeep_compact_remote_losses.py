@@ -98,11 +98,9 @@ def test_a_damaged_object_is_rebuilt_from_a_replica_that_follows_the_rule(tmp_pa
     live.driver().verify(deep=True).raise_for_failures()
 
 
-def test_a_replica_that_does_not_follow_the_rule_is_no_source(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replica_that_does_not_follow_the_rule_is_no_source(tmp_path: Path) -> None:
     live = filled(tmp_path, (*ROWS, ("z", "1")), local_retention_bytes="-1")
-    stop_before_removal(live, monkeypatch)
+    stop_before_removal(live)
     before = live.lake()
     segment = live.remote_log().of_partition(0)[0]
     assert segment.generation == 1

@@ -192,12 +192,7 @@ def test_the_cleanup_policy_of_the_metadata_log_is_snapshot(
 def on_commit_of(faults: Faults, deed: Callable[[], None]) -> None:
     """Run a function once, before the next write to the metadata log."""
 
-    def strike(uri: str, what: str, name: str) -> None:
-        if what == "create" and "__cluster_metadata" in name:
-            faults.none()
-            deed()
-
-    faults.before = strike
+    faults.once(deed, "create", of="__cluster_metadata")
 
 
 def test_the_log_of_a_leader_elected_meanwhile_is_inspected(tmp_path: Path) -> None:

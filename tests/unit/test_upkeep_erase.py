@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,8 +25,19 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.isolation import Isolation
 from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, fence, report_of, rows_of
-from tests.unit.erase_harness import DAY_MS, KEPT, KEY, OTHER, ROWS, SECRET, Erasable, stop_at, traces
-from tests.unit.faulty_store import Faults
+from tests.unit.erase_harness import (
+    DAY_MS,
+    KEPT,
+    KEY,
+    OTHER,
+    ROWS,
+    SECRET,
+    Erasable,
+    erase_two_at_once,
+    stop_at,
+    traces,
+)
+from tests.unit.faulty_store import WRITES, Faults
 from tests.unit.snapshot_harness import keyed
 from tests.unit.test_upkeep_compact import offsets_of
 
@@ -124,11 +133,11 @@ def test_a_dry_run_counts_nothing_in_a_partition_that_it_cannot_search(tmp_path:
 @pytest.mark.parametrize("now", [False, True])
 @pytest.mark.parametrize("before", ["nothing", "stopped", "too early", "due"])
 def test_a_dry_run_counts_what_a_run_then_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delay_ms: int, keys: tuple[str, ...], now: bool, before: str
+    tmp_path: Path, delay_ms: int, keys: tuple[str, ...], now: bool, before: str
 ) -> None:
     live = Erasable(tmp_path, file_delete_delay_ms=str(delay_ms))
     if before == "stopped":
-        stop_at(live, monkeypatch, "erase_partition")
+        stop_at(live, "erase_partition")
     elif before != "nothing":
         live.erase(KEY)
         live.clock.sleep(61 if before == "due" else 0)
@@ -210,11 +219,9 @@ def test_configs_that_an_erased_topic_cannot_take_are_refused(tmp_path: Path) ->
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("step", ["erase_partition", "clean", "look_everywhere", "forget", "certify"])
 @pytest.mark.parametrize("elected", [False, True])
-def test_the_next_run_goes_on_wherever_the_last_one_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, elected: bool
-) -> None:
+def test_the_next_run_goes_on_wherever_the_last_one_ended(tmp_path: Path, step: str, elected: bool) -> None:
     live = Erasable(tmp_path)
-    stop_at(live, monkeypatch, step)
+    stop_at(live, step)
     if elected:
         live.cluster.elect("t", leader=live.followers()[0]).raise_for_failures()
     last = live.erase()
@@ -229,21 +236,9 @@ def test_the_next_run_goes_on_wherever_the_last_one_ended(
 @pytest.mark.parametrize("number", range(1, 40, 3))
 def test_a_driver_that_dies_at_any_write_leaves_a_whole_log(tmp_path: Path, number: int) -> None:
     faults = Faults()
-
     live = Erasable(tmp_path, through=faults.wrap)
-    left = number
-
-    def die(uri: str, what: str, name: str) -> None:
-        nonlocal left
-        if what in ("create", "commit", "delete"):
-            left -= 1
-            if left == 0:
-                raise KeyboardInterrupt
-
-    faults.before = die
-    with suppress(KeyboardInterrupt):
+    with faults.dies_at(number, *WRITES):
         live.erase(KEY)
-    faults.none()
     for broker in (1, 2, 3):
         held = live.held(broker)
         assert KEPT.items() <= held.items()
@@ -253,9 +248,9 @@ def test_a_driver_that_dies_at_any_write_leaves_a_whole_log(tmp_path: Path, numb
     assert traces(live, KEY, SECRET) == []
 
 
-def test_a_run_without_keys_says_what_it_did_not_look_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_without_keys_says_what_it_did_not_look_for(tmp_path: Path) -> None:
     live = Erasable(tmp_path)
-    stop_at(live, monkeypatch, "find_records")
+    stop_at(live, "find_records")
     report = live.erase()
     assert "give the keys or the condition again" in str(report.notes)
     assert live.everywhere() == dict(enumerate(ROWS))
@@ -274,21 +269,8 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_erased_one(
 
 def test_two_at_once_harm_nothing(tmp_path: Path) -> None:
     live = Erasable(tmp_path)
-    drivers = [live.driver(), live.driver()]
-    keys = ([KEY], [KEY, OTHER])
-    threads = [
-        threading.Thread(target=lambda d=driver, k=some: d.erase("t", k, check=False))
-        for driver, some in zip(drivers, keys, strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    live.put(("z", "1"))
-    for thread in threads:
-        thread.join()
-    assert live.cluster.erase("t", [KEY, OTHER]).whole
+    erase_two_at_once(live, lambda: live.put(("z", "1")))
     assert live.everywhere() == {6: ("z", "1")}
-    assert traces(live, KEY, OTHER, SECRET) == []
-    assert live.cluster.verify(deep=True).ok
 
 
 def test_heal_takes_no_erased_record_from_a_volume_that_was_away(tmp_path: Path) -> None:

@@ -4,33 +4,27 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from stratalog.engine.upkeep.snapshots import snapshot as snapshotting
 from stratalog.partitions.paths import WatermarkName, base_name, parse_name
+from tests.unit.at_calls import dies_at
 from tests.unit.cluster_harness import fence, unfence
 from tests.unit.erase_harness import DAY_MS, KEY, OTHER, SECRET, traces
-from tests.unit.test_upkeep_erase_of_snapshots import LATER, Erasable
+from tests.unit.erase_snapshots_harness import LATER, Erasable
 
 
-def make_only(live: Erasable, monkeypatch: pytest.MonkeyPatch) -> None:
+def make_only(live: Erasable) -> None:
     """A snapshot job that dies before it copies the snapshot, and moves the log start."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(snapshotting, "spread_snapshot", stop)
-        with suppress(KeyboardInterrupt):
-            live.cluster.snapshot("t", by_hand=True, check=False)
+    with dies_at(snapshotting, "spread_snapshot"):
+        live.cluster.snapshot("t", by_hand=True, check=False)
 
 
 @pytest.mark.parametrize("before", [True, False])
 def test_a_snapshot_of_a_history_that_an_unclean_election_has_abandoned_is_searched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool
+    tmp_path: Path, before: bool
 ) -> None:
     """The key may have been appended ``before`` the election, too, or only in the abandoned history."""
     live = Erasable(tmp_path, on_disk=True, voters=[3])
@@ -44,7 +38,7 @@ def test_a_snapshot_of_a_history_that_an_unclean_election_has_abandoned_is_searc
     with live.unreachable(follower):
         live.put([(KEY, f"{SECRET}-c"), (LATER, "lost")])
         live.put([(LATER, "lost")])
-        make_only(live, monkeypatch)
+        make_only(live)
     with live.unreachable(leader):
         fence(live, leader)
         unfence(live, follower)
@@ -62,9 +56,7 @@ def test_a_snapshot_of_a_history_that_an_unclean_election_has_abandoned_is_searc
     assert traces(live, KEY, SECRET) == []
 
 
-def test_a_snapshot_above_a_lost_high_watermark_is_searched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_snapshot_above_a_lost_high_watermark_is_searched(tmp_path: Path) -> None:
     """The latest snapshot has a tombstone of the key no more, an earlier one above the watermark has it."""
     live = Erasable(tmp_path)
     live.begin(copies=3, file_delete_delay_ms="0", segment_bytes="1")
@@ -76,10 +68,10 @@ def test_a_snapshot_above_a_lost_high_watermark_is_searched(
     live.cluster.vacuum(check=False)
     live.put([(OTHER, "2")])
     live.put([(OTHER, "3")])
-    make_only(live, monkeypatch)
+    make_only(live)
     live.clock.sleep(2 * DAY_MS / 1000)
     live.put([(OTHER, "4")])
-    make_only(live, monkeypatch)
+    make_only(live)
     replica = live.replica(live.leader())
     names = [(parse_name(base_name(one.name)), one.name) for one in replica.store.list(replica.folder)]
     replica.store.delete(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,14 @@ from stratalog.tiering.delta_table import DeltaTopicTable
 from stratalog.tiering.remote_file import remote_file
 from stratalog.tiering.removing import carry_out_remotely
 from tests.ports import ports_of
+from tests.unit.at_calls import dies_at, during
 from tests.unit.cluster_harness import report_of, rows_of
 from tests.unit.compact_remote_harness import check_latest, lake
-from tests.unit.erase_harness import KEPT, KEY, OTHER, SECRET, Erasable, traces
+from tests.unit.erase_harness import KEPT, KEY, OTHER, SECRET, Erasable, stop_at, traces
 from tests.unit.restore_harness import Heir, restored
 from tests.unit.test_upkeep_compact import Row
-from tests.unit.test_upkeep_erase_remote import BOTH, LOCAL, Tiered
+from tests.unit.test_upkeep_erase_remote import BOTH, LOCAL, UNTIERED, Tiered
+from tests.unit.together import together
 
 ALSO = "erase-me-19"
 MORE: tuple[Row, ...] = ((ALSO, "1"), (KEY, "1"), (ALSO, "2"), ("b", None), (KEY, "2"), ("b", "2"), ("z", "1"))
@@ -118,19 +120,11 @@ def test_segments_that_compaction_left_alone_keep_what_it_left(tmp_path: Path) -
     assert live.remote_log().version == before
 
 
-def test_an_erasure_waits_for_the_remote_part_of_a_compaction(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_erasure_waits_for_the_remote_part_of_a_compaction(tmp_path: Path) -> None:
     """Also if no broker has an offset below its bound any more."""
     live = Both(tmp_path)
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RemoteTables, "carry_out", stop)
-        with pytest.raises(KeyboardInterrupt):
-            live.cluster.compact("t")
+    with dies_at(RemoteTables, "carry_out"):
+        live.cluster.compact("t")
     assert live.cluster.image.views("t")[0].compacted_to == live.log(1).local_start == 6
     report = live.erase(KEY)
     assert "its remote log has not been through the last compaction yet: run `stratalog compact`" in str(
@@ -142,19 +136,11 @@ def test_an_erasure_waits_for_the_remote_part_of_a_compaction(
     live.check_gone(KEY)
 
 
-def test_a_compaction_waits_for_the_remote_part_of_an_erasure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compaction_waits_for_the_remote_part_of_an_erasure(tmp_path: Path) -> None:
     """Also if no broker has one of the offsets any more."""
     live = Both(tmp_path)
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(erasing.RemoteErasing, "_attempt", stop)
-        with pytest.raises(KeyboardInterrupt):
-            live.erase(KEY)
+    with dies_at(erasing.RemoteErasing, "_attempt"):
+        live.erase(KEY)
     assert rows_of(live.cluster.compact("t"), "why") == [
         ("an erasure is unfinished: run `stratalog erase` again, without keys",)
     ]
@@ -180,16 +166,11 @@ def test_an_erasure_since_a_compaction_began_is_no_rule_that_the_metadata_lack(t
 
 def test_both_at_once_harm_nothing(tmp_path: Path) -> None:
     live = Both(tmp_path)
-    drivers = [live.driver() for _ in range(3)]
-    threads = [
-        threading.Thread(target=lambda: report_of(lambda: drivers[0].compact("t"))),
-        threading.Thread(target=lambda: drivers[1].erase("t", [KEY], check=False)),
-        threading.Thread(target=lambda: drivers[2].erase("t", [ALSO], check=False)),
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(
+        partial(live.driver().compact, "t", check=False),
+        partial(live.driver().erase, "t", [KEY], check=False),
+        partial(live.driver().erase, "t", [ALSO], check=False),
+    )
     for _ in range(2):
         live.driver().compact("t").raise_for_failures()
         report = live.driver().erase("t", [KEY, ALSO], check=False)
@@ -338,14 +319,9 @@ def test_a_restored_partition_compacts_tiers_and_erases_whatever_was_not_tiered(
     assert heir.erase("t", [ALSO], check=False).ok
 
 
-def test_an_unfinished_erasure_holds_back_the_first_uploads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unfinished_erasure_holds_back_the_first_uploads(tmp_path: Path) -> None:
     live = Erasable(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(erasing, "erase_partition", lambda work: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            live.erase(KEY)
+    stop_at(live, "erase_partition")
     tiering(live)
     live.driver().tier("t").raise_for_failures()
     assert not any(KEY.encode() in path.read_bytes() for path in live.remote.rglob("*.parquet"))
@@ -355,12 +331,7 @@ def test_an_unfinished_erasure_holds_back_the_first_uploads(
 
 def test_a_former_table_is_cleaned_and_told_of_the_erasure(tmp_path: Path) -> None:
     live = Tiered(tmp_path, **LOCAL)
-    configs = {
-        "remote.storage.enable": "false",
-        "remote.log.delete.on.disable": "true",
-        "local.retention.bytes": "-2",
-    }
-    live.cluster.topics.alter_configs("t", configs)
+    live.cluster.topics.alter_configs("t", UNTIERED)
     with pytest.raises(
         PolicyViolationError, match="its remote table still lists segments: run `stratalog retain`"
     ):
@@ -383,29 +354,23 @@ def test_an_upload_of_an_earlier_time_of_tiering_is_not_added(
 ) -> None:
     """Its driver stalls while the topic is tiered no more, loses records, and is tiered again."""
     live = Tiered(tmp_path, tier=False, **LOCAL)
-    commit = Uploads._commit
+    whole: list[bool] = []
 
-    def late(uploads: Uploads, topic: Any) -> None:
-        monkeypatch.setattr(Uploads, "_commit", commit)
+    def erase_untiered() -> None:
         driver = live.driver()
-        off = {
-            "remote.storage.enable": "false",
-            "remote.log.delete.on.disable": "true",
-            "local.retention.bytes": "-2",
-        }
-        driver.topics.alter_configs("t", off)
+        driver.topics.alter_configs("t", UNTIERED)
         driver.retain("t").raise_for_failures()
-        assert driver.erase("t", [KEY], now=True, check=False).whole
+        whole.append(driver.erase("t", [KEY], now=True, check=False).whole)
         on = {
             "remote.storage.enable": "true",
             "remote.log.delete.on.disable": "false",
             "local.retention.bytes": "-1",
         }
         driver.topics.alter_configs("t", on)
-        commit(uploads, topic)
 
-    monkeypatch.setattr(Uploads, "_commit", late)
+    during(monkeypatch, Uploads, "_commit", erase_untiered)
     report = report_of(lambda: live.driver().tier("t"))
+    assert whole == [True]
     assert "an erasure has removed records" in str(report.failures)
     live.driver().tier("t").raise_for_failures()
     assert live.names() == ["0-2.1", "2-3.0", "3-4.1", "4-5.0", "5-6.1"]
@@ -414,21 +379,10 @@ def test_an_upload_of_an_earlier_time_of_tiering_is_not_added(
 
 
 @pytest.mark.parametrize("died", ["before", "after"])
-def test_tiering_continues_after_a_driver_died_at_the_first_record_of_the_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, died: str
-) -> None:
+def test_tiering_continues_after_a_driver_died_at_the_first_record_of_the_table(tmp_path: Path, died: str) -> None:
     live = Erasable(tmp_path)
     assert live.erase(KEY).whole
     tiering(live)
-    record = DeltaTopicTable.record_beginning
-
-    def stop(*args: Any) -> None:
-        if died == "after":
-            record(*args)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(DeltaTopicTable, "record_beginning", stop)
-        with pytest.raises(KeyboardInterrupt):
-            live.driver().tier("t")
+    with dies_at(DeltaTopicTable, "record_beginning", after=died == "after"):
+        live.driver().tier("t")
     check_tiered(live)

@@ -57,11 +57,9 @@ def test_a_partition_whose_leader_was_away_is_unknown(tmp_path: Path) -> None:
     assert KEY in str(live.everywhere())
 
 
-def test_a_partition_that_could_not_be_searched_is_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_partition_that_could_not_be_searched_is_unknown(tmp_path: Path) -> None:
     live = Erasable(tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio="0")
-    stop_before_removal(live, monkeypatch)
+    stop_before_removal(live)
     live.erase(KEY, certificate=tmp_path / "c")
     unproven(live, tmp_path / "c", "have not carried out its last compaction")
     assert KEY in str(live.everywhere())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,15 +9,17 @@ import pytest
 
 from stratalog.engine.upkeep.erasing.certificate import read_certificate
 from stratalog.engine.upkeep.erasing.iceberg import IcebergTwin
+from stratalog.engine.upkeep.erasing.report import ErasureReport
 from stratalog.partitions.errors import InvalidConfigError, PolicyViolationError
 from stratalog.tiering import iceberg_table
 from stratalog.tiering.iceberg_table import IcebergTable
+from tests.unit.at_calls import dies_at, during
 from tests.unit.cluster_harness import report_of, rows_of
 from tests.unit.duckdb_tables import duckdb_rows
-from tests.unit.erase_harness import KEPT, KEY, OTHER, SECRET
+from tests.unit.erase_harness import KEPT, KEY, OTHER, SECRET, erase_two_at_once, has, verified_states
 from tests.unit.test_upkeep_compact import Row
 from tests.unit.test_upkeep_erase_both_rules import ALSO, Both
-from tests.unit.test_upkeep_erase_remote import LOCAL, Tiered, has
+from tests.unit.test_upkeep_erase_remote import LOCAL, UNTIERED, Tiered
 
 pyiceberg_catalog = pytest.importorskip("pyiceberg.catalog", reason="needs stratalog[iceberg]")
 pytest.importorskip("sqlalchemy", reason="pyiceberg's catalog in SQLite needs SQLAlchemy")
@@ -37,11 +38,6 @@ pytestmark = [
 ]
 
 NAME = "lake.flights.trips"
-UNTIERED = {
-    "remote.storage.enable": "false",
-    "remote.log.delete.on.disable": "true",
-    "local.retention.bytes": "-2",
-}
 
 
 @pytest.fixture(autouse=True)
@@ -170,8 +166,7 @@ def test_snapshots_wait_for_their_readers_like_the_objects(tmp_path: Path) -> No
     assert old.scan().to_arrow().num_rows == held
     present = table()
     assert "unfinished-erasure" in str(live.cluster.health().findings)
-    states = [row["state"] for row in report_of(lambda: live.cluster.verify_erased(tmp_path / "c")).rows]
-    assert states[-1] == "not erased"
+    assert verified_states(live, tmp_path / "c")[-1] == "not erased"
     live.cluster.vacuum()
     assert live.iceberg_traces(KEY)
     assert live.erase(now=True).whole
@@ -206,21 +201,10 @@ def test_a_dry_run_changes_nothing_and_names_the_table(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("after", [False, True])
-def test_the_next_run_goes_on_wherever_the_last_one_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: Any, step: str, after: bool
-) -> None:
+def test_the_next_run_goes_on_wherever_the_last_one_ended(tmp_path: Path, of: Any, step: str, after: bool) -> None:
     live = Listed(tmp_path)
-    call = getattr(of, step)
-
-    def stop(*args: Any, **options: Any) -> None:
-        if after:
-            call(*args, **options)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(of, step, stop)
-        with pytest.raises(KeyboardInterrupt):
-            live.erase(KEY)
+    with dies_at(of, step, after=after):
+        live.erase(KEY)
     assert live.listed().items() >= KEPT.items(), "readers go on"
     assert live.driver().tier("t").ok
     assert live.erase(KEY, certificate=tmp_path / "c").whole
@@ -230,16 +214,7 @@ def test_the_next_run_goes_on_wherever_the_last_one_ended(
 
 def test_two_at_once_harm_nothing(tmp_path: Path) -> None:
     live = Listed(tmp_path)
-    drivers = [live.driver(), live.driver()]
-    threads = [
-        threading.Thread(target=lambda d=driver, k=keys: d.erase("t", k, check=False))
-        for driver, keys in zip(drivers, ([KEY], [KEY, OTHER]), strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert live.driver().erase("t", [KEY, OTHER]).whole
+    erase_two_at_once(live)
     assert live.iceberg_traces(KEY, OTHER, SECRET) == []
     assert live.listed() == {}
 
@@ -250,18 +225,15 @@ def test_a_late_job_loses_the_race_against_the_erasure(tmp_path: Path, monkeypat
 
     live = Listed(tmp_path)
     live.put((KEY, "late"), (OTHER, "other"))
-    commit = SqlCatalog.commit_table
-    whole: list[bool] = []
+    seen: list[tuple[bool, list[str]]] = []
 
-    def late(catalog: SqlCatalog, *args: Any) -> Any:
-        monkeypatch.setattr(SqlCatalog, "commit_table", commit)
-        whole.append(live.driver().erase("t", [KEY], now=True).whole)
-        assert live.iceberg_traces(KEY) == [], "its files were found and deleted"
-        return commit(catalog, *args)
+    def erase() -> None:
+        whole = live.driver().erase("t", [KEY], now=True).whole
+        seen.append((whole, live.iceberg_traces(KEY)))
 
-    monkeypatch.setattr(SqlCatalog, "commit_table", late)
+    during(monkeypatch, SqlCatalog, "commit_table", erase)
     live.driver().tier("t", check=False)
-    assert whole == [True]
+    assert seen == [(True, [])], "its files were found and deleted"
     live.driver().tier("t").raise_for_failures()
     assert live.iceberg_traces(KEY) == []
     assert live.listed() == {**KEPT, 7: (OTHER, "other")}
@@ -309,15 +281,10 @@ def test_a_job_that_reads_a_snapshot_while_it_goes_begins_again(
 ) -> None:
     live = Listed(tmp_path)
     live.put((OTHER, "late"), (OTHER, "other"))
-    call = getattr(iceberg_table, read)
-
-    def late(*args: Any) -> Any:
-        monkeypatch.setattr(iceberg_table, read, call)
-        assert live.driver().erase("t", [KEY], now=True).whole
-        return call(*args)
-
-    monkeypatch.setattr(iceberg_table, read, late)
+    erasures: list[ErasureReport] = []
+    during(monkeypatch, iceberg_table, read, lambda: erasures.append(live.driver().erase("t", [KEY], now=True)))
     live.driver().tier("t").raise_for_failures()
+    assert erasures[0].whole
     assert live.iceberg_traces(KEY) == []
     assert live.listed() == {**KEPT, 6: (OTHER, "late"), 7: (OTHER, "other")}
 
@@ -344,8 +311,7 @@ def test_a_snapshot_that_a_tag_keeps_is_named(tmp_path: Path) -> None:
     report = live.erase(KEY, certificate=tmp_path / "c")
     assert not report.whole
     assert "the tag or branch 'audit' keeps it" in str(report.failures)
-    states = [row["state"] for row in report_of(lambda: live.cluster.verify_erased(tmp_path / "c")).rows]
-    assert states[-1] == "not erased"
+    assert verified_states(live, tmp_path / "c")[-1] == "not erased"
     table().manage_snapshots().remove_tag("audit").commit()
     assert live.erase(KEY).whole
     live.check_gone()
@@ -380,8 +346,7 @@ def test_files_that_others_have_written_into_the_table_are_named(tmp_path: Path)
     report = live.erase(KEY, certificate=tmp_path / "c")
     assert not report.whole
     assert "its content is unknown: remove it by hand" in str(report.failures)
-    states = [row["state"] for row in report_of(lambda: live.cluster.verify_erased(tmp_path / "c")).rows]
-    assert states[-1] == "unknown"
+    assert verified_states(live, tmp_path / "c")[-1] == "unknown"
     for path in live.warehouse.rglob("*.parquet"):
         path.unlink()
     assert live.erase(KEY).whole
@@ -399,8 +364,7 @@ def test_a_catalog_that_is_away_leaves_the_erasure_unfinished(tmp_path: Path) ->
     assert live.fetched() == KEPT
     assert live.remote_traces(KEY) == [], "the objects do not wait for it"
     assert "unfinished-erasure" in str(live.cluster.health().findings)
-    states = [row["state"] for row in report_of(lambda: live.cluster.verify_erased(tmp_path / "c")).rows]
-    assert states[-1] == "unknown"
+    assert verified_states(live, tmp_path / "c")[-1] == "unknown"
     catalog.rmdir()
     (tmp_path / "away.db").rename(catalog)
     assert live.erase().whole
@@ -460,8 +424,7 @@ def test_files_of_another_table_in_the_folder_are_not_deleted(tmp_path: Path) ->
     assert all(path.exists() for path in theirs)
     assert catalog.load_table("flights.other").scan().to_arrow().num_rows == 1
     assert live.listed() == KEPT
-    states = [row["state"] for row in report_of(lambda: live.cluster.verify_erased(tmp_path / "c")).rows]
-    assert states[-1] == "unknown"
+    assert verified_states(live, tmp_path / "c")[-1] == "unknown"
 
 
 def test_files_below_the_folder_of_the_metadata_are_not_deleted(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from stratalog.partitions.paths import DataName
 from stratalog.partitions.runner import Done
 from stratalog.tiering.delta_table import DeltaTopicTable
 from tests.ports import ports_of
+from tests.unit.at_calls import during
 from tests.unit.cluster_harness import rows_of
 from tests.unit.erase_harness import KEPT, KEY, OTHER, SECRET, Erasable, traces
 from tests.unit.faulty_store import Faults
@@ -46,11 +47,8 @@ def around_each(
 
 
 def refuse_writes_on(faults: Faults, broker: int) -> None:
-    def refuse(uri: str, what: str, name: str) -> None:
-        if f"b{broker}" in uri and what in ("create", "commit") and "/t-" in name:
-            raise StorageError("it refuses writes for now")
-
-    faults.before = refuse
+    error = StorageError("it refuses writes for now")
+    faults.refuse(error, "create", "commit", at=f"b{broker}", of="/t-")
 
 
 @pytest.mark.parametrize("times", [1, 2, 100])
@@ -258,12 +256,10 @@ def test_a_reader_with_old_metadata_takes_no_late_append_for_the_log(
     late.append_batches("t", {0: [keyed([(OTHER, "1")], 1)]}).raise_for_failures()
     old: list[Any] = []
 
-    def before(uri: str, what: str, name: str) -> None:
-        if what in ("create", "commit") and "/t-" in name and name.endswith(".parquet"):
-            faults.none()
-            live.put((KEY, SECRET), (OTHER, "acknowledged"))
-            old.append(live.driver().image)
-            live.erase(KEY, now=True).raise_for_failures()
+    def append_and_erase() -> None:
+        live.put((KEY, SECRET), (OTHER, "acknowledged"))
+        old.append(live.driver().image)
+        live.erase(KEY, now=True).raise_for_failures()
 
     look_at_end = append_module.look_at_end
 
@@ -272,7 +268,7 @@ def test_a_reader_with_old_metadata_takes_no_late_append_for_the_log(
             raise KeyboardInterrupt
         return look_at_end(*args, **options)
 
-    faults.before = before
+    faults.once(append_and_erase, "create", "commit", of="/t-", ending=".parquet")
     monkeypatch.setattr(append_module, "look_at_end", dying)
     with pytest.raises(KeyboardInterrupt):
         late.append_batches("t", {0: [keyed([(OTHER, f"late-{i}") for i in range(count)], 1)]})
@@ -307,14 +303,14 @@ def test_an_upload_in_flight_of_a_record_appended_after_the_search_stays(
     live = Tiered(tmp_path, tier=False, fill=False, **segments)
     for row in [(KEY, SECRET), (OTHER, "1"), (OTHER, "2")]:
         live.put(row)
-    commit, clean_remotely = DeltaTopicTable.commit, erasing._Erasing.clean_remotely
+    commit = DeltaTopicTable.commit
     stalled: list[Callable[[], Any]] = []
 
     def stall(*args: Any, **options: Any) -> Any:
         stalled.append(lambda: commit(*args, **options))
         raise KeyboardInterrupt
 
-    def meanwhile(run: Any) -> None:
+    def append_and_stall() -> None:
         live.put((KEY, "again"))
         live.clock.sleep(120)
         live.put((OTHER, "2"))
@@ -322,9 +318,8 @@ def test_an_upload_in_flight_of_a_record_appended_after_the_search_stays(
             patch.setattr(DeltaTopicTable, "commit", stall)
             with pytest.raises(KeyboardInterrupt):
                 live.driver().tier("t")
-        clean_remotely(run)
 
-    monkeypatch.setattr(erasing._Erasing, "clean_remotely", meanwhile)
+    during(monkeypatch, erasing._Erasing, "clean_remotely", append_and_stall)
     live.erase(KEY, now=True).raise_for_failures()
     stalled[0]()
     listed = live.remote_log().of_partition(0)
@@ -338,16 +333,14 @@ def test_an_append_after_the_search_is_no_late_writer(tmp_path: Path, monkeypatc
     live = Erasable(tmp_path, fill=False, segment_bytes="1000000", segment_ms="60000")
     for row in [(KEY, SECRET), (OTHER, "1"), (OTHER, "2")]:
         live.put(row)
-    look = erasing._Erasing.look_everywhere
 
-    def meanwhile(run: Any) -> None:
+    def append_and_merge() -> None:
         live.put((KEY, "again"))
         live.clock.sleep(120)
         live.put((OTHER, "2"))
         live.cluster.merge("t").raise_for_failures()
-        look(run)
 
-    monkeypatch.setattr(erasing._Erasing, "look_everywhere", meanwhile)
+    during(monkeypatch, erasing._Erasing, "look_everywhere", append_and_merge)
     assert live.erase(KEY, now=True).whole
     merged = [one.name for one in live.replicas().leader.list().data if one.name.merged]
     assert any(name.base_offset < 3 < name.least_end for name in merged)

@@ -4,13 +4,12 @@ meanwhile (``stratalog.snapshots.erasure``).
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from stratalog.engine.replication.snapshots import fetch_latest
-from stratalog.engine.upkeep.erasing import erase as erasing
 from stratalog.engine.upkeep.erasing import plan as planning
 from stratalog.engine.upkeep.erasing import snapshot_run
 from stratalog.engine.upkeep.erasing.report import ErasureReport
@@ -18,33 +17,35 @@ from stratalog.engine.upkeep.snapshots import partition as snapshots
 from stratalog.partitions.errors import InvalidUpdateVersionError, LogGapError
 from stratalog.partitions.paths import WatermarkName, base_name, parse_name
 from stratalog.snapshots.erasure import next_generation, proves_change
-from tests.unit.erase_harness import KEY, OTHER, SECRET, traces
-from tests.unit.test_upkeep_erase_of_snapshots import LATER, STATE, Erasable, during
+from tests.unit.at_calls import during
+from tests.unit.erase_harness import KEY, OTHER, SECRET, stop_at, traces
+from tests.unit.erase_snapshots_harness import LATER, STATE, Erasable, erasable_topic
 
-
-@pytest.fixture
-def live(tmp_path: Path) -> Erasable:
-    return Erasable(tmp_path).start()
-
+live = erasable_topic
 
 # ------------------------------------------------------------------------------ lost snapshots
 
 
-def shortened(live: Erasable) -> None:
-    """Let the log start at the snapshot, append the key again, and delete the leader's snapshots."""
-    live.take()
-    live.cluster.retain().raise_for_failures()
-    live.put([(KEY, "z"), (LATER, "y")])
+def lose_snapshots(live: Erasable) -> int:
+    """Delete the leader's snapshots. Returns the leader."""
     leader = live.leader()
     live.store(leader).delete([stored.name for _, stored in live.log(leader).listing.checkpoints])
+    return leader
+
+
+def start_at_snapshot(live: Erasable) -> None:
+    """Let the log start at the latest snapshot."""
+    live.take()
+    live.cluster.retain().raise_for_failures()
 
 
 @pytest.mark.parametrize("copies", [1, 2])
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_no_first_snapshot_replaces_a_lost_one(tmp_path: Path, copies: int, dry_run: bool) -> None:
     live = Erasable(tmp_path, on_disk=True).start(copies=copies)
-    shortened(live)
-    leader, followers = live.leader(), live.followers()
+    start_at_snapshot(live)
+    live.put([(KEY, "z"), (LATER, "y")])
+    leader, followers = lose_snapshots(live), live.followers()
     with ExitStack() as stack:
         for follower in followers:
             stack.enter_context(live.unreachable(follower))
@@ -64,10 +65,8 @@ def test_no_first_snapshot_replaces_a_lost_one(tmp_path: Path, copies: int, dry_
 def test_a_lost_snapshot_is_repaired_before_the_search(tmp_path: Path) -> None:
     """Only the snapshot has the key."""
     live = Erasable(tmp_path).start(copies=2)
-    live.take()
-    live.cluster.retain().raise_for_failures()
-    leader = live.leader()
-    live.store(leader).delete([stored.name for _, stored in live.log(leader).listing.checkpoints])
+    start_at_snapshot(live)
+    leader = lose_snapshots(live)
     with live.unchanged():
         [planned] = live.erase(KEY, dry_run=True).rows
     assert planned["records"] > 0
@@ -78,18 +77,9 @@ def test_a_lost_snapshot_is_repaired_before_the_search(tmp_path: Path) -> None:
     assert traces(live, KEY, SECRET) == []
 
 
-def test_a_leader_without_its_snapshot_folds_no_erased_records(
-    live: Erasable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_leader_without_its_snapshot_folds_no_erased_records(live: Erasable) -> None:
     """Its log still begins before the bound, as after a crash between the commit and the next step."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(erasing, "erase_partition", stop)
-        with suppress(KeyboardInterrupt):
-            live.erase(KEY)
+    stop_at(live, "erase_partition")
     lost = {}
     for broker in (1, 2, 3):
         name = next(name for name in live.log(broker).listing.checkpoints)
@@ -155,11 +145,7 @@ def test_an_erasure_waits_for_a_writer_that_may_have_read_the_key(
     live.put([(OTHER, "3")])
     erased: list[ErasureReport] = []
     during(
-        monkeypatch,
-        snapshots,
-        "_content",
-        lambda: erased.append(eraser.erase("t", [KEY], check=False, now=True)),
-        after=False,
+        monkeypatch, snapshots, "_content", lambda: erased.append(eraser.erase("t", [KEY], check=False, now=True))
     )
     live.cluster.snapshot("t", by_hand=True, check=False)
     assert not erased[0].whole
@@ -184,14 +170,8 @@ def test_a_follower_fetches_no_snapshot_of_a_view_from_before_an_erasure(
         fetch_latest(before, before.replica(live.followers()[0]))
 
 
-def test_a_run_that_ended_before_its_commit_stops_no_job(live: Erasable, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(snapshot_run, "AddSnapshotErasures", stop)
-        with suppress(KeyboardInterrupt):
-            live.erase(KEY)
+def test_a_run_that_ended_before_its_commit_stops_no_job(live: Erasable) -> None:
+    stop_at(live, "AddSnapshotErasures")
     assert live.log(live.leader()).listing.other_snapshots
     live.put([(OTHER, "3")])
     live.take()
@@ -229,11 +209,9 @@ def test_a_first_snapshot_by_hand_never_replaces_a_lost_one(tmp_path: Path, eras
     if erased:
         assert live.erase(KEY, now=True).whole
     else:
-        live.take()
-        live.cluster.retain().raise_for_failures()
+        start_at_snapshot(live)
     live.put([("new", "1")])
-    leader, [follower] = live.leader(), live.followers()
-    live.store(leader).delete([stored.name for _, stored in live.log(leader).listing.checkpoints])
+    leader, [follower] = lose_snapshots(live), live.followers()
     with live.unreachable(follower):
         report = live.cluster.snapshot("t", by_hand=True, check=False)
     [failure] = report.failures
@@ -248,10 +226,8 @@ def test_a_first_snapshot_by_hand_never_replaces_a_lost_one(tmp_path: Path, eras
 
 def test_a_first_snapshot_by_hand_waits_for_the_replica_that_has_a_damaged_one(tmp_path: Path) -> None:
     live = Erasable(tmp_path, on_disk=True).start(copies=2)
-    live.take()
-    live.cluster.retain().raise_for_failures()
-    leader, [follower] = live.leader(), live.followers()
-    live.store(leader).delete([stored.name for _, stored in live.log(leader).listing.checkpoints])
+    start_at_snapshot(live)
+    leader, [follower] = lose_snapshots(live), live.followers()
     for _, stored in live.log(follower).listing.checkpoints:
         path = live.root(follower) / stored.name
         path.write_bytes(path.read_bytes()[:-1] + b"!")

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from stratalog import Cluster
 from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart
 from stratalog.engine.replicas.nearest import follower_log
-from stratalog.engine.upkeep.erasing import erase as erasing
 from stratalog.engine.upkeep.erasing import plan as planning
 from stratalog.engine.upkeep.erasing import snapshot_run, snapshot_tasks
 from stratalog.engine.upkeep.erasing.report import ErasureReport
@@ -28,42 +23,14 @@ from stratalog.partitions.paths import CheckpointName, base_name, parse_name
 from stratalog.partitions.rewrites.merge import MergePolicy, plan_merges
 from stratalog.partitions.rewrites.rewrite import merge_run
 from stratalog.snapshots.erasure import is_abandoned, next_generation
+from tests.unit.at_calls import during
 from tests.unit.cluster_harness import fence, unfence
-from tests.unit.erase_harness import DAY_MS, KEY, OTHER, SECRET, traces
-from tests.unit.faulty_store import Faults
-from tests.unit.snapshot_harness import Keyed, keyed
+from tests.unit.erase_harness import DAY_MS, KEY, OTHER, SECRET, stop_at, traces
+from tests.unit.erase_snapshots_harness import LATER, STATE, Erasable, erasable_topic
+from tests.unit.faulty_store import WRITES, Faults
+from tests.unit.snapshot_harness import keyed
 
-LATER = "keep-me-19"
-STATE = {OTHER: "3", LATER: "x"}
-
-
-class Erasable(Keyed):
-    """A topic with snapshots, of which some have the key."""
-
-    def start(self, *, copies: int = 3, **configs: str) -> Erasable:
-        self.begin(copies=copies, **{"file_delete_delay_ms": "0", "segment_bytes": "1", **configs})
-        self.put([(OTHER, "1"), (KEY, f"{SECRET}-a")])
-        self.put([(OTHER, "2")])
-        self.take()
-        self.put([(KEY, f"{SECRET}-b"), (LATER, "x")])
-        self.put([(OTHER, "3")])
-        return self
-
-    def erase(self, *keys: str, driver: Cluster | None = None, **options: Any) -> ErasureReport:
-        return (driver or self.cluster).erase("t", list(keys) or None, check=False, **options)
-
-    def generations(self, broker: int) -> list[int]:
-        return [name.generation for name, _ in self.log(broker).listing.checkpoints]
-
-    def check_erased(self, *brokers: int) -> None:
-        for broker in brokers or (1, 2, 3):
-            assert self.state(broker) == STATE
-        assert traces(self, KEY, SECRET) == []
-
-
-@pytest.fixture
-def live(tmp_path: Path) -> Erasable:
-    return Erasable(tmp_path).start()
+live = erasable_topic
 
 
 def test_the_key_leaves_every_file_and_all_others_stay(live: Erasable, tmp_path: Path) -> None:
@@ -144,20 +111,6 @@ def test_a_protected_topic_is_refused(live: Erasable) -> None:
         live.erase(KEY)
 
 
-def test_snapshots_are_erased_by_typed_keys(tmp_path: Path) -> None:
-    live = Keyed(tmp_path)
-    configs = {"cleanup.policy": "snapshot", "file.delete.delay.ms": "0"}
-    live.cluster.topics.create("s", partitions=2, key="id BIGINT, area STRING", configs=configs)
-    keys = [{"id": number, "area": f"area-{number}"} for number in range(10)]
-    for _ in range(2):
-        kind = pa.struct({"id": pa.int64(), "area": pa.string()})
-        live.cluster.produce("s", pa.table({"key": pa.array(keys, kind), "value": [b"v"] * 10}))
-        live.cluster.snapshot("s", by_hand=True).raise_for_failures()
-    assert live.cluster.erase("s", [keys[3]]).raise_for_failures().whole
-    assert traces(live, "area-3") == []
-    assert len(set(traces(live, "area-4"))) > 0
-
-
 # ---------------------------------------------------------------------------------- crashes
 
 
@@ -166,19 +119,8 @@ def test_snapshots_are_erased_by_typed_keys(tmp_path: Path) -> None:
 def test_a_driver_that_dies_at_any_write_leaves_a_whole_state(tmp_path: Path, number: int) -> None:
     faults = Faults()
     live = Erasable(tmp_path, through=faults.wrap).start()
-    left = number
-
-    def die(uri: str, what: str, name: str) -> None:
-        nonlocal left
-        if what in ("create", "commit", "delete"):
-            left -= 1
-            if left == 0:
-                raise KeyboardInterrupt
-
-    faults.before = die
-    with suppress(KeyboardInterrupt):
+    with faults.dies_at(number, *WRITES):
         live.erase(KEY)
-    faults.none()
     assert STATE.items() <= live.state(live.leader()).items()
     assert live.driver().erase("t", [KEY], check=False).whole
     live.check_erased()
@@ -191,16 +133,8 @@ STEPS = ["find_keys", "rewrite_snapshot", "AddSnapshotErasures", "erase_partitio
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("elected", [False, True])
-def test_the_next_run_goes_on(live: Erasable, monkeypatch: pytest.MonkeyPatch, step: str, elected: bool) -> None:
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    owner: Any = snapshot_run if hasattr(snapshot_run, step) else erasing
-    owner = owner if hasattr(owner, step) else erasing._Erasing
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, step, stop)
-        with suppress(KeyboardInterrupt):
-            live.erase(KEY)
+def test_the_next_run_goes_on(live: Erasable, step: str, elected: bool) -> None:
+    stop_at(live, step)
     if elected:
         live.cluster.elect("t", leader=live.followers()[0]).raise_for_failures()
     committed = STEPS.index(step) > STEPS.index("AddSnapshotErasures")
@@ -214,23 +148,6 @@ def test_the_next_run_goes_on(live: Erasable, monkeypatch: pytest.MonkeyPatch, s
 
 
 # ------------------------------------------------------------------------------------ races
-
-
-def during(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable[[], object], after: bool) -> None:
-    """Act once, before or after a call."""
-    call, done = getattr(owner, name), []
-
-    def called(*args: Any, **named: Any) -> Any:
-        first = not done
-        done.append(True)
-        if first and not after:
-            act()
-        result = call(*args, **named)
-        if first and after:
-            act()
-        return result
-
-    monkeypatch.setattr(owner, name, called)
 
 
 def test_a_slow_snapshot_job_brings_no_key_back(live: Erasable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +181,7 @@ def test_a_job_that_read_the_metadata_before_the_commit_reads_them_again(
     views: list[Any] = []
     with monkeypatch.context() as patch:
         numbered = live.driver()._ports.metadata
-        during(patch, snapshot_run, "rewrite_snapshot", lambda: views.append(numbered.image()), after=False)
+        during(patch, snapshot_run, "rewrite_snapshot", lambda: views.append(numbered.image()))
         assert live.erase(KEY).whole
     monkeypatch.setattr(snapshotting, "probe_first", lambda *_: views[0])
     live.cluster.snapshot("t", by_hand=True).raise_for_failures()
@@ -308,13 +225,7 @@ def test_a_late_outdated_snapshot_is_used_by_no_one_and_deleted_by_who_meets_it(
 
 def test_two_at_once_harm_nothing(live: Erasable, monkeypatch: pytest.MonkeyPatch) -> None:
     other = live.driver()
-    during(
-        monkeypatch,
-        snapshot_tasks,
-        "copy_to_members",
-        lambda: other.erase("t", [LATER], check=False),
-        after=False,
-    )
+    during(monkeypatch, snapshot_tasks, "copy_to_members", lambda: other.erase("t", [LATER], check=False))
     assert live.erase(KEY).whole
     assert live.erase(KEY, LATER).whole
     assert live.state(1) == {OTHER: "3"}
@@ -322,7 +233,7 @@ def test_two_at_once_harm_nothing(live: Erasable, monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_append_of_the_key_after_the_bound_stays(live: Erasable, monkeypatch: pytest.MonkeyPatch) -> None:
-    during(monkeypatch, snapshot_run, "rewrite_snapshot", lambda: live.put([(KEY, "later")]), after=False)
+    during(monkeypatch, snapshot_run, "rewrite_snapshot", lambda: live.put([(KEY, "later")]))
     live.erase(KEY)
     for broker in (1, 2, 3):
         assert live.state(broker) == {**STATE, KEY: "later"}
@@ -418,13 +329,7 @@ def test_a_late_merge_across_the_bound_keeps_no_key(live: Erasable, monkeypatch:
     merged = replica.store.read(path)
     replica.store.delete([path])
     bound = live.take
-    during(
-        monkeypatch,
-        snapshot_run.SnapshotErasing,
-        "remove",
-        lambda: (live.put([(OTHER, "3")]), bound()),
-        after=False,
-    )
+    during(monkeypatch, snapshot_run.SnapshotErasing, "remove", lambda: (live.put([(OTHER, "3")]), bound()))
     live.erase(KEY)
     assert live.store(leader).create(path, merged)
     live.erase()

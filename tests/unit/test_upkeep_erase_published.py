@@ -5,11 +5,9 @@ published table").
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
@@ -21,55 +19,15 @@ from stratalog.partitions.errors import PolicyViolationError, StratalogError
 from stratalog.partitions.paths import parse_published_path
 from stratalog.tiering.remote_objects import RemovedFiles
 from stratalog.tiering.snapshot_table import SnapshotTable
+from tests.unit.at_calls import during
 from tests.unit.cluster_harness import rows_of
 from tests.unit.duckdb_tables import duckdb_rows
-from tests.unit.erase_harness import KEY, OTHER, SECRET
-from tests.unit.restore_harness import Heir
+from tests.unit.erase_harness import KEY, OTHER, SECRET, stop_at, traces
+from tests.unit.erase_snapshots_harness import ALL, STATE, Erasable, Published, add_the_key, published_topic
 from tests.unit.snapshot_harness import DAY_MS, Keyed
-from tests.unit.test_upkeep_erase_of_snapshots import STATE, Erasable, during
-from tests.unit.test_upkeep_erase_remote import has
-from tests.unit.test_upkeep_snapshot_table import data_files, folder, ours, state, table
+from tests.unit.snapshot_table_harness import data_files, folder, state, table
 
-ENABLED = {"remote_snapshot_table_enable": "true"}
-
-
-class Published(Erasable):
-    """A topic whose table lists a snapshot with the key, and has an older one of it."""
-
-    def start(self, *, copies: int = 3, **configs: str) -> Published:
-        super().start(copies=copies, **ENABLED, **configs)
-        self.take()
-        return self
-
-    def remote_traces(self, *words: str) -> list[str]:
-        """The objects of the remote tier that contain one of the words: in their bytes, or decoded."""
-        return [str(path.relative_to(self.remote)) for path in sorted(self.remote.rglob("*")) if has(path, *words)]
-
-    def check_gone(self) -> None:
-        """Check that no trace of the key is left anywhere, and that all else is unchanged."""
-        assert state(self) == STATE
-        assert pl.scan_delta(str(folder(self))).collect().height == len(STATE)
-        assert self.remote_traces(KEY, SECRET) == []
-        self.check_erased()
-        assert self.cluster.verify(deep=True).ok
-
-    def generation(self) -> int:
-        """The generation of the snapshot that the table lists."""
-        [file] = ours(self).load().files.values()
-        return file.snapshot.generation
-
-    def versions(self) -> list[int]:
-        """The versions that the log of the table still has."""
-        return sorted({int(path.name[:20]) for path in (folder(self) / "_delta_log").glob("0*")})
-
-
-@pytest.fixture
-def live(tmp_path: Path) -> Published:
-    return Published(tmp_path).start()
-
-
-def die(*_: object, **__: object) -> None:
-    raise KeyboardInterrupt
+live = published_topic
 
 
 def unfinished(live: Keyed) -> bool:
@@ -77,7 +35,7 @@ def unfinished(live: Keyed) -> bool:
 
 
 def test_nothing_of_a_key_is_left_in_the_table_either(live: Published, tmp_path: Path) -> None:
-    assert state(live) == {**STATE, KEY: f"{SECRET}-b"}
+    assert state(live) == ALL
     assert live.remote_traces(KEY)
     report = live.erase(KEY, certificate=tmp_path / "erased.json").raise_for_failures()
     assert report.whole
@@ -144,11 +102,7 @@ def test_rows_and_entries_of_other_programs_are_gone_too(live: Published) -> Non
 
 def test_rows_that_another_program_adds_after_the_erasure_leave_with_the_next(live: Published) -> None:
     live.erase(KEY).raise_for_failures()
-    rows = table(live).to_pyarrow_table()
-    keys = pa.array([KEY.encode()] * rows.num_rows, rows.schema.field("key").type)
-    write_deltalake(
-        str(folder(live)), rows.set_column(rows.schema.get_field_index("key"), "key", keys), mode="append"
-    )
+    add_the_key(live)
     assert live.remote_traces(KEY)
     assert live.erase(KEY).raise_for_failures().whole
     live.check_gone()
@@ -164,7 +118,7 @@ def test_an_entry_of_another_program_at_the_end_of_the_log_is_not_left(
         wanted = {"of.others": "1"}
         table(live).alter.set_table_properties(wanted, raise_if_not_exists=False, commit_properties=info)
 
-    during(monkeypatch, SnapshotTable, "delete_history", commit, after=False)
+    during(monkeypatch, SnapshotTable, "delete_history", commit)
     assert live.erase(KEY).raise_for_failures().whole
     live.check_gone()
 
@@ -181,26 +135,31 @@ def test_an_object_that_no_one_knows_is_named(live: Published) -> None:
 
 def test_each_partition_is_erased_by_itself(tmp_path: Path) -> None:
     live = Published(tmp_path)
-    live.begin(partitions=2, file_delete_delay_ms="0", **ENABLED)
-    live.cluster.produce("t", pa.table({"key": [b"a", b"b", b"c", KEY.encode()], "value": [b"v"] * 4}))
-    live.take()
-    before = state(live)
+    before = live.start_in_two_partitions()
     assert live.erase(KEY).raise_for_failures().whole
     assert state(live) == {key: value for key, value in before.items() if key != KEY}
     assert live.remote_traces(KEY) == []
 
 
-def test_typed_keys(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "given",
+    [{"keys": [{"id": 3, "area": "area-3"}]}, {"where": "key.area = 'area-3' AND key.id < 5"}],
+    ids=["keys", "where"],
+)
+def test_typed_keys(tmp_path: Path, given: dict[str, Any]) -> None:
     live = Published(tmp_path)
     configs = {"cleanup.policy": "snapshot", "file.delete.delay.ms": "0", "remote.snapshot.table.enable": "true"}
-    live.cluster.topics.create("s", partitions=1, key="id BIGINT, area STRING", configs=configs)
-    keys = [{"id": number, "area": f"area-{number}"} for number in range(10)]
+    live.cluster.topics.create("s", partitions=2, key="id BIGINT, area STRING", configs=configs)
     kind = pa.struct({"id": pa.int64(), "area": pa.string()})
-    live.cluster.produce("s", pa.table({"key": pa.array(keys, kind), "value": [b"v"] * 10}))
-    live.cluster.snapshot("s", by_hand=True).raise_for_failures()
+    keys = pa.array([{"id": number, "area": f"area-{number}"} for number in range(10)], kind)
+    for _ in range(2):
+        live.cluster.produce("s", pa.table({"key": keys, "value": [b"v"] * 10}))
+        live.cluster.snapshot("s", by_hand=True).raise_for_failures()
+    assert traces(live, "area-3")
     assert live.remote_traces("area-3")
-    assert live.cluster.erase("s", [keys[3]]).raise_for_failures().whole
-    assert live.remote_traces("area-3") == []
+    assert live.cluster.erase("s", **given).raise_for_failures().whole
+    assert traces(live, "area-3") == live.remote_traces("area-3") == []
+    assert traces(live, "area-4")
     assert live.remote_traces("area-4")
 
 
@@ -228,7 +187,6 @@ def test_a_table_that_is_switched_meanwhile_stops_the_commit(
         snapshot_run,
         "find_keys",
         lambda: live.driver().topics.alter_configs("t", {"remote.snapshot.table.enable": other}),
-        after=False,
     )
     report = live.erase(KEY)
     assert "its configs have changed since the erasure was planned" in str(report.failures)
@@ -241,15 +199,13 @@ def test_a_table_that_is_switched_meanwhile_stops_the_commit(
 @pytest.mark.parametrize("before", ["nothing", "stopped", "erased"])
 @pytest.mark.slow  # compares all files of the cluster, and runs up to three times
 def test_a_dry_run_changes_nothing_and_counts_what_a_run_then_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delay_ms: str, now: bool, before: str
+    tmp_path: Path, delay_ms: str, now: bool, before: str
 ) -> None:
     live = Published(tmp_path).start(file_delete_delay_ms=delay_ms)
     if before == "erased":
         live.erase(KEY)
     if before == "stopped":
-        with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
-            during(patch, erasing._Erasing, "publish", die, after=False)
-            live.erase(KEY)
+        stop_at(live, "publish")
     columns = ["records", "files", "remote_files", "deleted_files"]
     with live.unchanged():
         report = live.erase(KEY, now=now, dry_run=True)
@@ -274,7 +230,7 @@ def test_a_remote_tier_that_goes_away_meanwhile_is_named_and_cleaned_later(
 ) -> None:
     away = live.remote.with_name("away")
     with monkeypatch.context() as patch:
-        during(patch, erasing._Erasing, "publish", lambda: live.remote.rename(away), after=False)
+        during(patch, erasing._Erasing, "publish", lambda: live.remote.rename(away))
         report = live.erase(KEY)
     away.rename(live.remote)
     assert not report.whole
@@ -349,17 +305,11 @@ def test_objects_without_the_key_stay_until_their_delay(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------- other owners
 
 
-def test_a_restored_cluster_publishes_whatever_the_former_has_erased(tmp_path: Path) -> None:
+def test_a_restored_cluster_publishes_whatever_the_former_has_erased(live: Published) -> None:
     """Its metadata have no erasure, so a file of another generation is replaced."""
-    live = Published(tmp_path).start()
-    live.tiered("u")
-    live.fill("a", "u")
     live.erase(KEY).raise_for_failures()
     assert live.generation() > 0
-    live.cluster.tier().raise_for_failures()
-    heir = Heir(live)
-    heir.restore().raise_for_failures()
-    heir.live_again()
+    live.restore()
     live.put([("a", "2"), (KEY, SECRET)])
     live.take()
     assert state(live) == {"a": "2", KEY: SECRET}
@@ -368,15 +318,9 @@ def test_a_restored_cluster_publishes_whatever_the_former_has_erased(tmp_path: P
     assert live.remote_traces(KEY, SECRET) == []
 
 
-def test_the_key_is_found_in_a_table_that_a_restored_cluster_has_taken_over(tmp_path: Path) -> None:
+def test_the_key_is_found_in_a_table_that_a_restored_cluster_has_taken_over(live: Published) -> None:
     """Its brokers have no record yet."""
-    live = Published(tmp_path).start()
-    live.tiered("u")
-    live.fill("a", "u")
-    live.cluster.tier().raise_for_failures()
-    heir = Heir(live)
-    heir.restore().raise_for_failures()
-    heir.live_again()
+    live.restore()
     report = live.erase(KEY)
     assert not report.whole
     assert "no record from which one could be made" in str(report.failures)

@@ -9,32 +9,33 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
 from stratalog.engine.upkeep.erasing import copies, snapshot_run
-from stratalog.engine.upkeep.erasing import erase as erasing
 from stratalog.engine.upkeep.erasing import published as publishing
 from stratalog.engine.upkeep.snapshots import publish as publish_module
 from stratalog.partitions.errors import StorageError, StratalogError
 from stratalog.partitions.paths import CheckpointName, published_path
 from stratalog.tiering import snapshot_table as tables
 from stratalog.tiering.snapshot_table import SnapshotTable
-from tests.unit.erase_harness import KEY, OTHER, SECRET
+from tests.unit.at_calls import during
+from tests.unit.erase_harness import KEY, OTHER, SECRET, stop_at
+from tests.unit.erase_snapshots_harness import (
+    ALL,
+    LATER,
+    NO_ANSWER,
+    STATE,
+    Erasable,
+    Published,
+    add_the_key,
+    published_topic,
+)
 from tests.unit.faulty_store import Faults
-from tests.unit.restore_harness import Heir
 from tests.unit.snapshot_harness import Keyed
-from tests.unit.test_upkeep_erase_of_snapshots import LATER, STATE, Erasable, during
-from tests.unit.test_upkeep_erase_published import ENABLED, Published, die
-from tests.unit.test_upkeep_snapshot_table import data_files, folder, state, table
+from tests.unit.snapshot_table_harness import data_files, folder, state, table
 
-ALL = {**STATE, KEY: f"{SECRET}-b"}
-
-
-@pytest.fixture
-def live(tmp_path: Path) -> Published:
-    return Published(tmp_path).start()
+live = published_topic
 
 
 def rewrite(live: Keyed) -> None:
@@ -42,31 +43,9 @@ def rewrite(live: Keyed) -> None:
     write_deltalake(str(folder(live)), table(live).to_pyarrow_table(), mode="overwrite")
 
 
-def add_the_key(live: Keyed) -> None:
-    """Another program adds rows of the key."""
-    rows = table(live).to_pyarrow_table()
-    keys = pa.array([KEY.encode()] * rows.num_rows, rows.schema.field("key").type)
-    at = rows.schema.get_field_index("key")
-    write_deltalake(str(folder(live)), rows.set_column(at, "key", keys), mode="append")
-
-
-def no_answer(*_: object) -> None:
-    raise StorageError("no answer")
-
-
 def check_listed_files_exist(live: Keyed) -> None:
     for uri in table(live).file_uris():
         assert Path(uri).exists(), f"the table lists {uri}, which is gone"
-
-
-def restored(live: Published) -> None:
-    """A cluster that was restored from the remote tier: its brokers have no record of the topic."""
-    live.tiered("u")
-    live.fill("a", "u")
-    live.cluster.tier().raise_for_failures()
-    heir = Heir(live)
-    heir.restore().raise_for_failures()
-    heir.live_again()
 
 
 # ------------------------------------------------------------------------------- other programs
@@ -75,7 +54,7 @@ def restored(live: Published) -> None:
 def test_rewritten_rows_stay_if_the_publication_fails(live: Published, monkeypatch: pytest.MonkeyPatch) -> None:
     rewrite(live)
     with monkeypatch.context() as patch:
-        patch.setattr(publish_module, "write_latest", no_answer)
+        patch.setattr(publish_module, "write_latest", NO_ANSWER)
         report = live.erase(KEY)
     assert not report.whole
     assert state(live) == ALL
@@ -87,15 +66,12 @@ def test_rewritten_rows_stay_if_one_partition_is_not_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live = Published(tmp_path)
-    live.begin(partitions=2, file_delete_delay_ms="0", **ENABLED)
-    live.cluster.produce("t", pa.table({"key": [b"a", b"b", b"c", KEY.encode()], "value": [b"v"] * 4}))
-    live.take()
-    before = state(live)
+    before = live.start_in_two_partitions()
     table(live).optimize.compact()
     write = publish_module.write_latest
 
     def fail(work: Any) -> Any:
-        return no_answer() if work.replicas.view.partition == 1 else write(work)
+        return NO_ANSWER() if work.replicas.view.partition == 1 else write(work)
 
     with monkeypatch.context() as patch:
         patch.setattr(publish_module, "write_latest", fail)
@@ -134,7 +110,7 @@ def test_rows_of_the_key_that_are_added_before_the_history_goes_are_reported(
     live: Published, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     with monkeypatch.context() as patch:
-        during(patch, SnapshotTable, step, lambda: add_the_key(live), after=False)
+        during(patch, SnapshotTable, step, lambda: add_the_key(live))
         report = live.erase(KEY)
     assert not report.whole
     assert live.remote_traces(KEY)
@@ -184,7 +160,7 @@ def test_a_file_that_a_later_leader_is_about_to_list_is_kept(
 ) -> None:
     """Two jobs publish the same snapshot, under two leader epochs. An erasure comes between their commits."""
     live = Published(tmp_path)
-    live.begin(copies=3, file_delete_delay_ms="0", segment_bytes="1", **ENABLED)
+    live.begin(copies=3, file_delete_delay_ms="0", segment_bytes="1")
     live.put([(OTHER, "3"), (LATER, "x")])
     early, late, eraser = live.driver(), live.driver(), live.driver()
     commit = SnapshotTable.commit
@@ -235,14 +211,13 @@ def test_a_job_that_publishes_after_publishing_was_switched_off_is_reported(
     thread = threading.Thread(target=lambda: job.snapshot("t", by_hand=True, check=False))
     thread.start()
     assert reached.wait(60)
-    live.cluster.topics.alter_configs("t", {"remote.snapshot.table.enable": "false"})
-    live.cluster.vacuum("t").raise_for_failures()
+    live.disable()
 
     def release() -> None:
         go.set()
         thread.join(60)
 
-    during(monkeypatch, snapshot_run, "find_keys", release, after=False)
+    during(monkeypatch, snapshot_run, "find_keys", release)
     report = live.erase(KEY, certificate=tmp_path / "erased.json")
     assert live.remote_traces(KEY)
     assert not report.whole
@@ -258,8 +233,7 @@ def test_an_upload_that_is_unfinished_when_publishing_is_switched_off_is_reporte
     reports: list[Any] = []
 
     def erase() -> None:
-        live.cluster.topics.alter_configs("t", {"remote.snapshot.table.enable": "false"})
-        live.cluster.vacuum("t").raise_for_failures()
+        live.disable()
         reports.append(live.erase(KEY))
 
     during(monkeypatch, publish_module, "check_still_there", erase, after=True)
@@ -280,9 +254,9 @@ def test_a_table_that_is_switched_on_and_off_meanwhile_is_reported(
         other.snapshot("t", by_hand=True).raise_for_failures()
         other.topics.alter_configs("t", {"remote.snapshot.table.enable": "false"})
 
-    during(monkeypatch, snapshot_run, "find_keys", flip, after=False)
+    during(monkeypatch, snapshot_run, "find_keys", flip)
     report = live.erase(KEY)
-    assert Published.remote_traces(live, KEY)  # type: ignore[arg-type]
+    assert live.remote_traces(KEY)
     assert not report.whole
 
 
@@ -403,12 +377,8 @@ def test_two_runs_delete_the_history_at_once(tmp_path: Path) -> None:
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("step", ["publish", "clean", "clean_remotely", "forget"])
 @pytest.mark.slow  # five runs each
-def test_a_table_that_is_switched_off_and_on_after_a_crash_is_erased(
-    live: Published, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
-        during(patch, erasing._Erasing, step, die, after=False)
-        live.erase(KEY)
+def test_a_table_that_is_switched_off_and_on_after_a_crash_is_erased(live: Published, step: str) -> None:
+    stop_at(live, step)
     other = live.driver()
     for enabled in ("false", "true"):
         other.topics.alter_configs("t", {"remote.snapshot.table.enable": enabled})
@@ -424,27 +394,24 @@ def test_a_table_that_is_switched_off_and_on_after_a_crash_is_erased(
 
 
 @pytest.mark.parametrize("keys", [[KEY], ["nobody"], []])
-def test_the_only_copy_that_another_program_has_rewritten_is_kept(tmp_path: Path, keys: list[str]) -> None:
-    live = Published(tmp_path).start()
+def test_the_only_copy_that_another_program_has_rewritten_is_kept(live: Published, keys: list[str]) -> None:
     rewrite(live)
-    restored(live)
+    live.restore()
     report = live.erase(*keys)
     assert not report.whole
     assert state(live) == ALL
 
 
-def test_a_dry_run_says_that_the_only_copy_cannot_be_replaced(tmp_path: Path) -> None:
-    live = Published(tmp_path).start()
-    restored(live)
+def test_a_dry_run_says_that_the_only_copy_cannot_be_replaced(live: Published) -> None:
+    live.restore()
     with live.unchanged():
         report = live.erase(KEY, dry_run=True)
     assert "no record from which one could be made" in str(report.failures)
 
 
-def test_a_snapshot_job_keeps_the_only_copy_that_another_program_has_rewritten(tmp_path: Path) -> None:
-    live = Published(tmp_path).start()
+def test_a_snapshot_job_keeps_the_only_copy_that_another_program_has_rewritten(live: Published) -> None:
     rewrite(live)
-    restored(live)
+    live.restore()
     report = live.cluster.snapshot("t", by_hand=True, check=False)
     assert "another program has rewritten the table" in str(report.failures)
     live.cluster.vacuum("t")
@@ -452,9 +419,8 @@ def test_a_snapshot_job_keeps_the_only_copy_that_another_program_has_rewritten(t
 
 
 @pytest.mark.parametrize("job", ["erase", "snapshot"])
-def test_an_unreadable_log_is_kept_while_its_files_may_be_the_only_copy(tmp_path: Path, job: str) -> None:
-    live = Published(tmp_path).start()
-    restored(live)
+def test_an_unreadable_log_is_kept_while_its_files_may_be_the_only_copy(live: Published, job: str) -> None:
+    live.restore()
     newest = sorted((folder(live) / "_delta_log").glob("*.json"))[-1]
     held = newest.read_text()
     newest.write_text("[" * 2000)

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from stratalog.engine.upkeep.erasing import erase as erasing
 from stratalog.engine.upkeep.erasing import published as publishing
 from stratalog.engine.upkeep.erasing import snapshot_run
 from stratalog.engine.upkeep.snapshots import publish as publish_module
-from stratalog.partitions.errors import StorageError
 from stratalog.partitions.paths import parse_published_path
+from stratalog.partitions.records import schema_of
 from stratalog.tiering import snapshot_table as tables
 from stratalog.tiering.snapshot_table import SnapshotTable
-from tests.unit.erase_harness import KEY, OTHER, SECRET, traces
-from tests.unit.faulty_store import Faults
-from tests.unit.test_upkeep_erase_of_snapshots import LATER, STATE, during
-from tests.unit.test_upkeep_erase_published import Published, die
-from tests.unit.test_upkeep_snapshot_table import data_files, folder, ours, state
+from tests.unit.at_calls import dies_at, during
+from tests.unit.erase_harness import KEY, OTHER, SECRET, stop_at, traces
+from tests.unit.erase_snapshots_harness import LATER, NO_ANSWER, STATE, Published, published_topic
+from tests.unit.faulty_store import WRITES, Faults
+from tests.unit.snapshot_table_harness import data_files, folder, ours, state
 
-
-@pytest.fixture
-def live(tmp_path: Path) -> Published:
-    return Published(tmp_path).start()
-
+live = published_topic
 
 # -------------------------------------------------------------------------------------- crashes
 
@@ -51,12 +45,10 @@ STEPS = [
 @pytest.mark.parametrize("end", ["before", "after"])
 @pytest.mark.slow  # up to three runs, and every byte is verified after two
 def test_a_run_that_ends_at_any_step_is_finished_by_the_next(
-    live: Published, monkeypatch: pytest.MonkeyPatch, owner: Any, step: str, end: str
+    live: Published, owner: Any, step: str, end: str
 ) -> None:
-    with monkeypatch.context() as patch:
-        during(patch, owner, step, die, after=end == "after")
-        with suppress(KeyboardInterrupt):
-            live.erase(KEY)
+    with dies_at(owner, step, after=end == "after"):
+        live.erase(KEY)
     assert STATE.items() <= state(live).items(), "no reader misses a key of others"
     if live.replicas().view.erasures:
         assert live.erase().whole, "it needs no keys"
@@ -71,19 +63,8 @@ def test_a_run_that_ends_at_any_step_is_finished_by_the_next(
 def test_a_driver_that_dies_at_any_write_leaves_a_whole_state(tmp_path: Path, number: int) -> None:
     faults = Faults()
     live = Published(tmp_path, through=faults.wrap).start()
-    left = number
-
-    def count(uri: str, what: str, name: str) -> None:
-        nonlocal left
-        if what in ("create", "commit", "delete"):
-            left -= 1
-            if left == 0:
-                raise KeyboardInterrupt
-
-    faults.before = count
-    with suppress(KeyboardInterrupt):
+    with faults.dies_at(number, *WRITES):
         live.erase(KEY)
-    faults.none()
     assert STATE.items() <= state(live).items()
     assert live.driver().erase("t", [KEY], check=False).whole
     live.check_gone()
@@ -100,7 +81,7 @@ def test_a_slow_job_publishes_no_key_after_the_erasure(
     live.put([(LATER, "y")])
     eraser = live.driver()
     owner = publish_module if held == "write_latest" else SnapshotTable
-    during(monkeypatch, owner, held, lambda: eraser.erase("t", [KEY], check=False), after=False)
+    during(monkeypatch, owner, held, lambda: eraser.erase("t", [KEY], check=False))
     live.cluster.snapshot("t", by_hand=True)
     assert state(live) == {**STATE, LATER: "y"}
     assert live.generation() == live.replicas().view.last_erasure
@@ -119,20 +100,14 @@ def test_a_slow_job_publishes_no_key_in_a_table_that_was_made_again(
         eraser.erase("t", [KEY], check=False)
         for path in (folder(live) / "_delta_log").iterdir():
             path.unlink()
-        ours(live).ensure(tables.published_schema(eraser_schema(live)))
+        topic = live.cluster.image.topic("t")
+        ours(live).ensure(tables.published_schema(schema_of(topic.key_schema, topic.value_schema)))
 
-    during(monkeypatch, SnapshotTable, "commit", erase_and_lose, after=False)
+    during(monkeypatch, SnapshotTable, "commit", erase_and_lose)
     live.cluster.snapshot("t", by_hand=True)
     assert ours(live).load().files == {}
     live.cluster.snapshot("t").raise_for_failures()
     assert state(live) == {**STATE, LATER: "y"}
-
-
-def eraser_schema(live: Published) -> pa.Schema:
-    from stratalog.partitions.records import schema_of
-
-    topic = live.cluster.image.topic("t")
-    return schema_of(topic.key_schema, topic.value_schema)
 
 
 def test_a_slow_job_that_has_read_the_metadata_loses_its_version(
@@ -141,7 +116,7 @@ def test_a_slow_job_that_has_read_the_metadata_loses_its_version(
     """The erasure comes between its last read of the metadata and its put."""
     live.put([(LATER, "y")])
     eraser = live.driver()
-    during(monkeypatch, SnapshotTable, "_put", lambda: eraser.erase("t", [KEY], check=False), after=False)
+    during(monkeypatch, SnapshotTable, "_put", lambda: eraser.erase("t", [KEY], check=False))
     live.cluster.snapshot("t", by_hand=True)
     assert state(live) == {**STATE, LATER: "y"}
     assert live.erase(KEY).whole
@@ -175,14 +150,9 @@ def test_a_version_that_a_slow_job_takes_first_is_replaced(
 
 
 def test_a_file_that_cannot_be_replaced_is_named(live: Published, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise StorageError("no answer")
-
-    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
-        during(patch, erasing._Erasing, "publish", die, after=False)
-        live.erase(KEY)
+    stop_at(live, "publish")
     with monkeypatch.context() as patch:
-        patch.setattr(publish_module, "write_latest", fail)
+        patch.setattr(publish_module, "write_latest", NO_ANSWER)
         report = live.erase()
     assert not report.whole
     assert "the table lists it, and it does not follow the last erasure" in str(report.failures)
@@ -204,7 +174,7 @@ def test_a_late_object_of_a_slow_job_is_found_by_its_name(live: Published, tmp_p
 
 def test_two_erasures_at_once_harm_nothing(live: Published, monkeypatch: pytest.MonkeyPatch) -> None:
     other = live.driver()
-    during(monkeypatch, SnapshotTable, "commit", lambda: other.erase("t", [LATER], check=False), after=False)
+    during(monkeypatch, SnapshotTable, "commit", lambda: other.erase("t", [LATER], check=False))
     live.erase(KEY)
     assert live.erase(KEY, LATER).whole
     assert state(live) == {OTHER: "3"}
@@ -220,9 +190,7 @@ def test_an_object_that_another_run_deletes_meanwhile_is_not_left(
     live.put([(LATER, "y")])
     live.take()
     assert len(data_files(live)) > 1
-    during(
-        monkeypatch, publishing, "has_keys", lambda: other.erase("t", [KEY], now=True, check=False), after=False
-    )
+    during(monkeypatch, publishing, "has_keys", lambda: other.erase("t", [KEY], now=True, check=False))
     assert "cleaning failed" not in str(live.erase(OTHER, now=True).failures)
     assert live.erase(KEY, OTHER, now=True).whole
     assert state(live) == {LATER: "y"}
@@ -238,7 +206,6 @@ def test_an_election_meanwhile_is_met_under_the_new_leader(
         publish_module,
         "write_latest",
         lambda: other.elect("t", leader=live.followers()[0]).raise_for_failures(),
-        after=False,
     )
     live.erase(KEY)
     assert live.erase(KEY).whole

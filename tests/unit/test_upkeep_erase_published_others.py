@@ -5,7 +5,6 @@ table stays readable and right, no value of the key is certified as erased, and 
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -17,25 +16,20 @@ from stratalog.engine.upkeep.erasing import erase as erasing
 from stratalog.engine.upkeep.erasing import published as publishing
 from stratalog.engine.upkeep.erasing.report import ErasureReport
 from stratalog.engine.upkeep.snapshots import publish as publish_module
-from stratalog.partitions.errors import InconsistentClusterIdError, StorageError
+from stratalog.partitions.errors import InconsistentClusterIdError
 from stratalog.tiering.snapshot_table import SnapshotTable
 from tests.ports import ports_of
-from tests.unit.erase_harness import KEY, OTHER, SECRET
-from tests.unit.restore_harness import Heir
-from tests.unit.test_upkeep_erase_of_snapshots import LATER, STATE, Erasable, during
-from tests.unit.test_upkeep_erase_published import Published, die
-from tests.unit.test_upkeep_erase_published_faults import restored
-from tests.unit.test_upkeep_snapshot_table import data_files, folder, state, table
+from tests.unit.at_calls import during
+from tests.unit.erase_harness import KEY, OTHER, SECRET, stop_at
+from tests.unit.erase_snapshots_harness import ALL, LATER, NO_ANSWER, STATE, Erasable, Published, published_topic
+from tests.unit.snapshot_table_harness import data_files, folder, state, table
 
-ALL = {**STATE, KEY: f"{SECRET}-b"}
 BOUNDS = json.dumps(
     {"numRecords": 1, "minValues": {"key": KEY}, "maxValues": {"key": KEY}, "nullCount": {"key": 0}}
 )
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> Published:
-    return Published(tmp_path).start()
+live = published_topic
 
 
 def write_entry(live: Published, *actions: dict[str, Any]) -> None:
@@ -79,11 +73,10 @@ def test_a_table_that_was_partitioned_is_created_again(live: Published, column: 
     live.check_gone()
 
 
-def test_a_table_that_was_partitioned_is_kept_while_it_may_be_the_only_copy(tmp_path: Path) -> None:
-    live = Published(tmp_path).start()
+def test_a_table_that_was_partitioned_is_kept_while_it_may_be_the_only_copy(live: Published) -> None:
     partition_by(live, "partition")
     before = sorted(table(live).to_pyarrow_table()["key"].to_pylist())
-    restored(live)
+    live.restore()
     assert not live.erase(KEY).whole
     live.cluster.snapshot("t", by_hand=True, check=False)
     assert sorted(table(live).to_pyarrow_table()["key"].to_pylist()) == before
@@ -113,7 +106,7 @@ def test_a_slow_job_does_not_delete_the_log_that_another_has_created(
         other.snapshot("t").raise_for_failures()
         assert other.erase("t", [KEY], check=False).whole
 
-    during(monkeypatch, SnapshotTable, "create_again", create_and_erase, after=False)
+    during(monkeypatch, SnapshotTable, "create_again", create_and_erase)
     live.cluster.snapshot("t", check=False)
     assert state(live) == STATE
 
@@ -128,8 +121,7 @@ def test_a_table_that_was_replaced_says_what_to_do(live: Published) -> None:
     ) as raised:
         live.erase(KEY)
     assert "correct the remote tier" not in str(raised.value)
-    live.cluster.topics.alter_configs("t", {"remote.snapshot.table.enable": "false"})
-    live.cluster.vacuum("t").raise_for_failures()
+    live.disable()
     live.cluster.topics.alter_configs("t", {"remote.snapshot.table.enable": "true"})
     assert live.erase(KEY).whole
     live.check_gone()
@@ -247,7 +239,7 @@ def test_a_vacuum_of_another_program_meanwhile_is_reported(
         table(live).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
 
     with monkeypatch.context() as patch:
-        during(patch, SnapshotTable, "commit", vacuum, after=False)
+        during(patch, SnapshotTable, "commit", vacuum)
         report = live.erase(KEY)
     assert not report.whole
     assert "it is missing, or has another size" in str(report.failures)
@@ -263,17 +255,14 @@ def test_a_file_that_a_job_is_about_to_list_is_kept_if_the_run_could_not_publish
     live.cluster.topics.alter_configs("t", {"remote.snapshot.table.enable": "true"})
     eraser = live.driver()
 
-    def no_answer(_: object) -> None:
-        raise StorageError("no answer")
-
     def erase() -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(publish_module, "write_latest", no_answer)
+            patch.setattr(publish_module, "write_latest", NO_ANSWER)
             report = eraser.erase("t", [KEY], check=False)
         assert not report.whole
         assert "the table lists no snapshot of partition 0" in str(report.failures)
 
-    during(monkeypatch, SnapshotTable, "_put", erase, after=False)
+    during(monkeypatch, SnapshotTable, "_put", erase)
     live.cluster.snapshot("t")
     assert KEY in state(live), "the table can be read"
     assert live.erase().whole
@@ -288,8 +277,7 @@ def test_an_unfinished_upload_is_named_after_publishing_was_switched_off(live: P
     assert remote is not None
     staged = remote.stage_writer(f"{folder(live).parent.name}/{folder(live).name}/0/x.parquet")
     staged.file.write(SECRET.encode())
-    live.cluster.topics.alter_configs("t", {"remote.snapshot.table.enable": "false"})
-    live.cluster.vacuum("t").raise_for_failures()
+    live.disable()
     report = live.erase(KEY)
     assert not report.whole
     assert "unfinished uploads have no name yet" in str(report.failures)
@@ -312,32 +300,23 @@ def test_a_late_object_is_named_after_the_topic_has_no_snapshots_any_more(
         late.parent.mkdir(parents=True, exist_ok=True)
         late.write_bytes(held)
 
-    during(monkeypatch, erasing, "find_records", write, after=False)
+    during(monkeypatch, erasing, "find_records", write)
     report = live.erase(KEY)
     assert late.name in str(report.failures)
     assert not report.whole
 
 
 @pytest.mark.parametrize("elections", [1, 2, 3])
-def test_no_erasure_gets_the_generation_of_an_object_of_the_former_cluster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elections: int
-) -> None:
+def test_no_erasure_gets_the_generation_of_an_object_of_the_former_cluster(tmp_path: Path, elections: int) -> None:
     """Otherwise a run without keys would take an object with the key for one that follows the erasure."""
     live = Published(tmp_path).start(file_delete_delay_ms="60000")
     for _ in range(elections):
         live.cluster.elect("t", leader=live.followers()[0]).raise_for_failures()
     live.erase(LATER, now=True).raise_for_failures()
     former = live.generation()
-    live.tiered("u")
-    live.fill("a", "u")
-    live.cluster.tier().raise_for_failures()
-    heir = Heir(live)
-    heir.restore().raise_for_failures()
-    heir.live_again()
+    heir = live.restore()
     live.put([(OTHER, "4"), (KEY, SECRET)])
-    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
-        during(patch, erasing._Erasing, "publish", die, after=False)
-        live.erase(KEY)
+    stop_at(live, "publish")
     assert live.replicas().view.last_erasure != former
     assert heir.open().erase("t", None, now=True, check=False).whole
     assert state(live) == {OTHER: "4"}

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from contextlib import suppress
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +15,27 @@ from deltalake import DeltaTable
 from stratalog.engine.upkeep.erasing import erase as erasing
 from stratalog.engine.upkeep.erasing.certificate import read_certificate
 from stratalog.engine.upkeep.erasing.remote import RemoteErasing
+from stratalog.engine.upkeep.erasing.report import ErasureReport
 from stratalog.engine.upkeep.tiering.uploads import Uploads
 from stratalog.partitions.errors import StorageError
 from stratalog.tiering.delta_table import DeltaTopicTable
+from tests.unit.at_calls import dies_at, during
 from tests.unit.cluster_harness import TIERED, report_of, rows_of
 from tests.unit.compact_remote_harness import InBothTiers, fetched, lake
 from tests.unit.duckdb_tables import duckdb_rows
-from tests.unit.erase_harness import KEPT, KEY, OTHER, ROWS, SECRET, Erasable, traces
+from tests.unit.erase_harness import (
+    KEPT,
+    KEY,
+    OTHER,
+    ROWS,
+    SECRET,
+    Erasable,
+    erase_two_at_once,
+    has,
+    stop_at,
+    traces,
+    verified_states,
+)
 from tests.unit.faulty_store import CHANGES, Faults
 from tests.unit.restore_harness import Heir
 
@@ -32,6 +43,12 @@ BOTH = {key.replace(".", "_"): value for key, value in TIERED.items()}
 """Every append is a segment that leaves the brokers at once, except for the last one."""
 LOCAL = {"local_retention_bytes": "-1"}
 """The brokers keep all records that are tiered."""
+UNTIERED = {
+    "remote.storage.enable": "false",
+    "remote.log.delete.on.disable": "true",
+    "local.retention.bytes": "-2",
+}
+"""The topic is tiered no more, and its remote records are deleted."""
 
 
 class Tiered(InBothTiers, Erasable):
@@ -48,10 +65,6 @@ class Tiered(InBothTiers, Erasable):
             self.cluster.retain("t").raise_for_failures()
             self.clock.sleep(1)
 
-    def remote_traces(self, *words: str) -> list[str]:
-        """The objects of the remote tier that contain one of the words: in their bytes, or decoded."""
-        return [str(path.relative_to(self.remote)) for path in sorted(self.remote.rglob("*")) if has(path, *words)]
-
     def check_gone(self) -> None:
         """Check that no trace of the key is left anywhere, and that all else is unchanged."""
         assert self.fetched() == KEPT
@@ -64,17 +77,6 @@ class Tiered(InBothTiers, Erasable):
     def hot(self) -> bool:
         """Whether the last record is only on the brokers."""
         return self.remote_log().end(0) == 5
-
-
-def has(path: Path, *words: str) -> bool:
-    if not path.is_file():
-        return False
-    data = path.read_bytes()
-    text = data
-    if data[:4] == b"PAR1":
-        text += str(pq.read_table(BytesIO(data)).to_pylist()).encode()
-        text += str(pq.read_metadata(BytesIO(data)).to_dict()).encode()
-    return any(word.encode() in text for word in words)
 
 
 def test_nothing_of_a_key_is_left_in_either_tier(tmp_path: Path) -> None:
@@ -216,21 +218,10 @@ def test_a_dry_run_counts_what_a_run_then_does(tmp_path: Path, now: bool) -> Non
     ],
 )
 @pytest.mark.parametrize("after", [False, True])
-def test_the_next_run_goes_on_wherever_the_last_one_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: Any, step: str, after: bool
-) -> None:
+def test_the_next_run_goes_on_wherever_the_last_one_ended(tmp_path: Path, of: Any, step: str, after: bool) -> None:
     live = Tiered(tmp_path)
-    call = getattr(of, step)
-
-    def stop(*args: object) -> None:
-        if after:
-            call(*args)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(of, step, stop)
-        with pytest.raises(KeyboardInterrupt):
-            live.erase(KEY)
+    with dies_at(of, step, after=after):
+        live.erase(KEY)
     held = live.fetched()
     assert KEPT.items() <= held.items() <= dict(enumerate(ROWS)).items()
     assert live.driver().tier().ok
@@ -245,19 +236,8 @@ def test_the_next_run_goes_on_wherever_the_last_one_ended(
 def test_a_driver_that_dies_at_any_write_leaves_whole_logs(tmp_path: Path, number: int) -> None:
     faults = Faults()
     live = Tiered(tmp_path, through=faults.wrap)
-    left = number
-
-    def die(uri: str, what: str, name: str) -> None:
-        nonlocal left
-        if what in CHANGES and uri.endswith("remote"):
-            left -= 1
-            if left == 0:
-                raise KeyboardInterrupt
-
-    faults.before = die
-    with suppress(KeyboardInterrupt):
+    with faults.dies_at(number, *CHANGES, at="remote"):
         live.erase(KEY)
-    faults.none()
     held = live.fetched()
     assert KEPT.items() <= held.items() <= dict(enumerate(ROWS)).items()
     assert live.driver().erase("t", [KEY], now=True).whole
@@ -266,20 +246,9 @@ def test_a_driver_that_dies_at_any_write_leaves_whole_logs(tmp_path: Path, numbe
 
 def test_two_at_once_harm_nothing(tmp_path: Path) -> None:
     live = Tiered(tmp_path)
-    drivers = [live.driver(), live.driver()]
-    threads = [
-        threading.Thread(target=lambda d=driver, k=keys: d.erase("t", k, check=False))
-        for driver, keys in zip(drivers, ([KEY], [KEY, OTHER]), strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert live.driver().erase("t", [KEY, OTHER]).whole
+    erase_two_at_once(live)
     assert live.fetched() == {}
     assert live.remote_traces(KEY, OTHER, SECRET) == []
-    assert traces(live, KEY, OTHER, SECRET) == []
-    assert live.driver().verify(deep=True).ok
 
 
 def test_an_upload_that_was_planned_before_is_not_committed_after(
@@ -287,15 +256,10 @@ def test_an_upload_that_was_planned_before_is_not_committed_after(
 ) -> None:
     """The metadata have even forgotten the offsets when the uploads are to be committed."""
     live = Tiered(tmp_path, tier=False, **LOCAL)
-    commit = Uploads._commit
-
-    def late(uploads: Uploads, topic: Any) -> None:
-        monkeypatch.setattr(Uploads, "_commit", commit)
-        assert live.driver().erase("t", [KEY], now=True).whole
-        commit(uploads, topic)
-
-    monkeypatch.setattr(Uploads, "_commit", late)
+    erasures: list[ErasureReport] = []
+    during(monkeypatch, Uploads, "_commit", lambda: erasures.append(live.driver().erase("t", [KEY], now=True)))
     report = report_of(lambda: live.driver().tier("t"))
+    assert erasures[0].whole
     assert "an erasure has removed records" in str(report.failures)
     assert live.names() == []
     live.driver().tier("t").raise_for_failures()
@@ -309,8 +273,7 @@ def test_an_upload_without_a_commit_is_deleted(tmp_path: Path) -> None:
     live.erase(KEY, certificate=tmp_path / "c").raise_for_failures()
     path, data = next(iter(old.items()))
     path.write_bytes(data)
-    states = [row["state"] for row in report_of(lambda: live.cluster.verify_erased(tmp_path / "c")).rows]
-    assert states == [*["erased"] * 3, "not erased"]
+    assert verified_states(live, tmp_path / "c") == [*["erased"] * 3, "not erased"]
     again = live.erase(KEY)
     assert again.whole
     assert not path.exists()
@@ -323,19 +286,15 @@ def test_an_unknown_object_leaves_the_erasure_unknown(tmp_path: Path) -> None:
     report = live.erase(KEY, certificate=tmp_path / "c")
     assert not report.whole
     assert "export.parquet" in str(report.failures)
-    states = [row["state"] for row in report_of(lambda: live.cluster.verify_erased(tmp_path / "c")).rows]
-    assert states == [*["erased"] * 3, "unknown"]
+    assert verified_states(live, tmp_path / "c") == [*["erased"] * 3, "unknown"]
     (live.remote / live.table().folder / "export.parquet").unlink()
     assert live.erase(KEY).whole
 
 
-def test_a_rebuilt_object_has_no_erased_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rebuilt_object_has_no_erased_record(tmp_path: Path) -> None:
     """The brokers still have all records, as the run ended before it rewrote their files."""
     live = Tiered(tmp_path, **LOCAL)
-    with monkeypatch.context() as patch:
-        patch.setattr(erasing, "erase_partition", lambda work: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            live.erase(KEY)
+    stop_at(live, "erase_partition")
     assert "0-2.1" in live.names()
     (segment,) = [one for one in live.remote_log().of_partition(0) if one.base_offset == 0]
     path = live.remote / live.table().folder / segment.path
@@ -354,21 +313,16 @@ def test_a_follower_that_begins_again_in_the_middle_gets_no_erased_record(
 ) -> None:
     live = Tiered(tmp_path)
 
-    def wipe(run: erasing._Erasing) -> None:
+    def wipe() -> None:
         store = live.store(3)
         store.delete([stored.name for stored in store.walk(live.replica(3).folder)])
         live.driver().replicate("t")
-        CLEAN(run)
 
-    monkeypatch.setattr(erasing._Erasing, "clean", wipe)
+    during(monkeypatch, erasing._Erasing, "clean", wipe)
     report_of(lambda: live.erase(KEY))
-    monkeypatch.undo()
     live.driver().replicate("t")
     assert live.erase(KEY, now=True).whole
     live.check_gone()
-
-
-CLEAN = erasing._Erasing.clean
 
 
 def test_a_restored_cluster_has_no_erased_record(tmp_path: Path) -> None:
@@ -384,11 +338,7 @@ def test_an_erasure_refused_midway_leaves_the_replicas_as_they_were(tmp_path: Pa
     faults = Faults()
     live = Tiered(tmp_path, through=faults.wrap, **LOCAL)
 
-    def refuse(uri: str, what: str, name: str) -> None:
-        if uri.endswith("remote") and what in CHANGES:
-            raise StorageError("it refuses writes for now")
-
-    faults.before = refuse
+    faults.refuse(StorageError("it refuses writes for now"), *CHANGES, at="remote")
     report = live.erase(KEY)
     assert not report.ok
     assert "refuses writes" in str(report.failures)
@@ -404,11 +354,7 @@ def test_nothing_is_changed_when_the_remote_tier_cannot_be_read(tmp_path: Path) 
     faults = Faults()
     live = Tiered(tmp_path, through=faults.wrap)
 
-    def refuse(uri: str, what: str, name: str) -> None:
-        if uri.endswith("remote"):
-            raise StorageError("it does not answer")
-
-    faults.before = refuse
+    faults.refuse(StorageError("it does not answer"), at="remote")
     with pytest.raises(StorageError):
         live.erase(KEY)
     faults.none()
@@ -438,20 +384,12 @@ def test_a_cached_table_is_not_read_after_an_erasure(tmp_path: Path) -> None:
 
 def test_a_topic_that_becomes_tiered_meanwhile_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     live = Erasable(tmp_path)
-
-    def enable(self: erasing._Erasing) -> None:
-        live.driver().topics.alter_configs("t", {"remote.storage.enable": "true"})
-        REMOVE(self)
-
-    monkeypatch.setattr(erasing._Erasing, "remove", enable)
+    enabled = {"remote.storage.enable": "true"}
+    during(monkeypatch, erasing._Erasing, "remove", lambda: live.driver().topics.alter_configs("t", enabled))
     report = live.erase(KEY)
     assert "became tiered after the search for its records" in str(report.failures)
-    monkeypatch.undo()
     assert live.erase(KEY).whole
     assert fetched(live.driver()) == KEPT
-
-
-REMOVE = erasing._Erasing.remove
 
 
 @pytest.mark.parametrize("touched", [1, 4, 12])

@@ -17,8 +17,9 @@ from stratalog.engine.upkeep.erasing import snapshot_run, snapshot_tasks
 from stratalog.engine.upkeep.erasing.report import ErasureReport
 from stratalog.engine.upkeep.snapshots import partition as snapshots
 from stratalog.snapshots.chunks import PartialSnapshot
+from tests.unit.at_calls import during, raising
 from tests.unit.erase_harness import KEY, SECRET, traces
-from tests.unit.test_upkeep_erase_of_snapshots import STATE, Erasable, during
+from tests.unit.erase_snapshots_harness import STATE, Erasable
 
 
 class SlowJob:
@@ -81,7 +82,7 @@ def test_a_snapshot_job_between_the_number_and_the_commit_of_an_erasure_names_no
         live.put([("new", "1")])
         slow.append(SlowJob(monkeypatch, snapshots, "open_writer", lambda: job.snapshot("t", by_hand=True)))
 
-    during(monkeypatch, snapshot_run, "rewrite_snapshot", begin, after=False)
+    during(monkeypatch, snapshot_run, "rewrite_snapshot", begin)
     certificate = tmp_path / "certificate.json"
     assert live.erase(KEY, driver=live.driver(), now=True, certificate=certificate).whole
     slow[0].end()
@@ -117,7 +118,7 @@ def test_an_erasure_brings_back_no_key_that_another_run_erases_meanwhile(
     def erase_other() -> None:
         reports.append(other.erase("t", ["other-key"], check=False, now=True, certificate=certificate))
         if dies:
-            monkeypatch.setattr(snapshot_tasks, "copy_to_members", _die)
+            monkeypatch.setattr(snapshot_tasks, "copy_to_members", raising(KeyboardInterrupt()))
 
     during(monkeypatch, snapshot_tasks, "_read", erase_other, after=True)
     if dies:
@@ -129,7 +130,3 @@ def test_an_erasure_brings_back_no_key_that_another_run_erases_meanwhile(
     assert reports[0].whole
     assert traces(live, "other-key", "secret-other") == []
     assert {row["state"] for row in live.cluster.verify_erased(certificate).rows} == {"erased"}
-
-
-def _die(*_: object) -> None:
-    raise KeyboardInterrupt

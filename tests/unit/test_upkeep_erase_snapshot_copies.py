@@ -11,15 +11,14 @@ from stratalog.engine.replication import erasing_snapshots
 from stratalog.engine.upkeep.erasing import snapshot_run
 from stratalog.partitions.errors import CorruptSegmentError, InvalidConfigError
 from stratalog.partitions.paths import ChunkName
+from tests.unit.at_calls import raising
 from tests.unit.erase_harness import DAY_MS, KEY, OTHER, SECRET, stop_at, traces
-from tests.unit.test_upkeep_erase_of_snapshots import Erasable
+from tests.unit.erase_snapshots_harness import Erasable, erasable_topic
 
 DAY_S = DAY_MS / 1000
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> Erasable:
-    return Erasable(tmp_path).start()
+live = erasable_topic
 
 
 def forget_key(live: Erasable) -> None:
@@ -89,10 +88,7 @@ def test_a_dry_run_has_no_failure_if_the_run_has_none(live: Erasable, more: int)
 def test_a_partition_that_failed_names_its_snapshots_with_this_reason(
     live: Erasable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
-        raise CorruptSegmentError("it is damaged")
-
-    monkeypatch.setattr(snapshot_run, "find_keys", fail)
+    monkeypatch.setattr(snapshot_run, "find_keys", raising(CorruptSegmentError("it is damaged")))
     report = live.erase(KEY)
     assert report.certificate is not None
     assert not report.certificate.whole
@@ -165,10 +161,8 @@ def test_a_snapshot_that_the_leader_had_lost_needs_a_second_run_only(tmp_path: P
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("policy", ["delete", "compact", "compact,delete"])
 @pytest.mark.parametrize("step", ["erase_partition", "clean", "forget"])
-def test_a_topic_keeps_its_snapshots_until_its_erasure_is_finished(
-    live: Erasable, monkeypatch: pytest.MonkeyPatch, policy: str, step: str
-) -> None:
-    stop_at(live, monkeypatch, step)
+def test_a_topic_keeps_its_snapshots_until_its_erasure_is_finished(live: Erasable, policy: str, step: str) -> None:
+    stop_at(live, step)
     with pytest.raises(InvalidConfigError, match="an erasure of the topic's records is not finished"):
         live.cluster.topics.alter_configs("t", {"cleanup.policy": policy})
     live.cluster.topics.alter_configs("t", {"cleanup.policy": "snapshot", "retention.ms": "1000000"})
@@ -182,10 +176,10 @@ def test_a_topic_keeps_its_snapshots_until_its_erasure_is_finished(
     assert traces(live, KEY, SECRET) == []
 
 
-def test_defaults_of_the_cluster_keep_the_snapshots_too(live: Erasable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_defaults_of_the_cluster_keep_the_snapshots_too(live: Erasable) -> None:
     live.cluster.topics.alter_configs(None, {"cleanup.policy": "snapshot"})
     live.cluster.topics.alter_configs("t", {"cleanup.policy": None})
-    stop_at(live, monkeypatch, "clean")
+    stop_at(live, "clean")
     for value in ("delete", None):
         with pytest.raises(InvalidConfigError, match="an erasure of the topic's records is not finished"):
             live.cluster.topics.alter_configs(None, {"cleanup.policy": value})

@@ -5,23 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from stratalog.partitions.errors import PolicyViolationError
 from tests.unit.cluster_harness import report_of, rows_of
-from tests.unit.erase_harness import KEY, SECRET, traces
+from tests.unit.erase_harness import KEY
+from tests.unit.erase_snapshots_harness import ALL, STATE, Erasable, Published, published_topic
 from tests.unit.snapshot_harness import checkpoint
-from tests.unit.test_upkeep_erase_of_snapshots import STATE, Erasable
-from tests.unit.test_upkeep_erase_published import Published
-from tests.unit.test_upkeep_snapshot_table import data_files, folder, state
+from tests.unit.snapshot_table_harness import data_files, folder, state
 
 WHERE = "key LIKE 'erase-me-%'"
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> Published:
-    return Published(tmp_path).start()
+live = published_topic
 
 
 @pytest.mark.parametrize("where", [WHERE, f"key = '{KEY}' OR key IS NULL", f"NOT (key >= '{KEY}z')"])
@@ -55,22 +51,9 @@ def test_verify_names_a_copy_that_comes_back(live: Published, tmp_path: Path, pu
 
 def test_given_keys_narrow_it(live: Published) -> None:
     live.cluster.erase("t", ["nobody"], where=WHERE)
-    assert state(live) == {**STATE, KEY: f"{SECRET}-b"}
+    assert state(live) == ALL
     live.cluster.erase("t", [KEY, *STATE], where=WHERE)
     live.check_gone()
-
-
-def test_a_field_of_a_typed_key(tmp_path: Path) -> None:
-    live = Published(tmp_path)
-    configs = {"cleanup.policy": "snapshot", "file.delete.delay.ms": "0", "remote.snapshot.table.enable": "true"}
-    live.cluster.topics.create("s", key="id BIGINT, area STRING", configs=configs)
-    keys = [{"id": number, "area": f"area-{number}"} for number in range(10)]
-    kind = pa.struct({"id": pa.int64(), "area": pa.string()})
-    live.cluster.produce("s", pa.table({"key": pa.array(keys, kind), "value": [b"v"] * 10}))
-    live.cluster.snapshot("s", by_hand=True).raise_for_failures()
-    assert live.cluster.erase("s", where="key.area = 'area-3' AND key.id < 5").raise_for_failures().whole
-    assert traces(live, "area-3") == live.remote_traces("area-3") == []
-    assert live.remote_traces("area-4")
 
 
 @pytest.mark.parametrize(

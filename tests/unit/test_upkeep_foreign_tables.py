@@ -29,9 +29,7 @@ def live(tmp_path: Path) -> LiveCluster:
     made = LiveCluster(tmp_path)
     made.tiered()
     made.fill("abcd")
-    made.cluster.tier().raise_for_failures()
-    for _ in range(2):
-        made.cluster.retain().raise_for_failures()
+    made.tier_and_drop()
     return made
 
 
@@ -93,9 +91,7 @@ def test_tiering_continues_after_an_optimize(live: LiveCluster) -> None:
     for _ in range(3):
         table_of(live).optimize.compact()
         live.fill("xy")
-        live.cluster.tier().raise_for_failures()
-        for _ in range(2):
-            live.cluster.retain().raise_for_failures()
+        live.tier_and_drop()
     assert live.read() == {0: list("abcdxyxyxy")}
     assert seen(live) == list(range(10))
     live.cluster.vacuum().raise_for_failures()

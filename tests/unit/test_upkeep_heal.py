@@ -287,14 +287,12 @@ def test_a_replica_that_is_in_the_isr_is_not_touched(tmp_path: Path) -> None:
     bad.flip(30)
     data, other = bad.read(), live.driver()
 
-    def let_in(uri: str, what: str, name: str) -> None:
-        if (uri, what) == ("memory://b2", "stage"):
-            faults.none()
-            assert 2 not in live.isr()
-            other.replicate().raise_for_failures()
-            assert 2 in live.isr()
+    def let_in() -> None:
+        assert 2 not in live.isr()
+        other.replicate().raise_for_failures()
+        assert 2 in live.isr()
 
-    faults.before = let_in
+    faults.once(let_in, "stage", at="memory://b2")
     report = live.driver().heal(check=False)
     assert codes(report) == {"CORRUPT_SEGMENT": 1}
     assert any("another driver changed the partition at the same time" in note for note in report.notes)

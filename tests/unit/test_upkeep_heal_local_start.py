@@ -64,9 +64,7 @@ def test_if_all_have_lost_it_the_file_that_ends_there_shows_it(tmp_path: Path) -
     live.tiered(copies=2, file_delete_delay_ms="0")
     for sequence, value in enumerate("abc"):
         live.append([value], producer="p", sequence=sequence).raise_for_failures()
-    live.cluster.tier().raise_for_failures()
-    for _ in range(2):
-        live.cluster.retain().raise_for_failures()
+    live.tier_and_drop()
     good = {broker: register(live, broker, ".local").read() for broker in (1, 2)}
     for broker in good:
         register(live, broker, ".local").flip(9)

@@ -276,12 +276,7 @@ def test_a_copy_that_is_damaged_on_its_way_is_not_committed(tmp_path: Path) -> N
     remote_spot(live, 1).flip(30)
     before = listed(live)
 
-    def rots(uri: str, what: str, name: str) -> None:
-        if uri.endswith("/remote") and what == "stage":
-            faults.none()
-            spot(live, live.leader(), 1).flip(40)
-
-    faults.before = rots
+    faults.once(lambda: spot(live, live.leader(), 1).flip(40), "stage", at="/remote")
     report = live.driver().heal(check=False)
     assert report.failures
     assert listed(live) == before

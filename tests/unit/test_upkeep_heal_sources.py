@@ -90,9 +90,7 @@ def _led_by_another(tmp_path: Path) -> tuple[LiveCluster, int]:
     return live, former
 
 
-def test_a_last_member_is_repaired_whatever_uncommitted_records_a_former_leader_has_lost(
-    tmp_path: Path,
-) -> None:
+def test_a_last_member_is_repaired_whatever_uncommitted_records_a_former_leader_has_lost(tmp_path: Path) -> None:
     """The former leader is outside the ISR, so no member needs the records that only it had."""
     live, former = _led_by_another(tmp_path)
     spot(live, former, 2).flip(30)

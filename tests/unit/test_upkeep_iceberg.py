@@ -24,6 +24,7 @@ from stratalog.tiering.iceberg_table import IcebergTable
 from stratalog.tiering.remote_log import RemoteLog
 from tests.pages import blocks
 from tests.ports import ports_of
+from tests.unit.at_calls import dies_at, during
 from tests.unit.cluster_harness import TIERED, LiveCluster, the_failure
 from tests.unit.harness import SCHEMA, batch
 from tests.unit.test_iceberg_avro import avro, bomb, number, record
@@ -224,17 +225,10 @@ def test_a_run_that_has_nothing_to_do_makes_no_snapshot(live: LiveCluster) -> No
 
 
 @pytest.mark.parametrize("later", ["tier", "vacuum"])
-def test_a_run_completes_the_work_of_an_earlier_run_that_died(
-    live: LiveCluster, monkeypatch: pytest.MonkeyPatch, later: str
-) -> None:
-    def die(*_: object) -> None:
-        raise KeyboardInterrupt
-
+def test_a_run_completes_the_work_of_an_earlier_run_that_died(live: LiveCluster, later: str) -> None:
     live.fill("ab")
-    with monkeypatch.context() as patched:
-        patched.setattr(IcebergTable, "follow", die)
-        with pytest.raises(KeyboardInterrupt):
-            live.cluster.tier("t")
+    with dies_at(IcebergTable, "follow"):
+        live.cluster.tier("t")
     assert len(DeltaTable(folder(live)).file_uris()) == 2
     report = getattr(live.cluster, later)("t").raise_for_failures()
     assert values(assert_same(live)) == "ab"
@@ -248,15 +242,7 @@ def test_a_job_that_is_late_does_not_take_the_table_back(
     commits.
     """
     live.fill("ab")
-    commit = IcebergTable._commit
-
-    def overtaken(self: IcebergTable, *planned: object) -> None:
-        monkeypatch.setattr(IcebergTable, "_commit", commit)
-        live.fill("c")
-        live.driver().tier("t").raise_for_failures()
-        self._commit(*planned)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(IcebergTable, "_commit", overtaken)
+    during(monkeypatch, IcebergTable, "_commit", lambda: (live.fill("c"), live.driver().tier("t")))
     live.cluster.tier("t").raise_for_failures()
     assert values(assert_same(live)) == "abc"
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,6 +16,7 @@ from stratalog.partitions.errors import (
     UnknownBrokerError,
     UnknownTopicOrPartitionError,
 )
+from tests.unit.at_calls import during
 from tests.unit.cluster_harness import LiveCluster, codes, fence, rows_of, the_failure, unfence
 from tests.unit.faulty_store import Faults
 from tests.unit.reassign_harness import replicas, two_others, without_copies
@@ -382,14 +383,7 @@ def test_a_replica_may_be_gone_by_another_reassignment_meanwhile(
     live.topic()
     live.fill("abc")
     moved, rest = replicas(live)[0], replicas(live)[1:]
-    other, looked = live.driver(), reassign._check_cover
-
-    def after_the_other(*given: Any) -> None:
-        monkeypatch.undo()
-        other.reassign({("t", 0): rest}).raise_for_failures()
-        looked(*given)
-
-    monkeypatch.setattr(reassign, "_check_cover", after_the_other)
+    during(monkeypatch, reassign, "_check_cover", partial(live.driver().reassign, {("t", 0): rest}))
     live.cluster.reassign({("t", 0): rest[:1]}).raise_for_failures()
     assert moved not in replicas(live)
     assert replicas(live) == rest[:1]

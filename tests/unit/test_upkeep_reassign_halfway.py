@@ -84,11 +84,7 @@ def test_a_newcomer_that_cannot_be_inspected_is_a_failure_of_the_status(
     one, two = two_others(stuck)
     stuck.cluster.reassign({("t", 0): (one, two)}, check=False)
 
-    def gone(uri: str, what: str, name: str) -> None:
-        if uri == f"memory://b{two}":
-            raise StorageError("gone")
-
-    faults.before = gone
+    faults.refuse(StorageError("gone"), at=f"memory://b{two}")
     report = stuck.cluster.reassignments()
     assert the_failure(report).startswith(f"t-0 on broker {two}: ")
     assert [row["bytes_behind"] for row in report.rows] == [0, None]

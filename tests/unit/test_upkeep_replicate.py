@@ -172,13 +172,11 @@ def test_an_append_whose_leader_is_lost_on_the_way_goes_to_the_next_one(tmp_path
     live.append({p: ["a"]}).raise_for_failures()
     other = live.driver()
 
-    def lose_the_leader(uri: str, what: str, name: str) -> None:
-        if (uri, what) == ("memory://b2", "commit"):
-            faults.none()
-            live.wipe(2)
-            other.bootstrap(2)
+    def lose_the_leader() -> None:
+        live.wipe(2)
+        other.bootstrap(2)
 
-    faults.after = lose_the_leader
+    faults.once(lose_the_leader, "commit", at="memory://b2", after=True)
     assert rows_of(live.append({p: ["b"]}), "outcome", "base_offset") == [("acknowledged", 1)]
     assert live.leader(partition=p) != 2
     assert live.read() == {p: ["a", "b"]}
@@ -208,11 +206,7 @@ def test_the_caller_of_an_unknown_outcome_without_a_producer_learns_how_to_try_a
     live.topic()
     live.append(["a"]).raise_for_failures()
 
-    def lose_the_answer(uri: str, what: str, name: str) -> None:
-        if what == "commit":
-            raise OutcomeUnknownError("no answer")
-
-    faults.after = lose_the_answer
+    faults.refuse(OutcomeUnknownError("no answer"), "commit", after=True)
     lost = live.append(["b"])
     faults.none()
     assert [row["outcome"] for row in lost.rows] == ["unknown"]

@@ -122,12 +122,7 @@ def test_records_that_the_former_cluster_commits_until_it_loses_the_tables_are_r
     append(live, range(4, 6))
     former = live.cluster
 
-    def tier_late(uri: str, what: str, name: str) -> None:
-        if what == "create" and name.startswith(f"{DESCRIPTIONS}/heir/"):
-            faults.none()
-            former.tier().raise_for_failures()
-
-    faults.before = tier_late
+    faults.once(lambda: former.tier().raise_for_failures(), "create", of=f"{DESCRIPTIONS}/heir/")
     heir = Heir(live)
     assert rows_of(heir.restore(), "log_end") == [(6,)]
     assert heir.live_again().read() == {0: [f"v{number}" for number in range(6)]}

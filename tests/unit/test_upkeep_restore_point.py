@@ -145,11 +145,7 @@ def test_an_unwritable_description_prevents_no_tiering(tmp_path: Path) -> None:
     live.tiered()
     live.fill("abc")
 
-    def failing(uri: str, what: str, name: str) -> None:
-        if what == "create" and name.startswith(DESCRIPTIONS):
-            raise StorageError("no")
-
-    faults.before = failing
+    faults.refuse(StorageError("no"), "create", of=DESCRIPTIONS)
     report = live.cluster.tier(check=False)
     assert the_failure(report) == "restore point: KAFKA_STORAGE_ERROR: no"
     assert report.totals["uploaded_files"] == 3

@@ -193,12 +193,7 @@ def test_a_log_start_that_is_refused_is_a_failure_of_its_partition_by_its_name(t
     live.fill("abc")
     other, heir = live.driver(), live.followers()[0]
 
-    def elect_before_the_commit(uri: str, what: str, name: str) -> None:
-        if what == "create" and METADATA_TOPIC in name:
-            faults.none()
-            other.elect("t", leader=heir).raise_for_failures()
-
-    faults.before = elect_before_the_commit
+    faults.once(lambda: other.elect("t", leader=heir).raise_for_failures(), "create", of=METADATA_TOPIC)
     assert [(one.item, one.code) for one in live.cluster.retain(check=False).failures] == [
         ("t-0", "FENCED_LEADER_EPOCH")
     ]

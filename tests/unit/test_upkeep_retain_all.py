@@ -235,9 +235,7 @@ def test_records_of_aborted_transactions_stay_unseen_in_the_remote_tier(tmp_path
         getattr(transaction, end)()
     live.append(["c"], at_ms=now).raise_for_failures()
     live.clock.advance_ms(HOUR_MS + 1)
-    live.cluster.tier("t").raise_for_failures()
-    for _ in range(2):
-        live.cluster.retain("t").raise_for_failures()
+    live.tier_and_drop("t")
     assert live.log(live.leader()).chain == ()
     live.append(["d"], at_ms=live.clock.now_ms(), driver=live.driver()).raise_for_failures()
     remote = [part for part in live.cluster.plan_read("t", isolation="read_committed") if part.remote]

@@ -127,12 +127,7 @@ def test_topics_that_cannot_have_snapshots(
     schema = None if key is None else '{"type":"array","elementType":"string","containsNull":true}'
     ports = ports_of(live.cluster)
     with pytest.raises(InvalidConfigError, match=says):
-        create_topic(
-            *ports.for_tasks,
-            "t",
-            key_schema=schema,
-            configs={**configs, "cleanup.policy": "snapshot"},
-        )
+        create_topic(*ports.for_tasks, "t", key_schema=schema, configs={**configs, "cleanup.policy": "snapshot"})
     create_topic(*ports.for_tasks, "t", key_schema=schema, configs=configs)
     with live.unchanged(), pytest.raises(InvalidConfigError, match=says):
         live.cluster.topics.alter_configs("t", {"cleanup.policy": "snapshot"})

@@ -87,11 +87,7 @@ def test_a_metadata_log_that_cannot_be_kept_is_a_failure_of_its_own(tmp_path: Pa
     live = Keyed(tmp_path, through=faults.wrap).begin()
     live.put([("a", "1")])
 
-    def refuse(uri: str, what: str, name: str) -> None:
-        if what == "stage" and METADATA in name:
-            raise StorageError("the disk is full")
-
-    faults.before = refuse
+    faults.refuse(StorageError("the disk is full"), "stage", of=METADATA)
     report = live.cluster.snapshot(by_hand=True, check=False)
     assert [failure.item for failure in report.failures] == [METADATA]
     assert [(row["topic"], row["outcome"]) for row in report.rows] == [("t", "made"), (METADATA, "failed")]

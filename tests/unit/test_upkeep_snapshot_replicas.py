@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -274,14 +273,9 @@ def test_retention_does_not_move_the_log_start(live: Keyed) -> None:
     assert rows_of(live.cluster.retain("t"), "log_start") == [(0,)]
 
 
-def no_snapshot_on(broker: int) -> Callable[[str, str, str], None]:
+def no_snapshot_on(broker: int, faults: Faults) -> None:
     """The disk of the broker is full when a snapshot arrives."""
-
-    def refuse(uri: str, what: str, name: str) -> None:
-        if uri == f"memory://b{broker}" and ".checkpoint" in name and what in CHANGES:
-            raise StorageError("the disk is full")
-
-    return refuse
+    faults.refuse(StorageError("the disk is full"), *CHANGES, at=f"b{broker}", of=".checkpoint")
 
 
 def test_a_slow_replica_is_waited_for_and_a_fenced_one_is_not(tmp_path: Path) -> None:
@@ -290,7 +284,7 @@ def test_a_slow_replica_is_waited_for_and_a_fenced_one_is_not(tmp_path: Path) ->
     live = Keyed(tmp_path, through=faults.wrap).begin()
     live.put([("a", "1")])
     slow = live.followers()[0]
-    faults.before = no_snapshot_on(slow)
+    no_snapshot_on(slow, faults)
     report = live.cluster.snapshot("t", by_hand=True, check=False)
     assert codes(report) == {"KAFKA_STORAGE_ERROR": 1}
     assert live.replicas().view.log_start_offset == 0
@@ -305,7 +299,7 @@ def test_no_replica_is_waited_for_forever(tmp_path: Path) -> None:
     live = Keyed(tmp_path, through=faults.wrap).begin(metadata_start_offset_lag_time_max_ms="5000")
     live.put([("a", "1")])
     slow = live.followers()[0]
-    faults.before = no_snapshot_on(slow)
+    no_snapshot_on(slow, faults)
     live.cluster.snapshot("t", by_hand=True, check=False)
     live.clock.sleep(4)
     live.cluster.snapshot("t", check=False)

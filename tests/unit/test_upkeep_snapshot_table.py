@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -18,13 +18,15 @@ from stratalog.engine.admin.topics import alter_topic, create_topic
 from stratalog.engine.upkeep.retention import vacuum as vacuuming
 from stratalog.engine.upkeep.snapshots import snapshot as job
 from stratalog.partitions.errors import InvalidCallError
-from stratalog.partitions.paths import CheckpointName, parse_published_path, published_path
+from stratalog.partitions.paths import CheckpointName, published_path
 from stratalog.tiering.published import Publication
 from stratalog.tiering.snapshot_table import SnapshotTable
 from tests.ports import ports_of
+from tests.unit.at_calls import dies_at, during
 from tests.unit.cluster_harness import rows_of, the_failure
 from tests.unit.restore_harness import Heir
 from tests.unit.snapshot_harness import DAY_MS, Keyed, checkpoint, keyed
+from tests.unit.snapshot_table_harness import data_files, folder, ours, state, table
 
 ENABLED = {"remote_snapshot_table_enable": "true", "file_delete_delay_ms": "0"}
 
@@ -32,35 +34,6 @@ ENABLED = {"remote_snapshot_table_enable": "true", "file_delete_delay_ms": "0"}
 @pytest.fixture
 def live(tmp_path: Path) -> Keyed:
     return Keyed(tmp_path).begin(**ENABLED)
-
-
-def folder(live: Keyed) -> Path:
-    """The folder of the table."""
-    return live.remote / "_snapshots" / f"t-{live.cluster.image.topic('t').topic_id}"
-
-
-def table(live: Keyed) -> DeltaTable:
-    return DeltaTable(str(folder(live)))
-
-
-def state(live: Keyed) -> dict[str, str]:
-    """Key to value, as any reader of Delta sees them; every key once."""
-    rows = table(live).to_pyarrow_table()
-    pairs = zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True)
-    found = [(key.decode(), value.decode()) for key, value in pairs]
-    assert len(dict(found)) == len(found)
-    return dict(found)
-
-
-def data_files(live: Keyed) -> set[str]:
-    """The data files in the table's folder."""
-    names = (str(path.relative_to(folder(live))) for path in folder(live).rglob("*.parquet"))
-    return {name for name in names if parse_published_path(name) is not None}
-
-
-def ours(live: Keyed) -> SnapshotTable:
-    """The table, for writers."""
-    return ports_of(live.cluster).storage.snapshot_table(live.cluster.image.topic("t"))
 
 
 # ------------------------------------------------------------------------------------------ what
@@ -134,12 +107,7 @@ def test_columns_are_typed_and_grow_with_the_topic(tmp_path: Path) -> None:
     configs = {"cleanup.policy": "snapshot", "remote.snapshot.table.enable": "true"}
     ports = ports_of(live.cluster)
     create_topic(
-        *ports.for_tasks,
-        "t",
-        partitions=1,
-        key_schema='"string"',
-        value_schema=json.dumps(city),
-        configs=configs,
+        *ports.for_tasks, "t", partitions=1, key_schema='"string"', value_schema=json.dumps(city), configs=configs
     )
 
     def put(key: str, value: dict[str, object]) -> None:
@@ -199,13 +167,11 @@ def test_a_snapshot_whose_publication_was_lost_is_published_by_the_next_run(live
         assert rows_of(live.cluster.snapshot("t"), "outcome", "published") == [("not now", False)]
 
 
-def test_a_file_that_was_written_and_never_listed_is_litter(live: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_was_written_and_never_listed_is_litter(live: Keyed) -> None:
     """The job dies between the file and the commit; a later one writes it again, and vacuum deletes the first."""
     live.put([("a", "1")])
-    with monkeypatch.context() as patched:
-        patched.setattr(SnapshotTable, "commit", _die)
-        with pytest.raises(KeyboardInterrupt):
-            live.take()
+    with dies_at(SnapshotTable, "commit"):
+        live.take()
     live.take()
     assert (len(data_files(live)), state(live)) == (2, {"a": "1"})
     live.cluster.vacuum("t").raise_for_failures()
@@ -214,23 +180,11 @@ def test_a_file_that_was_written_and_never_listed_is_litter(live: Keyed, monkeyp
     assert (len(data_files(live)), state(live)) == (1, {"a": "1"})
 
 
-def _die(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 @pytest.mark.slow
 def test_the_later_snapshot_of_two_concurrent_jobs_stays(live: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
     """One job has written its file, another makes and publishes a later snapshot, then the first one commits."""
     live.put([("a", "1")])
-    commit = SnapshotTable.commit
-
-    def overtaken(self: SnapshotTable, *given: object) -> frozenset[int]:
-        monkeypatch.setattr(SnapshotTable, "commit", commit)
-        live.put([("a", "2")])
-        live.take(live.driver())
-        return self.commit(*given)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(SnapshotTable, "commit", overtaken)
+    during(monkeypatch, SnapshotTable, "commit", lambda: (live.put([("a", "2")]), live.take(live.driver())))
     assert rows_of(live.take(), "published") == [(False,)]
     assert (state(live), len(data_files(live))) == ({"a": "2"}, 2)
 
@@ -241,14 +195,9 @@ def test_a_commit_that_loses_its_version_is_decided_again(live: Keyed, monkeypat
     live.put([("a", "1")])
     live.take()
     live.put([("a", "2")])
-    put = SnapshotTable._put
-
-    def beaten(self: SnapshotTable, *planned: object) -> None:
-        monkeypatch.setattr(SnapshotTable, "_put", put)
-        table(live).alter.set_table_properties({"of.others": "1"}, raise_if_not_exists=False)
-        self._put(*planned)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(SnapshotTable, "_put", beaten)
+    others = {"of.others": "1"}
+    commit = partial(table(live).alter.set_table_properties, others, raise_if_not_exists=False)
+    during(monkeypatch, SnapshotTable, "_put", commit)
     assert rows_of(live.take(), "published") == [(True,)]
     assert (state(live), len(table(live).file_uris())) == ({"a": "2"}, 1)
 
@@ -260,10 +209,7 @@ def test_a_snapshot_of_a_lost_history_is_replaced_by_a_later_leaders(
     """An unclean election has lost published records, because the job died before the log start could grow: the
     table follows the current log."""
     live = Keyed(tmp_path, on_disk=True).begin(copies=2, unclean_leader_election_enable="true", **ENABLED)
-    live.put([("a", "1")])
-    leader, (behind,) = live.leader(), live.followers()
-    live.cluster.brokers.fence(behind).raise_for_failures()
-    live.put([("a", "2"), ("b", "2")])
+    leader, behind = live.put_beside_a_fenced_follower()
     with monkeypatch.context() as patched:
         patched.setattr(job._SnapshotRun, "_spread", lambda *_: None)
         live.take()
@@ -420,25 +366,18 @@ def test_vacuum_keeps_a_table_that_is_switched_on_again_meanwhile(
     live.put([("a", "1")])
     live.take()
     live.cluster.topics.alter_configs("t", {"remote.snapshot.table.enable": "false"})
-    look = vacuuming._Vacuum._snapshot_table
-
-    def switch_on_first(*args: Any) -> None:
-        live.driver().topics.alter_configs("t", {"remote.snapshot.table.enable": "true"})
-        look(*args)
-
-    monkeypatch.setattr(vacuuming._Vacuum, "_snapshot_table", switch_on_first)
+    switch_on = partial(live.driver().topics.alter_configs, "t", {"remote.snapshot.table.enable": "true"})
+    during(monkeypatch, vacuuming._Vacuum, "_snapshot_table", switch_on)
     assert live.cluster.vacuum().raise_for_failures().rows == []
     assert state(live) == {"a": "1"}
 
 
-def test_vacuum_finds_the_table_of_a_deletion_that_died(live: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vacuum_finds_the_table_of_a_deletion_that_died(live: Keyed) -> None:
     live.put([("a", "1")])
     live.take()
     there = folder(live)
-    with monkeypatch.context() as patched:
-        patched.setattr(SnapshotTable, "delete", _die)
-        with pytest.raises(KeyboardInterrupt):
-            live.cluster.topics.delete("t")
+    with dies_at(SnapshotTable, "delete"):
+        live.cluster.topics.delete("t")
     assert DeltaTable.is_deltatable(str(there))
     live.cluster.vacuum().raise_for_failures()
     assert not DeltaTable.is_deltatable(str(there))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -15,6 +13,7 @@ from stratalog.engine.driver.report import Report
 from stratalog.partitions.errors import InvalidCallError, OffsetOutOfRangeError
 from tests.unit.cluster_harness import Dying, LiveCluster, codes, remote_files, rows_of, the_failure
 from tests.unit.remote_folder import topic_folders
+from tests.unit.together import together
 
 HOUR_MS = 3_600_000
 OFF = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
@@ -52,24 +51,6 @@ def test_a_record_waits_no_longer_than_segment_ms_however_often_it_is_merged(tmp
     assert offsets_in(live) == [*range(6)]
     assert set(rows_of(live.cluster.describe(), "copy_lag_records", "copy_lag_ms")) == {(0, 0)}
     live.cluster.verify(deep=True).raise_for_failures()
-
-
-def together(*actions: Callable[[], Report]) -> list[Report]:
-    """Run these at once; returns their reports."""
-    reports: list[Report] = []
-    barrier = threading.Barrier(len(actions))
-
-    def run(action: Callable[[], Report]) -> None:
-        barrier.wait()
-        reports.append(action())
-
-    threads = [threading.Thread(target=run, args=(action,)) for action in actions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(reports) == len(actions)
-    return reports
 
 
 # --------------------------------------------------------------------------------------- tier
@@ -261,9 +242,7 @@ def test_local_starts_that_move_on_all_the_time_do_not_keep_files_forever(live: 
 
 
 @pytest.mark.slow
-def test_if_a_remote_object_is_missing_retain_keeps_the_local_copy_and_verify_names_it(
-    live: LiveCluster,
-) -> None:
+def test_if_a_remote_object_is_missing_retain_keeps_the_local_copy_and_verify_names_it(live: LiveCluster) -> None:
     """Bad input: "a remote table that lacks an object it lists"."""
     live.tiered()
     live.fill("abcdef")

@@ -169,11 +169,7 @@ def test_if_the_list_cannot_be_written_the_work_is_done_all_the_same(tmp_path: P
     live.tiered()
     live.fill("a")
 
-    def full(uri: str, what: str, name: str) -> None:
-        if what == "create" and name.endswith(".schedule"):
-            raise StorageError("no space left")
-
-    faults.before = full
+    faults.refuse(StorageError("no space left"), "create", ending=".schedule")
     report = live.cluster.tier().raise_for_failures()
     assert report.totals["uploaded_files"] == 1
     assert report.notes == ["the list of due partitions could not be stored: no space left"]

@@ -70,9 +70,7 @@ def test_only_a_follower_that_has_to_start_in_the_remote_waits_for_it(live: Remo
     live.tiered("hot")
     live.fill("abc", "cold")
     live.fill("abc", "hot")
-    live.cluster.tier("cold").raise_for_failures()
-    for _ in range(2):
-        live.cluster.retain("cold").raise_for_failures()
+    live.tier_and_drop("cold")
     live.wipe(3)
     live.down = refused
     live.cluster.bootstrap(3, check=False)
@@ -172,9 +170,7 @@ def test_afterwards_the_backlog_drains_from_the_earliest_on_and_starves_no_fresh
 
 
 @pytest.mark.slow
-def test_a_remote_tier_that_is_down_is_asked_at_growing_intervals_up_to_the_maximum(
-    live: RemoteFaults,
-) -> None:
+def test_a_remote_tier_that_is_down_is_asked_at_growing_intervals_up_to_the_maximum(live: RemoteFaults) -> None:
     """Two hours of ``--every``: not one run per second, and the first run afterwards drains everything."""
     live.tiered(partitions=3)
     live.append({n: ["x"] for n in range(3)}).raise_for_failures()

@@ -104,9 +104,7 @@ def test_the_others_are_committed_while_one_upload_hangs(
 
 
 @pytest.mark.slow
-def test_a_hung_upload_is_given_up_after_its_deadline_and_not_retried_while_it_hangs(
-    live: RemoteFaults,
-) -> None:
+def test_a_hung_upload_is_given_up_after_its_deadline_and_not_retried_while_it_hangs(live: RemoteFaults) -> None:
     """The upload fails like any other, with its age, and leaves one hanging thread, not one per run."""
     live.tiered(partitions=3)
     live.append({n: ["x"] for n in range(3)}).raise_for_failures()

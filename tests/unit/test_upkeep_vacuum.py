@@ -204,12 +204,7 @@ class Meanwhile:
         self.faults = faults
 
     def before_delete(self, action: Callable[[], Any]) -> None:
-        def before(uri: str, what: str, name: str) -> None:
-            if what == "delete" and ".parquet" in name:
-                self.faults.none()
-                action()
-
-        self.faults.before = before
+        self.faults.once(action, "delete", of=".parquet")
 
 
 @pytest.mark.slow
@@ -253,11 +248,7 @@ def test_vacuum_deletes_the_rest_of_a_deletion_that_crashed(tmp_path: Path) -> N
     live = LiveCluster(tmp_path, through=faults.wrap)
     filled(live)
 
-    def refused(uri: str, what: str, name: str) -> None:
-        if what == "delete" and uri.endswith("/remote"):
-            raise StorageError("AccessDenied")
-
-    faults.before = refused
+    faults.refuse(StorageError("AccessDenied"), "delete", at="/remote")
     assert "AccessDenied" in the_failure(live.driver().topics.delete("t", check=False))
     faults.none()
     assert topic_folders(live) != []
@@ -346,11 +337,7 @@ def test_without_permission_to_delete_one_error_says_so(tmp_path: Path) -> None:
     filled(live)
     put(live, DataName(0, 3, 1))
 
-    def refused(uri: str, what: str, name: str) -> None:
-        if what == "delete" and ".parquet" in name:
-            raise StorageError("cannot delete: AccessDenied")
-
-    faults.before = refused
+    faults.refuse(StorageError("cannot delete: AccessDenied"), "delete", of=".parquet")
     assert "AccessDenied" in the_failure(live.driver().vacuum(check=False))
     assert live.read() == {0: list("abc")}
 

@@ -104,9 +104,7 @@ def test_a_follower_that_is_listed_again_is_not_held_against_the_leader_as_it_wa
     assert len(live.read()[0]) >= 3 + 4
 
 
-def test_a_leader_that_has_not_taken_over_yet_may_lack_unacknowledged_records(
-    live: LiveCluster,
-) -> None:
+def test_a_leader_that_has_not_taken_over_yet_may_lack_unacknowledged_records(live: LiveCluster) -> None:
     live.append(["d"], acks="leader").raise_for_failures()
     live.cluster.elect("t", leader=live.followers()[0]).raise_for_failures()
     live.driver().verify("t").raise_for_failures()
@@ -152,10 +150,7 @@ def healed(driver: Cluster) -> Report:
 @pytest.mark.parametrize("check", [verified, healed])
 @pytest.mark.parametrize("part", range(PARTS))
 def test_nothing_is_found_during_other_work_if_nothing_is_wrong(
-    tmp_path: Path,
-    part: int,
-    check: Callable[[Cluster], Report],
-    record_property: Callable[[str, object], None],
+    tmp_path: Path, part: int, check: Callable[[Cluster], Report], record_property: Callable[[str, object], None]
 ) -> None:
     beside = Bystanders(tmp_path, part)
     beside.live.fill("abc")

@@ -15,12 +15,12 @@ from stratalog.partitions.replica import Replica
 from stratalog.partitions.rewrites.merge import MergePolicy
 from stratalog.partitions.store import Store, StoreOptions
 from stratalog.partitions.store.local import LocalStore
+from stratalog.tiering.bootstrap import auxiliary_state
 from stratalog.tiering.copier import upload
 from stratalog.tiering.delta_table import DeltaTopicTable
 from stratalog.tiering.divergence import Histories, Present
 from stratalog.tiering.plan import UploadPlan, earliest_pending_upload, plan_uploads
 from stratalog.tiering.remote_change import CommittedBatch
-from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
 from tests.unit.harness import SCHEMA, OnePartition
 from tests.unit.together import together
@@ -48,8 +48,8 @@ TENS = [segment(base, base + 10) for base in range(0, 50, 10)]
 """A plan: offsets [0, 50) in five segments."""
 
 
-def commit_at_once(remote: Store, options: StoreOptions, drivers: int) -> RemoteLog:
-    """The log after this number of drivers have committed ``TENS``, all at the same time, segment by segment."""
+def check_commits_at_once(remote: Store, options: StoreOptions, drivers: int) -> None:
+    """This number of drivers commit ``TENS`` at the same time, segment by segment: every offset is there once."""
 
     def drive(mine: DeltaTopicTable) -> None:
         mine.ensure(SCHEMA)
@@ -57,7 +57,11 @@ def commit_at_once(remote: Store, options: StoreOptions, drivers: int) -> Remote
             mine.commit([uploaded(one)], histories=OURS)
 
     together(*(partial(drive, table_in(remote, seed=number, options=options)) for number in range(drivers)))
-    return table_in(remote, options=options).load()
+    log = table_in(remote, options=options).load()
+    assert [(one.base_offset, one.next_offset) for one in log.of_partition(0)] == [
+        (one.base_offset, one.next_offset) for one in TENS
+    ]
+    assert log.version == len(TENS)
 
 
 def table_in(
@@ -132,3 +136,26 @@ def three_segments(folder: Path) -> TieredPartition:
     made.append(3, 4, 5)
     made.tier()
     return made
+
+
+def check_life_of_a_table(part: TieredPartition) -> None:
+    """Three appends are tiered, reused after a crash, expired and deleted."""
+    part.append(3, 4, 5)
+    part.upload(part.plan())
+    again = part.upload(part.plan())
+    assert [done.copied_bytes for done in again] == [0, 0, 0]
+    log = part.commit(again).log
+    assert (log.version, log.start(0), log.end(0)) == (1, 0, 12)
+    part.table.check_objects(log)
+    found = part.table.objects()
+    assert all(found.holds(each) for each in log.of_partition(0))
+    state = auxiliary_state(part.remote, part.table.folder, log.of_partition(0)[-1])
+    assert (state.offset, state.lineage.latest_epoch) == (12, 1)
+    first = log.of_partition(0)[0]
+    part.table.commit((), [first])
+    asked = part.remote.counts.deletes
+    assert part.table.vacuum(0) == [part.table.path(first)]
+    assert part.remote.counts.deletes == asked + 1
+    assert part.table.vacuum(0) == []
+    part.table.delete()
+    assert list(part.remote.list("")) == []
