@@ -41,8 +41,8 @@ def acknowledge_through_rules(
             _look_up(metadata, storage, clock, state, who)
     for state in states.values():
         state.error = state.error or RetriableError(
-            f"{_ROUNDS} removal rules were committed before the append was acknowledged; run the append again with "
-            "the same sequence"
+            f"{_ROUNDS} removal rules were committed before the append was acknowledged; run the append again "
+            "with the same sequence"
         )
 
 
