@@ -144,11 +144,12 @@ def _largest_in(piece: FileSlice) -> FoundOffset | None:
         return None
     if piece.start <= footer.max_timestamp_offset < piece.end:
         return FoundOffset(footer.max_timestamp_offset, footer.max_timestamp_us)
-    best: FoundOffset | None = None  # the footer's record may be cut off, so check the other files
+    best: FoundOffset | None = None  # the piece does not hold the footer's record, so look at its own records
     for first, timestamps in _timestamps(piece, minimum_us=None):
         largest = pc.max(timestamps).as_py()
-        if largest is not None and (best is None or largest > (best.timestamp_us or 0)):
-            best = FoundOffset(first + pc.index(timestamps, largest).as_py(), largest)
+        if largest is not None:
+            found = FoundOffset(first + pc.index(timestamps, largest).as_py(), largest)
+            best = found if best is None else max(best, found, key=_rank)
     return best
 
 

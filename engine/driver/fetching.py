@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -62,11 +62,12 @@ class Fetching:
         clock: Clock,
         deadline_s: float,
         timeout_s: float,
-    ) -> Iterator[Outcome[K, R]]:
+    ) -> Generator[Outcome[K, R], None, None]:
         """Yields one outcome per item, in order of completion. ``begin`` returns the result, or the work that
         remains in the remote tier. Calls start immediately, before the caller iterates. An item without a result
         at ``deadline_s`` on the clock is ``Failed`` with StoreTimeoutError, which names ``timeout_s``, the
-        caller's timeout. At that time, running calls are abandoned, and no more calls are started.
+        caller's timeout. At that time, or when the caller closes the generator, running calls are abandoned, and
+        no more calls are started.
 
         A StratalogError is an outcome; any other exception is a bug and is raised.
         """
@@ -105,20 +106,21 @@ class Fetching:
         for item, call in calls.items():
             self._local.submit(leader(item), call)
 
-        def outcomes() -> Iterator[Outcome[K, R]]:
+        def outcomes() -> Generator[Outcome[K, R], None, None]:
             waiting = dict.fromkeys(items)
-            while waiting:
-                try:
+            try:
+                while waiting:
                     left_s = min(deadline_s - clock.monotonic_s(), threading.TIMEOUT_MAX)
                     answer = answers.get(timeout=max(0.0, left_s))
-                except Empty:
-                    self._local.forget({calls[item] for item in waiting})
-                    yield from map(too_late, waiting)
-                    return
-                if isinstance(answer, BaseException):
-                    raise answer
-                del waiting[answer.item]
-                yield answer
+                    if isinstance(answer, BaseException):
+                        raise answer
+                    del waiting[answer.item]
+                    yield answer
+            except Empty:
+                pass
+            finally:  # also if the caller stops iterating
+                self._local.forget({calls[item] for item in waiting})
+            yield from map(too_late, waiting)
 
         return outcomes()
 

@@ -214,7 +214,7 @@ def fetch_many(
     positions = check_offsets(offsets, least=None)
     if not positions:
         raise InvalidCallError("offsets is empty: name a partition to fetch from")
-    if max_bytes < 1 or timeout_s <= 0:
+    if max_bytes < 1 or not timeout_s > 0:
         raise InvalidCallError(f"max_bytes = {max_bytes}, timeout_s = {timeout_s}: both must be above 0")
     level = isolation_of(isolation)
     deadline_s = clock.monotonic_s() + timeout_s

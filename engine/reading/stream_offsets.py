@@ -137,8 +137,12 @@ def _positions_to_json(positions: Mapping[TopicPartition, Position]) -> dict[str
 
 
 def _positions_from_json(data: Mapping[str, Any]) -> dict[TopicPartition, Position]:
+    def position(at: Mapping[str, Any]) -> Position:
+        epoch = at.get("leaderEpoch")
+        return Position(int(at["offset"]), None if epoch is None else int(epoch))
+
     return {
-        (str(topic), int(partition)): Position(int(at["offset"]), at.get("leaderEpoch"))
+        (str(topic), int(partition)): position(at)
         for topic, partitions in data.items()
         for partition, at in partitions.items()
     }

@@ -72,6 +72,10 @@ class TailOptions:
         isolation_of(self.isolation)
         if self.auto_offset_reset not in RESETS:
             raise InvalidCallError(f"auto_offset_reset = {self.auto_offset_reset!r}: one of {', '.join(RESETS)}")
+        if self.max_bytes < 1 or not self.timeout_s > 0:
+            raise InvalidCallError(
+                f"max_bytes = {self.max_bytes}, timeout_s = {self.timeout_s}: both must be above 0"
+            )
         if not 0 < self.first_poll_s <= self.longest_poll_s:
             raise InvalidCallError(
                 f"first_poll_s = {self.first_poll_s}, longest_poll_s = {self.longest_poll_s}: "

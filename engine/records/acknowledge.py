@@ -35,7 +35,7 @@ from stratalog.partitions.errors import (
     StratalogError,
     UnknownTopicOrPartitionError,
 )
-from stratalog.partitions.runner import Done, Failed
+from stratalog.partitions.runner import Failed
 from stratalog.partitions.unwritable import UnwritableStorageError
 
 _ROUNDS = 200
@@ -268,8 +268,5 @@ def _record(storage: Storage, states: dict[int, PendingAppend], min_insync_repli
 
 def _note_failures(storage: Storage, states: Mapping[int, PendingAppend], function: Callable[[int], None]) -> None:
     for outcome in storage.threads.run(function, list(states)):
-        match outcome:
-            case Failed(partition, error):
-                states[partition].error = error
-            case Done():
-                pass
+        if isinstance(outcome, Failed):
+            states[outcome.item].error = outcome.error

@@ -60,7 +60,7 @@ from stratalog.engine.records.bad_record_lane import (
 )
 from stratalog.engine.records.bad_records import BadRecordRule, with_places
 from stratalog.engine.records.earlier import EarlierTries, earlier_tries
-from stratalog.engine.records.rounds import PartitionTask, RunTasks, TaskResult, append_all
+from stratalog.engine.records.rounds import PartitionTask, RunTasks, TaskResult, append_all, state_after
 from stratalog.engine.records.tables import plain_batch
 from stratalog.engine.records.through_rules import acknowledge_through_rules
 from stratalog.engine.records.unknown_fields import settled, unknown_in_batches, without_unknown
@@ -112,21 +112,20 @@ def append_batches(
         for partition, given in batches.items()
     }
     image, as_registered = (probed, True) if probed is not None else read_and_probe(metadata, storage)
-    probed = image if as_registered else None
-    of_topic = image.topic(topic)
     fields = settled(
-        *(metadata, of_topic, partial(unknown_in_batches, batches), on_unknown_field, arrow_to_json),
+        *(metadata, image.topic(topic), partial(unknown_in_batches, batches), on_unknown_field, arrow_to_json),
         f"append to {topic}",
     )
-    if fields.image is not None:
-        image = fields.image
-        probed = image if probed is not None else None
     if fields.dropped:
         batches = without_unknown(batches, fields.topic)
     if lane is not None:
         batches = {partition: [with_places(batch) for batch in given] for partition, given in batches.items()}
     report = append_given(
-        metadata, storage, clock, memory, topic, batches, who, acks=acks, probed=probed, image=image, lane=lane
+        *(metadata, storage, clock, memory, topic, batches, who),
+        acks=acks,
+        image=image if fields.image is None else fields.image,
+        probed=as_registered,
+        lane=lane,
     )
     return fields.add_notes(report)
 
@@ -184,19 +183,19 @@ def append_given(
     who: ProducerAppend | None,
     *,
     acks: str = "all",
-    probed: ClusterImage | None = None,
     image: ClusterImage | None = None,
+    probed: bool = False,
     partition_count: int | None = None,
     earlier: EarlierTries | None = None,
     lane: Lane | None = None,
 ) -> Report:
-    """Like ``append_batches``, for the engine's own appends, which may go to internal topics. ``who`` and
-    ``partition_count``: see ``append_with``. ``image`` is the metadata as just read. ``earlier``: the earlier
+    """Like ``append_batches``, for the engine's own appends, which may go to internal topics. ``who``, ``probed``
+    and ``partition_count``: see ``append_with``. ``image`` is the metadata as just read. ``earlier``: the earlier
     tries that the caller found. ``lane`` receives bad records.
 
     Raises: see ``append_frame``.
     """
-    image = probed or image or metadata.image()
+    image = metadata.image() if image is None else image
     image_of_topic = image.topic(topic)
     options = append_options(image_of_topic, topic_config_of(image, image_of_topic), acks, who)
     schema = options.schema
@@ -220,7 +219,7 @@ def append_given(
         acks=acks,
         partition_count=partition_count,
         earlier=earlier,
-        probed=probed is not None,
+        probed=probed,
         lane=lane,
     )
 
@@ -439,14 +438,10 @@ def end_appends(
         config = topic_config_of(image, image.topic(topic))
         states: dict[int, PendingAppend] = {}
         for partition, (view, outcome) in outcomes.items():
-            states[partition] = state = PendingAppend(view)
-            if isinstance(outcome, Appended):
-                if not memory.remote_ends.is_silent(view.topic_id, clock.now_ms()):
-                    memory.remote_ends.remember(view)  # the plan of the appends has checked the remote ends
-                state.appended, state.missed = outcome, outcome.missed
-                state.tried, state.ours = True, not outcome.duplicate
-            else:
-                state.error, state.tried, state.ours = outcome.error, outcome.tried, outcome.ours
+            states[partition] = state_after(outcome, view)
+            silent = memory.remote_ends.is_silent(view.topic_id, clock.now_ms())
+            if isinstance(outcome, Appended) and not silent:
+                memory.remote_ends.remember(view)  # the plan of the appends has checked the remote ends
         acknowledge_through_rules(metadata, storage, clock, states, who, config.min_insync_replicas, notes)
         unwritable = unwritable_leaders((state.view, state.error) for state in states.values())
         notes += FailedCreates(metadata, storage).resign(unwritable)[0].values()

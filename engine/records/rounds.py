@@ -157,7 +157,7 @@ def append_all(
             break
         outcomes = {one.partition: one.outcome for one in results if one.outcome is not None}
         for partition, outcome in outcomes.items():
-            states[partition] = _state_after(outcome, views[partition], states.get(partition))
+            states[partition] = state_after(outcome, views[partition], states.get(partition))
             remote = replicas_of[partition].remote
             if isinstance(outcome, Appended) and remote is not None and remote.known is not None:
                 memory.remote_ends.remember(views[partition])
@@ -189,7 +189,7 @@ def append_all(
     return states
 
 
-def _state_after(outcome: AppendOutcome, view: PartitionView, before: PendingAppend | None) -> PendingAppend:
+def state_after(outcome: AppendOutcome, view: PartitionView, before: PendingAppend | None = None) -> PendingAppend:
     """The state of a partition after a task under ``view``. An earlier task may have written records, too."""
     tried, ours = (False, False) if before is None else (before.tried, before.ours)
     match outcome:

@@ -63,7 +63,8 @@ def _numbers(keys: pa.Array, kind: str) -> npt.NDArray[Any]:
 
 def _one_zero_and_nan(keys: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The floats, where 0.0 and -0.0 are one key, and so are all NaNs, whatever their bits."""
-    return np.where(np.isnan(keys), keys.dtype.type(np.nan), keys + keys.dtype.type(0))
+    found: npt.NDArray[Any] = np.where(np.isnan(keys), keys.dtype.type(np.nan), keys + keys.dtype.type(0))
+    return found
 
 
 def _unscaled(keys: pa.Array) -> npt.NDArray[np.int64]:

@@ -130,13 +130,13 @@ def look_at_state(
 
 
 def _of_any_member(replicas: PartitionReplicas, form: StateFormat[M, R]) -> ReadState[M] | None:
-    logs: list[tuple[int, Replica, ReplicaLog]] = []
+    logs: list[tuple[Replica, ReplicaLog]] = []
     for broker in set(replicas.view.isr) & set(replicas.followers):
         with suppress(StratalogError):
             replica = replicas.replica(broker)
-            log = replica.log()
-            logs.append((log.high_watermark, replica, log))
-    for end, replica, log in sorted(logs, key=lambda one: -one[0]):
+            logs.append((replica, replica.log()))
+    for replica, log in sorted(logs, key=lambda one: -one[1].high_watermark):
+        end = log.high_watermark
         with suppress(StratalogError):
             state = replay(replica, log, form, load_state(replica, log, form, end), end)
             return ReadState(state, log.lineage.epoch_at(state.next_offset - 1) or 0)
@@ -285,7 +285,12 @@ def _append_together(
         batches.setdefault(one.partition, []).append(one.batch)
     images = [one.probed for one in together if one.probed is not None]
     latest = max(images, key=lambda image: image.next_offset) if len(images) == len(together) else None
-    report = append_given(metadata, storage, clock, memory, together[0].topic, batches, who=None, probed=latest)
+    report = append_given(
+        *(metadata, storage, clock, memory, together[0].topic, batches),
+        who=None,
+        image=latest,
+        probed=latest is not None,
+    )
     outcomes = {row["partition"]: row for row in report.rows}
     failures = {failure.item: failure for failure in report.failures}
     appended = Counter[int]()

@@ -147,24 +147,12 @@ class BatchTransaction:
         }
         if filled and len(of_topic.partitions) <= MOST_AT_ONCE:
             filled |= partitions_of(of_topic)
+        ports = self._metadata, self._storage, self._execution.clock, self._memory
         with self._appending(image, filled | partitions_of_bad(image, bad)):
-            return self._appended(
-                append_batches(
-                    *(
-                        self._metadata,
-                        self._storage,
-                        self._execution.clock,
-                        self._memory,
-                        topic,
-                        batches,
-                        self._who(),
-                    ),
-                    bad_records=bad,
-                    on_unknown_field=policy,
-                    probed=image,
-                ),
-                image,
+            report = append_batches(
+                *ports, topic, batches, self._who(), bad_records=bad, on_unknown_field=policy, probed=image
             )
+            return self._appended(report, image)
 
     def _look(self) -> ClusterImage:
         """Read the current metadata, once per call. The first read comes after a probe of the roots."""

@@ -101,14 +101,10 @@ def describe_transaction(
         views = [image.view(*key) for key in present.partitions if key[0] in image.topics]
         found = _open_in_logs(storage, views, run)
         begun = {
-            (one.view.topic, one.view.partition): one.entry.txn_first_offset
-            for one in found
-            if one.producer_id == present.producer_id
+            one.view.key: one.entry.txn_first_offset for one in found if one.producer_id == present.producer_id
         }
         run.add(
-            BegunRow(
-                topic=view.topic, partition=view.partition, first_offset=begun.get((view.topic, view.partition))
-            )
+            BegunRow(topic=view.topic, partition=view.partition, first_offset=begun.get(view.key))
             for view in views
         )
     run.totals |= _row(present).columns()
@@ -327,19 +323,18 @@ def _hanging(
     states = _all_transactions(storage, clock, memory, image, run) if found else []
     by_producer = {one.producer_id: one for one in states}
     left = [one for one in found if not _in_progress(one, by_producer.get(one.producer_id))]
-    again = {(one.view.topic_id, one.view.partition): one.view for one in left}
-    still = _open_in_logs(storage, list(again.values()), run)
-    confirmed = {(one.view.topic_id, one.view.partition, one.producer_id, one.entry.epoch) for one in still}
+    still = _open_in_logs(storage, list({one.view.key: one.view for one in left}.values()), run)
+    confirmed = {(one.view.key, one.producer_id, one.entry.epoch) for one in still}
     return [
         (one, by_producer.get(one.producer_id))
         for one in left
-        if (one.view.topic_id, one.view.partition, one.producer_id, one.entry.epoch) in confirmed
+        if (one.view.key, one.producer_id, one.entry.epoch) in confirmed
     ]
 
 
 def _in_progress(one: OpenInLog, known: Transaction | None) -> bool:
     """Whether a producer or a later run will end the transaction."""
-    if known is None or (one.view.topic_id, one.view.partition) not in known.partitions:
+    if known is None or one.view.key not in known.partitions:
         return False
     raised = known.state is not State.ONGOING
     return known.producer_epoch == one.entry.epoch + raised

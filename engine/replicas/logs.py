@@ -17,6 +17,7 @@ from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.replication.lost_log import check_not_lost
 from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
+from stratalog.engine.replication.sync import ends_as_in
 from stratalog.partitions import paths
 from stratalog.partitions.errors import SourceChangedError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
@@ -97,19 +98,13 @@ def _list(work: DescribeWork, broker: int, logs: dict[int, ReplicaLog]) -> Liste
 def _walked(
     replica: Replica, objects: Sequence[StoredObject] | None, leader: ReplicaLog | None
 ) -> ReplicaLog | None:
-    """The log as a walk found it; None if the walk may have missed files, because a walk is not a snapshot. If a
-    follower's last file has the same name and size as a file of the leader, it has the same end.
-    """
+    """The log as a walk found it; None if the walk may have missed files, because a walk is not a snapshot."""
     if objects is None:
         return None
     listing = parse(replica.folder, objects, replica.store.uri_of, generation=replica.generation)
-    ends = {} if leader is None else {(link.name, link.file.object.size_bytes): link.end for link in leader.chain}
+    end_of_append = replica.end_of_append if leader is None else ends_as_in(leader, replica)
     with suppress(SourceChangedError):
-        log = resolve(
-            listing,
-            replica.lineage(listing),
-            lambda file: ends.get((file.name, file.object.size_bytes)) or replica.end_of_append(file),
-        )
+        log = resolve(listing, replica.lineage(listing), end_of_append)
         return None if log.lost_committed or log.stranded else log
     return None
 

@@ -252,8 +252,8 @@ def _append_to_leader(
     if turn is not None:
         assert producer.base_offset is not None
         staged = _staged(replicas, producer.base_offset)
-        attempt.file = AppendFile(staged, replicas, producer.base_offset, options)
-        attempt.file.write(producer, source, options, clock)
+        attempt.file = AppendFile(staged, replicas, producer.base_offset, producer, source, options, clock)
+        attempt.file.write()
         end = turn()
     for _ in range(_ATTEMPTS):
         # 1. Find the leader's log end under this epoch.
@@ -308,7 +308,7 @@ def _append_to_leader(
         staged = attempt.file.staged if attempt.file is not None else _staged(replicas, end.log_end)
         try:
             if attempt.file is not None:
-                attempt.file.close(end, producer, source, options, clock)
+                attempt.file.close(end)
                 next_offset = attempt.file.next_offset
             else:
                 next_offset = _encode(staged, replicas, end, producer, source, options, clock)
@@ -364,9 +364,9 @@ def _encode(
     clock: Clock,
 ) -> int:
     """Write the records into the staged file. Returns the end offset of the records."""
-    file = AppendFile(staged, replicas, end.log_end, options)
-    file.write(producer, source, options, clock)
-    file.close(end, producer, source, options, clock)
+    file = AppendFile(staged, replicas, end.log_end, producer, source, options, clock)
+    file.write()
+    file.close(end)
     return file.next_offset
 
 

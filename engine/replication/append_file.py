@@ -81,10 +81,21 @@ class AppendFile:
     """The file of an append, in a staged file of the leader's store."""
 
     def __init__(
-        self, staged: StagedWriter, replicas: PartitionReplicas, base_offset: int, options: AppendOptions
+        self,
+        staged: StagedWriter,
+        replicas: PartitionReplicas,
+        base_offset: int,
+        producer: ProducerAppend,
+        source: ReplayableBatches,
+        options: AppendOptions,
+        clock: Clock,
     ) -> None:
         self._replicas = replicas
         self._base_offset = base_offset
+        self._producer = producer
+        self._source = source
+        self._options = options
+        self._clock = clock
         self._marked: bool | None = None
         """Whether the file has gaps or records of a transaction; None until its records are written."""
         self._closed = False
@@ -100,14 +111,13 @@ class AppendFile:
             compression=options.compression,
         )
 
-    def write(
-        self, producer: ProducerAppend, source: ReplayableBatches, options: AppendOptions, clock: Clock
-    ) -> None:
+    def write(self) -> None:
         """Encode the records into the staged file."""
-        now_ms = stamp_ms(clock, self._replicas.leader.store)
+        producer, options = self._producer, self._options
+        now_ms = stamp_ms(self._clock, self._replicas.leader.store)
         marked = producer.transactional
         try:
-            for batch in source:
+            for batch in self._source:
                 if producer.base_offset is None:
                     if options.keys_required and producer.control is None:
                         _check_keys(batch, self._replicas)
@@ -121,17 +131,10 @@ class AppendFile:
             raise
         self._marked = marked
 
-    def close(
-        self,
-        end: LogEnd,
-        producer: ProducerAppend,
-        source: ReplayableBatches,
-        options: AppendOptions,
-        clock: Clock,
-    ) -> None:
+    def close(self, end: LogEnd) -> None:
         """Write the footer of the file, which follows ``end`` in the log."""
         # the store has usually answered within the last minute, so this sends no request
-        store = self._replicas.leader.store
+        producer, clock, store = self._producer, self._clock, self._replicas.leader.store
         now_ms, removal_ms = stamp_ms(clock, store), agreed_ms(clock, store)
 
         def producers(next_offset: int) -> dict[str, ProducerEntry]:
@@ -139,8 +142,8 @@ class AppendFile:
             kept = end.state.producers
             # Sent only after a full listing of the log, not at each append.
             if end.acknowledged_to is None and removal_ms is not None:
-                kept = unexpired(kept, removal_ms, options.producer_expiration_ms)
-            records = source.digested()
+                kept = unexpired(kept, removal_ms, self._options.producer_expiration_ms)
+            records = self._source.digested()
             digest = None if records is None else records.value
             return after_append(kept, producer, end.log_end, next_offset, now_ms, digest)
 

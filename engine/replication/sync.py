@@ -149,16 +149,17 @@ def list_follower(replicas: PartitionReplicas, follower_id: int) -> Listing:
 
 
 def resolve_follower(follower: Replica, listing: Listing, log: ReplicaLog) -> ReplicaLog:
-    """The follower's log under its leader's lineage. If its last file has the name and size of the leader's last
-    file, the leader's log gives the end, so no file of an idle follower is opened.
-    """
-    ends = {(link.name, link.file.object.size_bytes): link.end for link in log.chain}
-
-    def end_of_append(file: DataFile) -> int:
-        return ends.get((file.name, file.object.size_bytes)) or follower.end_of_append(file)
-
+    """The follower's log under its leader's lineage. No file of an idle follower is opened."""
     with errors_of(follower):
-        return resolve(listing, log.lineage, end_of_append)
+        return resolve(listing, log.lineage, ends_as_in(log, follower))
+
+
+def ends_as_in(leader: ReplicaLog, follower: Replica) -> Callable[[DataFile], int]:
+    """Returns the end of an append of a follower: the end of the leader's file with the same name and size, or
+    else the end in the footer of the follower's file.
+    """
+    ends = {(link.name, link.file.object.size_bytes): link.end for link in leader.chain}
+    return lambda file: ends.get((file.name, file.object.size_bytes)) or follower.end_of_append(file)
 
 
 def _sync(

@@ -96,6 +96,33 @@ def test_work_that_no_caller_waits_for_is_not_begun(fetches: Fetches, threads: i
     assert len([topic for topic, _ in fetches.begun if topic == "hung"]) == threads
 
 
+def test_fetches_that_a_caller_has_no_more_use_for_are_not_begun(fetches: Fetches) -> None:
+    """A tail that is stopped closes its iterator after the first outcome, while another leader hangs."""
+    few = LOCAL_THREADS // 2
+    items = [*some("t", 1), *some("hung", 2 * few)]
+
+    def work(item: Key) -> str:
+        fetches.begun.append(item)
+        if item[0] == "hung":
+            fetches.held.release()
+            assert fetches.let_go.wait(PATIENCE_S)
+        return "records"
+
+    deadline_s = fetches.clock.monotonic_s() + PATIENCE_S
+    leaders = {"t": WELL, "hung": HANGING}
+    outcomes = fetches.fetching.run(
+        work, items, lambda item: leaders[item[0]], fetches.clock, deadline_s, PATIENCE_S
+    )
+    for _ in range(few):
+        assert fetches.held.acquire(timeout=PATIENCE_S)
+    assert next(outcomes).item == ("t", 0)
+    outcomes.close()
+    assert not any(fetches.fetching._local._waiting.values())
+    fetches.let_go.set()
+    assert list(fetches.run(some("u", 1), HANGING)) == [Done(("u", 0), "records")]
+    assert len([topic for topic, _ in fetches.begun if topic == "hung"]) == few
+
+
 def test_fetches_that_were_given_up_leave_the_queue(fetches: Fetches) -> None:
     """The queue stays empty, however often fetches are tried while a leader hangs."""
     outcomes = fetches.hang(some("t", LOCAL_THREADS), LOCAL_THREADS // 2)

@@ -57,6 +57,7 @@ def test_equal_offsets_are_equal_text_whatever_their_order() -> None:
         '{"topic": "t", "topicId": "x", "partitions": {"0": 17}}',
         '{"topic": 1}',
         '{"topics": {"t": {"topicId": "x", "partitions": {"0": {"offset": 1e999}}}}}',
+        '{"topics": {"t": {"topicId": "x", "partitions": {"0": {"offset": 1, "leaderEpoch": "y"}}}}}',
     ],
 )
 def test_a_checkpoint_of_another_source_is_refused(text: str) -> None:

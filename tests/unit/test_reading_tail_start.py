@@ -113,6 +113,8 @@ def test_a_group_that_has_committed_nothing_begins_as_its_reset_says(
         ({"start": Committed("nobody")}, GroupIdNotFoundError, "'nobody' does not exist"),
         ({"auto_offset_reset": "newest"}, InvalidCallError, "one of none, earliest, latest"),
         ({"first_poll_s": 0}, InvalidCallError, "above 0"),
+        ({"max_bytes": 0}, InvalidCallError, "max_bytes = 0, timeout_s = 30.0: both must be above 0"),
+        ({"timeout_s": float("nan")}, InvalidCallError, "timeout_s = nan: both must be above 0"),
         ({"first_poll_s": 9}, InvalidCallError, "at most the second"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
