@@ -109,7 +109,8 @@ class Fetching:
             waiting = dict.fromkeys(items)
             while waiting:
                 try:
-                    answer = answers.get(timeout=max(0.0, deadline_s - clock.monotonic_s()))
+                    left_s = max(0.0, deadline_s - clock.monotonic_s())
+                    answer = answers.get(timeout=min(left_s, threading.TIMEOUT_MAX))
                 except Empty:
                     self._local.forget({calls[item] for item in waiting})
                     yield from map(too_late, waiting)
