@@ -18,12 +18,12 @@ from pathlib import Path
 
 import msgspec
 
-from stratalog import Report
+from stratalog import Failure, Report
 from stratalog.jobs.arguments import add_yes, check_options
 from stratalog.jobs.declared import Special, add_declared
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.bounded import parse_json
-from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.errors import InvalidCallError, StratalogError
 
 _METHOD = "topics.Topics.delete_records"
 _LATEST = -1
@@ -76,9 +76,14 @@ def delete_records(job: Job) -> Report:
         ]
         job.confirm(f"delete records of {', '.join(map(repr, by_topic))}, in both tiers")
         if not given.dry_run:
-            reports = [
-                cluster.topics.delete_records(topic, before, check=False) for topic, before in by_topic.items()
-            ]
+            reports = []
+            for topic, before in by_topic.items():
+                try:
+                    reports.append(cluster.topics.delete_records(topic, before, check=False))
+                except StratalogError as error:
+                    if not reports:
+                        raise
+                    reports.append(Report("delete_records", (), [Failure.of(topic, error)]))
     return Report(
         operation="delete_records",
         rows=[row for report in reports for row in report.rows],
@@ -86,6 +91,7 @@ def delete_records(job: Job) -> Report:
         dry_run=given.dry_run,
         seconds=measure.seconds,
         counts=measure.counts,
+        notes=[note for report in reports for note in report.notes],
     )
 
 

@@ -23,7 +23,13 @@ from stratalog.engine.config.cluster_file import load_cluster_file
 from stratalog.engine.health.finding import unopened
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.clock import SystemClock
-from stratalog.partitions.errors import EnvironmentUnusableError, MetadataLostError, RetriableError, StorageError
+from stratalog.partitions.errors import (
+    EnvironmentUnusableError,
+    MetadataLostError,
+    RetriableError,
+    StorageError,
+    StratalogError,
+)
 
 if TYPE_CHECKING:
     from stratalog.jobs.exposition import Exposition
@@ -73,21 +79,27 @@ def metrics(job: Job) -> Report:
     failures: Sequence[Failure] = ()
     try:
         shown.look(job.cluster().health())
-    except (
-        RetriableError,
-        MetadataLostError,
-    ) as error:  # replace the outdated file: stratalog_up is now 0
+    except (RetriableError, MetadataLostError) as error:
         failures = unopened(given.cluster, error, SystemClock().now_ms()).failures
+    except StratalogError:
+        _publish(shown, given.textfile, push)
+        raise
+    _publish(shown, given.textfile, push)
+    return Report("metrics", (), failures)
+
+
+def _publish(shown: Exposition, textfile: str | None, push: OtlpPush | None) -> None:
+    """Write, push or print the metrics; without a health check, stratalog_up is 0. The file comes first, because a
+    receiver that is down must not leave an outdated file. Raises: StorageError."""
+    if textfile is not None:
+        try:
+            shown.write(textfile)
+        except OSError as error:
+            raise StorageError(f"{textfile} cannot be written: {error.strerror}") from error
     if push is not None:
         push.push()
-    if given.textfile is None and push is None:
+    if textfile is None and push is None:
         print(shown.text(), end="")
-    elif given.textfile is not None:
-        try:
-            shown.write(given.textfile)
-        except OSError as error:
-            raise StorageError(f"{given.textfile} cannot be written: {error.strerror}") from error
-    return Report("metrics", (), failures)
 
 
 main = JobMain("metrics", __doc__, arguments, metrics, runs="driver", prints=True)

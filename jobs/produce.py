@@ -33,7 +33,7 @@ from stratalog.jobs.declared import add_declared, call
 from stratalog.jobs.ending import Ending, after_the_work
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.bounded import parse_json
-from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
+from stratalog.partitions.errors import InvalidCallError, InvalidRecordError, StratalogError
 from stratalog.partitions.spelling import did_you_mean
 
 _CHUNK = 1 << 16
@@ -99,10 +99,10 @@ def produce(job: Job) -> Report:
                     if total.failures:
                         break
                     read += len(batch)
-            except InvalidRecordError as error:
+            except StratalogError as error:
                 if not read or given.dry_run:
                     raise  # nothing was changed
-                total.refuse(error)
+                total.stop(error)
     finally:
         os.close(source)
     return replace(total.report(read), dry_run=given.dry_run, seconds=measure.seconds, counts=measure.counts)
@@ -268,9 +268,10 @@ class _Total:
             if dropped:
                 self._dropped += int(row["records"] or 0)
 
-    def refuse(self, error: InvalidRecordError) -> None:
-        """Note that nothing of the next batch was appended."""
-        self.failures, self._in_part = [Failure.of("produce", error)], False
+    def stop(self, error: StratalogError) -> None:
+        """Note that the next batch has no report. Only a wrong call is known to have appended nothing."""
+        self.failures = [Failure.of("produce", error)]
+        self._in_part = not isinstance(error, InvalidCallError)
 
     def report(self, lines: int) -> Report:
         """Return the report of all batches. ``lines`` is the number of lines in batches that were appended

@@ -47,7 +47,7 @@ Wait = Callable[[threading.Condition, Callable[[], int], float], object]
 
 def until_all_have_answered(answered: threading.Condition, missing: Callable[[], int], deadline_s: float) -> None:
     """The usual ``Wait``."""
-    answered.wait_for(lambda: missing() == 0, deadline_s)
+    answered.wait_for(lambda: missing() == 0, min(deadline_s, threading.TIMEOUT_MAX))
 
 
 class ThreadProber:

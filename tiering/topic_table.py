@@ -52,6 +52,8 @@ BACKOFF = Backoff(first_s=0.1, longest_s=2.0)
 ONE_ATTEMPT = 0
 """For max_commit_retries: the next version, or a conflict."""
 HOUR_MS = 3_600_000
+_MOST_HOURS = (2**63 - 1) // HOUR_MS
+"""The longest time that delta-rs can express; beyond it, delta-rs panics."""
 
 _PROPERTIES = {
     "delta.checkpointInterval": "20",  # opening reads one checkpoint and at most this many entries
@@ -292,11 +294,13 @@ class TopicTable:
 
     def _removed(self, table: DeltaTable, delay_ms: int) -> RemovedFiles:
         """The files removed from the table; see ``load_with_removed`` of both kinds."""
+        age = min(-(-delay_ms // HOUR_MS), _MOST_HOURS)
         try:
-            ever, due = (
-                frozenset(table.vacuum(retention_hours=age, dry_run=True, enforce_retention_duration=False))
-                for age in (0, -(-delay_ms // HOUR_MS))
-            )
+            with delta_options.panics():
+                ever, due = (
+                    frozenset(table.vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False))
+                    for hours in (0, age)
+                )
         except (DeltaError, OSError) as error:
             self._failed("vacuum", error)
         return RemovedFiles(ever, due)

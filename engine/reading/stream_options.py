@@ -349,8 +349,11 @@ def _time(name: str, text: str) -> datetime:
     if text.removeprefix("-").isdecimal():
         try:
             return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(text))
-        except OverflowError:
-            raise InvalidCallError(f"the option {name} is {text} milliseconds, beyond the calendar") from None
+        except (OverflowError, ValueError) as error:  # of thousands of digits, int makes a ValueError
+            raise InvalidCallError(
+                f"the option {name} is {text[:40]!r}, which is not between the years 1 and 9999: give "
+                "milliseconds since 1970"
+            ) from error
     if has_no_zone(text):
         raise InvalidCallError(
             f"the option {name} is {text!r}, without a time zone, and Spark does not pass the time zone of the "

@@ -32,7 +32,7 @@ from stratalog.engine.spark.stream_sink import (
     SINK_OPTIONS,
     RecordSink,
     SinkOptions,
-    report_bad_records,
+    conclude,
     sink_options,
 )
 from stratalog.engine.spark.stream_source import Slice, open_named, records_of_slice
@@ -108,8 +108,7 @@ class BatchSink(RecordSink, DataSourceArrowWriter):
 
         Raises: OperationFailedError; see ``append_frame``.
         """
-        for report in self._end(messages, self._who):
-            report_bad_records(report.raise_for_failures(), "this write")
+        conclude(self._end(messages, self._who), "this write")
 
 
 @short_errors

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stratalog.engine.driver.memory import Memory
-from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.quorum.client import MetadataClient
@@ -22,7 +22,7 @@ from stratalog.engine.records.bad_record_lane import LeaveOut
 from stratalog.engine.records.produce import RowColumns, produce
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.clock import Clock
-from stratalog.partitions.errors import InvalidRecordError
+from stratalog.partitions.errors import InvalidRecordError, StratalogError
 from stratalog.partitions.producers import ProducerAppend
 from stratalog.partitions.records import schema_of
 from stratalog.partitions.unknown_fields import OnUnknownField
@@ -96,7 +96,8 @@ def append_rows_given(
     bad_records: LeaveOut | None,
     on_unknown_field: OnUnknownField,
 ) -> list[Report]:
-    """Append the rows, with one append to each topic.
+    """Append the rows, with one append to each topic. If a topic's append raises an error after that of another
+    topic, its report has the error as a failure.
 
     Raises: InvalidRecordError and UnknownTopicOrPartitionError, before anything is appended; see ``produce``.
     """
@@ -111,13 +112,21 @@ def append_rows_given(
         if "partition" in some.column_names and some.column("partition").null_count == some.num_rows:
             parts = {**parts, name: some.drop_columns(["partition"])}
         columns[name] = row_columns(parts[name].column_names, image.topic(name))
-    return [
-        produce(
-            *(metadata, storage, clock, memory),
-            *(name, some, columns[name], who),
-            bad_records=bad_records,
-            on_unknown_field=on_unknown_field,
-            spread=True,
-        )
-        for name, some in parts.items()
-    ]
+    reports: list[Report] = []
+    for name, some in parts.items():
+        try:
+            report = produce(
+                *(metadata, storage, clock, memory),
+                *(name, some, columns[name], who),
+                bad_records=bad_records,
+                on_unknown_field=on_unknown_field,
+                spread=True,
+            )
+        except StratalogError as error:
+            if not reports:
+                raise
+            again = f"producer {who.producer_id!r}, sequence {who.sequence}"
+            remedy = f"fix the cause, and run the append again with {again}: nothing is appended twice"
+            report = Report("append", (), [Failure.of(name, error)], remedy=remedy)
+        reports.append(report)
+    return reports

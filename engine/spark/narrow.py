@@ -13,8 +13,9 @@ only half as much memory. A session that refuses to change settings keeps its ow
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -69,13 +70,13 @@ def width_of(column: Column, kind: DataType) -> Column | None:
 
 @contextmanager
 def bounded_by_records(spark: SparkSession) -> Iterator[None]:
-    """Limit the batches of jobs that begin in the block by ``BATCH_RECORDS`` alone. If the setting already has
-    that value, the user or another thread's append has set it, and it stays unchanged.
+    """Limit the batches of jobs that begin in the block by ``BATCH_RECORDS`` alone, unless another thread's block
+    also limits them by bytes.
 
     Raises: WideRecordError.
     """
     try:
-        with _changed(spark, {_RECORDS: BATCH_RECORDS, _BYTES: _UNBOUNDED}):
+        with _bounded(spark, {_RECORDS: BATCH_RECORDS, _BYTES: _UNBOUNDED}, lambda _, most: most):
             yield
     except PySparkException as error:
         if _WIDE in str(error):
@@ -89,38 +90,69 @@ def bounded_by_bytes(spark: SparkSession) -> Iterator[None]:
     values of the session.
     """
 
-    def is_wider(key: str, most: int) -> bool:
-        setting = spark.conf.get(key, None)
-        return setting is None or not setting.isdecimal() or not 0 < int(setting) <= most
+    def bound(own: str | None, most: int) -> int:
+        return int(own) if own is not None and own.isdecimal() and 0 < int(own) <= most else most
 
-    bounds = {_RECORDS: BATCH_RECORDS, _BYTES: BATCH_BYTES}
-    with _changed(spark, {key: most for key, most in bounds.items() if is_wider(key, most)}):
+    with _bounded(spark, {_RECORDS: BATCH_RECORDS, _BYTES: BATCH_BYTES}, bound):
         yield
+
+
+class _Setting:
+    """A setting of a session that blocks change, perhaps in several threads. It has the least of their values, and
+    after the last block the session's own value again. If the session refuses changes, as sessions of serverless
+    platforms do, it keeps its own value.
+    """
+
+    def __init__(self, spark: SparkSession, key: str) -> None:
+        self._spark = spark
+        self._key = key
+        self.own: str | None = spark.conf.get(key, None)
+        self._present = self.own
+        self.values: list[int] = []
+        """The values of the running blocks."""
+
+    def settle(self) -> None:
+        """Set the value that follows from ``values``."""
+        value = str(min(self.values)) if self.values else self.own
+        if value == self._present:
+            return
+        with suppress(PySparkException):
+            if value is None:
+                self._spark.conf.unset(self._key)
+            else:
+                self._spark.conf.set(self._key, value)
+            self._present = value
+
+
+_settling = threading.Lock()
+_settings: dict[tuple[int, str], _Setting] = {}
+"""The changed settings, by the id of the session and the key."""
 
 
 @contextmanager
-def _changed(spark: SparkSession, values: Mapping[str, int]) -> Iterator[None]:
-    """Give the session these settings in the block, except those that it refuses."""
-    before = {key: spark.conf.get(key, None) for key in values}
-    changed = []
+def _bounded(
+    spark: SparkSession, bounds: Mapping[str, int], bound: Callable[[str | None, int], int]
+) -> Iterator[None]:
+    """Give the session these settings in the block. ``bound`` makes a setting's value from the session's own and
+    from the one in ``bounds``.
+    """
+    taken: list[tuple[tuple[int, str], int]] = []
     try:
-        for key, value in values.items():
-            if before[key] != str(value) and _set(spark, key, str(value)):
-                changed.append(key)
+        with _settling:
+            for key, most in bounds.items():
+                place = id(spark), key
+                setting = _settings[place] = _settings.get(place) or _Setting(spark, key)
+                value = bound(setting.own, most)
+                setting.values.append(value)
+                taken.append((place, value))
+                setting.settle()
         yield
     finally:
-        for key in changed:
-            value_before = before[key]
-            if value_before is None:
-                spark.conf.unset(key)
-            else:
-                spark.conf.set(key, value_before)
-
-
-def _set(spark: SparkSession, key: str, value: str) -> bool:
-    """Change a setting. Returns False if the session refuses, as sessions of serverless platforms do."""
-    try:
-        spark.conf.set(key, value)
-    except PySparkException:
-        return False
-    return True
+        with _settling:
+            settings = [_settings[place] for place, _ in taken]
+            for setting, (place, value) in zip(settings, taken, strict=True):
+                setting.values.remove(value)
+                if not setting.values:
+                    del _settings[place]
+            for setting in settings:
+                setting.settle()

@@ -146,6 +146,22 @@ def report_bad_records(report: Report, what: str) -> None:
         _log.warning("%s", printable(note))
 
 
+def conclude(reports: Sequence[Report], what: str) -> None:
+    """Warn of what the appends of a write have left out, one append per topic. Raises: OperationFailedError with
+    the rows and failures of all appends.
+    """
+    for report in reports:
+        report_bad_records(report, what)
+    failed = next((report for report in reports if report.failures), None)
+    if failed is not None:
+        replace(
+            failed,
+            rows=[row for report in reports for row in report.rows],
+            failures=[failure for report in reports for failure in report.failures],
+            notes=[note for report in reports for note in report.notes],
+        ).raise_for_failures()
+
+
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
     """The target of a sink, and its producer."""
@@ -418,5 +434,5 @@ class StreamSink(RecordSink, DataSourceStreamArrowWriter):
         query_id = next((one.query_id for one in messages if isinstance(one, TaskAppend)), None)
         if query_id is None:
             query_id = next((one.query_id for one in messages if isinstance(one, TaskRows) and one.data), None)
-        for report in self._end(messages, self._who(query_id, batchId)):
-            report_bad_records(with_remedy(report, batchId).raise_for_failures(), f"batch {batchId}")
+        reports = self._end(messages, self._who(query_id, batchId))
+        conclude([with_remedy(report, batchId) for report in reports], f"batch {batchId}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -11,17 +12,23 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from stratalog import Cluster
+from stratalog import Cluster, Report
 from stratalog.engine.driver.plain_values import example, from_plain
 from stratalog.jobs import produce as producing
 from stratalog.jobs.arguments import separator
 from stratalog.jobs.ending import after_the_work
 from stratalog.jobs.produce import main as produce
 from stratalog.jobs.tail import main as tail
-from stratalog.partitions.errors import InvalidRecordError
+from stratalog.partitions.errors import (
+    InvalidRecordError,
+    NoMajorityError,
+    StratalogError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.partitions.records import schema_of
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.jobs_harness import calls, report
@@ -86,6 +93,40 @@ def test_keys_come_before_the_separator(live: LiveCluster, capsys: pytest.Captur
     seen = report(capsys)
     assert seen["failures"][0]["message"].endswith("line 3: there is no ':' after a key")
     assert seen["notes"] == ["lines 1 to 2 were appended, and no later line: next time, give only the later lines"]
+
+
+@pytest.mark.parametrize(
+    ("error", "note"),
+    [
+        (
+            UnknownTopicOrPartitionError("gone"),
+            "lines 1 to 2 were appended, and no later line: next time, give only",
+        ),
+        (NoMajorityError("too few voters"), "lines 1 to 2 were appended; some later lines may have been appended"),
+    ],
+)
+def test_an_error_after_the_first_batch_leaves_a_report_of_what_was_appended(
+    live: LiveCluster,
+    error: StratalogError,
+    note: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Exit status 2 would say that nothing was changed, and the lines would be given again."""
+    real, calls_made = Cluster.produce, iter((None, error))
+
+    def sometimes(*args: Any, **kwargs: Any) -> Report:
+        if (failed := next(calls_made)) is not None:
+            raise failed
+        return real(*args, **kwargs)
+
+    functools.update_wrapper(sometimes, real)
+    monkeypatch.setattr(Cluster, "produce", sometimes)
+    assert run(live, "t", "--input", given(live, "a\nb\nc"), "--batch", "2", "--json") == 1
+    seen = report(capsys)
+    assert (seen["totals"]["lines"], [one["code"] for one in seen["failures"]]) == (2, [error.code])
+    assert seen["notes"][0].startswith(note)
+    assert sum(row["records"] for row in seen["rows"]) == 2
 
 
 def test_produce_accepts_the_output_of_tail(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,8 +22,10 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as of_textfile
 
+from stratalog import Cluster
 from stratalog.jobs.exposition import FIGURES, Exposition
 from stratalog.jobs.main import main
+from stratalog.partitions.errors import InconsistentClusterIdError, StratalogError, UnsignedError
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.test_layers import ROOT
 
@@ -83,6 +85,24 @@ def test_metrics_are_written_for_node_exporter(live: LiveCluster, capsys: pytest
     capsys.readouterr()
     assert main(["metrics", "--textfile", str(live.folder / "no" / "f"), "--cluster", str(live.file)]) == 1
     assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("error", "status"), [(UnsignedError("x"), 1), (InconsistentClusterIdError("x"), 2)])
+def test_the_file_never_keeps_the_health_of_an_earlier_run(
+    tmp_path: Path, error: StratalogError, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def health(_: Cluster) -> None:
+        raise error
+
+    live = LiveCluster(tmp_path, on_disk=True)
+    file = tmp_path / "stratalog.prom"
+    argv = ["metrics", "--textfile", str(file), "--cluster", str(live.file)]
+    assert main(argv) == 0
+    assert 'stratalog_up{cluster="c"} 1.0' in file.read_text()
+    monkeypatch.setattr(Cluster, "health", health)
+    assert main(argv) == status
+    assert 'stratalog_up{cluster="c"} 0.0' in file.read_text()
+    assert "stratalog_healthy" not in file.read_text()
 
 
 @pytest.mark.slow

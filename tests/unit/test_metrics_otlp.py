@@ -129,8 +129,11 @@ def test_a_receiver_that_does_not_take_them_is_an_error(
     push = OtlpPush(Exposition("c"), ManualClock(), receiver.address)
     with pytest.raises(StorageError, match="did not accept them"):
         push.push()
-    assert main(["metrics", "--cluster", str(live.file), "--otlp", receiver.address]) == 1
+    file = live.folder / "stratalog.prom"
+    argv = ["metrics", "--cluster", str(live.file), "--otlp", receiver.address, "--textfile", str(file)]
+    assert main(argv) == 1
     assert "were not pushed" in capsys.readouterr().err
+    assert 'stratalog_up{cluster="c"} 1.0' in file.read_text(), "the file does not depend on the receiver"
 
 
 def test_a_push_needs_a_process_that_stays(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:

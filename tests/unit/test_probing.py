@@ -48,6 +48,12 @@ def test_outcomes_are_in_the_order_of_the_items(prober: Prober) -> None:
     assert prober.probe(question, [], 60) == []
 
 
+@pytest.mark.parametrize("deadline_s", [2**63 / 1000, float("inf")])
+def test_a_deadline_may_be_longer_than_a_thread_can_wait(deadline_s: float) -> None:
+    """The first is Kafka's longest time, as broker.session.timeout.ms."""
+    assert ThreadProber().probe(abs, [-1], deadline_s) == [Done(-1, 1)]
+
+
 @pytest.mark.parametrize("prober", [SerialProber(), ThreadProber()], ids=["serial", "threads"])
 def test_a_bug_is_raised(prober: Prober) -> None:
     def question(number: int) -> int:

@@ -95,6 +95,10 @@ def test_outside_the_log_the_offset_is_out_of_range(live: LiveCluster, offset: i
         live.cluster.fetch("t", 0, offset)
 
 
+def test_a_fetch_may_wait_for_ever(live: LiveCluster) -> None:
+    assert live.cluster.fetch("t", 0, 0, timeout_s=float("inf")).next_offset > 0
+
+
 def test_wrong_calls_are_refused(live: LiveCluster) -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match="nobody"):
         live.cluster.fetch("nobody", 0, 0)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
+from stratalog.engine.driver.report import OperationFailedError
 from stratalog.engine.records.produce import RowColumns
 from stratalog.engine.spark import stream_sink
 from stratalog.engine.spark.batch_sink import BatchSink, batch_sink_options
@@ -21,6 +22,7 @@ from stratalog.engine.spark.types import spark_type
 from stratalog.engine.spark.versions import arrow_schema
 from stratalog.partitions.declared import ddl, declared
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
+from stratalog.partitions.runner import values
 from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster
 
@@ -118,6 +120,26 @@ def test_a_column_names_the_topic(live: LiveCluster) -> None:
         save(live, "topic STRING, value STRING", [{"topic": None, "value": "a"}])
     with pytest.raises(InvalidCallError, match="name the topic: save"):
         save(live, "value STRING", [{"value": "a"}])
+
+
+def test_an_error_about_one_topic_says_what_the_others_got(live: LiveCluster) -> None:
+    """The rows of the first topic are appended before those of the second are found bad."""
+    keyed = {"partitions": 1, "replication_factor": 2, "configs": {"cleanup.policy": "compact"}}
+    for name in ("u", "v"):
+        live.cluster.topics.create(name, **keyed)  # type: ignore[arg-type]
+    rows = [{"topic": topic, "value": topic} for topic in ("t", "u", "v")]
+    schema = "topic STRING, key STRING, value STRING"
+    with pytest.raises(OperationFailedError) as caught:
+        save(live, schema, [{"key": None, **row} for row in rows], producer="p", sequence="0")
+    report = caught.value.report
+    assert [(row["topic"], row["outcome"]) for row in report.rows] == [("t", "acknowledged")]
+    assert [(one.item, one.code) for one in report.failures] == [("u", "INVALID_RECORD"), ("v", "INVALID_RECORD")]
+    assert "run the append again with producer 'p', sequence 0: nothing is appended twice" in str(caught.value)
+    fixed = [{"key": None if row["topic"] == "t" else "k", **row} for row in rows]
+    save(live, schema, fixed, producer="p", sequence="0")
+    for topic in ("t", "u", "v"):
+        found = live.cluster.fetch_many({(topic, n): 0 for n in range(2 if topic == "t" else 1)})
+        assert sum(table.num_rows for table in (one.records for one in values(found))) == 1
 
 
 @pytest.mark.parametrize(

@@ -63,3 +63,21 @@ def test_a_session_that_refuses_settings_keeps_its_own(bounded: Any) -> None:
     with bounded(session(conf)):
         assert conf.settings == {RECORDS: "10000"}
     assert conf.settings == {RECORDS: "10000"}
+
+
+@pytest.mark.parametrize("own", [None, "64m", "4096"])
+@pytest.mark.parametrize("order", [(bounded_by_records, bounded_by_bytes), (bounded_by_bytes, bounded_by_records)])
+def test_blocks_of_two_threads_leave_the_session_its_own_settings(own: str | None, order: tuple[Any, Any]) -> None:
+    """The first block ends before the second. While both run, neither loses its bound."""
+    conf = Conf(**({} if own is None else {BYTES: own}))
+    before, one = dict(conf.settings), session(conf)
+    first, second = (bounded(one) for bounded in order)
+    first.__enter__()
+    second.__enter__()
+    least = "4096" if own == "4096" else str(BATCH_BYTES)
+    assert conf.settings == {RECORDS: str(BATCH_RECORDS), BYTES: least}
+    first.__exit__(None, None, None)
+    alone = least if order[1] is bounded_by_bytes else "2147483647"
+    assert conf.settings == {RECORDS: str(BATCH_RECORDS), BYTES: alone}
+    second.__exit__(None, None, None)
+    assert conf.settings == before

@@ -11,6 +11,7 @@ import pytest
 
 from stratalog import FoundOffset, OffsetSpec
 from stratalog.jobs.delete_records import main as job
+from stratalog.jobs.run import Job
 from stratalog.jobs.topics import main as topics
 from stratalog.partitions.errors import (
     InvalidCallError,
@@ -288,6 +289,26 @@ def test_the_job_takes_kafkas_own_file(disks: LiveCluster, capsys: pytest.Captur
         ("t", 1, 0),
     ]
     assert disks.read() == {0: ["c"]}
+
+
+def test_an_error_about_the_second_topic_leaves_a_report_of_the_first(
+    disks: LiveCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The topic was protected while the job waited for its confirmation. Exit status 2 would say that nothing was
+    changed.
+    """
+    disks.topic("later")
+    disks.fill("ab", "later")
+
+    def confirm(job: Job, what: str) -> None:
+        disks.cluster.topics.protect("later", days=1)
+
+    monkeypatch.setattr(Job, "confirm", confirm)
+    file = offsets_file(disks, ("t", 0, 2), ("later", 0, 1))
+    assert job(["--cluster", str(disks.file), "--json", "--offset-json-file", file]) == 1
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [(row["topic"], row["low_watermark"]) for row in report["rows"]] == [("t", 2)]
+    assert [(one["item"], one["code"]) for one in report["failures"]] == [("later", "POLICY_VIOLATION")]
 
 
 def test_the_job_takes_one_partition_by_words(disks: LiveCluster) -> None:

@@ -105,6 +105,14 @@ def test_tombstones_are_dropped_once_they_are_old(live: Keyed) -> None:
     assert live.held(live.leader()) == {"c": "1", "b": None}
 
 
+def test_tombstones_are_kept_for_kafka_s_longest_time(live: Keyed) -> None:
+    """In microseconds, 2^63-1 ms is not a 64-bit number."""
+    live.cluster.topics.alter_configs("t", {"delete.retention.ms": str(2**63 - 1)})
+    live.put([("a", "1"), ("b", None)])
+    live.take()
+    assert live.held(live.leader()) == {"a": "1", "b": None}
+
+
 def test_records_without_a_key_are_refused(live: Keyed) -> None:
     """As in Kafka's compacted topics: no later record could replace them."""
     with pytest.raises(InvalidRecordError, match="append to t-0: record 0 of its batch, with no key"):

@@ -46,6 +46,9 @@ from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId, check_may_snapsho
 from stratalog.snapshots.state_machine import load_dump, write_dump
 from stratalog.snapshots.writer import SnapshotWriter
 
+_EARLIEST_US = -(2**63)
+"""The earliest timestamp of a record."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotWork(PartitionWork):
@@ -229,7 +232,8 @@ def tombstone_horizon_us(work: SnapshotWork, leader: Replica, log: ReplicaLog, e
     """
     last = _last_link(log, end)
     assert last is not None
-    return 1000 * (leader.footer(last.file).created_ms - work.delete_retention_ms)
+    until_us = 1000 * (leader.footer(last.file).created_ms - work.delete_retention_ms)
+    return max(until_us, _EARLIEST_US)
 
 
 # ------------------------------------------------------------------------------------ the plan
