@@ -236,7 +236,7 @@ def test_json_values_are_decoded_into_typed_columns(tmp_path: Path) -> None:
         "ok": True,
         "ratio": 0.5,
         "fare": "1234.50",
-        "at": "2026-01-02T04:04:05.000006+01:00",
+        "at": "2026-01-02T04:04:05.000006000+01:00",
         "day": "2026-01-02",
         "raw": "/w==",
         "legs": [{"gate": "B"}],
@@ -258,6 +258,7 @@ def test_json_values_are_decoded_into_typed_columns(tmp_path: Path) -> None:
         *('{"id": 1, "other": 2}', '{"id": 9223372036854775808}', '{"id": 1, "small": 128}'),
         *('{"id": 1, "ratio": 1e300}', '{"id": 1, "fare": "1.234"}', '{"id": 1, "fare": 12345678901234567.5}'),
         *('{"id": 1, "fare": "x"}', '{"id": 1, "at": "2026-01-02T03:04:05"}', '{"id": 1, "at": 5}'),
+        '{"id": 1, "at": "2026-01-02T03:04:05.0000061Z"}',
         *('{"id": 1, "day": "2026-13-01"}', '{"id": 1, "raw": "?"}', '{"id": 1, "legs": [{}]}'),
         *(
             '{"id": 1, "legs": [{"gate": "B", "more": 1}]}',
