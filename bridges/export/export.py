@@ -339,7 +339,7 @@ class _ExportedTopic:
                 parts[piece.partition].written(piece)
             return
         for piece in pieces:
-            kept.check_gap(self.there, piece)
+            kept.check_gap(self.there, piece, parts[piece.partition].gap)
         self._record([Written(piece.partition, piece.start, piece.end) for piece in pieces])
         for piece in pieces:
             kept.write(self.target, self.there, piece)
