@@ -243,6 +243,28 @@ def test_a_map_translates_the_offsets_of_groups_and_is_a_delta_table(tmp_path: P
     assert rows == [(0, 1, 3), (3, 5, 1)]
 
 
+def test_a_map_gets_the_rows_of_a_journal_that_was_created_again(tmp_path: Path) -> None:
+    """An error advises to delete the journal after a topic was created again."""
+    live = LiveCluster(tmp_path)
+    live.topic()
+    live.append(["a", "b", "c"])
+    there, table = MemoryCluster(), str(tmp_path / "map")
+    options = ExportOptions(keep=False, offset_map=table)
+    exported(live, there, options).raise_for_failures()
+    live.cluster.topics.delete("t")
+    live.topic()
+    live.append(["d"])
+    (failure,) = exported(live, there, options).failures
+    journal = failure.message.rpartition(" ")[2]
+    assert (failure.code, journal in there.topics) == ("INCONSISTENT_TOPIC_ID", True)
+    del there.topics[journal]
+    assert exported(live, there, options).raise_for_failures().totals["map_rows"] == 1
+    assert sorted((row["offset"], row["target_offset"], row["records"]) for row in rows_of(table)) == [
+        (0, 0, 3),
+        (0, 4, 1),
+    ]
+
+
 def rows_of(table: str) -> list[dict[str, object]]:
     found: list[dict[str, object]] = DeltaTable(table).to_pyarrow_table().to_pylist()
     return found
