@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stratalog.bridges.mirror.catch_up import catch_up, partitions_here
+from stratalog.bridges.mirror.catch_up import catch_up, check_acknowledged, partitions_here
 from stratalog.bridges.mirror.group_offsets import GroupOffsets, commit_here
 from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.bridges.mirror.partitions import MirroredPartition
@@ -74,11 +74,11 @@ def mirror(
         ]
         parts = [] if options.dry_run else partitions_here(metadata, storage, execution, memory, run, kept, bounds)
         catch_up(metadata, storage, execution, memory, source, run, parts, options, began_s)
+        check_acknowledged(metadata, storage, execution, memory, parts)
         starts = _follow_starts(metadata, storage, execution, run, parts)
         ends = source.bounds([part.key for part in parts]) if parts else {}
-        committed = commit_here(
-            metadata, storage, execution, memory, run, groups, {part.key: part.log_end for part in parts}
-        )
+        log_ends = {part.key: part.log_end for part in parts if part.acknowledged}
+        committed = commit_here(metadata, storage, execution, memory, run, groups, log_ends)
         run.rows += [_row(part, ends.get(part.key, part.bounds), starts, options) for part in parts]
         spent_s = execution.clock.monotonic_s() - began_s
     run.notes += source.notes()
