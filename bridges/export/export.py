@@ -339,7 +339,7 @@ class _ExportedTopic:
                 parts[piece.partition].written(piece)
             return
         for piece in pieces:
-            kept.check_gap(self.there, piece)
+            kept.check_gap(self.there, piece, parts[piece.partition].gap)
         self._record([Written(piece.partition, piece.start, piece.end) for piece in pieces])
         for piece in pieces:
             kept.write(self.target, self.there, piece)
@@ -369,8 +369,12 @@ class _ExportedTopic:
             moved = commit_there(*self.for_records, self.run, self.target, name, self.there, self.journal, places)
             self.run.totals["group_offsets"] = int(self.run.totals.get("group_offsets") or 0) + moved
         if options.offset_map is not None:
+            journal = self.target.topic(PREFIX + self.export_name)
+            if journal is None:
+                raise RetriableError(f"the journal of export {self.export_name!r} was deleted during the export")
             rows = write_map(
-                options.offset_map, self.export_name, name, self.there, self.journal, self.remote_storage
+                *(options.offset_map, self.export_name, name, self.there),
+                *(self.journal, journal.source, self.remote_storage),
             )
             self.run.totals["map_rows"] = int(self.run.totals.get("map_rows") or 0) + rows
 

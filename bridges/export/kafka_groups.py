@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from stratalog.bridges.mirror.kafka_source import TIMEOUT_S, translated
@@ -30,8 +30,13 @@ class KafkaGroups:
         from confluent_kafka import TopicPartition as Asked
 
         asked = [Asked(topic, partition) for partition in range(partitions)]
-        found = self._as_group(group, lambda consumer: consumer.committed(asked, TIMEOUT_S))
-        return {one.partition: one.offset for one in found if one.error is None and one.offset >= 0}
+
+        def ask(consumer: Any) -> dict[int, int]:
+            found = consumer.committed(asked, TIMEOUT_S)
+            _check_each(found, group)
+            return {one.partition: one.offset for one in found if one.offset >= 0}
+
+        return self._as_group(group, ask)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit offsets for the group."""
@@ -43,9 +48,7 @@ class KafkaGroups:
         ]
 
         def ask(consumer: Any) -> None:
-            for one in consumer.commit(offsets=wanted, asynchronous=False):
-                if one.error is not None:
-                    raise _translated(one.error, group)
+            _check_each(consumer.commit(offsets=wanted, asynchronous=False), group)
 
         self._as_group(group, ask)
 
@@ -70,6 +73,13 @@ class KafkaGroups:
             raise _translated(error.args[0], group) from error
         finally:
             consumer.close()
+
+
+def _check_each(answers: Iterable[Any], group: str) -> None:
+    """Raises: the error of the first partition that has one: its offset is unknown, which is not *no commit*."""
+    for one in answers:
+        if one.error is not None:
+            raise _translated(one.error, group)
 
 
 def _translated(error: Any, group: str) -> StratalogError:

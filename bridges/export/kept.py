@@ -36,15 +36,19 @@ def settled(
     return bounds
 
 
-def check_gap(topic: str, piece: ExportPiece) -> None:
-    """Check that no gap in a piece is too long. Raises: OffsetsNotKeptError."""
-    for start, records in _runs(piece):
-        if (gap := records[0].offset - start) > MOST_GAP:
+def check_gap(topic: str, piece: ExportPiece, before: int) -> None:
+    """Check that no gap is too long. ``before`` is the number of offsets without a record directly before the
+    piece. Raises: OffsetsNotKeptError.
+    """
+    start = piece.start - before
+    for end in (*(record.offset for record in piece.records), piece.end):
+        if end - start > MOST_GAP:
             raise OffsetsNotKeptError(
-                f"{topic}-{piece.partition}: {gap} offsets from {start} have no record, and Kafka would need an "
-                f"aborted record at each of them; the limit is {MOST_GAP}: export at new offsets with "
+                f"{topic}-{piece.partition}: {end - start} offsets from {start} have no record, and Kafka would "
+                f"need an aborted record at each of them; the limit is {MOST_GAP}: export at new offsets with "
                 "--new-offsets"
             )
+        start = end + 1
 
 
 def write(target: ExportTarget, topic: str, piece: ExportPiece) -> None:

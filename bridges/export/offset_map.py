@@ -1,6 +1,7 @@
 """The Delta table that maps offsets of this cluster to offsets of the target, if offsets are not kept. A row is a
-run of records with consecutive offsets on both sides. The table is derived from the journal. The table's
-application transaction counts the journal's entries that are in the table, so each row is added once.
+run of records with consecutive offsets on both sides. The table is derived from the journal. An application
+transaction of the table counts the journal's entries that are in the table, so each row is added once. A journal
+that was deleted and created again has a transaction of its own.
 """
 
 from __future__ import annotations
@@ -43,9 +44,16 @@ def translated(runs: Sequence[Run], place: int, offset: int) -> int | None:
 
 
 def write_map(
-    table: str, export: str, topic: str, target_topic: str, journal: Journal, options: StoreOptions
+    table: str,
+    export: str,
+    topic: str,
+    target_topic: str,
+    journal: Journal,
+    journal_id: str,
+    options: StoreOptions,
 ) -> int:
-    """Append the runs of the entries that the table lacks; creates a missing table. Returns the number of rows.
+    """Append the runs of the entries that the table lacks; creates a missing table. ``journal_id`` identifies the
+    journal's topic. Returns the number of rows.
 
     Raises: InvalidCallError for an unusable address or table; StorageError kinds.
     """
@@ -55,11 +63,12 @@ def write_map(
     from stratalog.tiering.delta_options import error_text, storage_options
 
     connection = storage_options(table, options)
+    transaction = f"{export} {journal_id}"
     for attempt in range(_TRIES):
         try:
             DeltaTable.create(table, _SCHEMA, mode="ignore", storage_options=connection)
             here = DeltaTable(table, storage_options=connection)
-            has = here.transaction_version(export) or 0
+            has = here.transaction_version(transaction) or 0
             rows = [
                 dict(zip(_SCHEMA.names, (export, topic, target_topic, entry.partition, *run), strict=True))
                 for entry in journal.entries[has:]
@@ -67,7 +76,7 @@ def write_map(
                 for run in entry.runs
             ]
             if rows:
-                done = CommitProperties(app_transactions=[Transaction(export, len(journal.entries))])
+                done = CommitProperties(app_transactions=[Transaction(transaction, len(journal.entries))])
                 appended = pa.Table.from_pylist(rows, _SCHEMA)
                 write_deltalake(here, appended, mode="append", commit_properties=done)
         except CommitFailedError as error:  # another writer committed first

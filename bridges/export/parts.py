@@ -88,6 +88,8 @@ class ExportedPartition:
     began: int = 0
     records: int = 0
     gaps: int = 0
+    gap: int = 0
+    """The number of offsets without a record directly before ``position``, as far as this run has written them."""
     written_bytes: int = 0
     error: StratalogError | None = None
 
@@ -131,6 +133,9 @@ class ExportedPartition:
         """Record that the piece is written."""
         self.waiting = self.waiting[len(piece.records) :]
         self.position = piece.end
+        self.gap = (
+            piece.end - piece.records[-1].offset - 1 if piece.records else self.gap + piece.end - piece.start
+        )
         self.records += len(piece.records)
         self.gaps += piece.end - piece.start - len(piece.records)
         self.written_bytes += piece.size_bytes

@@ -109,12 +109,13 @@ class AvroRecords(AvroValues):
             self._writers[number] = self._usable(self._registry.schema(number))
         if self._writers[number] is None:
             raise UndecodedError(
-                f"the registry has no schema {number}, or the schema in {self.path} lacks some of its fields"
+                f"the registry has no schema {number}, or the schema in {self.path} lacks some of its fields, or "
+                "has times where it has numbers"
             )
         return self._writers[number], self._parsed
 
     def _usable(self, schema: Any) -> Any:
-        """The parsed schema; None if its values would lose a field."""
+        """The parsed schema; None if its values would lose a field or their meaning."""
         import fastavro
 
         if schema is None:
@@ -122,7 +123,7 @@ class AvroRecords(AvroValues):
         try:
             parsed = fastavro.parse_schema(schema)
             tree = _spark(parsed, {}, "a writer")
-            return None if _has_more(tree, self._tree) or _has_empty_items(tree) else parsed
+            return None if _loses(tree, self._tree) or _has_empty_items(tree) else parsed
         except Exception:  # a registry's text may raise any kind of error
             return None
 
@@ -132,19 +133,20 @@ def avro_decoder(path: Path, *, framed: bool, registry: SchemaRegistry | None = 
     return AvroRecords(path, framed=framed, registry=registry)
 
 
-def _has_more(writer: Any, reader: Any) -> bool:
-    """Whether one schema has fields that the other lacks."""
+def _loses(writer: Any, reader: Any) -> bool:
+    """Whether values of the writer's schema would lose a field or their meaning in the reader's schema."""
     match writer, reader:
         case {"fields": wrote}, {"fields": reads}:
             kinds = {field["name"]: field["type"] for field in reads}
             return any(
-                field["name"] not in kinds or _has_more(field["type"], kinds[field["name"]]) for field in wrote
+                field["name"] not in kinds or _loses(field["type"], kinds[field["name"]]) for field in wrote
             )
         case {"elementType": wrote}, {"elementType": reads}:
-            return _has_more(wrote, reads)
+            return _loses(wrote, reads)
         case {"valueType": wrote}, {"valueType": reads}:
-            return _has_more(wrote, reads)
-    return False
+            return _loses(wrote, reads)
+    # fastavro applies the writer's logical type, so a plain number would be read as microseconds
+    return writer != reader and reader in ("timestamp", "timestamp_ntz")
 
 
 def _has_empty_items(tree: Any) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -24,6 +25,8 @@ _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("binary", "date", "timestamp", "timestamp_ntz"), (str,)),
 }
 _LARGEST_FLOAT = 3.4028234663852886e38
+_FINER = re.compile(r"[.,]\d{6}\d*[1-9]")
+"""A fraction of a second with more than six digits that count."""
 _EXACT_DIGITS = 15
 """The number of significant digits of a decimal that was a double."""
 
@@ -118,6 +121,8 @@ def _atom(kind: str, value: Any) -> Any:
         return date.fromisoformat(value)
     if kind in ("timestamp", "timestamp_ntz"):
         when = datetime.fromisoformat(value)
+        if _FINER.search(value):  # ``fromisoformat`` drops the digits after the sixth
+            raise UndecodedError(f"{value!r} is finer than a microsecond")
         if (when.tzinfo is None) != (kind == "timestamp_ntz"):
             raise UndecodedError(f"{value!r} is not a {kind}: only a TIMESTAMP_NTZ has no offset from UTC")
         return when

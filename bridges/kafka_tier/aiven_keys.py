@@ -9,6 +9,7 @@ import binascii
 from collections.abc import Mapping
 from typing import Any
 
+from stratalog.bridges.kafka_tier.layout import MissingKeyError
 from stratalog.partitions.errors import CorruptionError, EnvironmentUnusableError, InvalidCallError
 
 IV_BYTES, TAG_BYTES = 12, 16
@@ -46,14 +47,14 @@ class KeyRing:
     def data_key(self, encrypted: str, named: str) -> bytes:
         """The data key of a segment, from ``KEY_ID:BASE64``.
 
-        Raises: InvalidCallError for a missing key; CorruptionError for a wrong key.
+        Raises: MissingKeyError; CorruptionError for a wrong key.
         """
         name, colon, text = encrypted.partition(":")
         if not colon:
             raise CorruptionError(f"{named}: its manifest has a data key without a key id")
         if name not in self._keys:
             known = ", ".join(map(repr, self._keys)) or "none"
-            raise InvalidCallError(
+            raise MissingKeyError(
                 f"{named} is encrypted with key {name!r}, which is not among the given keys ({known}): pass its "
                 "private key"
             )

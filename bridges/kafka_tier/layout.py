@@ -25,6 +25,10 @@ MOST_INDEX_BYTES = 64 * 1024 * 1024
 """The maximum size of an index. Kafka's indexes have 10 MiB by default (``segment.index.bytes``)."""
 
 
+class MissingKeyError(InvalidCallError):
+    """A segment is encrypted with a key that the caller has not given."""
+
+
 class IndexKind(StrEnum):
     """Kafka's RemoteStorageManager.IndexType."""
 
@@ -65,7 +69,8 @@ class RemoteSegmentLayout(Protocol):
 
     def open(self, store: Store, segment: RemoteLogSegment) -> OpenSegment:
         """Determine the form of a segment, without reading records. Raises: InvalidCallError for an unknown
-        version, codec or key; SourceChangedError for a deleted object; CorruptionError; StorageError kinds.
+        version or codec; MissingKeyError; SourceChangedError for a deleted object; CorruptionError; StorageError
+        kinds.
         """
         ...
 

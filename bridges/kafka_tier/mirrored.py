@@ -4,7 +4,9 @@
 read concurrently. Unclear offsets, and offsets after the tier, come from the brokers. If a segment cannot be read,
 its offsets also come from the brokers. Each such range is a note of the report, with the reason.
 
-``offline``: the cluster is gone. Offsets whose records are unknown become gaps, and each gap gets a note.
+``offline``: the cluster is gone. Offsets whose records are unknown become gaps, and each gap gets a note. A gap is
+final, so an error that a later run may not have (storage that does not answer, a key that was not given) is the
+error of its partition, and not a gap.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stratalog.bridges.kafka_tier.layout import MissingKeyError
 from stratalog.bridges.kafka_tier.lineage import LeaderEpochs
 from stratalog.bridges.kafka_tier.options import KafkaTierOptions
 from stratalog.bridges.kafka_tier.reading import TierTask, read_task
@@ -36,7 +39,10 @@ from stratalog.bridges.mirror.source import (
 from stratalog.engine.config.topic_config import MIRROR_SOURCE
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.partitions.errors import (
+    EnvironmentUnusableError,
     OffsetOutOfRangeError,
+    RetriableError,
+    SourceChangedError,
     StratalogError,
     UnknownTopicOrPartitionError,
 )
@@ -203,6 +209,9 @@ class TieredSource:
                 yield read
                 position = read.position
         except StratalogError as error:
+            if not self._is_unknown(error):
+                yield SourceRead(key, NO_RECORDS, position, error)
+                return None
             here = _after(left, position, task.epochs)
             why = f"{key[0]}-{key[1]} offsets [{position}, {task.piece.end}): {error.code}: {error}"
             return (yield from self._unclear(key, here, task.piece.end, why))
@@ -231,6 +240,12 @@ class TieredSource:
                 if read.position >= end:
                     break
         return replace(left, start=end, leader_epoch=epoch)
+
+    def _is_unknown(self, error: StratalogError) -> bool:
+        """Whether the records are unknown to this tier for good, or the brokers have them."""
+        if self._brokers is not None or isinstance(error, SourceChangedError):
+            return True
+        return not isinstance(error, RetriableError | MissingKeyError | EnvironmentUnusableError)
 
     def _how(self, why: str) -> str:
         return f"unknown, so left as gaps: {why}" if self._brokers is None else f"through the brokers: {why}"
@@ -261,7 +276,7 @@ class TieredSource:
         try:
             if key[1] in tier.partitions(key[0]):
                 start = None if self._brokers is None else wanted.start
-                return tier.plan_all(*key, start, Isolation.READ_COMMITTED)
+                return tier.plan_all(*key, start, Isolation.READ_COMMITTED, self._is_unknown)
             why = "it has no segments in the tier"
         except UnknownTopicOrPartitionError as error:
             why = str(error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,7 @@ from stratalog.partitions.errors import (
     CorruptionError,
     InvalidCallError,
     LogGapError,
+    StratalogError,
     UnknownTopicOrPartitionError,
 )
 from stratalog.partitions.isolation import Isolation, isolation_of
@@ -250,15 +251,27 @@ class KafkaTier:
                 found += self._planned(topic, partition, query)
         return found
 
-    def plan_all(self, topic: str, partition: int, start: int | None, isolation: Isolation) -> TierPlan:
+    def plan_all(
+        self,
+        topic: str,
+        partition: int,
+        start: int | None,
+        isolation: Isolation,
+        is_unknown: Callable[[StratalogError], bool] = lambda _: True,
+    ) -> TierPlan:
         """Like ``plan``, for all offsets of a partition from ``start`` on (None: all). ``unclear`` has every
         unclear offset, including those before the first and after the last clear offset, and those of segments
         that cannot be opened.
+
+        Raises: see ``plan``; the error of a segment that cannot be opened, unless ``is_unknown`` accepts it.
         """
         query = ReadQuery(topics=[topic], partitions=[partition], start=start, isolation=isolation)
         while True:
             pieces = within(self._plan_of(topic, partition).pieces, start, None)
             failed = [one for one in ThreadRunner(_THREADS).run(self.opened, pieces) if isinstance(one, Failed)]
+            for one in failed:
+                if not is_unknown(one.error):
+                    raise one.error
             self._unusable |= {one.item.segment.segment_id: str(one.error) for one in failed}
             if not failed:
                 break

@@ -33,8 +33,13 @@ from stratalog.engine.replication.replica_selector import NOWHERE
 from stratalog.engine.replication.throttle import Throttle
 from stratalog.engine.upkeep.replication.replicate import replicate
 from stratalog.partitions.clock import Clock
-from stratalog.partitions.errors import OffsetOutOfRangeError, RetriableError, StratalogError
-from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.errors import (
+    NotEnoughReplicasAfterAppendError,
+    OffsetOutOfRangeError,
+    RetriableError,
+    StratalogError,
+)
+from stratalog.partitions.identity import TopicIdPartition, TopicPartition
 from stratalog.partitions.runner import Done, Failed, values
 
 _ROUNDS = 20
@@ -62,9 +67,8 @@ def partitions_here(
     """
 
     def look(key: TopicPartition) -> MirroredPartition:
-        return MirroredPartition(
-            key, *_look_and_acknowledge(metadata, storage, execution, memory, key), bounds[key]
-        )
+        log_end, epoch, acknowledged = _look_and_acknowledge(metadata, storage, execution, memory, key)
+        return MirroredPartition(key, log_end, epoch, bounds[key], acknowledged=acknowledged)
 
     wanted = set(names)
     found: list[MirroredPartition] = []
@@ -86,12 +90,41 @@ def partitions_here(
 
 def _look_and_acknowledge(
     metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory, key: TopicPartition
-) -> tuple[int, int | None]:
-    """The log end, and the source's leader epoch of the last record. Acknowledges the whole log if possible."""
-    log_end, epoch, acknowledged = look_here(metadata, storage, execution.clock, memory, key)
-    if not acknowledged:  # a mirror has died before the end of its last append
-        replicate(metadata, storage, execution, memory, [key[0]])
-    return log_end, epoch
+) -> tuple[int, int | None, bool]:
+    """Like ``look_here``; acknowledges the whole log if possible."""
+    found = look_here(metadata, storage, execution.clock, memory, key)
+    _, _, acknowledged = found
+    if acknowledged:
+        return found
+    # a mirror has died before the end of its last append
+    only = TopicIdPartition(metadata.image().topic(key[0]).topic_id, key[1])
+    replicate(metadata, storage, execution, memory, [key[0]], only=[only])
+    return look_here(metadata, storage, execution.clock, memory, key)
+
+
+def check_acknowledged(
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
+    parts: Iterable[MirroredPartition],
+) -> None:
+    """Set the error of each partition whose log is not acknowledged up to its end: readers do not get its last
+    records. An append of this run acknowledges the records before it, too.
+    """
+    for part in parts:
+        if part.acknowledged or part.error is not None:
+            continue
+        try:
+            *_, part.acknowledged = _look_and_acknowledge(metadata, storage, execution, memory, part.key)
+        except StratalogError as error:
+            part.error = error
+        if not part.acknowledged and part.error is None:
+            part.error = NotEnoughReplicasAfterAppendError(
+                f"{part}: its last records, before offset {part.log_end}, are in the log but not acknowledged, so "
+                "readers do not get them: too few replicas are in the ISR (min.insync.replicas), or one does not "
+                "answer: see stratalog health; a later run acknowledges them"
+            )
 
 
 def look_here(
@@ -252,8 +285,7 @@ class _CatchUp:
                 part.appended(piece, undecoded_of(rows))
                 return True
             if report.ok or report.failures[0].code in _FASTER:
-                log_end, epoch, _ = look_here(*self._for_records, part.key)
-                part.found_at(log_end, epoch)
+                part.found_at(*look_here(*self._for_records, part.key))
             else:
                 failure = report.failures[0]
                 part.error = RetriableError(f"{topic}-{partition}: {failure.code}: {failure.message}")

@@ -179,6 +179,9 @@ class KafkaSource:
                     continue
                 for read in taken.reads():
                     positions[read.key] = read.position
+                    if read.position >= ranges[read.key].end:
+                        # Later records of this partition must not hide that the others are silent.
+                        consumer.pause([Assigned(*read.key)])
                     yield read
                 taken = _Taken()
             for key, wanted in ranges.items():

@@ -63,6 +63,8 @@ class MirroredPartition:
     """The source's leader epoch of the last record below ``log_end``; None if unknown."""
     bounds: SourceBounds
     """The source's bounds when the run began."""
+    acknowledged: bool = True
+    """Whether the log here is acknowledged up to ``log_end``."""
     most_bytes: int = _PIECE_BYTES
     """The memory for waiting records, in bytes."""
     position: int = 0
@@ -124,6 +126,7 @@ class MirroredPartition:
         self.mirrored_bytes += apart.mirrored_bytes
         self.from_tier += apart.from_tier
         self.notes += apart.notes
+        self.acknowledged = self.acknowledged or apart.log_end > self.log_end
         self.begin_at(apart.log_end, apart.leader_epoch)
 
     def range(self) -> SourceRange:
@@ -139,7 +142,7 @@ class MirroredPartition:
         self.waiting, self.rows, self.size_bytes, self.waiting_epoch = [], 0, 0, None
         self.position = max(log_end, self.bounds.log_start)
 
-    def found_at(self, log_end: int, leader_epoch: int | None) -> None:
+    def found_at(self, log_end: int, leader_epoch: int | None, acknowledged: bool) -> None:
         """Continue at a log end that was read again. Offsets that this run may not have appended are left out of
         its counts and named in a note.
         """
@@ -149,6 +152,7 @@ class MirroredPartition:
                 f"{self}: offsets [{self.log_end}, {log_end}) are in the log, but not in the counts of this run: "
                 f"they were appended by another mirror, or by a task of this run whose result was lost{why}"
             )
+        self.acknowledged = acknowledged
         self.begin_at(log_end, leader_epoch)
 
     def denied(self, now: SourceBounds | None, last_record: Callable[[], int | None]) -> None:
@@ -255,7 +259,7 @@ class MirroredPartition:
     def appended(self, piece: Piece, undecoded: int = 0) -> None:
         """Record that the piece is in the log; ``undecoded`` of its values could not be decoded."""
         self.undecoded += undecoded
-        self.log_end, self.leader_epoch = piece.end, piece.leader_epoch
+        self.log_end, self.leader_epoch, self.acknowledged = piece.end, piece.leader_epoch, True
         self.mirrored += piece.records
         self.gaps += piece.end - piece.start - piece.records
         self.mirrored_bytes += piece.size_bytes

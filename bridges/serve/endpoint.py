@@ -195,8 +195,8 @@ class KafkaEndpoint(ClusterServer):
             server = await asyncio.start_server(
                 functools.partial(self._connected, stop), host, port, ssl=tls, ssl_handshake_timeout=patience
             )
-        except OSError as error:
-            message = f"{self._options.listen}: cannot listen there: {error.strerror or error}"
+        except (OSError, ValueError) as error:  # ValueError: no host can have that name
+            message = f"{self._options.listen}: cannot listen there: {getattr(error, 'strerror', None) or error}"
             started.set_exception(InvalidCallError(message))
             return
         started.set_result((asyncio.get_running_loop(), stop, server.sockets[0].getsockname()[1]))

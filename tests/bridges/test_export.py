@@ -9,13 +9,17 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from stratalog.bridges.export import kept
 from stratalog.bridges.export.export import export
 from stratalog.bridges.export.journal import runs_of
 from stratalog.bridges.export.offset_map import translated
 from stratalog.bridges.export.options import ExportOptions
+from stratalog.bridges.export.parts import ExportedPartition, ExportPiece
+from stratalog.bridges.export.target import OffsetsNotKeptError
 from stratalog.bridges.jobs.export import main as job
 from stratalog.bridges.mirror.mirror import mirror
 from stratalog.bridges.mirror.options import MirrorOptions
+from stratalog.bridges.mirror.source import SourceRecord
 from stratalog.engine.driver.report import Report
 from stratalog.engine.reading.bounds import Committed
 from stratalog.partitions.errors import InvalidCallError
@@ -170,6 +174,25 @@ def test_records_that_were_deleted_here_are_a_start_there(tmp_path: Path) -> Non
         ExportOptions(start=5, name="x")
 
 
+@pytest.mark.parametrize("ends", [[11], [6, 11], [4, 8, 11]])
+def test_a_gap_above_the_limit_is_refused_wherever_pieces_begin(
+    ends: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also a gap at the end, and a gap without any record."""
+    monkeypatch.setattr(kept, "MOST_GAP", 10)
+    part = ExportedPartition(0, 0, 11, 0, 0, lambda start, end: ([], end))
+    for start, end in zip([0, *ends], ends[:-1], strict=False):
+        piece = ExportPiece(0, start, end, ())
+        kept.check_gap("t", piece, part.gap)
+        part.written(piece)
+    with pytest.raises(OffsetsNotKeptError, match="t-0: 11 offsets from 0 have no record"):
+        kept.check_gap("t", ExportPiece(0, part.position, 11, ()), part.gap)
+    record = SourceRecord(5, 1, None, b"x", (), None)
+    kept.check_gap("t", ExportPiece(0, 0, 16, (record,)), 0)
+    with pytest.raises(OffsetsNotKeptError, match="t-0: 11 offsets from 6"):
+        kept.check_gap("t", ExportPiece(0, 0, 17, (record,)), 0)
+
+
 def test_offsets_are_not_kept_where_others_have_written(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic()
@@ -206,6 +229,28 @@ def test_a_map_translates_the_offsets_of_groups_and_is_a_delta_table(tmp_path: P
     assert exported(live, there, options).totals["map_rows"] == 0
     rows = sorted((row["offset"], row["target_offset"], row["records"]) for row in rows_of(table))
     assert rows == [(0, 1, 3), (3, 5, 1)]
+
+
+def test_a_map_gets_the_rows_of_a_journal_that_was_created_again(tmp_path: Path) -> None:
+    """An error advises to delete the journal after a topic was created again."""
+    live = LiveCluster(tmp_path)
+    live.topic()
+    live.append(["a", "b", "c"])
+    there, table = MemoryCluster(), str(tmp_path / "map")
+    options = ExportOptions(keep=False, offset_map=table)
+    exported(live, there, options).raise_for_failures()
+    live.cluster.topics.delete("t")
+    live.topic()
+    live.append(["d"])
+    (failure,) = exported(live, there, options).failures
+    journal = failure.message.rpartition(" ")[2]
+    assert (failure.code, journal in there.topics) == ("INCONSISTENT_TOPIC_ID", True)
+    del there.topics[journal]
+    assert exported(live, there, options).raise_for_failures().totals["map_rows"] == 1
+    assert sorted((row["offset"], row["target_offset"], row["records"]) for row in rows_of(table)) == [
+        (0, 0, 3),
+        (0, 4, 1),
+    ]
 
 
 def rows_of(table: str) -> list[dict[str, object]]:

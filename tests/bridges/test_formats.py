@@ -108,7 +108,7 @@ def test_avro_values_are_decoded_into_typed_columns(how: str, frame: bytes, tmp_
     ]
 
 
-def record(*fields: tuple[str, str]) -> str:
+def record(*fields: tuple[str, str | dict[str, str]]) -> str:
     """A schema of Avro."""
     given = [{"name": name, "type": ["null", kind], "default": None} for name, kind in fields]
     return json.dumps({"type": "record", "name": "trip", "fields": given})
@@ -124,6 +124,9 @@ ANSWERS = {
     6: (404, {"error_code": 40403}),
     7: (500, {}),
     8: (403, {}),
+    9: (200, {"schema": record(("at", "long"))}),
+    10: (200, {"schema": record(("at", {"type": "long", "logicalType": "local-timestamp-millis"}))}),
+    11: (200, {"schema": record(("at", {"type": "long", "logicalType": "timestamp-micros"}))}),
 }
 """Answers of a registry, keyed by schema id."""
 
@@ -154,19 +157,20 @@ def registry() -> Iterator[dict[str, str]]:
     assert len(asked) == len(set(asked))
 
 
+def framed(number: int, schema: str, value: dict[str, Any]) -> bytes:
+    """A value after the id of its schema."""
+    made = io.BytesIO(b"\0" + number.to_bytes(4))
+    made.seek(5)
+    pytest.importorskip("fastavro").schemaless_writer(made, json.loads(schema), value)
+    return made.getvalue()
+
+
 @pytest.mark.slow
 def test_values_of_avro_are_read_by_the_schema_of_their_id(tmp_path: Path, registry: dict[str, str]) -> None:
-    fastavro = pytest.importorskip("fastavro")
     file = tmp_path / "trip.avsc"
     file.write_text(WIDE)
     values = typed_values("confluent-avro", str(file), None, registry)
     assert values is not None
-
-    def framed(number: int, schema: str, value: dict[str, Any]) -> bytes:
-        made = io.BytesIO(b"\0" + number.to_bytes(4))
-        made.seek(5)
-        fastavro.schemaless_writer(made, json.loads(schema), value)
-        return made.getvalue()
 
     narrow, wide = framed(1, NARROW, {"id": 7}), framed(2, WIDE, {"id": 2**40, "city": "Oslo"})
     wrong = [framed(number, NARROW, {"id": 7}) for number in (3, 4, 5, 6)]
@@ -180,6 +184,19 @@ def test_values_of_avro_are_read_by_the_schema_of_their_id(tmp_path: Path, regis
         values.column([framed(7, NARROW, {"id": 7})])
     with pytest.raises(StorageAuthorizationError, match="403"):
         values.column([framed(8, NARROW, {"id": 7})])
+
+
+@pytest.mark.slow
+def test_a_number_of_a_writer_is_not_taken_for_a_time(tmp_path: Path, registry: dict[str, str]) -> None:
+    """The writer's type says what a number means: without one, milliseconds would be read as microseconds."""
+    file = tmp_path / "trip.avsc"
+    file.write_text(record(("at", {"type": "long", "logicalType": "timestamp-millis"})))
+    values = typed_values("confluent-avro", str(file), None, registry)
+    assert values is not None
+    schemas = {number: str(ANSWERS[number][1]["schema"]) for number in (9, 10, 11)}
+    number, local = framed(9, schemas[9], {"at": 1_767_323_045_000}), framed(10, schemas[10], {"at": AT})
+    time = framed(11, schemas[11], {"at": AT})
+    assert seen(values, [number, local, time]) == [{"_undecoded": number}, {"_undecoded": local}, {"at": AT}]
 
 
 @pytest.mark.slow
@@ -236,7 +253,7 @@ def test_json_values_are_decoded_into_typed_columns(tmp_path: Path) -> None:
         "ok": True,
         "ratio": 0.5,
         "fare": "1234.50",
-        "at": "2026-01-02T04:04:05.000006+01:00",
+        "at": "2026-01-02T04:04:05.000006000+01:00",
         "day": "2026-01-02",
         "raw": "/w==",
         "legs": [{"gate": "B"}],
@@ -258,6 +275,7 @@ def test_json_values_are_decoded_into_typed_columns(tmp_path: Path) -> None:
         *('{"id": 1, "other": 2}', '{"id": 9223372036854775808}', '{"id": 1, "small": 128}'),
         *('{"id": 1, "ratio": 1e300}', '{"id": 1, "fare": "1.234"}', '{"id": 1, "fare": 12345678901234567.5}'),
         *('{"id": 1, "fare": "x"}', '{"id": 1, "at": "2026-01-02T03:04:05"}', '{"id": 1, "at": 5}'),
+        '{"id": 1, "at": "2026-01-02T03:04:05.0000061Z"}',
         *('{"id": 1, "day": "2026-13-01"}', '{"id": 1, "raw": "?"}', '{"id": 1, "legs": [{}]}'),
         *(
             '{"id": 1, "legs": [{"gate": "B", "more": 1}]}',

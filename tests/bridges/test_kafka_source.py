@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import confluent_kafka
 import pyarrow as pa
 import pytest
 
+from stratalog.bridges.mirror import kafka_source
 from stratalog.bridges.mirror.compare import records_of
 from stratalog.bridges.mirror.kafka_source import open_source
 from stratalog.bridges.mirror.source import SourceRange, SourceRecord
@@ -87,3 +90,47 @@ def test_a_place_that_the_source_has_not_is_an_error_of_its_partition(tmp_path: 
         got, failed = read(address, {("t", 0): SourceRange(7, 9), ("t", 1): SourceRange(0, 3)})
     assert failed == {("t", 0): "OFFSET_OUT_OF_RANGE"}
     assert got == {("t", 0): [], ("t", 1): [row(0), row(1), row(2)]}
+
+
+class Busy:
+    """A consumer of two partitions. Producers append to the first all the time; the second has no leader."""
+
+    def __init__(self, configs: object) -> None:
+        self._offset, self._paused = 0, False
+
+    def assign(self, partitions: object) -> None: ...
+
+    def pause(self, partitions: Sequence[Any]) -> None:
+        assert [(one.topic, one.partition) for one in partitions] == [("t", 0)]
+        self._paused = True
+
+    def consume(self, count: int, timeout_s: float) -> list[Message]:
+        if self._paused:
+            return []
+        self._offset += 1
+        assert self._offset < 100, "it reads on without an end"
+        return [Message(self._offset - 1)]
+
+    def close(self) -> None: ...
+
+
+class Message:
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def __getattr__(self, name: str) -> Callable[[], object]:
+        found = {"topic": "t", "partition": 0, "offset": self._offset, "timestamp": (1, 1), "leader_epoch": 0}
+        return lambda: found.get(name)
+
+
+def test_a_silent_partition_is_an_error_although_records_of_another_arrive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(confluent_kafka, "Consumer", Busy)
+    monkeypatch.setattr(kafka_source, "TIMEOUT_S", 1.0)
+    ranges = {("t", 0): SourceRange(0, 3), ("t", 1): SourceRange(0, 3)}
+    reads = list(open_source("127.0.0.1:1").read(ranges))
+    assert [read.position for read in reads if read.key == ("t", 0)] == [1, 2, 3]
+    assert [(read.key, str(read.error)) for read in reads if read.error is not None] == [
+        (("t", 1), "t-1 of the source: no records arrived for 1 s; try again")
+    ]

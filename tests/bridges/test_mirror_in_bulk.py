@@ -112,6 +112,29 @@ def test_the_next_driver_acknowledges_the_records_that_tasks_of_a_dead_driver_ap
     live.cluster.verify(deep=True).raise_for_failures()
 
 
+@pytest.mark.slow
+def test_records_that_cannot_be_acknowledged_are_a_failure(tmp_path: Path) -> None:
+    """A driver has died before it acknowledged its last append, and then a replica was lost."""
+    live, source = LiveCluster(tmp_path, on_disk=True), MemorySource(2)
+    two = MirrorOptions(replication_factor=2, bulk_offsets=1)
+    source.groups = {"g": {("t", 0): OffsetAndMetadata(1)}}
+    mirrored(live, source, two)
+    live.cluster.topics.alter_configs("t", {"min.insync.replicas": "2"})
+    source.logs[0].append("a")
+    with pytest.raises(KeyboardInterrupt):
+        with_ports(mirror, ports_of(live.cluster).with_tasks(DriverDies()))(source, ["t"], two)
+    view = live.cluster.image.view(live.cluster.image.topic("t").topic_id, 0)
+    with live.unreachable(next(broker for broker in view.isr if broker not in (1, view.leader))):
+        other = live.driver()
+        report = with_ports(mirror, ports_of(other))(source, ["t"], two)
+        assert [(failure.item, failure.code) for failure in report.failures] == [
+            ("t-0", "NOT_ENOUGH_REPLICAS_AFTER_APPEND")
+        ]
+        assert (report.rows[0]["log_end"], report.totals["group_offsets"]) == (1, 0)
+        assert other.fetch("t", 0, 0).records.num_rows == 0
+    assert mirrored(live, source, two).totals["group_offsets"] == 1
+
+
 @pytest.mark.parametrize("start", [4, 9])
 @pytest.mark.slow
 def test_the_driver_mirrors_the_partitions_that_a_task_cannot_read(start: int, tmp_path: Path) -> None:

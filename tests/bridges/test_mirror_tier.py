@@ -18,7 +18,9 @@ import pytest
 from stratalog.bridges.jobs.compare import main as compare_job
 from stratalog.bridges.jobs.mirror import main as job
 from stratalog.bridges.kafka_tier import tasks as tier_tasks
+from stratalog.bridges.kafka_tier.layout import MissingKeyError, OpenSegment
 from stratalog.bridges.kafka_tier.mirrored import TieredSource
+from stratalog.bridges.kafka_tier.segment import RemoteLogSegment
 from stratalog.bridges.kafka_tier.tier import KafkaTier
 from stratalog.bridges.mirror import bulk, catch_up, side_by_side
 from stratalog.bridges.mirror.compare import compare
@@ -28,9 +30,11 @@ from stratalog.bridges.mirror.source import MirrorSource, SourceRange, SourceRea
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.tasks import LocalTasks
 from stratalog.engine.replication import append as replication_append
-from stratalog.partitions.errors import UnknownTopicOrPartitionError
+from stratalog.partitions.clock import ManualClock
+from stratalog.partitions.errors import StoreTimeoutError, UnknownTopicOrPartitionError
 from stratalog.partitions.identity import TopicPartition
-from stratalog.partitions.store import open_store
+from stratalog.partitions.store import Store, StoredObject, open_store
+from stratalog.partitions.store.memory import MemoryStore
 from tests.bridges.kafka_tier_data import MAIN, Tier, in_memory, opened, real, segment_of
 from tests.bridges.memory_source import MemorySource
 from tests.bridges.test_mirror_in_bulk import TwoTasks
@@ -375,6 +379,64 @@ def test_a_lost_segment_in_the_middle_leaves_gaps_and_is_named_by_its_offsets(tm
         for note in report.notes
     )
     assert report.rows[0]["gaps"] == segment.next_offset - segment.start_offset
+
+
+class Away(MemoryStore):
+    """A store of which one object does not answer to one kind of request, for a while."""
+
+    away = ("", "")
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        self._check("read", name)
+        return super().read(name, start, end)
+
+    def stat(self, name: str) -> StoredObject:
+        self._check("stat", name)
+        return super().stat(name)
+
+    def _check(self, request: str, name: str) -> None:
+        if (request, name) == self.away:
+            raise StoreTimeoutError(f"{name}: no answer")
+
+
+@pytest.mark.parametrize("request_", ["read", "stat"])
+def test_a_segment_that_does_not_answer_is_an_error_and_no_gap(request_: str, tmp_path: Path) -> None:
+    """A gap would be final, but the next run can read the segment."""
+    names = opened(MAIN)
+    store = Away("memory://away", ManualClock())
+    for name in Tier(MAIN).store.names(""):
+        if "plain-" in name:
+            store.create(name, Tier(MAIN).store.read(name))
+    names.store = store
+    store.away = request_, names.layout.objects(segment_of(names, "plain", 1))["log"]
+    live, codes = LiveCluster(tmp_path), list[str]()
+    try:
+        report = with_ports(mirror, ports_of(live.cluster))(gone(names), ["plain"], ONCE)
+        codes += [failure.code for failure in report.failures]
+    except StoreTimeoutError as error:
+        codes.append(error.code)
+    assert codes == ["REQUEST_TIMED_OUT"]
+    store.away = "", ""
+    report = with_ports(mirror, ports_of(live.cluster))(gone(names), ["plain"], ONCE).raise_for_failures()
+    assert [row["log_end"] for row in report.rows] == [2430, 2040]
+    full = Brokers("plain")
+    for log, end in zip(full.logs, (2430, 2040), strict=True):
+        log.end, log.records = end, {offset: one for offset, one in log.records.items() if offset < end}
+    with_ports(compare, ports_of(live.cluster))(full, ["plain"]).raise_for_failures()
+
+
+def test_a_key_that_was_not_given_is_an_error_and_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tier = opened(MAIN)
+    locked, open_segment = segment_of(tier, "plain", 1), tier.layout.open
+
+    def opens(store: Store, segment: RemoteLogSegment) -> OpenSegment:
+        if segment == locked:
+            raise MissingKeyError("pass its private key")
+        return open_segment(store, segment)
+
+    monkeypatch.setattr(tier.layout, "open", opens)
+    with pytest.raises(MissingKeyError):
+        with_ports(mirror, ports_of(LiveCluster(tmp_path).cluster))(gone(tier), ["plain"], ONCE)
 
 
 @pytest.mark.parametrize("topic", ["plain", "txn"])

@@ -192,6 +192,8 @@ def test_an_address_that_is_taken_is_refused_by_name(live: LiveCluster) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(InvalidCallError, match=f"127.0.0.1:{port}: cannot listen there"):
             live.cluster.serve_page(f"127.0.0.1:{port}")
+    with pytest.raises(InvalidCallError, match="cannot listen there"):
+        live.cluster.serve_page(f"{'a' * 64}.example:0", token="x" * 16)
 
 
 @pytest.mark.slow

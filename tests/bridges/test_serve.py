@@ -314,6 +314,8 @@ def test_bad_calls_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str
         taken = "{}:{}".format(*address)
         assert job(["--cluster", str(live.file), "--listen", taken]) == 2
         assert "cannot listen there" in capsys.readouterr().err
+    assert job(["--cluster", str(live.file), "--listen", f"{'a' * 64}.example:9092"]) == 2
+    assert "cannot listen there" in capsys.readouterr().err
     for wrong in ("9092", "here:", "here:70000"):
         assert job(["--cluster", str(live.file), "--listen", wrong]) == 2
         assert "write it as host:port" in capsys.readouterr().err
