@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, rows_of
 from tests.unit.restore_harness import partly_tiered, restored
 from tests.unit.snapshot_harness import Keyed
+from tests.unit.transact_harness import Ledger, rows
 
 pytestmark = pytest.mark.slow
 
@@ -57,6 +59,20 @@ def test_a_topic_with_snapshots_is_restored_whole_and_empty(tmp_path: Path) -> N
         operation().raise_for_failures()
     copy.cluster.verify(deep=True).raise_for_failures()
     assert copy.log(copy.leader()).local_start == 0
+
+
+@pytest.mark.parametrize("aborted", [False, True])
+def test_the_end_of_a_transaction_is_no_difference(tmp_path: Path, aborted: bool) -> None:
+    """The last offset of the remote log has a marker, and consumers see no records of an aborted transaction."""
+    live = Ledger(tmp_path).begin()
+    live.tiered("v", local_retention_bytes="-1")
+    with suppress(InterruptedError), live.cluster.transactions.begin("x") as transaction:
+        transaction.append_batches("v", {0: rows("a", "b")})
+        if aborted:
+            raise InterruptedError
+    live.cluster.tier().raise_for_failures()
+    report = live.cluster.drill(deep=True)
+    assert rows_of(report, "topic", "log_end", "compared_records")[-1] == ("v", 3, 5)
 
 
 def test_a_partition_of_which_all_was_deleted_is_no_difference(live: LiveCluster) -> None:

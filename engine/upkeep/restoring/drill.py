@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import pyarrow.compute as pc
 
 from stratalog.engine.brokers.format import format_cluster
 from stratalog.engine.config.cluster_file import ClusterFile
@@ -202,7 +203,8 @@ def _below(state: PartitionState, end: int) -> Lineage:
 
 
 def _same(living: Ports, copied: Ports, one: RestoredPartition, start: int, end: int) -> int:
-    """The number of equal records.
+    """Compare the records that consumers see at the offsets ``[start, end)``; returns the number of offsets. The
+    offset of a transaction marker, or of a record that compaction has removed, has no such record.
 
     Raises: CorruptionError for the first difference; errors from reading either cluster.
     """
@@ -210,13 +212,14 @@ def _same(living: Ports, copied: Ports, one: RestoredPartition, start: int, end:
     while position < end:
         size = 1 if end - start == 1 else PIECE_BYTES
         two = [
-            fetch(*ports.for_records, one.topic.name, one.partition, position, max_bytes=size).records
+            fetch(*ports.for_records, one.topic.name, one.partition, position, max_bytes=size)
             for ports in (living, copied)
         ]
-        rows = min(two[0].num_rows, two[1].num_rows, end - position)
-        if rows == 0 or not two[0].slice(0, rows).equals(two[1].slice(0, rows)):
+        until = min(end, *(found.next_offset for found in two))
+        expected, restored = (found.records.filter(pc.field("offset") < until) for found in two)
+        if until == position or not expected.equals(restored):
             raise CorruptionError(
-                f"the records [{position}, {position + max(rows, 1)}) differ from those of the running cluster"
+                f"the records [{position}, {max(until, position + 1)}) differ from those of the running cluster"
             )
-        position += rows
+        position = until
     return end - start
