@@ -176,8 +176,8 @@ def _follow_starts(
 def _ends(
     run: OperationRun, source: MirrorSource, parts: Sequence[MirroredPartition]
 ) -> Mapping[TopicPartition, SourceBounds]:
-    """The source's current bounds of the partitions that answer. The records are copied, so an error of the source is
-    only a failure.
+    """The source's current bounds of the partitions that answer. The records are copied, so an error of the source
+    is only a failure.
     """
     try:
         return source.bounds([part.key for part in parts]) if parts else {}
