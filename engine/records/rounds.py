@@ -158,8 +158,7 @@ def append_all(
         outcomes = {one.partition: one.outcome for one in results if one.outcome is not None}
         for partition, outcome in outcomes.items():
             states[partition] = state_after(outcome, views[partition], states.get(partition))
-            remote = replicas_of[partition].remote
-            if isinstance(outcome, Appended) and remote is not None and remote.known is not None:
+            if isinstance(outcome, Appended) and replicas_of[partition].remote_tail is not None:
                 memory.remote_ends.remember(views[partition])
         if lane is not None:
             for result in results:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from stratalog.engine.replication.damage import check_begun, check_members, check_same_history, check_whole
-from stratalog.engine.replication.lost_log import check_not_lost, is_lost, lost_log
+from stratalog.engine.replication.lost_log import check_not_lost, is_lost, lost_log, with_remote_asked
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.remote_end import (
     DivergentRemoteError,
@@ -53,12 +51,12 @@ def leader_log(replicas: PartitionReplicas) -> ReplicaLog:
         # List the members, and read the remote log, first: the leader, listed after them, must hold everything
         # that they promise.
         members = _members(replicas)
-        remote = None if replicas.remote is None else replicas.remote.asked()
+        asked = with_remote_asked(replicas)
         log = _own_log(replicas)
         if log.joined_epoch == replicas.epoch:
             continue
         check_members(leader, log, members, replicas.epoch)
-        lineage = _continued(replace(replicas, remote=remote), log)
+        lineage = _continued(asked, log)
         leader.store.create(leader.path(EpochName(replicas.epoch)), lineage.to_json())
     raise RetriableError(f"{leader}: epoch {replicas.epoch} was created, but listings do not show it")
 
@@ -70,7 +68,7 @@ def _continued(replicas: PartitionReplicas, log: ReplicaLog) -> Lineage:
     Raises: see ``check_reaches_remote``; LogLostError; RemoteNotReadyError when the epoch begins at the end of the
         remote log, and that end is unknown.
     """
-    tail = None if replicas.remote is None else replicas.remote.known
+    tail = replicas.remote_tail
     if replicas.view.remote_epoch == replicas.epoch:
         if tail is None or tail.last is None:
             raise RemoteNotReadyError(

@@ -101,5 +101,5 @@ def with_remote_asked(replicas: PartitionReplicas) -> PartitionReplicas:
 
 def has_remote_records(replicas: PartitionReplicas) -> bool:
     """Whether the remote log, if it was read, extends beyond the log start."""
-    known = None if replicas.remote is None else replicas.remote.known
-    return known is not None and (known.end or 0) > replicas.view.log_start_offset
+    tail = replicas.remote_tail
+    return tail is not None and (tail.end or 0) > replicas.view.log_start_offset

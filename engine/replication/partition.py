@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from stratalog.engine.metadata.image import PartitionView
-from stratalog.engine.replication.remote_end import RemotePart, check_reaches_remote
+from stratalog.engine.replication.remote_end import RemotePart, RemoteTail, check_reaches_remote
 from stratalog.partitions.errors import LeaderNotAvailableError, UnknownBrokerError
 from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.replica import Replica
@@ -71,13 +71,18 @@ class PartitionReplicas:
         """The same, with the remote log of its topic, which was read before the leader is listed."""
         return self if self.remote is None else replace(self, remote=self.remote.with_log(log))
 
+    @property
+    def remote_tail(self) -> RemoteTail | None:
+        """The end of the remote log; None if the topic is not tiered, or the remote log was not read."""
+        return None if self.remote is None else self.remote.known
+
     def check_remote_end(self, log: ReplicaLog) -> None:
         """Compare the leader's ``log`` with the remote log, if the remote log was read before ``log`` was listed.
 
         Raises: see ``check_reaches_remote``.
         """
-        if self.remote is not None and self.remote.known is not None:
-            check_reaches_remote(self.view, self.leader, log, self.remote.known)
+        if self.remote_tail is not None:
+            check_reaches_remote(self.view, self.leader, log, self.remote_tail)
 
     @property
     def acknowledging(self) -> list[int]:

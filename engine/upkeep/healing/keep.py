@@ -199,7 +199,7 @@ def _look(look: tuple[PartitionReplicas, RemoteLog]) -> Parted | None:
     try:
         replicas.check_remote_end(log)
     except (DivergentRemoteError, LogBehindRemoteError):
-        tail = None if replicas.remote is None else replicas.remote.known
+        tail = replicas.remote_tail
         assert tail is not None
         assert tail.last is not None
         wrote = auxiliary_state(tail.store, tail.folder, tail.last).lineage
