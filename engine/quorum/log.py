@@ -268,6 +268,8 @@ class MetadataLog:
         Raises: NoMajorityError, StorageRefusedError, CorruptionError; NotControllerError: other drivers are
             faster.
         """
+        too_few = 0
+        """The number of attempts since another driver was faster: each found too few voters that take a claim."""
         if self._claim is not None:
             return self._claim.state.image
         survey, self._seen = self._seen, None
@@ -294,9 +296,13 @@ class MetadataLog:
                 self._epoch, self._begun = epoch, 0
                 mine, rival = self._claimed(survey, epoch)
                 if not is_majority(ids_of(mine), ids_of(survey.voters)):
+                    too_few = too_few + 1 if rival is None else 0
                     if rival is None:
                         self._begun, survey = epoch, None
+                    if self._refusals and too_few >= self._patience.claimant_attempts:
+                        break  # unlike a voter that does not answer, one that refuses needs an operator
                     continue
+                too_few = 0
                 # 3. Then list the claimed majority. If a listing misses a batch of a smaller epoch, the batch came
                 #    after the claim, so its writer finds the claim and does not count that voter (I6).
                 looks = [look for look in read_names_of(mine, epoch) if not look.disputed(epoch)]
@@ -322,6 +328,9 @@ class MetadataLog:
                 survey = None
             except SourceChangedError:
                 survey = rival = None
+        if too_few:
+            what = f"no metadata epoch could be claimed on a majority of {self._electorate}"
+            raise self._refusals.as_error(what) if self._refusals else NoMajorityError(f"{what}: try again")
         raise NotControllerError(
             f"no metadata epoch could be claimed in {self._patience.attempts} attempts: "
             "other drivers were faster; try again"

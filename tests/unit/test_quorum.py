@@ -64,7 +64,7 @@ def test_an_epoch_that_too_few_voters_take_is_claimed_on_and_leaves_one_file() -
         store.hook = full
     log = quorum.log(through=stores, patience=Patience(attempts=5))
     for _ in range(3):
-        with pytest.raises(NotControllerError):
+        with pytest.raises(NoMajorityError):
             log.claim()
     assert claims(quorum, 1) == ["0000000001.claim", "0000000002.claim"]
     for store in stores[1:]:
@@ -80,7 +80,7 @@ def test_an_epoch_that_was_claimed_on_too_few_voters_is_given_up_to_a_rival() ->
     for store in stores[1:]:
         store.hook = full
     log = quorum.log(through=stores, patience=Patience(attempts=2))
-    with pytest.raises(NotControllerError):
+    with pytest.raises(NoMajorityError):
         log.claim()
     rival = quorum.log(1)
     rival.claim()

@@ -13,6 +13,7 @@ from stratalog.engine.quorum.log import MetadataLog
 from stratalog.engine.quorum.upkeep import keep_up
 from stratalog.partitions.errors import (
     CorruptionError,
+    NoMajorityError,
     NotControllerError,
     OutcomeUnknownError,
     StorageAuthorizationError,
@@ -291,3 +292,55 @@ def test_voters_that_may_not_be_read_are_no_missing_majority() -> None:
     ) as refused:
         quorum.log(through=stores).read()
     assert refused.value.right == "list"
+
+
+# ------------------------------------------------------ one voter refuses while another does not answer
+
+
+def full_and_away(quorum: Quorum) -> list[HookedStore]:
+    """The stores of a driver: voter 2 is full, and voter 3 does not answer."""
+    stores = quorum.hooked()
+
+    def full(what: str, name: str, call: Callable[[], object]) -> object:
+        if what in CHANGES:
+            raise UnwritableStorageError(f"cannot write {name}: No space left on device", name, full=True)
+        return call()
+
+    stores[1].hook, stores[2].hook = full, unreachable
+    return stores
+
+
+def test_no_other_driver_is_blamed_when_one_voter_is_full_and_another_is_away() -> None:
+    """The error names the full voter, after a few attempts."""
+    quorum = Quorum(3)
+    quorum.client().submit(AlterConfigs(None, BEFORE))
+    began = quorum.clock.now_ms()
+    with pytest.raises(UnwritableStorageError, match=r"could be claimed on a majority of .*No space left"):
+        quorum.log(through=full_and_away(quorum)).claim()
+    with pytest.raises(UnwritableStorageError, match="No space left"):
+        quorum.client(through=full_and_away(quorum)).submit(AlterConfigs(None, {"segment.bytes": "6"}))
+    assert quorum.clock.now_ms() - began < 10_000
+
+
+def test_a_read_ends_when_one_voter_is_full_and_another_is_away() -> None:
+    """Voter 1 has a batch that may or may not be committed; only a write could decide."""
+    quorum = Quorum(3)
+    quorum.client().submit(AlterConfigs(None, BEFORE))
+    commit_on_voter_1(quorum)
+    began = quorum.clock.now_ms()
+    with pytest.raises(UnwritableStorageError, match="No space left"):
+        quorum.log(through=full_and_away(quorum)).read()
+    assert quorum.clock.now_ms() - began < 20_000
+
+
+def test_no_other_driver_is_blamed_when_too_few_voters_take_a_claim() -> None:
+    quorum = Quorum(3)
+    quorum.client().submit(AlterConfigs(None, BEFORE))
+    stores = quorum.hooked()
+
+    def no_create(what: str, name: str, call: Callable[[], object]) -> object:
+        return unreachable(what, name, call) if what in CHANGES else call()
+
+    stores[1].hook = stores[2].hook = no_create
+    with pytest.raises(NoMajorityError, match="could be claimed on a majority of"):
+        quorum.log(through=stores).claim()
