@@ -23,7 +23,7 @@ from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.list_offsets import list_offsets
-from stratalog.engine.spark.format import BUILTIN, CATALOG, TABLE, register
+from stratalog.engine.spark.format import BUILTIN, CATALOG, FORMAT, TABLE, register
 from stratalog.engine.spark.sql import identifier, literal
 from stratalog.partitions.errors import EnvironmentUnusableError, InvalidCallError
 from stratalog.partitions.offsets import FoundOffset, OffsetSpec
@@ -110,6 +110,8 @@ def create_view(
     if credentials is not None:
         options["credentials"] = credentials
     if replaces:  # the existing table has the topic's columns of the time when the table was made
+        # Spark cannot replace it, so check first that its successor can be made, because the view needs it.
+        spark.read.format(FORMAT).options(**options).load().schema  # noqa: B018 - Spark Connect checks it here
         spark.sql(f"DROP TABLE {tail}")
     given = ", ".join(f"{literal(key)} {literal(value)}" for key, value in options.items())
     spark.sql(f"CREATE TABLE {tail} USING stratalog OPTIONS ({given})")

@@ -91,19 +91,22 @@ def _checked(
 ) -> StratalogError:
     """The error of the file, found by reading the complete file."""
     what, uri = f"{topic}-{partition}", store.uri_of(path)
+    file_name = paths.DataName(0, None, name.epoch) if isinstance(name, paths.CheckpointName) else name
+    try:
+        bad = check_segment(store, DataFile(file_name, store.stat(path))).bad
+    except CorruptSegmentError as error:
+        found, start, end = error, file_name.base_offset, file_name.next_offset
+    except FileNotFoundError:
+        return SourceChangedError(f"{what}: {uri} was deleted during the read: read it again")
+    except StratalogError as error:
+        return error
+    else:
+        if not bad:
+            return StorageError(f"{what}: Spark could not read {uri}, whose bytes are intact: read it again")
+        found, start, end = bad[0].error, bad[0].start, bad[0].end
     if isinstance(name, paths.CheckpointName):
         return CorruptSegmentError(
             f"{what}: the snapshot of offsets [0, {name.end_offset}) cannot be read from {uri}: run heal, or "
             "make a new snapshot with snapshot"
         )
-    try:
-        bad = check_segment(store, DataFile(name, store.stat(path))).bad
-    except CorruptSegmentError as error:
-        return with_remedy(unreadable(what, name.base_offset, name.next_offset, error))
-    except FileNotFoundError:
-        return SourceChangedError(f"{what}: {uri} was deleted during the read: read it again")
-    except StratalogError as error:
-        return error
-    if bad:
-        return with_remedy(unreadable(what, bad[0].start, bad[0].end, bad[0].error))
-    return StorageError(f"{what}: Spark could not read {uri}, whose bytes are intact: read it again")
+    return with_remedy(unreadable(what, start, end, found))
