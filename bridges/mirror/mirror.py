@@ -47,7 +47,8 @@ def mirror(
     options: MirrorOptions,
 ) -> Report:
     """Mirror these topics once. The report has one row per partition. A topic or partition that cannot be mirrored
-    is a failure, and the others continue. ``lag`` is the number of offsets left at the end of the run.
+    is a failure, and the others continue. ``lag`` is the number of offsets left at the end of the run; None if the
+    source does not say where a partition ends.
 
     Raises: InvalidCallError for no topics, see also ``renamed.names_here``; errors from the source and the
     metadata.
@@ -76,10 +77,10 @@ def mirror(
         catch_up(metadata, storage, execution, memory, source, run, parts, options, began_s)
         check_acknowledged(metadata, storage, execution, memory, parts)
         starts = _follow_starts(metadata, storage, execution, run, parts)
-        ends = source.bounds([part.key for part in parts]) if parts else {}
+        ends = _ends(run, source, parts)
         log_ends = {part.key: part.log_end for part in parts if part.acknowledged}
         committed = commit_here(metadata, storage, execution, memory, run, groups, log_ends)
-        run.rows += [_row(part, ends.get(part.key, part.bounds), starts, options) for part in parts]
+        run.rows += [_row(part, ends.get(part.key), starts, options) for part in parts]
         spent_s = execution.clock.monotonic_s() - began_s
     run.notes += source.notes()
     for part in parts:
@@ -87,10 +88,12 @@ def mirror(
         if part.error is not None:
             run.fail(part, part.error)
     records = sum(part.mirrored for part in parts)
-    lag = sum(int(row["lag"] or 0) for row in run.rows)
+    lags = [row["lag"] for row in run.rows]
+    lag = None if None in lags else sum(int(one or 0) for one in lags)
     run.totals |= {"records": records, "bytes": sum(part.mirrored_bytes for part in parts), "lag": lag}
     if records and spent_s > 0:
-        run.totals |= {"records_per_s": round(records / spent_s, 1), "left_s": round(lag * spent_s / records, 1)}
+        left_s = None if lag is None else round(lag * spent_s / records, 1)
+        run.totals |= {"records_per_s": round(records / spent_s, 1), "left_s": left_s}
     if options.tier:
         run.totals["from_tier"] = sum(part.from_tier for part in parts)
     if options.values is not None:
@@ -170,16 +173,29 @@ def _follow_starts(
     return starts
 
 
+def _ends(
+    run: OperationRun, source: MirrorSource, parts: Sequence[MirroredPartition]
+) -> Mapping[TopicPartition, SourceBounds]:
+    """The source's current bounds of the partitions that answer. The records are copied, so an error of the source
+    is only a failure.
+    """
+    try:
+        return source.bounds([part.key for part in parts]) if parts else {}
+    except StratalogError as error:
+        run.fail("source", error)
+        return {}
+
+
 def _row(
-    part: MirroredPartition, end: SourceBounds, starts: Mapping[TopicPartition, int], options: MirrorOptions
+    part: MirroredPartition, end: SourceBounds | None, starts: Mapping[TopicPartition, int], options: MirrorOptions
 ) -> dict[str, Value]:
     return {
         "topic": part.key[0],
         "partition": part.key[1],
         "log_start": starts[part.key],
         "log_end": part.log_end,
-        "source_end": end.stable_end,
-        "lag": max(0, end.stable_end - part.log_end),
+        "source_end": None if end is None else end.stable_end,
+        "lag": None if end is None else max(0, end.stable_end - part.log_end),
         "records": part.mirrored,
         **({"from_tier": part.from_tier} if options.tier else {}),
         **({"undecoded": part.undecoded} if options.values is not None else {}),

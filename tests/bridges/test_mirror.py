@@ -16,7 +16,7 @@ from stratalog.bridges.mirror.rows import batches_of
 from stratalog.engine.driver.report import Report
 from stratalog.engine.records.append import append_mirrored
 from stratalog.engine.state.group_commits import OffsetAndMetadata
-from stratalog.partitions.errors import InvalidConfigError, PolicyViolationError
+from stratalog.partitions.errors import InvalidConfigError, PolicyViolationError, UnknownTopicOrPartitionError
 from stratalog.partitions.offsets import FoundOffset, OffsetSpec
 from stratalog.partitions.producers import ProducerAppend
 from tests.bridges.memory_source import OTHER_ID, TOPIC_ID, MemoryLog, MemorySource
@@ -233,6 +233,33 @@ def test_a_partition_without_a_leader_is_named_and_the_others_continue(tmp_path:
     report = with_ports(compare, ports_of(live.cluster))(source, ["t"])
     assert [(f.item, f.code) for f in report.failures] == [("t-0", "LEADER_NOT_AVAILABLE")]
     assert seen(live, 1) == [(0, "a")]
+
+
+def test_the_lag_behind_a_source_that_no_longer_answers_is_unknown(tmp_path: Path) -> None:
+    live, source = LiveCluster(tmp_path), some()
+    source.between = lambda: setattr(source.logs[0], "has_leader", False)
+    report = with_ports(mirror, ports_of(live.cluster))(source, ["t"], ALL).raise_for_failures()
+    assert [(row["log_end"], row["source_end"], row["lag"]) for row in report.rows] == [
+        (11, None, None),
+        (0, 0, 0),
+    ]
+    assert (report.totals["records"], report.totals["lag"]) == (7, None)
+
+    def deleted() -> None:
+        source.name = "other"
+        source.bounds = refused  # type: ignore[method-assign]
+
+    def refused(keys: object) -> Any:
+        raise UnknownTopicOrPartitionError("topic 't' of the source is not there")
+
+    source.logs[0].has_leader = True
+    source.logs[0].append("g")
+    source.between = deleted
+    report = with_ports(mirror, ports_of(live.cluster))(source, ["t"], ALL)
+    assert [(failure.item, failure.code) for failure in report.failures] == [
+        ("source", "UNKNOWN_TOPIC_OR_PARTITION")
+    ]
+    assert [(row["records"], row["lag"]) for row in report.rows] == [(1, None), (0, None)]
 
 
 @pytest.mark.parametrize("archive", [False, True])
