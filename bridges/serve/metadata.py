@@ -38,6 +38,8 @@ MAX_AGE_S = 10.0
 """The time for which a fetch reuses the metadata, as in ``tail``."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_OFFSET = -1
+_TIMEOUT_S = 20.0
+"""The limit of look-ups of single partitions, below the time-outs of clients."""
 _HALF = 2**64
 _NOT_ASKED = -(2**31)
 """The value that means that authorized operations are not supported."""
@@ -106,7 +108,7 @@ class ServedMetadata:
         return {"throttle_time_ms": 0, "error_code": ErrorCode.NONE, "error_message": None, **found}
 
     def offsets(self, request: KafkaRequest) -> Fields:
-        """ListOffsets: one look-up per topic and kind of position."""
+        """ListOffsets: one look-up per topic and kind of position; after an error, one per partition."""
         level = isolation_level(request.body)
         wanted = {key: one["timestamp"] for key, one in partitions_of(request.body).items()}
         image = self.image_with(wanted)
@@ -147,7 +149,14 @@ class ServedMetadata:
                 )
             return answers
         except StratalogError as error:
-            return dict.fromkeys(partitions, _failed(error_code(error)))
+            failed = dict.fromkeys(partitions, _failed(error_code(error)))
+            if len(partitions) == 1:
+                return failed
+            since_s = self._clock.monotonic_s()
+            for one in partitions:  # the error may belong to one of them
+                if self._clock.monotonic_s() - since_s < _TIMEOUT_S:
+                    failed |= self._positions(topic, time, [one], level)
+            return failed
 
 
 def has_partition(image: ClusterImage, topic: str | None, partition: int) -> bool:

@@ -69,11 +69,12 @@ def describe_quorum(metadata: MetadataClient, execution: Execution) -> Report:
     if found.incomplete is not None:
         run.fail("metadata", found.incomplete)
     run.failures += [Failure.of(voter.voter, voter.error) for voter in found.voters if voter.error is not None]
+    snapshots = [voter.snapshot_end for voter in found.voters if voter.snapshot_end is not None]
     run.totals |= {
         "leader": found.leader,
         "epoch": found.epoch,
         "high_watermark": found.end,
-        "snapshot_lag": found.end - max((voter.snapshot_end for voter in found.voters), default=0),
+        "snapshot_lag": found.end - max(snapshots) if snapshots else None,
     }
     run.notes += [*_even(len(found.voters)), *_replaced(found.replaced)]
     return run.report()

@@ -14,6 +14,7 @@ import os
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -61,9 +62,12 @@ def _layout() -> str:
     """A digest of the image's structure in this release, because a field that another release added or removed
     would be read as its default.
     """
-    images = map(msgspec.json.schema, (TopicImage, CommittedRule, Erasure))
-    described = *images, PartitionImage.__struct_fields__
-    return hashlib.blake2b(msgspec.json.encode(described), digest_size=_DIGEST_BYTES).hexdigest()
+    return hashlib.blake2b(msgspec.json.encode(structure()), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def structure() -> Any:
+    """All structs of the file with their fields; a partition is an array, whose schema has no names."""
+    return msgspec.json.schema(_Remembered), PartitionImage.__struct_fields__
 
 
 def cache_file(folder: Path, cluster_id: str) -> Path:

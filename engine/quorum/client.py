@@ -276,7 +276,7 @@ class MetadataClient:
                 break
         for one in asked:
             what = str(failure or f"{one.kind} lost {_ATTEMPTS} races against other drivers")
-            if one.tried and (failure is None or isinstance(failure, RetriableError)):
+            if one.tried and not isinstance(failure, CorruptionError):  # it does not say that nothing was changed
                 one.outcome = _Refused(
                     OutcomeUnknownError(
                         f"{what}; {one.kind} may have been committed: read the metadata before you retry"

@@ -16,17 +16,19 @@ from stratalog.partitions.paths import CheckpointName, DataName
 
 @dataclass(frozen=True, slots=True)
 class VoterFound:
-    """One voter as found, or the error from listing it."""
+    """One voter as found, or the error from listing it. If the voter cannot be listed, its numbers are unknown
+    (None).
+    """
 
     voter: Voter
-    claimed_epoch: int = 0
-    log_start: int = 0
+    claimed_epoch: int | None = None
+    log_start: int | None = None
     log_end: int | None = None
-    """None if unknown: the voter cannot be listed, or its last batch cannot be read."""
-    files: int = 0
+    """Also None if the voter's last batch cannot be read."""
+    files: int | None = None
     snapshots: tuple[str, ...] = ()
-    snapshot_end: int = 0
-    size_bytes: int = 0
+    snapshot_end: int | None = None
+    size_bytes: int | None = None
     error: StratalogError | None = None
     """The error from listing the voter, or a description of unexpected files."""
 

@@ -304,6 +304,22 @@ def test_a_topic_that_is_deleted_is_unknown_at_once_and_a_new_one_is_read(
         assert asked(5) == (OK, [(at, b"newer") for at in range(5, 9)])
 
 
+def test_offsets_are_found_although_the_leader_of_another_partition_is_away(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path, on_disk=True)
+    live.topic(partitions=3, copies=1)
+    live.append({0: ["a"], 1: ["b"], 2: ["c"]}).raise_for_failures()
+    topic_id = live.cluster.image.topic("t").topic_id
+    leaders = [live.cluster.image.view(topic_id, partition).leader for partition in range(3)]
+    away = next(number for number, leader in enumerate(leaders) if leader == 3)
+    wanted = [{"partition": number, "timestamp": LATEST} for number in range(3)]
+    topics = [{"topic": "t", "partitions": wanted}]
+    with served(live.cluster) as address, wire(address) as client, live.unreachable(3):
+        found = parts(client.ask(ApiKey.LIST_OFFSETS, 3, replica_id=-1, isolation_level=0, topics=topics))
+    answers = {one["partition"]: (one["error_code"], one["offset"]) for one in found}
+    assert answers.pop(away) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+    assert set(answers.values()) == {(OK, 1)}
+
+
 def test_offsets_of_a_topic_that_was_just_made_are_known(live: LiveCluster) -> None:
     with served(live.cluster) as address, wire(address) as client:
         live.topic("new")

@@ -54,6 +54,9 @@ def test_voters_are_described_with_their_lag(three: LiveCluster) -> None:
         away = three.driver().quorum.describe()
         assert [(row["voter"], row["lag"]) for row in away.rows] == [(1, 0), (2, 0), (3, None)]
         assert [failure.code for failure in away.failures] == ["BROKER_NOT_AVAILABLE"]
+        unknown = ("claimed_epoch", "log_start", "log_end", "files", "size_bytes")
+        assert [away.rows[2][name] for name in unknown] == [None] * 5
+        assert None not in [away.rows[1][name] for name in unknown]
         # The volume is unmounted; a create that was not counted is below the mount point.
         shutil.rmtree(three.root(3))
         three.root(3).mkdir()

@@ -17,11 +17,11 @@ from msgspec import structs
 from stratalog.engine.config.cluster_file import load_cluster_file
 from stratalog.engine.metadata.dump import dump
 from stratalog.engine.metadata.fold import apply
-from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from stratalog.engine.metadata.records import VoterId
 from stratalog.engine.metadata.topic_commands import AlterConfigs
 from stratalog.engine.quorum.bootstrap import find_log
-from stratalog.engine.quorum.cache import SAVE_AFTER, cache_file, load_cache, save_cache
+from stratalog.engine.quorum.cache import SAVE_AFTER, cache_file, load_cache, save_cache, structure
 from stratalog.engine.quorum.log import MetadataLog
 from stratalog.engine.quorum.repeated import BatchRecords
 from stratalog.engine.quorum.state import LogState
@@ -209,6 +209,13 @@ def test_damage_anywhere_is_found_and_the_cache_ignored_with_a_note(tmp_path: Pa
     notes = []
     assert load_cache(tmp_path, "other", notes.append) == LogState()
     assert "it belongs to cluster 'c'" in notes[0]
+
+
+@pytest.mark.parametrize("kind", [BrokerImage, TopicImage, PartitionImage, VoterId, CommittedRule, Rule, Erasure])
+def test_a_cache_of_another_structure_has_another_layout(kind: type[msgspec.Struct]) -> None:
+    """A release with one field more would read the field's default from an older cache."""
+    described = str(structure())
+    assert [one.name for one in structs.fields(kind) if f"'{one.encode_name}'" not in described] == []
 
 
 def test_a_folder_that_cannot_be_written_is_noted(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from stratalog.partitions.errors import (
     UnknownBrokerError,
 )
 from tests.unit.metadata_harness import an_id
-from tests.unit.quorum_harness import IMPATIENT, Quorum, config, data, once, unreachable
+from tests.unit.quorum_harness import IMPATIENT, Quorum, add, config, data, once, unreachable
 
 # ----------------------------------------------------------------------------------- submit
 
@@ -145,6 +145,22 @@ def test_a_lost_majority_after_an_attempt_leaves_the_outcome_unknown() -> None:
     once(through[0], "create", data, then_nothing)
     with pytest.raises(OutcomeUnknownError, match="AlterConfigs may have been committed"):
         client.submit(AlterConfigs(None, {"segment.bytes": "2"}))
+
+
+def test_a_change_of_voters_after_an_attempt_leaves_the_outcome_unknown() -> None:
+    """Another driver completes the batch, and then adds a voter that the file of this driver does not name."""
+    quorum = Quorum(3, others=1)
+    client = quorum.client(through=(through := quorum.hooked()[:3]))
+
+    def another_driver(call: Callable[[], object]) -> object:
+        created = call()
+        add(quorum, 4)
+        return created
+
+    once(through[0], "create", data, another_driver)
+    with pytest.raises(OutcomeUnknownError, match=r"does not name it.*; AlterConfigs may have been committed"):
+        client.submit(AlterConfigs(None, {"segment.bytes": "2"}))
+    assert quorum.log().read().configs == {"segment.bytes": "2"}
 
 
 def test_a_lost_majority_before_any_attempt_is_one_clear_error() -> None:
