@@ -268,8 +268,7 @@ class MetadataLog:
         Raises: NoMajorityError, StorageRefusedError, CorruptionError; NotControllerError: other drivers are
             faster.
         """
-        too_few = 0
-        """The number of attempts since another driver was faster: each found too few voters that take a claim."""
+        too_few = 0  # attempts in a row that found too few voters to take a claim, and no faster driver
         if self._claim is not None:
             return self._claim.state.image
         survey, self._seen = self._seen, None
