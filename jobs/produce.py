@@ -94,6 +94,7 @@ def produce(job: Job) -> Report:
             try:
                 for batch in batches(source, most, given.linger, ending):
                     rows = lines.records(batch, read)
+                    total.batch = len(batch)
                     if not given.dry_run:
                         total.add(call(cluster.produce, given, rows=rows, **lines.columns))
                     if total.failures:
@@ -248,6 +249,8 @@ class _Total:
         self._named = named
         self._batches = 0
         self._in_part = False
+        self.batch = 0
+        """The number of lines of the latest batch."""
         self._dropped = 0
         self._rows: dict[Value, dict[str, Value]] = {}
         self._notes: dict[str, None] = {}
@@ -287,9 +290,10 @@ class _Total:
     def _after_failure(self, lines: int) -> Iterator[str]:
         """Return notes on the lines that were appended, and on how to append the rest."""
         if self._in_part:
-            known = f"lines 1 to {lines:,} were appended; some later lines" if lines else "some of the lines"
+            known = f"lines 1 to {lines:,} were appended; " if lines else ""
             yield (
-                f"{known} may have been appended: with --producer and --sequence in each run, a second run "
+                f"{known}some of lines {lines + 1:,} to {lines + self.batch:,} may have been appended: to run their "
+                "append again, give only these lines; with --producer and --sequence in each run, a second run "
                 "appends no line twice"
             )
         elif lines:

@@ -102,7 +102,10 @@ def test_keys_come_before_the_separator(live: LiveCluster, capsys: pytest.Captur
             UnknownTopicOrPartitionError("gone"),
             "lines 1 to 2 were appended, and no later line: next time, give only",
         ),
-        (NoMajorityError("too few voters"), "lines 1 to 2 were appended; some later lines may have been appended"),
+        (
+            NoMajorityError("too few voters"),
+            "lines 1 to 2 were appended; some of lines 3 to 4 may have been appended",
+        ),
     ],
 )
 def test_an_error_after_the_first_batch_leaves_a_report_of_what_was_appended(
