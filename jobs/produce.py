@@ -292,9 +292,9 @@ class _Total:
         if self._in_part:
             known = f"lines 1 to {lines:,} were appended; " if lines else ""
             yield (
-                f"{known}some of lines {lines + 1:,} to {lines + self.batch:,} may have been appended: to run their "
-                "append again, give only these lines; with --producer and --sequence in each run, a second run "
-                "appends no line twice"
+                f"{known}some of lines {lines + 1:,} to {lines + self.batch:,} may have been appended: to run "
+                "their append again, give only these lines; with --producer and --sequence in each run, a second "
+                "run appends no line twice"
             )
         elif lines:
             yield f"lines 1 to {lines:,} were appended, and no later line: next time, give only the later lines"
