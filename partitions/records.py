@@ -38,14 +38,14 @@ _GIVEN_COLUMNS = frozenset((*RECORD_COLUMNS, "partition"))
 
 
 def columns_of_records(names: Collection[str], declared: Collection[str]) -> dict[str, str]:
-    """A mapping of each name to itself, if rows have the columns of a record by name, as Kafka clients and Spark's
-    Kafka sink expect. Empty if the rows have no ``value``, or have any other column, or if the declared fields of
-    the value (``declared``; none unless the value is a struct) include the name of one of these columns.
+    """A mapping of each column of a record among ``names`` to itself, as Kafka clients and Spark's Kafka sink
+    expect. Empty if the rows have no ``value``. If the value is a struct with fields (``declared``), it is also
+    empty if the rows have any other column, or a field has the name of one of these columns.
     """
     given = set(names)
-    if "value" not in given or not given <= _GIVEN_COLUMNS or not given.isdisjoint(declared):
+    if "value" not in given or (declared and not given <= _GIVEN_COLUMNS) or not given.isdisjoint(declared):
         return {}
-    return {name: name for name in names}
+    return {name: name for name in names if name in _GIVEN_COLUMNS}
 
 
 ABORT, COMMIT = 0, 1

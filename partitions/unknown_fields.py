@@ -238,11 +238,15 @@ def refused(unknown: Sequence[UnknownField]) -> str:
         hint = f"; {first.twin!r} differs only in case, and is another field: use that spelling"
     else:
         shown = ", ".join(first.known[:_SHOWN]) + (", ..." if len(first.known) > _SHOWN else "")
-        hint = did_you_mean(name, first.known) or f"; the fields are {shown}"
+        hint = did_you_mean(name, first.known) or (f"; the fields are {shown}" if first.column else "")
     row = "" if first.row is None else f"row {first.row}: "
     others = [repr(one.path) for one in unknown[1:_SHOWN]]
     more = f" Also unknown: {', '.join(others)}{', ...' if len(unknown) > _SHOWN else ''}." if others else ""
-    has = f"the topic has no field {first.path!r}" if first.column else f"records have no column {first.path!r}"
+    has = (
+        f"the topic has no field {first.path!r}"
+        if first.column
+        else f"no part of the records uses column {first.path!r}"
+    )
     top = first.column != "key" and len(first.steps) == 1
     use = "name the column as key, headers, timestamp or partition if it is one, " if top else ""
     add = (

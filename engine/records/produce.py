@@ -69,8 +69,8 @@ _TAKES = "give rows as mappings, values, a pandas or polars frame, or an Arrow t
 @dataclass(frozen=True, slots=True)
 class RowColumns:
     """The columns that make the records, by name. If ``value`` is None, the declared columns of a typed topic are
-    used, otherwise the column ``value``. ``partition`` may be a number for all rows. If no column is named, rows
-    with a record's columns (``key``, ``value``, ``headers``, ``timestamp``, ``partition``) are records.
+    used, otherwise the column ``value``. ``partition`` may be a number for all rows. If no other column is named,
+    rows with a record's columns (``key``, ``value``, ``headers``, ``timestamp``, ``partition``) are records.
 
     Raises: InvalidCallError for a partition that is neither a name nor a whole number.
     """
@@ -86,12 +86,13 @@ class RowColumns:
             object.__setattr__(self, "partition", whole(self.partition, "partition"))
 
     def of(self, given: _Given, topic: TopicImage) -> RowColumns:
-        """The named columns, or the columns of a record if none is named."""
-        if replace(self, partition=None) != RowColumns() or isinstance(self.partition, str):
+        """The named columns, or the columns of a record if none but the partition is named."""
+        if replace(self, partition=None) != RowColumns():
             return self
         value = schema_of(topic.key_schema, topic.value_schema).field("value").type
         declared = [field.name for field in value] if pa.types.is_struct(value) else []
-        columns = RowColumns(**columns_of_records(given.names, declared))
+        names = [name for name in given.names if name != self.partition]
+        columns = RowColumns(**columns_of_records(names, declared))
         return columns if self.partition is None else replace(columns, partition=self.partition)
 
 
@@ -124,10 +125,11 @@ def produce(
     what = f"produce to {topic}"
     given = _given(rows, columns, what)
     given.check_named(columns)
+    whole = columns.value is None
     columns = columns.of(given, of_topic)
 
     def unknown(now: TopicImage) -> list[UnknownField]:
-        return given.unknown(columns, now)
+        return given.unknown(columns, now, whole=whole)
 
     fields = settled(metadata, of_topic, unknown, on_unknown_field, arrow_to_json, what)
     if fields.image is not None:
@@ -219,26 +221,26 @@ class _Given:
                     f"{self.what}: no row has the column {name!r} of {part.name}={name!r}{hint}"
                 )
 
-    def unknown(self, columns: RowColumns, topic: TopicImage) -> list[UnknownField]:
-        """The fields that the topic's type lacks. If a frame has a named value column, its other columns are
-        ignored.
+    def unknown(self, columns: RowColumns, topic: TopicImage, *, whole: bool) -> list[UnknownField]:
+        """The fields that the topic's type lacks, and the columns of which records have no part. Other columns of
+        a frame are ignored if the caller names the value's column, that is, unless ``whole``.
         """
         schema = schema_of(topic.key_schema, topic.value_schema)
         wanted = _wanted(columns, topic, schema)
         spread = _is_spread(columns, schema.field("value").type)
         known = tuple(wanted)
+        column = "value" if spread else ""
         found: list[UnknownField] = []
         if self.table is not None:
             types = {field.name: field.type for field in self.table.schema}
-            if spread:
+            if whole and (spread or "value" in types):  # a missing value is an error of its own
                 others = {name: kind for name, kind in types.items() if name not in wanted}
-                found += [UnknownField("value", (name,), name, known, kind) for name, kind in others.items()]
+                found += [UnknownField(column, (name,), name, known, kind) for name, kind in others.items()]
             for name, one in wanted.items():
                 if name in types:
                     at = one.place(name)
                     found += unknown_in_types(types[name], one.kind, at[0], arrow_parts, f"{name}.", at[1])
             return [replace(one, count=self.table.num_rows) for one in found]
-        column = "value" if spread else ""
         names = dict.fromkeys(str(name) for row in self.rows for name in row.keys() - wanted.keys())
         for name in sorted(names):
             having = [(number, row[name]) for number, row in enumerate(self.rows) if name in row]

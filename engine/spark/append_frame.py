@@ -73,9 +73,12 @@ def append_frame(
     check_not_internal(topic, "append to")
     what = f"append to {topic}"
     check_columns(frame, columns, what)
+    whole = columns.value is None
     columns = columns.of(frame, spark_type(image_of_topic.value_schema))
     fields = _settled(
-        metadata, frame, image_of_topic, columns, bad_records, on_unknown_field, what, dry_run=dry_run
+        *(metadata, frame, image_of_topic, columns, bad_records, on_unknown_field, what),
+        whole=whole,
+        dry_run=dry_run,
     )
     image_of_topic = fields.topic
     if fields.image is not None:
@@ -136,10 +139,11 @@ def _settled(
     on_unknown_field: OnUnknownField,
     what: str,
     *,
+    whole: bool,
     dry_run: bool = False,
 ) -> SettledFields:
     def unknown(now: TopicImage) -> list[UnknownField]:
-        return unknown_in_frame(frame, columns, now, bad_records)
+        return unknown_in_frame(frame, columns, now, bad_records, whole=whole)
 
     return settled(metadata, topic, unknown, on_unknown_field, spark_to_json, what, dry_run=dry_run)
 
@@ -168,8 +172,11 @@ def records_of_frame(
     what = f"records of {topic}"
     image = metadata.image()
     check_columns(frame, columns, what)
+    whole = columns.value is None
     columns = columns.of(frame, spark_type(image.topic(topic).value_schema))
-    fields = _settled(metadata, frame, image.topic(topic), columns, bad_records, on_unknown_field, what)
+    fields = _settled(
+        metadata, frame, image.topic(topic), columns, bad_records, on_unknown_field, what, whole=whole
+    )
     for note in fields.notes:
         _log.warning("%s", printable(f"{what}: {note}"))
     of_topic = fields.topic

@@ -75,13 +75,16 @@ class RecordColumns:
     timestamp: ColumnOrName | None = None
 
     def of(self, frame: DataFrame, value: DataType) -> RecordColumns:
-        """Return the given columns. If none is given, return the record columns that the frame has (``key``,
-        ``value``, ``headers``, ``timestamp``, ``partition``).
+        """Return the given columns. If none but the partition is given, return the record columns that the frame
+        has (``key``, ``value``, ``headers``, ``timestamp``, ``partition``).
         """
-        if any(one is not None for one in (self.key, self.value, self.partition, self.headers, self.timestamp)):
+        if any(one is not None for one in (self.key, self.value, self.headers, self.timestamp)):
             return self
         declared = value.fieldNames() if isinstance(value, StructType) else []
-        return RecordColumns(**columns_of_records(frame.columns, declared))
+        own = self.partition if isinstance(self.partition, str) else None
+        found = columns_of_records([name for name in frame.columns if name != own], declared)
+        columns = RecordColumns(**found)
+        return columns if self.partition is None else dataclasses.replace(columns, partition=self.partition)
 
     @property
     def names(self) -> set[str]:

@@ -41,19 +41,21 @@ def spark_to_json(kind: DataType) -> Any:
 
 
 def unknown_in_frame(
-    frame: DataFrame, columns: RecordColumns, topic: TopicImage, bad_records: LeaveOut | None
+    frame: DataFrame, columns: RecordColumns, topic: TopicImage, bad_records: LeaveOut | None, *, whole: bool
 ) -> list[UnknownField]:
-    """The fields that the topic's type lacks. If ``columns`` names no value, each column of the frame that no part
-    of the record uses is also such a field.
+    """The fields that the topic's type lacks. If the caller names no value (``whole``), each column of the frame
+    that no part of the record uses is also such a field.
     """
     value = spark_type(topic.value_schema)
     found: list[UnknownField] = []
-    if columns.value is None and isinstance(value, StructType):
-        known = value.fieldNames()
+    spread = columns.value is None and isinstance(value, StructType)
+    if whole and (spread or "value" in frame.columns):  # a missing value is an error of its own
+        known = value.fieldNames() if isinstance(value, StructType) and spread else ["value"]
         found += [
-            UnknownField("value", (name,), name, tuple(known), frame.schema[name].dataType)
+            UnknownField("value" if spread else "", (name,), name, tuple(known), frame.schema[name].dataType)
             for name in _others(frame, columns, known, bad_records)
         ]
+    if columns.value is None and isinstance(value, StructType):
         for field in value:
             if field.name in frame.columns:
                 given = frame.schema[field.name].dataType

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from stratalog import Cluster
 from stratalog.engine.spark.versions import SINK, spark_version
@@ -33,6 +34,23 @@ WIDER = {
     "l.element.z": {"l": f"array({INNER}, NULL) AS l"},
     "m.value.z": {"m": f"map('p', {INNER}) AS m"},
 }
+
+
+def test_no_column_of_an_untyped_record_vanishes(cluster: Cluster, spark: SparkSession) -> None:
+    """Spark's Kafka source has columns that are no part of a record. The key must not vanish because of them, or
+    because the caller names the partition. Whoever names the value chooses among the columns."""
+    cluster.topics.create("bytes", partitions=3, replication_factor=1)
+    frame = spark.createDataFrame([(b"k", b"v", 1)], "key BINARY, value BINARY, offset LONG")
+    with pytest.raises(InvalidRecordError, match="no part of the records uses column 'offset'"):
+        cluster.append("bytes", frame)
+    with pytest.raises(InvalidRecordError, match="no part of the records uses column 'offset'"):
+        cluster.append("bytes", frame, key="key")
+    report = cluster.append("bytes", frame, on_unknown_field="drop").raise_for_failures()
+    assert report.totals["dropped_fields"] == 1
+    for named in ({"partition": "offset"}, {"partition": F.col("offset")}, {"key": "key", "value": "value"}):
+        cluster.append("bytes", frame, **named).raise_for_failures()
+    cluster.append("bytes", frame.drop("offset"), partition=F.lit(1)).raise_for_failures()
+    assert {(row.key, row.value) for row in cluster.read("bytes").collect()} == {(b"k", b"v")}
 
 
 def test_every_policy_for_unknown_fields_applies_at_every_depth(cluster: Cluster, spark: SparkSession) -> None:

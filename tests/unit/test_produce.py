@@ -94,11 +94,31 @@ def test_rows_with_the_columns_of_a_record_are_records_without_any_option(live: 
     assert {row["value"]: row for row in records(live)}[b"3"]["key"] == b"b"
 
 
-def test_a_partition_for_all_rows_names_no_column_of_a_record(live: LiveCluster) -> None:
-    live.cluster.produce("t", [{"key": "k", "value": "v", "timestamp": AT}], partition=3).raise_for_failures()
+@pytest.mark.parametrize("frame", ["rows", "arrow", "polars"])
+@pytest.mark.parametrize("partition", [3, "p"])
+def test_a_named_partition_names_no_other_column(live: LiveCluster, frame: str, partition: int | str) -> None:
+    row = {"key": "k", "value": "v", "timestamp": AT} | ({"p": 3} if partition == "p" else {})
+    live.cluster.produce("t", FRAMES[frame]([row]), partition=partition).raise_for_failures()
     assert [(row["partition"], row["key"], row["value"], row["timestamp"]) for row in records(live)] == [
         (3, b"k", b"v", AT)
     ]
+
+
+@pytest.mark.parametrize("frame", ["rows", "arrow", "polars"])
+def test_a_column_that_no_part_of_a_record_uses_is_refused_or_counted(live: LiveCluster, frame: str) -> None:
+    """The other columns are still those of a record. A key must not vanish because of another column."""
+    rows = FRAMES[frame]([{"key": "k", "value": "v", "city": "Bern"}])
+    with live.unchanged(), pytest.raises(InvalidRecordError, match="no part of the records uses column 'city'"):
+        live.cluster.produce("t", rows)
+    report = live.cluster.produce("t", rows, on_unknown_field="drop").raise_for_failures()
+    assert report.totals["dropped_fields"] == 1
+    assert [(row["key"], row["value"]) for row in records(live)] == [(b"k", b"v")]
+
+
+@pytest.mark.parametrize("frame", ["arrow", "polars"])
+def test_whoever_names_the_value_of_a_frame_chooses_among_its_columns(live: LiveCluster, frame: str) -> None:
+    live.cluster.produce("t", FRAMES[frame]([{"key": "k", "value": "v", "city": "Bern"}]), value="city")
+    assert [(row["key"], row["value"]) for row in records(live)] == [(None, b"Bern")]
 
 
 def test_a_column_that_no_record_has_cannot_be_added_to_a_type(live: LiveCluster) -> None:
@@ -187,7 +207,11 @@ def test_the_number_of_a_partition_is_any_whole_number(live: LiveCluster) -> Non
 @pytest.mark.parametrize(
     ("rows", "arguments", "message"),
     [
-        ([{"value": "a", "valeu": "b"}], {}, "row 0: records have no column 'valeu'; did you mean 'value'"),
+        (
+            [{"value": "a", "valeu": "b"}],
+            {},
+            "row 0: no part of the records uses column 'valeu'; did you mean 'value'",
+        ),
         ([{"value": "a"}, {}], {}, "row 1 lacks column 'value'"),
         ([{"value": "a"}], {"key": "k"}, "no row has the column 'k' of key='k'"),
         (["a", 7], {}, "row 1 is a int"),
