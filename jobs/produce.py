@@ -83,8 +83,10 @@ def produce(job: Job) -> Report:
     check_options(given, needs=[("producer", "sequence"), ("sequence", "producer")])
     if given.key_separator is not None and given.format == "json":
         raise InvalidCallError("--key-separator needs --format lines: a JSON object contains its key")
-    cluster = job.cluster()
-    lines = _Lines(given, cluster.image.topic(given.topic))
+    image = (cluster := job.cluster()).image
+    topic = image.topic(given.topic)
+    _check_takes_lines(image, topic, given.acks)
+    lines = _Lines(given, topic)
     total, read = _Total(named=given.producer is not None), 0
     source = _opened(given.input)
     try:
@@ -107,6 +109,15 @@ def produce(job: Job) -> Report:
     finally:
         os.close(source)
     return replace(total.report(read), dry_run=given.dry_run, seconds=measure.seconds, counts=measure.counts)
+
+
+def _check_takes_lines(image: Any, topic: Any, acks: str | None) -> None:
+    """Check before a line is read, and in a dry run, what each append checks. Raises: InvalidCallError kinds."""
+    from stratalog.engine.records.append import check_call
+    from stratalog.engine.state.internal_topics import check_not_internal
+
+    check_not_internal(topic.name, "produce to")
+    check_call(image, topic, "all" if acks is None else acks, None)
 
 
 def batches(source: int, most: int | None, linger_s: float, ending: Ending) -> Iterator[list[bytes]]:

@@ -143,7 +143,7 @@ class Job:
 
     def show(self, report: Report) -> None:
         """Finish the progress bar, and show one of several reports, after the time in UTC. Raises:
-        NobodyReadsError.
+        OutputClosedError.
         """
         self.progress.finish()
         with printing():
@@ -169,7 +169,7 @@ class Job:
 
     def show_line(self, report: Report) -> None:
         """Show only the headline, notes and failures of a report, without the rows of the table; otherwise like
-        ``show``. Raises: NobodyReadsError."""
+        ``show``. Raises: OutputClosedError."""
         self.show(report if self.arguments.json else replace(report, rows=()))
 
     def close(self) -> None:
@@ -247,7 +247,7 @@ class OutputClosedError(Exception):
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """A context manager that flushes standard output at the end of its block. Raises: NobodyReadsError if the
+    """A context manager that flushes standard output at the end of its block. Raises: OutputClosedError if the
     reader closed standard output; later output is lost.
     """
     try:

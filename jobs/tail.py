@@ -180,7 +180,7 @@ def tail(job: Job) -> Report:
 
 
 def _print(tailed: Tail, most: int | None, show: Callable[[dict[str, Any]], str]) -> int:
-    """Print records. Returns the number of printed records. Raises: NobodyReadsError."""
+    """Print records. Returns the number of printed records. Raises: OutputClosedError."""
     shown = 0
     for table in tailed:
         with printing():

@@ -331,10 +331,12 @@ class Jobs:
 
         Raises: InvalidCallError unless exactly one of ``to`` and ``keep`` is given.
         """
-        if (to is None) == (keep is None) or (keep is not None and broker is not None):
+        if (to is None) == (keep is None):
             raise InvalidCallError(
                 "recover takes either to (the place to export to) or keep ('remote' or 'brokers')"
             )
+        if keep is not None and broker is not None:
+            raise InvalidCallError("recover with keep compares the logs of all brokers: omit broker")
         if keep is not None:
             return keeping.keep_one(*self._ports.all, names(topics), keep, partitions=partitions, dry_run=dry_run)
         assert to is not None

@@ -48,7 +48,11 @@ class Overview:
                 self._looking.release()
 
         thread = threading.Thread(target=look, name="stratalog-overview", daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system gives this process no more threads
+            self._looking.release()
+            return head + _missing(str(error))
         thread.join(deadline_s)
         late = _missing(f"no answer within {deadline_s:g} s")
         return head + found.get("health", late) + found.get("topics", "")

@@ -129,6 +129,12 @@ class StreamSource:
         positions = {key: self._bounds(leader).position(offsets[key]) for key, leader in seen.leaders.items()}
         return StreamOffsets(seen.ids, positions, initial=True)
 
+    def ends(self) -> StreamOffsets:
+        """The current ends of the logs. Raises: UnknownTopicOrPartitionError."""
+        seen = self._look()
+        logs = {key: self._bounds(leader) for key, leader in seen.leaders.items()}
+        return StreamOffsets(seen.ids, {key: log.position(log.end) for key, log in logs.items()})
+
     def bounds(self) -> tuple[StreamOffsets, StreamOffsets]:
         """The bounds of a batch read, pinned now; ``plan`` has its tasks.
 
@@ -242,9 +248,13 @@ class StreamSource:
                 if (key[0], at) not in by_time:
                     by_time[key[0], at] = self._at(key[0], at, option)
                 found = by_time[key[0], at][key[1]]
+                none = not isinstance(found, FoundOffset)
+                if none and option == "startingOffsets" and self._options.fail_without_record:
+                    raise OffsetOutOfRangeError(
+                        f"{log.what} has no record at or after the starting time {at.isoformat()}: give "
+                        "startingOffsetsByTimestampStrategy = latest to read only new records, or an earlier time"
+                    )
                 places[key] = found.offset if isinstance(found, FoundOffset) else log.end
-                if option == "startingOffsets" and not isinstance(found, FoundOffset):
-                    self._check_strategy(log, at)
             else:
                 places[key] = self._named(at, leader) if isinstance(at, OffsetSpec) else at
             if log.end < places[key] <= log.log.log_end:
@@ -258,16 +268,6 @@ class StreamSource:
                     f"{lost if places[key] < log.log_start else ''}"
                 )
         return places
-
-    def _check_strategy(self, log: LogBounds, at: datetime) -> None:
-        """Raises: OffsetOutOfRangeError for a partition without a record since ``at``, if the options make this an
-        error.
-        """
-        if self._options.fail_without_record:
-            raise OffsetOutOfRangeError(
-                f"{log.what} has no record at or after the starting time {at.isoformat()}: give "
-                "startingOffsetsByTimestampStrategy = latest to read only new records, or an earlier time"
-            )
 
     def _named(self, spec: OffsetSpec, leader: SeenLeader) -> int:
         return leader.log_start if spec is OffsetSpec.EARLIEST else leader.latest(self._options.isolation)

@@ -112,8 +112,10 @@ def append_batches(
         for partition, given in batches.items()
     }
     image, as_registered = (probed, True) if probed is not None else read_and_probe(metadata, storage)
+    of_topic = image.topic(topic)
+    check_call(image, of_topic, acks, bad_records)
     fields = settled(
-        *(metadata, image.topic(topic), partial(unknown_in_batches, batches), on_unknown_field, arrow_to_json),
+        *(metadata, of_topic, partial(unknown_in_batches, batches), on_unknown_field, arrow_to_json),
         f"append to {topic}",
     )
     if fields.dropped:
@@ -453,6 +455,17 @@ def check_acks(acks: str) -> None:
     if acks not in get_args(Acks):
         hint = {"-1": "; Kafka's -1 is 'all'", "1": "; Kafka's 1 is 'leader'", "0": "; the weakest is 'leader'"}
         raise InvalidCallError(f"acks is {acks!r}: use 'all' or 'leader'{hint.get(str(acks), '')}")
+
+
+def check_call(image: ClusterImage, topic: TopicImage, acks: str, bad_records: LeaveOut | None) -> None:
+    """Check the parts of a call that do not depend on its records, before the topic's type gets new fields.
+
+    Raises: InvalidCallError for ``acks``; PolicyViolationError for a mirror; see ``topic_of_bad_records``.
+    """
+    check_acks(acks)
+    check_not_mirrored(topic.name, topic_config_of(image, topic), "append to")
+    if bad_records is not None:
+        topic_of_bad_records(image, bad_records)
 
 
 def append_options(

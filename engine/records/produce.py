@@ -25,7 +25,7 @@ from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.quorum.client import MetadataClient
-from stratalog.engine.records.append import append_given
+from stratalog.engine.records.append import append_given, check_call
 from stratalog.engine.records.bad_record_lane import Lane, LeaveOut
 from stratalog.engine.records.earlier import earlier_tries
 from stratalog.engine.records.partitioner import partitions_of
@@ -122,6 +122,7 @@ def produce(
     image = metadata.image()
     of_topic = image.topic(topic)
     check_not_internal(topic, "produce to")
+    check_call(image, of_topic, acks, bad_records)
     what = f"produce to {topic}"
     given = _given(rows, columns, what)
     given.check_named(columns)

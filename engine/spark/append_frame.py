@@ -17,8 +17,8 @@ from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.quorum.client import MetadataClient
-from stratalog.engine.records.append import append_with, check_acks
-from stratalog.engine.records.bad_record_lane import Lane, LeaveOut, topic_of_bad_records
+from stratalog.engine.records.append import append_with, check_call
+from stratalog.engine.records.bad_record_lane import Lane, LeaveOut
 from stratalog.engine.records.bad_records import NO_PARTITION, UNKNOWN_PARTITION
 from stratalog.engine.records.earlier import earlier_tries
 from stratalog.engine.records.rounds import RunTasks
@@ -71,6 +71,7 @@ def append_frame(
         image, as_registered = read_and_probe(metadata, storage)
     image_of_topic = image.topic(topic)
     check_not_internal(topic, "append to")
+    check_call(image, image_of_topic, acks, bad_records)
     what = f"append to {topic}"
     check_columns(frame, columns, what)
     whole = columns.value is None
@@ -100,13 +101,9 @@ def append_frame(
         keys_required=config.keys_required,
         bad_records=bad_records,
     )
-    lane = None
-    if bad_records is not None:
-        topic_of_bad_records(image, bad_records)
-        lane = Lane(bad_records)
+    lane = None if bad_records is None else Lane(bad_records)
 
     if dry_run:
-        check_acks(acks)
         with measured(execution.clock, storage.counts) as measure:
             counted = sorted(count_records(records, by_reason=lane is not None).items(), key=str)
         return fields.add_notes(_counted(topic, counted, measure, bad=lane is not None))

@@ -82,11 +82,14 @@ class SparkRunner:
         jobs = [slices[start : start + self.processes] for start in range(0, len(slices), self.processes)]
         with ThreadPoolExecutor(_JOBS_IN_FLIGHT) as pool:
             futures = [pool.submit(self._run_job, function, job, OPERATION.get()) for job in jobs]
-            for future in as_completed(futures):
-                for outcomes, counts in future.result():
-                    with self._counting:  # several threads of a driver may run tasks at the same time
-                        self.counts = self.counts + counts
-                    yield from outcomes
+            try:
+                for future in as_completed(futures):
+                    for outcomes, counts in future.result():
+                        with self._counting:  # several threads of a driver may run tasks at the same time
+                            self.counts = self.counts + counts
+                        yield from outcomes
+            finally:  # after a bug, or when the caller stops iterating, start no more jobs
+                pool.shutdown(wait=False, cancel_futures=True)
 
     def _run_job(
         self, function: Callable[[W], R], slices: list[list[W]], operation: str | None

@@ -24,6 +24,7 @@ from stratalog.engine.spark.stream_columns import check_new_fields, conformed, p
 from stratalog.engine.spark.types import record_schema, spark_type
 from stratalog.engine.spark.versions import LIMITS, arrow_schema, check_version
 from stratalog.engine.spark.worker_garbage import in_worker
+from stratalog.partitions.errors import InvalidCallError
 
 
 def open_named(options: SourceOptions) -> Ports:
@@ -102,7 +103,14 @@ class StreamReader(DataSourceStreamReader):
         empty.
         """
         source, _ = self._open()
-        self._last = source.latest(self._last or source.initial(), None, None)
+        if self._last is None:
+            try:
+                self._last = source.initial()
+            except InvalidCallError:
+                # The query may continue from its checkpoint, far behind a start that no longer exists. A new query
+                # fails as well, because Spark then calls initialOffset.
+                self._last = source.ends()
+        self._last = source.latest(self._last, None, None)
         self._check_new_fields(source)
         return self._last.to_json()
 

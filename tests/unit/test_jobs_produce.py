@@ -132,6 +132,17 @@ def test_an_error_after_the_first_batch_leaves_a_report_of_what_was_appended(
     assert sum(row["records"] for row in seen["rows"]) == 2
 
 
+@pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
+@pytest.mark.parametrize("topic", ["mirror", "__operations"])
+def test_a_topic_that_takes_no_lines_is_refused_before_a_line_is_read(
+    live: LiveCluster, topic: str, dry_run: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    live.topic("mirror", mirror_source="4L6g3nShT-eMCtK--X86sw/oX3uHkRbTS6eNWJkT0n5kw")
+    with live.unchanged():
+        assert run(live, topic, "--input", given(live, ""), *dry_run) == 2
+    assert f"topic {topic!r}" in capsys.readouterr().err
+
+
 def test_produce_accepts_the_output_of_tail(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     record = {
         "timestamp": "2013-01-02T03:04:05.000006+00:00",

@@ -195,6 +195,20 @@ def test_a_look_that_takes_too_long_is_left_alone(live: LiveCluster, monkeypatch
     assert "health:" in shown
 
 
+def test_an_overview_without_a_thread_says_so_and_the_next_one_tries_again(
+    live: LiveCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    overview = Overview(ports_of(live.cluster))
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    for _ in range(2):
+        assert "can&#x27;t start new thread" in overview.html("title")
+    monkeypatch.undo()
+    assert "health:" in overview.html("title")
+
+
 # ------------------------------------------------------------------------------------ errors in IPython
 
 SESSION = """

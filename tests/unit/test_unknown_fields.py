@@ -108,6 +108,30 @@ def test_an_unknown_field_is_refused_by_its_whole_path(live: LiveCluster, way: s
     assert rows(live) == []
 
 
+@pytest.mark.parametrize("method", ["produce", "append_batches"])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"acks": "1"}, "acks is '1'"),
+        ({"on_bad_record": "topic", "bad_record_topic": "nowhere"}, "'nowhere' does not exist"),
+        ({}, "it mirrors"),
+    ],
+)
+def test_the_type_does_not_grow_by_a_call_that_is_refused(
+    live: LiveCluster, method: str, wrong: dict[str, str], message: str
+) -> None:
+    """Fields cannot be removed again."""
+    if not wrong:
+        live.cluster.topics.delete("t")
+        configs = {"mirror.source": f"cluster/{'x' * 22}"}
+        live.cluster.topics.create("t", value=spark_type(type_to_json(VALUE)), configs=configs)
+    row, _ = WIDER["amuont"]
+    given: Any = [row] if method == "produce" else {0: [_batch(row)]}
+    with live.unchanged(), pytest.raises(InvalidCallError, match=message):
+        getattr(live.cluster, method)("t", given, on_unknown_field="add", **wrong)
+    assert value_type(live).fieldNames() == VALUE.names
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("field", WIDER)
 def test_it_is_dropped_and_counted_by_path(live: LiveCluster, way: str, field: str) -> None:
