@@ -149,3 +149,22 @@ def _reason(bad: Sequence[tuple[RemoteLogSegment, str]], start: int, end: int) -
         if one.start_offset < end and one.next_offset > start
     ]
     return "; ".join(reasons[:3]) if reasons else "no segment with a finished upload has these offsets"
+
+
+def is_missed(one: Unclear, plan: TierPartition, low: int | None, high: int | None) -> bool:
+    """Whether a read of ``[low, high)`` misses these offsets. Before the first and after the last piece, only a
+    read with an explicit bound misses them. Without pieces there is no clear offset at which to begin or end, so
+    every read misses them.
+    """
+    first = plan.pieces[0].start if plan.pieces else plan.start
+    last = plan.pieces[-1].end if plan.pieces else plan.end
+    begin = first if low is None else low
+    end = last if high is None else high
+    return one.start < end and one.end > begin
+
+
+def is_open_ended(one: Unclear, plan: TierPartition, low: int | None, high: int | None) -> bool:
+    """Whether these offsets are beyond an open bound of the read."""
+    if not plan.pieces:
+        return False
+    return low is None if one.end <= plan.pieces[0].start else high is None

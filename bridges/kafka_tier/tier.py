@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
 import pyarrow as pa
@@ -22,18 +21,35 @@ from stratalog.bridges.kafka_tier.layout import (
     LayoutOptions,
     OpenSegment,
     RemoteSegmentLayout,
+    key_of_file,
     open_layout,
 )
 from stratalog.bridges.kafka_tier.lineage import LeaderEpochs
 from stratalog.bridges.kafka_tier.metadata_log import messages_of
-from stratalog.bridges.kafka_tier.plan import SegmentRange, TierPartition, Unclear, plan_partition, within
+from stratalog.bridges.kafka_tier.plan import (
+    SegmentRange,
+    TierPartition,
+    Unclear,
+    is_missed,
+    is_open_ended,
+    plan_partition,
+    within,
+)
 from stratalog.bridges.kafka_tier.reading import KnownTransactions, TierTask
 from stratalog.bridges.kafka_tier.segment import RemoteLogSegment, SegmentState
 from stratalog.bridges.kafka_tier.segment_states import SegmentStates, folded
-from stratalog.bridges.kafka_tier.tasks import arrow_schema, frame_schema, packed, rows_of, rows_of_works, split
+from stratalog.bridges.kafka_tier.tasks import (
+    TierPlan,
+    arrow_schema,
+    frame_schema,
+    packed,
+    rows_of,
+    rows_of_works,
+    split,
+)
 from stratalog.bridges.kafka_tier.times import end_at, may_hold, start_of_times
 from stratalog.bridges.mirror.kafka_source import open_source
-from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.reading.bounds import Bound, ReadQuery, in_zone
 from stratalog.engine.reading.positions import FirstAt
 from stratalog.partitions.errors import (
@@ -71,20 +87,6 @@ class TierRange(TypedDict, total=False):
     """Only these partitions; default: all."""
     isolation: Isolation | str
     """``read_committed``: no records of aborted or open transactions; default: ``read_uncommitted``."""
-
-
-@dataclass(frozen=True, slots=True)
-class TierPlan:
-    """The plan of a read: its tasks, and the unclear offsets."""
-
-    tasks: tuple[TierTask, ...]
-    unclear: tuple[Unclear, ...]
-    """The unclear offsets within the requested range."""
-    notes: tuple[str, ...]
-    """The unclear offsets before the first or after the last clear offset."""
-
-    def __add__(self, other: TierPlan) -> TierPlan:
-        return TierPlan(self.tasks + other.tasks, self.unclear + other.unclear, self.notes + other.notes)
 
 
 @dataclass(slots=True)
@@ -147,7 +149,9 @@ class KafkaTier:
         Raises: InvalidCallError for an unknown layout, a damaged key, missing metadata, or metadata of an unknown
             version; CorruptionError, LogGapError for damaged metadata; StorageError kinds.
         """
-        given = {name: key if isinstance(key, bytes) else _file(name, key) for name, key in (keys or {}).items()}
+        given = {
+            name: key if isinstance(key, bytes) else key_of_file(name, key) for name, key in (keys or {}).items()
+        }
         opened = open_layout(layout, LayoutOptions(prefix, given))
         notes: list[str] = []
         if (metadata is None) == (bootstrap is None):
@@ -176,8 +180,11 @@ class KafkaTier:
         return sorted({one.topic for one in self.states.segments.values()})
 
     def describe(self) -> Report:
-        """Report the offsets of each partition in the tier, and the unclear offsets with the reason."""
+        """Report the offsets of each partition in the tier, and the unclear offsets with the reason. A partition
+        whose segments cannot be planned is a failure.
+        """
         rows: list[dict[str, str | int | None]] = []
+        failures: list[Failure] = []
         notes = list(self.notes)
         for topic in self.topics():
             try:
@@ -185,8 +192,7 @@ class KafkaTier:
             except UnknownTopicOrPartitionError as error:  # the brokers have deleted it
                 notes.append(str(error))
                 continue
-            for partition in partitions:
-                plan = self._plan_of(topic, partition)
+            for partition, plan in self._plans(topic, partitions, failures):
                 sizes = {piece.segment.segment_id: piece.segment.size_bytes for piece in plan.pieces}
                 rows.append(
                     {
@@ -200,11 +206,12 @@ class KafkaTier:
                         "unclear": "; ".join(str(one) for one in plan.unclear) or None,
                     }
                 )
-        return Report("describe tier", rows, notes=tuple(notes))
+        return Report("describe tier", rows, failures, notes=tuple(notes))
 
     def segments(self, topic: str) -> Report:
         """List the segments of a topic with their offsets, sizes, leader epochs and upload states. The list also
-        has the offsets that are read from a segment, or the reason why the segment is ignored.
+        has the offsets that are read from a segment, or the reason why the segment is ignored. A partition whose
+        segments cannot be planned is a failure.
 
         Args:
             topic: the topic
@@ -212,8 +219,8 @@ class KafkaTier:
         Raises: see ``plan``.
         """
         rows: list[dict[str, str | int | None]] = []
-        for partition in self.partitions(topic):
-            plan = self._plan_of(topic, partition)
+        failures: list[Failure] = []
+        for partition, plan in self._plans(topic, self.partitions(topic), failures):
             refused = plan.unclear[0].reason if plan.unclear and not plan.pieces else None
             for one in self.states.of(self.topic_id(topic), partition):
                 used = [f"[{p.start}, {p.end})" for p in plan.pieces if p.segment.segment_id == one.segment_id]
@@ -233,7 +240,7 @@ class KafkaTier:
                         "why": why,
                     }
                 )
-        return Report("segments", rows, notes=self.notes)
+        return Report("segments", rows, failures, notes=self.notes)
 
     def plan(self, topics: str | Sequence[str], **span: Unpack[TierRange]) -> TierPlan:
         """Plan a read of ``start``, ``end`` (offsets, offsets by partition, ``FirstAt(time)``, or times),
@@ -257,21 +264,21 @@ class KafkaTier:
         partition: int,
         start: int | None,
         isolation: Isolation,
-        is_unknown: Callable[[StratalogError], bool] = lambda _: True,
+        is_unknown: Callable[[StratalogError], bool] | None = None,
     ) -> TierPlan:
         """Like ``plan``, for all offsets of a partition from ``start`` on (None: all). ``unclear`` has every
         unclear offset, including those before the first and after the last clear offset, and those of segments
         that cannot be opened.
 
-        Raises: see ``plan``; the error of a segment that cannot be opened, unless ``is_unknown`` accepts it.
+        Raises: see ``plan``; the error of a segment that cannot be opened, if ``is_unknown`` refuses it.
         """
         query = ReadQuery(topics=[topic], partitions=[partition], start=start, isolation=isolation)
         while True:
             pieces = within(self._plan_of(topic, partition).pieces, start, None)
             failed = [one for one in ThreadRunner(_THREADS).run(self.opened, pieces) if isinstance(one, Failed)]
-            for one in failed:
-                if not is_unknown(one.error):
-                    raise one.error
+            refused = [one.error for one in failed if is_unknown is not None and not is_unknown(one.error)]
+            if refused:
+                raise refused[0]
             self._unusable |= {one.item.segment.segment_id: str(one.error) for one in failed}
             if not failed:
                 break
@@ -287,8 +294,8 @@ class KafkaTier:
         if isolation_of(query.isolation) is Isolation.READ_COMMITTED:
             certain = committed(plan, self.opened, low, high)
             plan, transactions = certain.plan, certain.transactions
-        missed = [one for one in plan.unclear if whole or _inside(one, plan, low, high)]
-        beside = [str(one) for one in plan.unclear if one not in missed and _open_ended(one, plan, low, high)]
+        missed = [one for one in plan.unclear if whole or is_missed(one, plan, low, high)]
+        beside = [str(one) for one in plan.unclear if one not in missed and is_open_ended(one, plan, low, high)]
         if low is not None and low < (until := min(plan.start, plan.start if high is None else high)):
             missed.append(Unclear(topic, partition, low, until, "the tier begins after them"))
         if high is not None and high > (since := max(plan.end, plan.end if low is None else low)):
@@ -438,6 +445,16 @@ class KafkaTier:
             raise UnknownTopicOrPartitionError(f"topic {topic!r} has no segments of its partitions {missing}")
         return sorted(set(partitions))
 
+    def _plans(
+        self, topic: str, partitions: Sequence[int], failures: list[Failure]
+    ) -> Iterator[tuple[int, TierPartition]]:
+        """The plan of each partition; adds the partitions that cannot be planned to ``failures``."""
+        for partition in partitions:
+            try:
+                yield partition, self._plan_of(topic, partition)
+            except StratalogError as error:
+                failures.append(Failure.of(f"{topic}-{partition}", error))
+
     def _plan_of(self, topic: str, partition: int) -> TierPartition:
         segments = self.states.of(self.topic_id(topic), partition)
         epochs = self._epochs_of(topic, partition, segments)
@@ -481,29 +498,3 @@ class KafkaTier:
         raise InvalidCallError(
             f"{name} = {bound!r}: give an offset, a time, FirstAt(time), offsets by partition, or None"
         )
-
-
-def _file(name: str, path: str | Path) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise InvalidCallError(f"key {name!r} cannot be read from {path}: {error.strerror}") from error
-
-
-def _inside(one: Unclear, plan: TierPartition, low: int | None, high: int | None) -> bool:
-    """Whether a read of ``[low, high)`` misses these offsets. Before the first and after the last piece, only a
-    read with an explicit bound misses them. Without pieces there is no clear offset at which to begin or end, so
-    every read misses them.
-    """
-    first = plan.pieces[0].start if plan.pieces else plan.start
-    last = plan.pieces[-1].end if plan.pieces else plan.end
-    begin = first if low is None else low
-    end = last if high is None else high
-    return one.start < end and one.end > begin
-
-
-def _open_ended(one: Unclear, plan: TierPartition, low: int | None, high: int | None) -> bool:
-    """Whether these offsets are beyond an open bound of the read."""
-    if not plan.pieces:
-        return False
-    return low is None if one.end <= plan.pieces[0].start else high is None

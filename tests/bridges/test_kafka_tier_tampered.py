@@ -280,3 +280,13 @@ def test_damage_anywhere_gives_the_truth_or_a_stratalog_error(folder: str) -> No
             assert found == rows[level]
         outcomes["the same"] += 1
     assert min(outcomes.values()) > 5
+
+
+def test_a_damaged_partition_hides_no_other_from_the_descriptions() -> None:
+    good = opened(MAIN)
+    tier = with_changed(IndexKind.LEADER_EPOCH, -1, lambda data: b"9\n" + data)
+    for report, same in ((tier.describe(), good.describe()), (tier.segments("txn"), good.segments("txn"))):
+        assert [failure.item for failure in report.failures] == ["txn-0"]
+        assert list(report.rows) == [
+            row for row in same.rows if (row.get("topic", "txn"), row["partition"]) != ("txn", 0)
+        ]
