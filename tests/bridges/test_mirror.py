@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from stratalog.bridges.mirror.compare import compare
 from stratalog.bridges.mirror.mirror import end_mirror, mirror
 from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.bridges.mirror.rows import batches_of
+from stratalog.bridges.mirror.source import SourceBounds
 from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.topic_commands import AlterConfigs
 from stratalog.engine.records.append import append_mirrored
@@ -24,6 +26,7 @@ from stratalog.partitions.errors import (
     PolicyViolationError,
     UnknownTopicOrPartitionError,
 )
+from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.offsets import FoundOffset, OffsetSpec
 from stratalog.partitions.producers import ProducerAppend
 from tests.bridges.memory_source import OTHER_ID, TOPIC_ID, MemoryLog, MemorySource
@@ -264,6 +267,26 @@ def test_a_partition_without_a_leader_is_named_and_the_others_continue(tmp_path:
     report = with_ports(compare, ports_of(live.cluster))(source, ["t"])
     assert [(f.item, f.code) for f in report.failures] == [("t-0", "LEADER_NOT_AVAILABLE")]
     assert seen(live, 1) == [(0, "a")]
+
+
+def test_a_partition_whose_bounds_are_refused_stops_no_other(tmp_path: Path) -> None:
+    """Its topic is deleted in the source while it is read."""
+    live, source = LiveCluster(tmp_path), some()
+    source.logs[1].append("a", "b", "c", "d")
+    bounds, asked = source.bounds, list[list[TopicPartition]]()
+
+    def refused(keys: Sequence[TopicPartition]) -> dict[TopicPartition, SourceBounds]:
+        asked.append(list(keys))
+        if len(keys) == 1:
+            raise UnknownTopicOrPartitionError("topic 't' of the source is not there")
+        return bounds(keys)
+
+    source.bounds = refused  # type: ignore[method-assign]
+    source.between = lambda: setattr(source.logs[0], "start", 11)
+    report = with_ports(mirror, ports_of(live.cluster))(source, ["t"], ALL)
+    assert [("t", 0)] in asked
+    assert [(failure.item, failure.code) for failure in report.failures] == [("t-0", "UNKNOWN_TOPIC_OR_PARTITION")]
+    assert [row["records"] for row in report.rows] == [0, 4]
 
 
 def test_the_lag_behind_a_source_that_no_longer_answers_is_unknown(tmp_path: Path) -> None:
