@@ -338,10 +338,18 @@ class _ExportedTopic:
             for piece in pieces:
                 parts[piece.partition].written(piece)
             return
+        writable: list[ExportPiece] = []
         for piece in pieces:
-            kept.check_gap(self.there, piece, parts[piece.partition].gap)
-        self._record([Written(piece.partition, piece.start, piece.end) for piece in pieces])
-        for piece in pieces:
+            try:
+                kept.check_gap(self.there, piece, parts[piece.partition].gap)
+            except OffsetsNotKeptError as error:
+                parts[piece.partition].error = error
+            else:
+                writable.append(piece)
+        if not writable:
+            return
+        self._record([Written(piece.partition, piece.start, piece.end) for piece in writable])
+        for piece in writable:
             kept.write(self.target, self.there, piece)
             parts[piece.partition].written(piece)
 

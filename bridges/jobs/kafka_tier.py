@@ -18,9 +18,10 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from stratalog import KafkaTierOptions, Report
@@ -132,18 +133,17 @@ def _write(path: str, batches: pa.RecordBatchReader) -> int:
     """Write a Parquet file, which gets its name only when the file is complete. Returns the number of records."""
     from pyarrow import parquet
 
-    part, records = f"{path}.part", 0
+    records, (folder, name) = 0, os.path.split(os.path.abspath(path))
     try:
-        with parquet.ParquetWriter(part, batches.schema) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
-                records += batch.num_rows
-        os.link(part, path)  # fails if another file has taken the name meanwhile
+        with tempfile.TemporaryDirectory(dir=folder, prefix=f".{name}-") as scratch:
+            part = os.path.join(scratch, name)
+            with parquet.ParquetWriter(part, batches.schema) as writer:
+                for batch in batches:
+                    writer.write_batch(batch)
+                    records += batch.num_rows
+            os.link(part, path)  # fails if another file has taken the name meanwhile
     except OSError as error:
         raise InvalidCallError(f"{path} cannot be written: {error.strerror}") from error
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(part)
     return records
 
 

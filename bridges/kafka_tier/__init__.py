@@ -10,7 +10,7 @@
     indexes, times            Kafka's indexes of a segment; bounds by time
     committed                 aborted transactions, and transactions that are open at the end of the tier
     batches, columns          checked record batches (``checksum``); their records as columns
-    tasks                     parts of segments for tasks, and their rows
+    tasks                     the plan of a read: parts of segments for tasks, and their rows
     mirrored                  the tier as a source of ``cluster.mirror``
     options                   ``KafkaTierOptions``: the arguments of a tier, for mirrors and commands
     by_hand                   leader epochs and log starts that the user gives, for a cluster that is gone

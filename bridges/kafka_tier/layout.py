@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Protocol
 
 from stratalog.bridges.kafka_tier.segment import RemoteLogSegment
@@ -81,6 +82,14 @@ class LayoutOptions:
     """The prefix that the plugin puts before each name, unchanged."""
     keys: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """Private keys by their ids, in PEM or DER."""
+
+
+def key_of_file(name: str, path: str | Path) -> bytes:
+    """The bytes of a private key. Raises: InvalidCallError."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidCallError(f"key {name!r} cannot be read from {path}: {error.strerror}") from error
 
 
 def open_layout(name: str, options: LayoutOptions) -> RemoteSegmentLayout:

@@ -24,7 +24,8 @@ from stratalog.bridges.kafka_tier.layout import MissingKeyError
 from stratalog.bridges.kafka_tier.lineage import LeaderEpochs
 from stratalog.bridges.kafka_tier.options import KafkaTierOptions
 from stratalog.bridges.kafka_tier.reading import TierTask, read_task
-from stratalog.bridges.kafka_tier.tier import KafkaTier, TierPlan
+from stratalog.bridges.kafka_tier.tasks import TierPlan
+from stratalog.bridges.kafka_tier.tier import KafkaTier
 from stratalog.bridges.mirror.kafka_source import open_source
 from stratalog.bridges.mirror.rows import NO_RECORDS, SOURCE_SCHEMA, offsets_of
 from stratalog.bridges.mirror.source import (

@@ -1,14 +1,17 @@
-"""The tasks of a read: parts of segments of a bounded size, and their rows, with values as bytes or decoded."""
+"""The plan of a read: tasks, which are parts of segments of a bounded size; and their rows, with values as bytes
+or decoded.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from stratalog.bridges.formats.typed import TypedValues
 from stratalog.bridges.kafka_tier.columns import RECORDS
+from stratalog.bridges.kafka_tier.plan import Unclear
 from stratalog.bridges.kafka_tier.reading import TierTask, offset_index, read_task
 from stratalog.partitions.declared import ddl
 
@@ -20,6 +23,20 @@ _DDL = (
     "topic string, partition int, offset long, timestamp timestamp, timestampType int, key binary, value {value}, "
     "headers array<struct<key: string, value: binary>>, leaderEpoch int"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class TierPlan:
+    """The plan of a read: its tasks, and the unclear offsets."""
+
+    tasks: tuple[TierTask, ...]
+    unclear: tuple[Unclear, ...]
+    """The unclear offsets within the requested range."""
+    notes: tuple[str, ...]
+    """The unclear offsets before the first or after the last clear offset."""
+
+    def __add__(self, other: TierPlan) -> TierPlan:
+        return TierPlan(self.tasks + other.tasks, self.unclear + other.unclear, self.notes + other.notes)
 
 
 def split(task: TierTask) -> Iterator[TierTask]:

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ from stratalog.bridges.kafka_tier.layout import (
     LayoutOptions,
     OpenSegment,
     RemoteSegmentLayout,
+    key_of_file,
     open_layout,
 )
 from stratalog.bridges.kafka_tier.lineage import LeaderEpochs
@@ -38,7 +38,15 @@ from stratalog.bridges.kafka_tier.plan import (
 from stratalog.bridges.kafka_tier.reading import KnownTransactions, TierTask
 from stratalog.bridges.kafka_tier.segment import RemoteLogSegment, SegmentState
 from stratalog.bridges.kafka_tier.segment_states import SegmentStates, folded
-from stratalog.bridges.kafka_tier.tasks import arrow_schema, frame_schema, packed, rows_of, rows_of_works, split
+from stratalog.bridges.kafka_tier.tasks import (
+    TierPlan,
+    arrow_schema,
+    frame_schema,
+    packed,
+    rows_of,
+    rows_of_works,
+    split,
+)
 from stratalog.bridges.kafka_tier.times import end_at, may_hold, start_of_times
 from stratalog.bridges.mirror.kafka_source import open_source
 from stratalog.engine.driver.report import Failure, Report
@@ -79,20 +87,6 @@ class TierRange(TypedDict, total=False):
     """Only these partitions; default: all."""
     isolation: Isolation | str
     """``read_committed``: no records of aborted or open transactions; default: ``read_uncommitted``."""
-
-
-@dataclass(frozen=True, slots=True)
-class TierPlan:
-    """The plan of a read: its tasks, and the unclear offsets."""
-
-    tasks: tuple[TierTask, ...]
-    unclear: tuple[Unclear, ...]
-    """The unclear offsets within the requested range."""
-    notes: tuple[str, ...]
-    """The unclear offsets before the first or after the last clear offset."""
-
-    def __add__(self, other: TierPlan) -> TierPlan:
-        return TierPlan(self.tasks + other.tasks, self.unclear + other.unclear, self.notes + other.notes)
 
 
 @dataclass(slots=True)
@@ -155,7 +149,9 @@ class KafkaTier:
         Raises: InvalidCallError for an unknown layout, a damaged key, missing metadata, or metadata of an unknown
             version; CorruptionError, LogGapError for damaged metadata; StorageError kinds.
         """
-        given = {name: key if isinstance(key, bytes) else _file(name, key) for name, key in (keys or {}).items()}
+        given = {
+            name: key if isinstance(key, bytes) else key_of_file(name, key) for name, key in (keys or {}).items()
+        }
         opened = open_layout(layout, LayoutOptions(prefix, given))
         notes: list[str] = []
         if (metadata is None) == (bootstrap is None):
@@ -268,21 +264,21 @@ class KafkaTier:
         partition: int,
         start: int | None,
         isolation: Isolation,
-        is_unknown: Callable[[StratalogError], bool] = lambda _: True,
+        is_unknown: Callable[[StratalogError], bool] | None = None,
     ) -> TierPlan:
         """Like ``plan``, for all offsets of a partition from ``start`` on (None: all). ``unclear`` has every
         unclear offset, including those before the first and after the last clear offset, and those of segments
         that cannot be opened.
 
-        Raises: see ``plan``; the error of a segment that cannot be opened, unless ``is_unknown`` accepts it.
+        Raises: see ``plan``; the error of a segment that cannot be opened, if ``is_unknown`` refuses it.
         """
         query = ReadQuery(topics=[topic], partitions=[partition], start=start, isolation=isolation)
         while True:
             pieces = within(self._plan_of(topic, partition).pieces, start, None)
             failed = [one for one in ThreadRunner(_THREADS).run(self.opened, pieces) if isinstance(one, Failed)]
-            for one in failed:
-                if not is_unknown(one.error):
-                    raise one.error
+            refused = [one.error for one in failed if is_unknown is not None and not is_unknown(one.error)]
+            if refused:
+                raise refused[0]
             self._unusable |= {one.item.segment.segment_id: str(one.error) for one in failed}
             if not failed:
                 break
@@ -502,10 +498,3 @@ class KafkaTier:
         raise InvalidCallError(
             f"{name} = {bound!r}: give an offset, a time, FirstAt(time), offsets by partition, or None"
         )
-
-
-def _file(name: str, path: str | Path) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise InvalidCallError(f"key {name!r} cannot be read from {path}: {error.strerror}") from error

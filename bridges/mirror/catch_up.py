@@ -253,8 +253,8 @@ class _CatchUp:
         """
         if not self._append_all(part, part.rest()):
             return
-        now = self.source.bounds([part.key]).get(part.key)
         try:
+            now = self.source.bounds([part.key]).get(part.key)
             if now is not None and not isinstance(error, OffsetOutOfRangeError):
                 raise error
             part.denied(now, partial(last_record, *self._for_records, part.key))

@@ -112,8 +112,9 @@ def end_mirror(
 ) -> Report:
     """End the mirroring of topics, which become ordinary topics. If a topic has a different name in the source,
     its config keeps that name, so no later run makes a second copy by accident. A running mirror may still append
-    its last piece, unless another producer has appended. Raises: UnknownTopicOrPartitionError; InvalidCallError
-    for a topic that is not a mirror, without any change.
+    its last piece, unless another producer has appended. A topic whose mirror cannot be ended is a failure.
+
+    Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic that is not a mirror, without any change.
     """
     image = metadata.image()
     ended = {name: image.topic(name).configs.get(MIRROR_SOURCE, "") for name in names}
@@ -125,7 +126,11 @@ def end_mirror(
     with execution.run("mirror end", dry_run=dry_run) as run:
         for name, mirrored in ended.items():
             changes = {MIRROR_SOURCE: None, "mirror.archive.enable": None}
-            metadata.submit(AlterConfigs(name, changes), dry_run=dry_run)
+            try:
+                metadata.submit(AlterConfigs(name, changes), dry_run=dry_run)
+            except StratalogError as error:  # the mirrors of the topics before it have ended
+                run.fail(name, error)
+                continue
             run.rows.append({"topic": name, "mirrored": mirrored})
     return run.report()
 

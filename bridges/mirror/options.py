@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stratalog.bridges.formats.typed import TypedValues
+from stratalog.engine.replication.throttle import checked_rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,3 +34,8 @@ class MirrorOptions:
     tier: bool = False
     """Whether the source has a tier; the report then says what was read from it."""
     dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises: InvalidCallError for a throttle that is not above 0."""
+        if self.throttle_bytes_per_s is not None:
+            checked_rate(self.throttle_bytes_per_s)

@@ -247,17 +247,21 @@ def _topics(
 
 
 def _topic(examined: Examined, topic_id: str, logs: Sequence[tuple[SeenPartition, TieredLog]]) -> dict[str, Any]:
+    """The columns of a topic. If no copy of a partition can be listed, its records and bytes on brokers are
+    unknown.
+    """
     sight, name = examined.sight, examined.sight.image.topics[topic_id].name
     copies = [copy for seen, _ in logs for b in seen.view.replicas if (copy := _seen(seen, b, sight)) is not None]
+    unread = any(log.end is None for _, log in logs)
     waiting = (end - start for _, log in logs for tier, start, end in log.spans if tier == PENDING)
     return {
         "name": name,
         "internal": name in INTERNAL_TOPICS,
         "partitions": len(logs),
         "replication_factor": max((len(seen.view.replicas) for seen, _ in logs), default=0),
-        "records": sum(max(0, (log.end or log.remote_end or log.start) - log.start) for _, log in logs),
+        "records": None if unread else sum(max(0, (log.end or 0) - log.start) for _, log in logs),
         "pending_records": sum(waiting),
-        "local_bytes": sum(map(_bytes, copies)),
+        "local_bytes": None if unread else sum(map(_bytes, copies)),
         "remote_bytes": _remote_bytes(examined.remotes.get(topic_id)),
         "sizes": [sum(log.sizes.get(tier, 0) for _, log in logs) for tier in TIERS],
         "policy": _policy(logs[0][0]) if logs else "",

@@ -134,7 +134,7 @@ function figures() {
     ["In the remote tier", bytes(sum((topic) => topic.remote_bytes)), several(topics.filter((topic) => topic.remote_bytes != null).length, "topic")],
     ["Not tiered", bytes(known.RemoteCopyLagBytes || 0), behind("remote-copy-lag-ms")],
     ["Not replicated", `${count(known["replication-lag-records"] || 0)}`, known["replication-lag-records"] ? `records, ${behind("replication-lag-ms")}` : "records"],
-    ["Largest group lag", count(known["records-lag-max"] || 0), "records"],
+    ["Largest group lag", count(known["records-lag-max"]), "records"],
   ];
   return element("dl", { class: "figures" }, items.map(([name, value, more]) =>
     element("div", {}, element("dt", {}, name), element("dd", {}, value), element("dd", {}, more))));

@@ -21,7 +21,7 @@ from stratalog.engine.state.internal_topics import OPERATIONS_TOPIC
 from stratalog.engine.state.operations import EVENT_COLUMNS, Event, from_values
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.clock import Clock
-from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.errors import InvalidCallError, OffsetOutOfRangeError
 from stratalog.partitions.offsets import FoundOffset, OffsetSpec
 
 MOST = 100
@@ -115,8 +115,8 @@ def events_between(
 
 
 class NewEvents:
-    """A callable. Each call returns the events since the previous call, in order. The first call returns the
-    events since this object was created."""
+    """A callable. Each call returns the events since the previous call, in order, as far as retention has left
+    them. The first call returns the events since this object was created."""
 
     def __init__(self, metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory) -> None:
         """Use ``Cluster.new_events``."""
@@ -130,7 +130,14 @@ class NewEvents:
         """Return the new events. Raises: see ``fetch``."""
         if not self._is_there():
             return []
-        found, self._next = events_between(self._metadata, self._storage, self._clock, self._memory, self._next)
+        ports = self._metadata, self._storage, self._clock, self._memory
+        try:
+            found, self._next = events_between(*ports, self._next)
+        except OffsetOutOfRangeError:
+            first = _position(self._metadata, self._storage, self._memory, OffsetSpec.EARLIEST)
+            if first <= self._next:
+                raise
+            found, self._next = events_between(*ports, first)
         return found
 
     def _is_there(self) -> bool:

@@ -193,6 +193,18 @@ def test_a_gap_above_the_limit_is_refused_wherever_pieces_begin(
         kept.check_gap("t", ExportPiece(0, 0, 17, (record,)), 0)
 
 
+def test_a_gap_above_the_limit_stops_its_partition_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "MOST_GAP", 3)
+    source, live, there = MemorySource(2), LiveCluster(tmp_path), MemoryCluster()
+    source.logs[0].append("a", gaps=4)
+    source.logs[0].append("b")
+    source.logs[1].append(*"cdef")
+    with_ports(mirror, ports_of(live.cluster))(source, ["t"], MirrorOptions()).raise_for_failures()
+    report = exported(live, there, KEPT)
+    assert [(failure.item, failure.code) for failure in report.failures] == [("t-0", "OFFSETS_NOT_KEPT")]
+    assert [value for _, value in there.topics["t"][1].committed()] == [b"c", b"d", b"e", b"f"]
+
+
 def test_offsets_are_not_kept_where_others_have_written(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic()

@@ -66,6 +66,7 @@ def test_records_are_shown_counted_or_written(capsys: pytest.CaptureFixture[str]
     assert [row["offset"] for row in found["rows"]] == [5, 6, 7]
     counted = report(capsys, "read", "txn", "--isolation", "read_committed", "--count")
     part = f"{tmp_path}/txn.parquet"
+    (tmp_path / "txn.parquet.part").write_text("of somebody else")
     written = report(capsys, "read", "txn", "--isolation", "read_committed", "--output", part)
     assert written["totals"]["records"] == counted["totals"]["records"] == pq.read_metadata(part).num_rows
     assert any(re.match(r"left out: txn-0 offsets \[1033, 1594\)", note) for note in written["notes"])
@@ -75,7 +76,8 @@ def test_records_are_shown_counted_or_written(capsys: pytest.CaptureFixture[str]
     assert rows_of(pq.read_table(part)) == rows_of(table)
     assert main(["read", f"{HERE}/tier", "txn", *OPEN, "--output", part]) == 2
     assert "already exists" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["txn.parquet"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["txn.parquet", "txn.parquet.part"]
+    assert (tmp_path / "txn.parquet.part").read_text() == "of somebody else"
 
 
 @real

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,19 @@ from stratalog.bridges.mirror.compare import compare
 from stratalog.bridges.mirror.mirror import end_mirror, mirror
 from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.bridges.mirror.rows import batches_of
+from stratalog.bridges.mirror.source import SourceBounds
 from stratalog.engine.driver.report import Report
+from stratalog.engine.metadata.topic_commands import AlterConfigs
 from stratalog.engine.records.append import append_mirrored
 from stratalog.engine.state.group_commits import OffsetAndMetadata
-from stratalog.partitions.errors import InvalidConfigError, PolicyViolationError, UnknownTopicOrPartitionError
+from stratalog.partitions.errors import (
+    InvalidCallError,
+    InvalidConfigError,
+    NoMajorityError,
+    PolicyViolationError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.offsets import FoundOffset, OffsetSpec
 from stratalog.partitions.producers import ProducerAppend
 from tests.bridges.memory_source import OTHER_ID, TOPIC_ID, MemoryLog, MemorySource
@@ -120,6 +130,30 @@ def test_nobody_else_appends_until_it_is_ended(tmp_path: Path) -> None:
     source.logs[0].append("not mine")
     report = with_ports(mirror, ports_of(live.cluster))(source, ["t"], ALL)
     assert [(f.item, f.code) for f in report.failures] == [("t", "TOPIC_ALREADY_EXISTS")]
+
+
+def test_the_end_of_one_mirror_does_not_hide_that_another_has_not_ended(tmp_path: Path) -> None:
+    live, source, other = LiveCluster(tmp_path), some(), MemorySource(name="u")
+    other.topic_id = OTHER_ID
+    mirrored(live, source)
+    ports = ports_of(live.cluster)
+    with_ports(mirror, ports)(other, ["u"], ALL).raise_for_failures()
+
+    def taken_away(command: AlterConfigs, *, dry_run: bool) -> object:
+        if command.topic == "u":
+            raise NoMajorityError("no voter answers")
+        return submit(command, dry_run=dry_run)
+
+    submit = ports.metadata.submit
+    ports.metadata.submit = taken_away  # type: ignore[assignment, method-assign]
+    report = end_mirror(ports.metadata, ports.execution, ["t", "u"])
+    assert [row["topic"] for row in report.rows] == ["t"]
+    assert [(failure.item, failure.code) for failure in report.failures] == [("u", "NO_MAJORITY")]
+
+
+def test_a_wrong_throttle_is_refused_before_anything_is_made() -> None:
+    with pytest.raises(InvalidCallError, match="would copy nothing"):
+        MirrorOptions(throttle_bytes_per_s=0)
 
 
 def test_a_mirror_next_to_another_one_makes_no_second_copy(tmp_path: Path) -> None:
@@ -233,6 +267,26 @@ def test_a_partition_without_a_leader_is_named_and_the_others_continue(tmp_path:
     report = with_ports(compare, ports_of(live.cluster))(source, ["t"])
     assert [(f.item, f.code) for f in report.failures] == [("t-0", "LEADER_NOT_AVAILABLE")]
     assert seen(live, 1) == [(0, "a")]
+
+
+def test_a_partition_whose_bounds_are_refused_stops_no_other(tmp_path: Path) -> None:
+    """Its topic is deleted in the source while it is read."""
+    live, source = LiveCluster(tmp_path), some()
+    source.logs[1].append("a", "b", "c", "d")
+    bounds, asked = source.bounds, list[list[TopicPartition]]()
+
+    def refused(keys: Sequence[TopicPartition]) -> dict[TopicPartition, SourceBounds]:
+        asked.append(list(keys))
+        if len(keys) == 1:
+            raise UnknownTopicOrPartitionError("topic 't' of the source is not there")
+        return bounds(keys)
+
+    source.bounds = refused  # type: ignore[method-assign]
+    source.between = lambda: setattr(source.logs[0], "start", 11)
+    report = with_ports(mirror, ports_of(live.cluster))(source, ["t"], ALL)
+    assert [("t", 0)] in asked
+    assert [(failure.item, failure.code) for failure in report.failures] == [("t-0", "UNKNOWN_TOPIC_OR_PARTITION")]
+    assert [row["records"] for row in report.rows] == [0, 4]
 
 
 def test_the_lag_behind_a_source_that_no_longer_answers_is_unknown(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from botocore.session import Session
 from stratalog.bridges.page.activity import LEAST_STEPS, MOST_STEPS, activity, runs
 from stratalog.bridges.page.document import document
 from stratalog.bridges.page.report import StatePage, report
+from stratalog.bridges.page.served.samples import SIZE, figures_of
 from stratalog.engine.driver.report import Value, utc_text
 from stratalog.jobs.main import main
 from stratalog.partitions.errors import InvalidCallError, LeaderNotAvailableError
@@ -156,6 +157,22 @@ def test_findings_have_their_commands_and_an_unreachable_broker_hides_no_log(liv
     assert [away, "unreachable", None, None, None, None] in row["replicas"]
     [broker] = [one for one in content["brokers"] if one["broker"] == away]
     assert (broker["state"], broker["bytes"]) == ("unreachable", None)
+
+
+@pytest.mark.slow
+def test_what_no_broker_shows_is_unknown_and_not_zero(live: LiveCluster) -> None:
+    live.topic("alone", partitions=3, copies=1)  # each broker has one of them
+    names = ("records", "local_bytes")
+
+    def columns(content: dict[str, Any]) -> list[Any]:
+        [topic] = [one for one in content["topics"] if one["name"] == "alone"]
+        return [topic[name] for name in names]
+
+    assert None not in columns(content_of(live.cluster.report()))
+    with live.unreachable(2):
+        content = content_of(live.cluster.report())
+    assert columns(content) == [None, None]
+    assert ("", SIZE) not in [figure.name for figure in figures_of(content)]
 
 
 @pytest.mark.slow

@@ -392,3 +392,20 @@ def test_the_job_prints_it(
     assert main(["history", "--cluster", file, "--json", "--since", "1h"]) == 0
     (row,) = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
     assert (row["operation"], json.loads(row["arguments"])["name"]) == ("topics create", "t")
+
+
+@pytest.mark.slow
+def test_new_events_continue_after_retention_has_passed_them(live: LiveCluster) -> None:
+    live.topic()
+    live.cluster.topics.delete("t")
+    new = live.cluster.new_events()
+    live.topic()
+    live.cluster.topics.delete("t")
+    live.clock.advance_ms(100 * 24 * 3_600_000)
+    live.driver().retain().raise_for_failures()
+    live.topic("u")
+    live.cluster.topics.delete("u")
+    arguments = [event.arguments for event in new() if event.operation == "topics delete"]
+    assert arguments != []
+    assert all('"u"' in text for text in arguments)
+    assert new() == []

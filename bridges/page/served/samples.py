@@ -92,9 +92,10 @@ def figures_of(content: Mapping[str, Any]) -> list[Figure]:
     """
     topics: Sequence[Mapping[str, Any]] = content["topics"]
     remote = [one["remote_bytes"] for one in topics if one["remote_bytes"] is not None]
+    local = [one["local_bytes"] for one in topics]
     figures = content["figures"]
     found = [
-        _figure("", SIZE, sum(one["local_bytes"] for one in topics)),
+        _figure("", SIZE, None if None in local else sum(local)),
         _figure("", REMOTE, sum(remote) if remote else None),
         _figure("", LAG, figures.get("records-lag-max")),
         _figure("", WAITING, figures.get("RemoteCopyLagBytes")),
@@ -112,7 +113,7 @@ def figures_of(content: Mapping[str, Any]) -> list[Figure]:
 
 
 def _of_topics(topics: Iterable[Mapping[str, Any]]) -> Iterator[Figure | None]:
-    for one in sorted(topics, key=lambda topic: (topic["internal"], -topic["local_bytes"])):
+    for one in sorted(topics, key=lambda topic: (topic["internal"], -(topic["local_bytes"] or 0))):
         yield _figure(f"topic {one['name']}", SIZE, one["local_bytes"])
         yield _figure(f"topic {one['name']}", REMOTE, one["remote_bytes"])
 
