@@ -276,3 +276,26 @@ def test_a_table_that_cannot_be_read_at_some_step_is_a_failure(
     assert (loads[0] < call) == report.ok
     if not report.ok:
         assert the_failure(report) == "t: KAFKA_STORAGE_ERROR: no answer"
+
+
+@pytest.mark.parametrize("tiered", [True, False])
+def test_segments_count_as_removed_after_the_commit(
+    live: LiveCluster, monkeypatch: pytest.MonkeyPatch, tiered: bool
+) -> None:
+    filled(live, "abc", local_retention_bytes="-1")
+    if tiered:
+        live.cluster.topics.delete_records("t", {0: 2}).raise_for_failures()
+    else:
+        off = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
+        live.cluster.topics.alter_configs("t", off)
+
+    def refused(*_: object) -> None:
+        raise StorageError("no answer")
+
+    assert live.cluster.retain(dry_run=True).totals["remote_removed"] == (2 if tiered else 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTopicTable, "commit", refused)
+        report = live.cluster.retain(check=False)
+    assert the_failure(report) == "t: KAFKA_STORAGE_ERROR: no answer"
+    assert report.totals["remote_removed"] == 0
+    assert live.cluster.retain().raise_for_failures().totals["remote_removed"] == (2 if tiered else 3)
