@@ -23,7 +23,7 @@ from stratalog.partitions.paths import MAINTENANCE
 from stratalog.partitions.store.local import LocalStore
 from stratalog.tiering.delta_table import DeltaTopicTable
 from tests.ports import ports_of
-from tests.unit.cluster_harness import LiveCluster, fence
+from tests.unit.cluster_harness import LiveCluster, fence, unfence
 from tests.unit.health_harness import HOUR_MS, SMALL, files
 from tests.unit.test_upkeep_bad_remote import table_of
 
@@ -314,3 +314,21 @@ def test_a_job_that_goes_well_again_and_again_writes_nothing_to_the_memory(live:
         ports_of(live.driver()).storage, ports_of(live.driver()).metadata.image(), MAINTENANCE
     ).version
     assert after == before
+
+
+def test_damage_on_a_fenced_broker_is_not_taken_for_repaired(live: LiveCluster) -> None:
+    """Nobody reads the broker's files while it is fenced. The other broker is seen to be intact."""
+    one, other = live.followers()
+    before = files(live, one)[-1].read_bytes()
+    for broker in (one, other):
+        flip(files(live, broker)[-1])
+    assert not live.driver().verify(deep=True).ok
+    files(live, one)[-1].write_bytes(before)
+    fence(live, other)
+    live.driver().verify(deep=True).raise_for_failures()
+    (finding,) = [each for each in live.driver().health().findings if each.kind == "damaged-replicas"]
+    assert f"on broker {other}" in finding.what
+    assert f"on broker {one}" not in finding.what
+    unfence(live, other)
+    live.driver().heal().raise_for_failures()
+    assert found(live) == {}

@@ -28,7 +28,15 @@ from stratalog.engine.quorum.state import LogState
 from stratalog.engine.quorum.voter import VoterListing, position_of
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS, without_metadata
 from stratalog.engine.upkeep.memory.kept_times import METADATA_LOG, remember_look
-from stratalog.engine.upkeep.verification.audit import Audited, audit, failures_of, found_in, notes_of, rewrites_of
+from stratalog.engine.upkeep.verification.audit import (
+    Audited,
+    audit,
+    failures_of,
+    found_in,
+    notes_of,
+    rewrites_of,
+    unseen_in,
+)
 from stratalog.engine.upkeep.verification.findings import foreign_file
 from stratalog.engine.upkeep.verification.registers import MENDED
 from stratalog.partitions.errors import (
@@ -90,7 +98,7 @@ def verify(
             run.add([row])
             run.failures += wrong
             found[METADATA_LOG] = wrong
-        run.notes += remember_look(storage, execution.clock, image, found, deep=deep)
+        run.notes += remember_look(storage, execution.clock, image, found, deep=deep, unseen=unseen_in(audits))
     run.totals |= {
         "partitions": len(looked),
         "bytes": run.sum("bytes"),
