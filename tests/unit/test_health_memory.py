@@ -15,8 +15,10 @@ from deltalake import write_deltalake
 
 from stratalog import Failure, Report
 from stratalog.engine.driver.stored_schedule import load_stored
+from stratalog.engine.upkeep.memory import kept_times
+from stratalog.engine.upkeep.memory.kept_times import KeptTimes
 from stratalog.engine.upkeep.memory.runs import remembered
-from stratalog.engine.upkeep.memory.times import decode
+from stratalog.engine.upkeep.memory.times import Ran, decode
 from stratalog.engine.upkeep.replication import merge
 from stratalog.partitions.errors import SourceChangedError, StorageError, UnknownTopicOrPartitionError
 from stratalog.partitions.paths import MAINTENANCE
@@ -332,3 +334,18 @@ def test_damage_on_a_fenced_broker_is_not_taken_for_repaired(live: LiveCluster) 
     unfence(live, other)
     live.driver().heal().raise_for_failures()
     assert found(live) == {}
+
+
+def test_an_outcome_that_could_not_be_stored_is_stored_with_the_next_one(
+    live: LiveCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports = ports_of(live.driver())
+    kept = KeptTimes(ports.storage, ports.metadata.image())
+    failed = Ran("merge", [Failure("t-0", "STORAGE_ERROR", "")], None, 1)
+    kept.change(lambda times: times.ran(failed))
+    with monkeypatch.context() as patch:
+        patch.setattr(kept_times, "save_stored", lambda *_, **__: "no answer")
+        assert kept.keep(once=True) == "no answer"
+    kept.change(lambda times: times.ran(Ran("tier", [], None, 1)))
+    assert kept.keep() is None
+    assert [*found(live)] == ["upkeep-failing"]

@@ -63,7 +63,7 @@ class KeptTimes:
         after = changed(before)
         if after == before and enough:
             return None
-        return save_stored(
+        why = save_stored(
             self._storage,
             self._image,
             MAINTENANCE,
@@ -71,6 +71,9 @@ class KeptTimes:
             lambda line: encode(after if line is stored.line else changed(decode(line))),
             once=once,
         )
+        if why is not None:
+            self._changes = changes  # the next call tries again
+        return why
 
     @cached_property
     def keys(self) -> list[TopicIdPartition]:
