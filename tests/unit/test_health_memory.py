@@ -18,9 +18,10 @@ from stratalog.engine.driver.stored_schedule import load_stored
 from stratalog.engine.upkeep.memory import kept_times
 from stratalog.engine.upkeep.memory.kept_times import KeptTimes
 from stratalog.engine.upkeep.memory.runs import remembered
-from stratalog.engine.upkeep.memory.times import Ran, decode
+from stratalog.engine.upkeep.memory.times import Ran, Times, decode
 from stratalog.engine.upkeep.replication import merge
 from stratalog.partitions.errors import SourceChangedError, StorageError, UnknownTopicOrPartitionError
+from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.paths import MAINTENANCE
 from stratalog.partitions.store.local import LocalStore
 from stratalog.tiering.delta_table import DeltaTopicTable
@@ -349,3 +350,23 @@ def test_an_outcome_that_could_not_be_stored_is_stored_with_the_next_one(
     kept.change(lambda times: times.ran(Ran("tier", [], None, 1)))
     assert kept.keep() is None
     assert [*found(live)] == ["upkeep-failing"]
+
+
+def test_a_deleted_partition_needs_no_scrub(live: LiveCluster) -> None:
+    """The deleted topic is forgotten by the next maintain; until then its time must not count."""
+    live.topic("u")
+    live.clock.advance_ms(HOUR_MS)
+    live.cluster.maintain(only="scrub").raise_for_failures()
+    ports = ports_of(live.driver())
+    image = ports.metadata.image()
+    kept = KeptTimes(ports.storage, image)
+    key = TopicIdPartition(image.topic("u").topic_id, 0)
+    kept.remember(Times(scrubbed={key: live.clock.now_ms() - 100 * 24 * HOUR_MS}))
+    assert kept.keep() is None
+    health = live.driver().health()
+    assert [one.subjects for one in health.findings] == [("u-0",)]
+    assert health.totals["scrub-lag-ms"]
+    live.cluster.topics.delete("u").raise_for_failures()
+    health = live.driver().health()
+    assert [one.subjects for one in health.findings] == []
+    assert health.totals["scrub-lag-ms"] == 0
