@@ -402,7 +402,11 @@ class _Maintenance:
             if metadata_log:
                 run.absorb(verify(*ports, [METADATA_TOPIC], deep=True))
             for piece in spending.pieces(due, _SCRUBBED_AT_ONCE):
-                run.absorb(heal(*ports, self._memory, only=frozenset(piece)), rows=True)
+                try:
+                    run.absorb(heal(*ports, self._memory, only=frozenset(piece)), rows=True)
+                except StratalogError as error:  # the report keeps the results of the earlier pieces
+                    run.fail("scrub", error)
+                    break
                 self._kept.remember(Times({}, dict.fromkeys(piece, now_ms)))
                 self.keep(once=True)
                 reached += len(piece)
