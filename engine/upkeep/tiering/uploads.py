@@ -235,8 +235,8 @@ class Uploads:
         parts = {part.key: part for part, _ in batch}
         with self._changed:
             for part in parts.values():
-                part.error = part.error or error
-                part.excused = len(parts) > 1
+                if part.error is None:
+                    part.error, part.excused = error, len(parts) > 1
                 part.next_offset = _NOWHERE
             topic.pending = [(part, upload) for part, upload in topic.pending if part.key not in parts]
         if len(parts) > 1:
