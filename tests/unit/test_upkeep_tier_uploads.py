@@ -301,6 +301,30 @@ def test_the_error_of_a_partition_is_reported_besides_that_of_its_topic(
     assert failed == {"t": "other writers were faster", "t-1": "no space left"}
 
 
+def test_segments_that_another_run_has_cut_differently_are_copied_by_the_next_run(
+    live: RemoteFaults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run, under another segment.bytes, has committed [0, 3); [0, 2) and [2, 4) cannot follow."""
+    live.tiered(segment_bytes="100000")
+    live.fill("abcd")
+    two = sum(link.file.object.size_bytes for link in live.log(live.leader()).chain[:2])
+    commits = DeltaTopicTable.commit
+
+    def late(table: DeltaTopicTable, *args: object) -> CommittedBatch:
+        monkeypatch.setattr(DeltaTopicTable, "commit", commits)
+        live.cluster.topics.alter_configs("t", {"segment.bytes": str(two // 2 * 3 + 10)})
+        live.driver().tier()
+        return commits(table, *args)  # type: ignore[arg-type]
+
+    live.cluster.topics.alter_configs("t", {"segment.bytes": str(two + 10)})
+    live.append(["e"]).raise_for_failures()
+    monkeypatch.setattr(DeltaTopicTable, "commit", late)
+    report = live.cluster.tier(check=False)
+    assert live.remote_ends() == {0: 3}
+    assert codes(report) == {"SOURCE_CHANGED": 1}
+    assert [row["remote_end"] for row in report.rows] == [3]
+
+
 def test_no_batch_of_a_partition_is_committed_after_an_uncommitted_one(
     live: RemoteFaults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
