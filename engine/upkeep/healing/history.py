@@ -14,7 +14,7 @@ from stratalog.engine.metadata.chosen import chosen_topics, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.former import find_former, truncated_in
-from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
+from stratalog.engine.replication.partition import PartitionWork
 from stratalog.partitions.discarded import Discarded, discarded
 from stratalog.partitions.errors import CorruptSegmentError, StratalogError
 from stratalog.partitions.lineage import Lineage
@@ -73,15 +73,23 @@ def discarded_files(
     work: DiscardedWork, failed: list[tuple[int, StratalogError]]
 ) -> Iterator[tuple[Replica, Lineage, Sequence[Discarded]]]:
     """The files that each replica has discarded, with the lineage under which it has discarded them; for former
-    replicas, the files of other histories. A replica that cannot be listed is added to ``failed``.
+    replicas, the files of other histories. A replica that cannot be listed is added to ``failed``, and so is a
+    leader whose history cannot be read, because it is then unknown which files the others will discard.
     """
-    lineage, began_ms = leaders_lineage(work.replicas)
+    leader, lineage, began_ms = work.replicas.view.leader, Lineage(), 0
+    if leader is not None:
+        try:
+            listing = work.replicas.leader.list()
+            lineage, began_ms = work.replicas.leader.lineage(listing), listing.joined_ms
+        except StratalogError as error:
+            failed.append((leader, error))
     for broker in work.brokers:
         try:
             replica = work.replicas.replica(broker)
             log = log_under(replica, lineage)
         except StratalogError as error:
-            failed.append((broker, error))
+            if all(known != broker for known, _ in failed):
+                failed.append((broker, error))
         else:
             yield replica, log.lineage, [*discarded(log)]
     for replica in work.former if lineage.entries else ():
@@ -103,19 +111,6 @@ def read_history(work: HistoryWork) -> tuple[list[Relic], list[tuple[int, Strata
         except StratalogError as error:
             failed.append((replica.broker_id, error))
     return relics, failed
-
-
-def leaders_lineage(replicas: PartitionReplicas) -> tuple[Lineage, int]:
-    """The lineage of the leader, and the time when the leader joined its epoch. The lineage is empty if it cannot
-    be read.
-    """
-    if replicas.view.leader is None:
-        return Lineage(), 0
-    try:
-        listing = replicas.leader.list()
-        return replicas.leader.lineage(listing), listing.joined_ms
-    except StratalogError:
-        return Lineage(), 0
 
 
 def log_under(replica: Replica, lineage: Lineage) -> ReplicaLog:
