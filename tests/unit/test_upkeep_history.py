@@ -18,13 +18,15 @@ from stratalog.engine.upkeep.healing.recover import described
 from stratalog.partitions.errors import (
     InvalidCallError,
     LogDirError,
+    SourceChangedError,
     StorageError,
     UnknownBrokerError,
     UnknownTopicOrPartitionError,
 )
 from stratalog.partitions.lineage import Lineage
-from stratalog.partitions.listing import Listing
+from stratalog.partitions.listing import DataFile, Listing
 from stratalog.partitions.replica import Replica
+from stratalog.partitions.segments.footer import SegmentFooter
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
 from tests.unit import hostile_parquet as hostile
@@ -451,3 +453,19 @@ def test_files_are_unknown_if_the_leaders_history_cannot_be_read(
     assert the_failure(report) == f"t-0 on broker {leader}: KAFKA_STORAGE_ERROR: no answer"
     report = live.cluster.discarded()
     assert the_failure(report) == f"t-0 on broker {leader}: KAFKA_STORAGE_ERROR: no answer"
+
+
+def test_a_file_that_is_deleted_meanwhile_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = diverged(tmp_path)
+    (follower,) = live.followers()
+    footer, gone = Replica.footer, list[str]()
+
+    def deleted(replica: Replica, file: DataFile) -> SegmentFooter:
+        if replica.broker_id == follower and str(file.name).startswith(f"{2:020d}.{1:010d}"):
+            gone.append(str(file.name))
+            raise SourceChangedError("the file was deleted")
+        return footer(replica, file)
+
+    monkeypatch.setattr(Replica, "footer", deleted)
+    assert rows_of(live.cluster.discarded(), "start") == [(3,)]
+    assert gone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -16,7 +17,7 @@ from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.former import find_former, truncated_in
 from stratalog.engine.replication.partition import PartitionWork
 from stratalog.partitions.discarded import Discarded, discarded
-from stratalog.partitions.errors import CorruptSegmentError, StratalogError
+from stratalog.partitions.errors import CorruptSegmentError, SourceChangedError, StratalogError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import ReplicaLog, resolve
 from stratalog.partitions.replica import Replica
@@ -107,7 +108,9 @@ def read_history(work: HistoryWork) -> tuple[list[Relic], list[tuple[int, Strata
     failed: list[tuple[int, StratalogError]] = []
     for replica, _, found in discarded_files(work, failed):
         try:
-            relics += [_relic(replica, each, former=replica in work.former) for each in found]
+            for each in found:
+                with suppress(SourceChangedError):  # the file was deleted after it was listed
+                    relics.append(_relic(replica, each, former=replica in work.former))
         except StratalogError as error:
             failed.append((replica.broker_id, error))
     return relics, failed
