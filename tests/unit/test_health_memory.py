@@ -128,6 +128,21 @@ def test_damage_of_the_metadata_log_is_remembered_too(live: LiveCluster) -> None
     assert found(live) == {}
 
 
+def test_damage_of_a_voter_that_does_not_answer_is_not_taken_for_repaired(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path, on_disk=True, voters=(1, 2, 3))
+    file = max((live.root(3)).rglob("__cluster_metadata*/*.parquet"))
+    content = file.read_bytes()
+    flip(file)
+    assert not live.driver().verify(deep=True).ok
+    with live.unreachable(3):
+        live.driver().maintain(only="replicate", check=False)
+        live.driver().verify(deep=True).raise_for_failures()
+        assert "verify --deep --topics __cluster_metadata" in found(live)["damaged-replicas"]
+    file.write_bytes(content)
+    live.driver().verify(deep=True).raise_for_failures()
+    assert "damaged-replicas" not in found(live)
+
+
 @pytest.mark.parametrize("how", ["gone", "cut"])
 def test_a_look_a_day_finds_remote_objects_that_are_not_as_the_table_says(tmp_path: Path, how: str) -> None:
     """Nothing else has changed, so no step has other work."""
