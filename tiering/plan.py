@@ -150,8 +150,7 @@ def plan_uploads(
     def has_expired(link: Link) -> bool:
         if expires_ms == UNLIMITED:
             return False
-        extent = LogFile(link.start, link.end, 0, latest_ms(link), link.file.object.modified_ms)
-        return now_ms - extent.latest_ms(now_ms) > expires_ms
+        return now_ms - _age_from_ms(link, latest_ms, now_ms) > expires_ms
 
     runs: list[Run] = []
     position = start
@@ -239,8 +238,13 @@ def changes_at_ms(
         return now_ms  # the timestamps of the records decide, and these are read each time
     sealed_ms = oldest_of(left, oldest_ms) + policy.segment_ms
     if expires_ms != UNLIMITED:  # nothing changes before the last file has expired
-        sealed_ms = min(sealed_ms, latest_ms(left[-1]) + expires_ms + 1)
+        sealed_ms = min(sealed_ms, _age_from_ms(left[-1], latest_ms, now_ms) + expires_ms + 1)
     return max(now_ms, sealed_ms)
+
+
+def _age_from_ms(link: Link, latest_ms: LatestMs, now_ms: int) -> int:
+    """The time from which retention measures the age of a file."""
+    return LogFile(link.start, link.end, 0, latest_ms(link), link.file.object.modified_ms).latest_ms(now_ms)
 
 
 def waiting_since_ms(log: ReplicaLog, start: int, oldest_ms: Callable[[Link], int]) -> int | None:

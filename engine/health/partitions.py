@@ -126,7 +126,9 @@ def _of_views(severity: Severity, kind: str, views: Iterable[PartitionView], wha
 def copies_findings(
     metadata: MetadataClient, storage: Storage, sight: Sight, run: OperationRun
 ) -> tuple[list[HealthFinding], dict[str, int | None]]:
-    """Findings about partitions that look lagging or damaged. A partition that cannot be examined is a failure."""
+    """Findings about partitions that look lagging or damaged. A partition that cannot be examined is a failure.
+    The figures are None if a leader was not listed.
+    """
     behind, odd = [], []
     for seen in sight.partitions:
         others = {broker: one for broker, one in seen.replicas.items() if broker != seen.view.leader}
@@ -140,6 +142,8 @@ def copies_findings(
         if any(isinstance(other, Listing) and known_end(other) < known_end(leader) for other in others.values()):
             behind.append(seen)
     lagging, figures = _lagging(storage, sight, behind, run)
+    if any(seen.leader is None for seen in sight.partitions):
+        figures = dict.fromkeys(figures)
     return [*lagging, *_damaged(metadata, storage, sight, odd, run)], figures
 
 

@@ -166,10 +166,13 @@ def _failing(sight: Sight, tiered: list[SeenPartition], away: frozenset[Cause]) 
 
 
 def _waiting(sight: Sight, copied: list[SeenPartition]) -> tuple[list[HealthFinding], dict[str, int | None]]:
-    """The leaders' files after the last known ends of the remote logs."""
+    """The leaders' files after the last known ends of the remote logs. The figures are None if a leader was not
+    listed.
+    """
     findings: list[HealthFinding] = []
     records = size_bytes = 0
     oldest: list[int] = []
+    known = all(seen.leader is not None for seen in copied)
     for seen in copied:
         if seen.leader is None or seen.config is None:
             continue
@@ -196,9 +199,9 @@ def _waiting(sight: Sight, copied: list[SeenPartition]) -> tuple[list[HealthFind
             )
     now_ms = sight.now_ms
     return findings, {
-        "RemoteCopyLagBytes": size_bytes,
-        "remote-copy-lag-records": records,
-        "remote-copy-lag-ms": max(0, now_ms - min(oldest, default=now_ms)),
+        "RemoteCopyLagBytes": size_bytes if known else None,
+        "remote-copy-lag-records": records if known else None,
+        "remote-copy-lag-ms": max(0, now_ms - min(oldest, default=now_ms)) if known else None,
     }
 
 

@@ -135,7 +135,10 @@ def look(metadata: MetadataClient, storage: Storage, clock: Clock, run: Operatio
         except CorruptionError as error:
             return error
 
-    listed = walk(storage, image, seen)
+    # An unmounted root looks like an empty one.
+    listed = {
+        broker_id: found for broker_id, found in walk(storage, image, seen).items() if broker_id in answering
+    }
     partitions = tuple(_partitions(image, listed))
     stored = load_stored(storage, image, MAINTENANCE)
     times = decode(stored.line)

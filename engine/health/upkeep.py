@@ -68,15 +68,11 @@ def upkeep_findings(sight: Sight, covered: CoveredProblems) -> Iterator[HealthFi
             do=sight.commands("maintain"),
             since_ms=min(late.values()),
         )
-    scrubbed = sight.times.scrubbed
-    oldest_ms = min(scrubbed.values(), default=sight.now_ms)
-    due_ms = oldest_ms + sight.config.scrub_interval_ms
+    scrubbed = _scrubbed(sight)
+    due_ms = min(scrubbed.values(), default=sight.now_ms) + sight.config.scrub_interval_ms
     if sight.now_ms - due_ms > sight.max_delay_ms and not late:
-        overdue = [
-            str(seen)
-            for seen in sight.partitions
-            if sight.now_ms - scrubbed.get(seen.view.key, sight.now_ms) > sight.config.scrub_interval_ms
-        ]
+        interval_ms = sight.config.scrub_interval_ms
+        overdue = [name for name, last_ms in scrubbed.items() if sight.now_ms - last_ms > interval_ms]
         yield HealthFinding(
             severity=Severity.WARNING,
             kind="upkeep",
@@ -143,7 +139,7 @@ def _away(sight: Sight, causes: Mapping[str, frozenset[Cause]], failed: ListedFa
 
 def upkeep_figures(sight: Sight) -> dict[str, int | None]:
     """Return, in ms, the time since each step last began, and how long bytes have been due to be read again."""
-    oldest_ms = min(sight.times.scrubbed.values(), default=None)
+    oldest_ms = min(_scrubbed(sight).values(), default=None)
     late_ms = None if oldest_ms is None else max(0, sight.now_ms - oldest_ms - sight.config.scrub_interval_ms)
     return {
         "scrub-lag-ms": late_ms,
@@ -153,6 +149,14 @@ def upkeep_figures(sight: Sight) -> dict[str, int | None]:
             if not step.startswith("__")
         },
     }
+
+
+def _scrubbed(sight: Sight) -> dict[str, int]:
+    """Return the time of the last full read of each partition that had one. (The stored times may include
+    partitions that were deleted since.)
+    """
+    times = sight.times.scrubbed
+    return {str(seen): times[seen.view.key] for seen in sight.partitions if seen.view.key in times}
 
 
 def _intervals(sight: Sight) -> dict[str, int]:

@@ -12,8 +12,9 @@ import pytest
 
 from stratalog import Cluster
 from stratalog.engine.replicas import damaged, remote_records
-from stratalog.partitions.errors import RetriableError
+from stratalog.partitions.errors import RetriableError, StorageError
 from stratalog.tiering import same_records
+from stratalog.tiering.delta_table import DeltaTopicTable
 from tests.unit.cluster_harness import TIERED, LiveCluster, codes, rows_of
 
 KEPT = {**TIERED, "local.retention.bytes": "-2"}
@@ -337,3 +338,26 @@ def test_the_same_records_in_other_files_are_no_finding(
         live.append_unasked("v6", merged=True)
     live.fresh().verify(deep=True).raise_for_failures()
     assert set(compared) == {None}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["load", "commit"])
+@pytest.mark.parametrize("broken", ["t", "u"])
+def test_a_table_that_does_not_answer_keeps_no_other_topic_from_being_kept(
+    parted: Unasked, monkeypatch: pytest.MonkeyPatch, method: str, broken: str
+) -> None:
+    driver = parted.cluster
+    parted.tiered("u", copies=1)
+    real = getattr(DeltaTopicTable, method)
+
+    def no_answer(table: DeltaTopicTable, *args: object) -> object:
+        if table.topic == broken:
+            raise StorageError("no answer")
+        return real(table, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTopicTable, method, no_answer)
+        report = driver.recover(["t", "u"], keep="brokers", check=False)
+    failed = {("t", "load"): ["t"], ("u", "load"): ["u"], ("t", "commit"): ["t-0"], ("u", "commit"): []}
+    assert [one.item for one in report.failures] == failed[broken, method]
+    assert [row["topic"] for row in report.rows] == (["t"] if broken == "u" else [])

@@ -15,15 +15,18 @@ from deltalake import write_deltalake
 
 from stratalog import Failure, Report
 from stratalog.engine.driver.stored_schedule import load_stored
+from stratalog.engine.upkeep.memory import kept_times
+from stratalog.engine.upkeep.memory.kept_times import KeptTimes
 from stratalog.engine.upkeep.memory.runs import remembered
-from stratalog.engine.upkeep.memory.times import decode
+from stratalog.engine.upkeep.memory.times import Ran, Times, decode
 from stratalog.engine.upkeep.replication import merge
 from stratalog.partitions.errors import SourceChangedError, StorageError, UnknownTopicOrPartitionError
+from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.paths import MAINTENANCE
 from stratalog.partitions.store.local import LocalStore
 from stratalog.tiering.delta_table import DeltaTopicTable
 from tests.ports import ports_of
-from tests.unit.cluster_harness import LiveCluster, fence
+from tests.unit.cluster_harness import LiveCluster, fence, unfence
 from tests.unit.health_harness import HOUR_MS, SMALL, files
 from tests.unit.test_upkeep_bad_remote import table_of
 
@@ -123,6 +126,21 @@ def test_damage_of_the_metadata_log_is_remembered_too(live: LiveCluster) -> None
     file.write_bytes(content)
     live.driver().verify("__cluster_metadata", deep=True).raise_for_failures()
     assert found(live) == {}
+
+
+def test_damage_of_a_voter_that_does_not_answer_is_not_taken_for_repaired(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path, on_disk=True, voters=(1, 2, 3))
+    file = max((live.root(3)).rglob("__cluster_metadata*/*.parquet"))
+    content = file.read_bytes()
+    flip(file)
+    assert not live.driver().verify(deep=True).ok
+    with live.unreachable(3):
+        live.driver().maintain(only="replicate", check=False)
+        live.driver().verify(deep=True).raise_for_failures()
+        assert "verify --deep --topics __cluster_metadata" in found(live)["damaged-replicas"]
+    file.write_bytes(content)
+    live.driver().verify(deep=True).raise_for_failures()
+    assert "damaged-replicas" not in found(live)
 
 
 @pytest.mark.parametrize("how", ["gone", "cut"])
@@ -314,3 +332,56 @@ def test_a_job_that_goes_well_again_and_again_writes_nothing_to_the_memory(live:
         ports_of(live.driver()).storage, ports_of(live.driver()).metadata.image(), MAINTENANCE
     ).version
     assert after == before
+
+
+def test_damage_on_a_fenced_broker_is_not_taken_for_repaired(live: LiveCluster) -> None:
+    """Nobody reads the broker's files while it is fenced. The other broker is seen to be intact."""
+    one, other = live.followers()
+    before = files(live, one)[-1].read_bytes()
+    for broker in (one, other):
+        flip(files(live, broker)[-1])
+    assert not live.driver().verify(deep=True).ok
+    files(live, one)[-1].write_bytes(before)
+    fence(live, other)
+    live.driver().verify(deep=True).raise_for_failures()
+    (finding,) = [each for each in live.driver().health().findings if each.kind == "damaged-replicas"]
+    assert f"on broker {other}" in finding.what
+    assert f"on broker {one}" not in finding.what
+    unfence(live, other)
+    live.driver().heal().raise_for_failures()
+    assert found(live) == {}
+
+
+def test_an_outcome_that_could_not_be_stored_is_stored_with_the_next_one(
+    live: LiveCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports = ports_of(live.driver())
+    kept = KeptTimes(ports.storage, ports.metadata.image())
+    failed = Ran("merge", [Failure("t-0", "STORAGE_ERROR", "")], None, 1)
+    kept.change(lambda times: times.ran(failed))
+    with monkeypatch.context() as patch:
+        patch.setattr(kept_times, "save_stored", lambda *_, **__: "no answer")
+        assert kept.keep(once=True) == "no answer"
+    kept.change(lambda times: times.ran(Ran("tier", [], None, 1)))
+    assert kept.keep() is None
+    assert [*found(live)] == ["upkeep-failing"]
+
+
+def test_a_deleted_partition_needs_no_scrub(live: LiveCluster) -> None:
+    """The deleted topic is forgotten by the next maintain; until then its time must not count."""
+    live.topic("u")
+    live.clock.advance_ms(HOUR_MS)
+    live.cluster.maintain(only="scrub").raise_for_failures()
+    ports = ports_of(live.driver())
+    image = ports.metadata.image()
+    kept = KeptTimes(ports.storage, image)
+    key = TopicIdPartition(image.topic("u").topic_id, 0)
+    kept.remember(Times(scrubbed={key: live.clock.now_ms() - 100 * 24 * HOUR_MS}))
+    assert kept.keep() is None
+    health = live.driver().health()
+    assert [one.subjects for one in health.findings] == [("u-0",)]
+    assert health.totals["scrub-lag-ms"]
+    live.cluster.topics.delete("u").raise_for_failures()
+    health = live.driver().health()
+    assert [one.subjects for one in health.findings] == []
+    assert health.totals["scrub-lag-ms"] == 0

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from tests.unit.cluster_harness import LiveCluster
 from tests.unit.health_harness import Patient, files, in_good_health
 from tests.unit.test_upkeep_bad_remote import table_of
 
@@ -85,3 +86,16 @@ def test_a_foreign_write_is_found_with_the_command_that_reverts_it(tiered: Patie
     tiered.follow(found)
     assert tiered.found() == {}
     assert DeltaTable(table.table_uri).version() > 0
+
+
+def test_lags_are_unknown_while_a_leader_cannot_be_listed(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path, on_disk=True, voters=(3,))
+    live.tiered()
+    live.topic("u")
+    live.append(["a"]).raise_for_failures()
+    live.cluster.tier().raise_for_failures()
+    lags = {"RemoteCopyLagBytes", "remote-copy-lag-ms", "MaxLag", "replication-lag-records"}
+    with live.unreachable(live.leader()):
+        assert not lags & live.driver().health().totals.keys()
+    totals = live.driver().health().totals
+    assert {name: totals[name] for name in lags} == dict.fromkeys(lags, 0)

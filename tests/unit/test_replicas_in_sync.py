@@ -5,17 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.partition_commands import AlterPartition
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records.acknowledge import PendingAppend, _shrink
 from stratalog.engine.replicas.in_sync import without
 from stratalog.engine.replication.log_end import LOOK_AGAIN_MS
 from stratalog.partitions.errors import OutcomeUnknownError, StorageError
 from tests.ports import ports_of
-from tests.unit.cluster_harness import LiveCluster, rows_of, the_failure
+from tests.unit.cluster_harness import LiveCluster, codes, fence, rows_of, the_failure, unfence
 from tests.unit.faulty_store import CHANGES, Faults
 
 LAG_MS = 30_000
@@ -278,3 +280,39 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_failure(live: Disks) -> None:
     report = live.cluster.replicate()
     assert report.ok, report
     assert any("the topic was deleted during the operation" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    ("when", "code"), [("before", "FENCED_LEADER_EPOCH"), ("after", "INVALID_UPDATE_VERSION")]
+)
+def test_a_partition_that_never_stops_changing_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, code: str
+) -> None:
+    """In every round of the run, another driver changes the partition before or after this driver's commit."""
+    live = LiveCluster(tmp_path)
+    live.topic()
+    live.append(["a"]).raise_for_failures()
+    away = live.followers()[0]
+    fence(live, away)
+    unfence(live, away)
+    other, submit = live.driver(), MetadataClient.submit
+
+    def late(client: MetadataClient, command: Any, **more: Any) -> Any:
+        def change() -> None:
+            if isinstance(command, AlterPartition):
+                other.elect("t", leader=min(live.isr() - {live.leader()})).raise_for_failures()
+
+        if when == "before":
+            change()
+        answer = submit(client, command, **more)
+        if when == "after":
+            change()
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MetadataClient, "submit", late)
+        report = live.cluster.replicate(check=False)
+    assert codes(report) == {code: 1}
+    assert [(row["log_end"], row["high_watermark"]) for row in report.rows] == [(1, 1)]
+    live.cluster.replicate().raise_for_failures()
+    assert live.isr() == {1, 2, 3}

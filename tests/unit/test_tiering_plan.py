@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -219,6 +220,23 @@ def test_a_tail_is_as_old_as_its_first_record_not_as_the_file_that_a_merge_has_m
     assert sealed(now_ms=1000, oldest_ms=0) == [(0, 10), (10, 20)]
     idle = changes_at_ms(log, UploadPlan(0, ()), policy=policy, lag=AT_ONCE, now_ms=100, oldest_ms=lambda _: -500)
     assert idle == 500
+
+
+def test_a_file_from_the_future_expires_by_its_time_of_writing() -> None:
+    """Retention ignores such timestamps, so the tail must be tiered before the brokers may delete it."""
+    policy = MergePolicy(segment_bytes=1000, segment_ms=10_000, min_files=9)
+    name = DataName(0, None, 1)
+    made = Link(0, 10, DataFile(name, StoredObject(str(name), 100, 0, "1")))  # at 0
+    log = replace(leader(0, 10), chain=(made,))
+
+    def due(now_ms: int) -> tuple[object, ...]:
+        args = {"policy": policy, "now_ms": now_ms, "expires_ms": 1000, "latest_ms": lambda _: 9999}
+        found = plan_uploads(log, 0, **args)  # type: ignore[arg-type]
+        return bounds(found), changes_at_ms(log, UploadPlan(0, ()), lag=AT_ONCE, **args)  # type: ignore[arg-type]
+
+    assert due(500) == ([], 1001)
+    assert due(1000) == ([], 1001)
+    assert due(1001)[0] == [(0, 10)]
 
 
 def test_a_plan_with_nothing_due_says_when_that_may_change() -> None:

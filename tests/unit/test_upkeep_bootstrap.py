@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.partitions.errors import LogDirError, UnknownBrokerError
+from stratalog.partitions.errors import LogDirError, StorageError, UnknownBrokerError
 from stratalog.partitions.paths import BROKER_FILE
+from stratalog.tiering.delta_table import DeltaTopicTable
+from stratalog.tiering.remote_log import RemoteLog
 from tests.unit.cluster_harness import LiveCluster, rows_of, the_failure
 
 LAST_TIERED = "follower.fetch.last.tiered.offset.enable"
@@ -229,3 +231,20 @@ def test_an_unknown_broker_or_a_root_that_is_missing_is_no_bootstrap(tmp_path: P
     live.root(2).mkdir()
     live.cluster.bootstrap(2).raise_for_failures()
     assert live.data(2) == live.data(1)
+
+
+def test_the_bytes_in_a_remote_tier_that_does_not_answer_are_unknown(
+    live: LiveCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live.topic("u", copies=2)
+    p = _partition(live)
+    broker = next(broker for broker in live.replicas(partition=p).view.replicas if broker != live.leader("t", p))
+
+    def no_answer(table: DeltaTopicTable) -> RemoteLog:
+        raise StorageError("no answer")
+
+    monkeypatch.setattr(DeltaTopicTable, "load", no_answer)
+    report = live.cluster.bootstrap(broker, check=False)
+    assert {row["remote_bytes"] for row in report.rows if row["topic"] == "t"} == {None}
+    assert {row["remote_bytes"] for row in report.rows if row["topic"] == "u"} <= {0}
+    assert report.totals["remote_bytes"] is None

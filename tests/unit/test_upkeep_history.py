@@ -18,10 +18,15 @@ from stratalog.engine.upkeep.healing.recover import described
 from stratalog.partitions.errors import (
     InvalidCallError,
     LogDirError,
+    SourceChangedError,
+    StorageError,
     UnknownBrokerError,
     UnknownTopicOrPartitionError,
 )
 from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import DataFile, Listing
+from stratalog.partitions.replica import Replica
+from stratalog.partitions.segments.footer import SegmentFooter
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
 from tests.unit import hostile_parquet as hostile
@@ -429,3 +434,38 @@ def test_a_file_parts_from_the_log_where_their_lineages_differ(
 ) -> None:
     """A file has offsets 0 to 9; its lineage is compared with the log's."""
     assert Lineage(file).parts_from(Lineage(log), 0, 10) == parts
+
+
+def test_files_are_unknown_if_the_leaders_history_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = diverged(tmp_path)
+    leader, (follower,) = live.leader(), live.followers()
+    lineage = Replica.lineage
+
+    def no_answer(replica: Replica, listing: Listing) -> Lineage:
+        if replica.broker_id == leader:
+            raise StorageError("no answer")
+        return lineage(replica, listing)
+
+    monkeypatch.setattr(Replica, "lineage", no_answer)
+    report = live.cluster.recover("t", to=str(tmp_path / "out"), broker=follower, dry_run=True, check=False)
+    assert the_failure(report) == f"t-0 on broker {leader}: KAFKA_STORAGE_ERROR: no answer"
+    report = live.cluster.discarded()
+    assert the_failure(report) == f"t-0 on broker {leader}: KAFKA_STORAGE_ERROR: no answer"
+
+
+def test_a_file_that_is_deleted_meanwhile_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = diverged(tmp_path)
+    (follower,) = live.followers()
+    footer, gone = Replica.footer, list[str]()
+
+    def deleted(replica: Replica, file: DataFile) -> SegmentFooter:
+        if replica.broker_id == follower and str(file.name).startswith(f"{2:020d}.{1:010d}"):
+            gone.append(str(file.name))
+            raise SourceChangedError("the file was deleted")
+        return footer(replica, file)
+
+    monkeypatch.setattr(Replica, "footer", deleted)
+    assert rows_of(live.cluster.discarded(), "start") == [(3,)]
+    assert gone

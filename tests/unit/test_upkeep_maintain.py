@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from stratalog import Report
+from stratalog import Failure, Report
 from stratalog.engine.upkeep.maintenance import maintain as maintaining
 from stratalog.engine.upkeep.maintenance.maintain import STEPS
 from stratalog.jobs.maintain import main as maintain_job
-from stratalog.partitions.errors import InvalidCallError, StorageError
+from stratalog.partitions.errors import InvalidCallError, NoMajorityError, SourceChangedError, StorageError
 from stratalog.partitions.paths import MAINTENANCE, base_name
 from stratalog.partitions.store import Store
 from tests.unit.cluster_harness import LiveCluster, fence, the_failure
@@ -244,3 +244,40 @@ def test_the_job_takes_its_limits_and_runs_the_steps_that_are_not_excluded(
     limits = ["--budget-bytes", "1GiB", "--budget-requests", "5000"]
     assert maintain_job([*at, "--once", "--exclude", "scrub, vacuum", "--budget", "5m", *limits]) == 0
     assert printed(capsys)["totals"] == {"steps": "replicate elect merge compact tier retain snapshot"}
+
+
+def test_a_scrub_that_ends_early_reports_what_it_has_repaired(
+    live: LiveCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live.topic(partitions=2)
+    live.append({0: ["a"], 1: ["b"]}).raise_for_failures()
+    pieces = [Report("heal", [], [Failure("t-0", "LOG_GAP", "no good copy")])]
+
+    def heal(*_: object, **__: object) -> Report:
+        if not pieces:
+            raise NoMajorityError("no majority of the voters answers")
+        return pieces.pop()
+
+    monkeypatch.setattr(maintaining, "heal", heal)
+    report = live.cluster.maintain(only="scrub", budget_s=1000, check=False)
+    assert [(one.item, one.code) for one in report.failures] == [
+        ("t-0", "LOG_GAP"),
+        ("scrub", NoMajorityError.code),
+    ]
+
+
+def test_a_failure_stays_while_other_runs_disturb_the_next_attempts(
+    live: LiveCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live.topic(partitions=2)
+    failing = [Failure("t-0", "STORAGE_ERROR", "no answer"), Failure("t-1", "STORAGE_ERROR", "no answer")]
+    monkeypatch.setattr(maintaining, "merge", lambda *_, **__: Report("merge", (), failing))
+    assert not live.cluster.maintain(only="merge", check=False).ok
+    failing[:] = [Failure("t-0", SourceChangedError.code, "a file is gone")]
+    live.cluster.maintain(only="merge").raise_for_failures()
+    (finding,) = [one for one in live.driver().health().findings if one.kind == "upkeep-failing"]
+    assert "t-0: STORAGE_ERROR: no answer" in finding.what
+    assert "more" not in finding.what
+    failing.clear()
+    live.cluster.maintain(only="merge").raise_for_failures()
+    assert not any(one.kind == "upkeep-failing" for one in live.driver().health().findings)

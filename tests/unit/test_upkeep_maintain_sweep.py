@@ -17,7 +17,7 @@ from stratalog.engine.driver.stored_schedule import load_stored
 from stratalog.engine.driver.tasks import LocalTasks
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.upkeep.maintenance import maintain as maintaining
-from stratalog.engine.upkeep.maintenance.sweep import sweep
+from stratalog.engine.upkeep.maintenance.sweep import log_ends, sweep
 from stratalog.engine.upkeep.memory.times import LONGEST_MS, decode
 from stratalog.engine.upkeep.replication.merge import merge
 from stratalog.engine.upkeep.replication.replicate import replicate
@@ -29,7 +29,7 @@ from stratalog.partitions.errors import SourceChangedError, StorageError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.paths import DESCRIPTIONS, MAINTENANCE
 from tests.ports import with_ports
-from tests.unit.cluster_harness import LiveCluster, fence, unfence
+from tests.unit.cluster_harness import LiveCluster, fence, rows_of, unfence
 from tests.unit.faulty_store import FaultyStore
 
 MINUTE_MS = 60_000
@@ -188,6 +188,32 @@ def test_a_broker_that_cannot_be_listed_leaves_nothing_settled(tmp_path: Path) -
     assert settled(live, "replicate") == set()
     again = live.cluster.maintain(only="replicate").raise_for_failures()
     assert again.rows[0]["items"] == 1
+
+
+def test_the_end_of_a_log_that_cannot_be_listed_is_unknown(tmp_path: Path) -> None:
+    """An event with the end 0 would make the page count all records as appended again."""
+    stores: dict[str, FaultyStore] = {}
+
+    def through(uri: str, store: object) -> FaultyStore:
+        return stores.setdefault(uri, FaultyStore(store))  # type: ignore[arg-type]
+
+    live = LiveCluster(tmp_path, through=through)
+    live.topic(partitions=2, copies=1)
+    live.append({0: ["a", "b"], 1: ["a", "b"]}).raise_for_failures()
+    ports = live.cluster._ports
+
+    def away(what: str, name: str, call: Callable[[], object]) -> object:
+        if what == "list" and "/" not in name:
+            raise StorageError("not now")
+        return call()
+
+    def ends() -> list[tuple[object, ...]]:
+        image = ports.metadata.image()
+        return rows_of(log_ends(image, sweep(ports.storage, image, {}), {}), "partition", "log_end")
+
+    assert ends() == [(0, 2), (1, 2)]
+    stores[f"memory://b{live.leader()}"].hook = away
+    assert ends() == [(1, 2)]
 
 
 @pytest.mark.sample(2)

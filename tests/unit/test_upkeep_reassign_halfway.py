@@ -88,6 +88,7 @@ def test_a_newcomer_that_cannot_be_inspected_is_a_failure_of_the_status(
     report = stuck.cluster.reassignments()
     assert the_failure(report).startswith(f"t-0 on broker {two}: ")
     assert [row["bytes_behind"] for row in report.rows] == [0, None]
+    assert report.totals["bytes_behind"] is None
 
 
 def test_a_cancelled_reassignment_leaves_the_partition_as_it_was(stuck: LiveCluster, faults: Faults) -> None:

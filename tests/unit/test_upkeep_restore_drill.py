@@ -141,8 +141,9 @@ def test_other_producers_or_epochs_are_a_failure(tmp_path: Path) -> None:
 
 def test_a_drill_names_a_remote_object_that_is_gone(live: LiveCluster) -> None:
     next(live.remote.rglob("0/*.parquet")).unlink()
-    failures = live.cluster.drill().failures
-    assert [failure.code for failure in failures] == ["REMOTE_OBJECT_MISSING"]
+    report = live.cluster.drill()
+    assert [failure.code for failure in report.failures] == ["REMOTE_OBJECT_MISSING"]
+    assert (report.totals["lost_records"], report.totals["lost_ms"]) == (None, None)
 
 
 def test_a_drill_shows_what_is_newer_than_the_description(live: LiveCluster) -> None:

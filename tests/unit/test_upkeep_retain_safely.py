@@ -12,6 +12,7 @@ import pytest
 
 from stratalog.engine.driver.tasks import Silent
 from stratalog.engine.reading.look import remote_pieces
+from stratalog.partitions.errors import StorageError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.paths import DataName, base_name, parse_name
@@ -20,7 +21,9 @@ from stratalog.partitions.store import Store
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.tiering import remote_file
+from stratalog.tiering.delta_table import DeltaTopicTable
 from stratalog.tiering.divergence import Histories, Present
+from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment
 from tests.unit.cluster_harness import Dying, LiveCluster, codes, remote_files, the_failure
 from tests.unit.remote_folder import assert_tables_and_folders_agree, listed
@@ -252,3 +255,47 @@ def test_a_remote_log_that_lacks_the_beginning_of_the_log_counts_for_nothing(liv
     assert [local_start(live, broker) for broker in (1, 2, 3)] == [0, 0, 0]
     assert "the log starts at offset 0, but the remote log starts at 1" in str(live.cluster.verify().failures)
     assert live.read() == {0: list("abcd")}
+
+
+@pytest.mark.parametrize("call", [2, 3, 4])
+def test_a_table_that_cannot_be_read_at_some_step_is_a_failure(
+    live: LiveCluster, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    """Each step reads the table again."""
+    filled(live, "abc")
+    loads, load = [0], DeltaTopicTable.load
+
+    def loaded(table: DeltaTopicTable) -> RemoteLog:
+        loads[0] += 1
+        if loads[0] == call:
+            raise StorageError("no answer")
+        return load(table)
+
+    monkeypatch.setattr(DeltaTopicTable, "load", loaded)
+    report = live.cluster.retain(check=False)
+    assert (loads[0] < call) == report.ok
+    if not report.ok:
+        assert the_failure(report) == "t: KAFKA_STORAGE_ERROR: no answer"
+
+
+@pytest.mark.parametrize("tiered", [True, False])
+def test_segments_count_as_removed_after_the_commit(
+    live: LiveCluster, monkeypatch: pytest.MonkeyPatch, tiered: bool
+) -> None:
+    filled(live, "abc", local_retention_bytes="-1")
+    if tiered:
+        live.cluster.topics.delete_records("t", {0: 2}).raise_for_failures()
+    else:
+        off = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
+        live.cluster.topics.alter_configs("t", off)
+
+    def refused(*_: object) -> None:
+        raise StorageError("no answer")
+
+    assert live.cluster.retain(dry_run=True).totals["remote_removed"] == (2 if tiered else 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTopicTable, "commit", refused)
+        report = live.cluster.retain(check=False)
+    assert the_failure(report) == "t: KAFKA_STORAGE_ERROR: no answer"
+    assert report.totals["remote_removed"] == 0
+    assert live.cluster.retain().raise_for_failures().totals["remote_removed"] == (2 if tiered else 3)

@@ -273,6 +273,56 @@ def test_a_partition_that_would_break_its_log_does_not_stop_the_commit_of_the_ot
     assert the_failure(report).startswith("t-1: CORRUPT_MESSAGE")
 
 
+def test_the_error_of_a_partition_is_reported_besides_that_of_its_topic(
+    live: RemoteFaults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second segment of a partition fails, and so does the commit of the first one, with those of others."""
+    monkeypatch.setattr(uploads, "COMMIT_EVERY_S", 0.1)
+    live.tiered(partitions=2)
+    live.append({0: ["x"], 1: ["x"]}).raise_for_failures()
+    live.append({1: ["y"]}).raise_for_failures()
+    refused = threading.Event()
+
+    def full(what: str, name: str, call: Call) -> object:
+        if what == "stage" and (of_partition(name), base_of(name)) == (1, 1):
+            refused.set()
+            raise StorageError("no space left")
+        return call()
+
+    def commit(*_: object) -> CommittedBatch:
+        assert refused.wait(30)
+        raise StorageError("other writers were faster")
+
+    live.on_remote = full
+    monkeypatch.setattr(DeltaTopicTable, "commit", commit)
+    failed = {one.item: one.message for one in live.cluster.tier(check=False).failures}
+    assert failed == {"t": "other writers were faster", "t-1": "no space left"}
+
+
+def test_segments_that_another_run_has_cut_differently_are_copied_by_the_next_run(
+    live: RemoteFaults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run, under another segment.bytes, has committed [0, 3); [0, 2) and [2, 4) cannot follow."""
+    live.tiered(segment_bytes="100000")
+    live.fill("abcd")
+    two = sum(link.file.object.size_bytes for link in live.log(live.leader()).chain[:2])
+    commits = DeltaTopicTable.commit
+
+    def late(table: DeltaTopicTable, *args: object) -> CommittedBatch:
+        monkeypatch.setattr(DeltaTopicTable, "commit", commits)
+        live.cluster.topics.alter_configs("t", {"segment.bytes": str(two // 2 * 3 + 10)})
+        live.driver().tier()
+        return commits(table, *args)  # type: ignore[arg-type]
+
+    live.cluster.topics.alter_configs("t", {"segment.bytes": str(two + 10)})
+    live.append(["e"]).raise_for_failures()
+    monkeypatch.setattr(DeltaTopicTable, "commit", late)
+    report = live.cluster.tier(check=False)
+    assert live.remote_ends() == {0: 3}
+    assert codes(report) == {"SOURCE_CHANGED": 1}
+    assert [row["remote_end"] for row in report.rows] == [3]
+
+
 def test_no_batch_of_a_partition_is_committed_after_an_uncommitted_one(
     live: RemoteFaults, monkeypatch: pytest.MonkeyPatch
 ) -> None:

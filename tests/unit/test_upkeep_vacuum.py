@@ -256,6 +256,24 @@ def test_vacuum_deletes_the_rest_of_a_deletion_that_crashed(tmp_path: Path) -> N
     assert topic_folders(live) == []
 
 
+def test_a_topic_that_is_deleted_meanwhile_is_left_to_the_next_run(
+    live: LiveCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(live)
+    load = DeltaTopicTable.load_with_removed
+
+    def loaded(table: DeltaTopicTable, delay_ms: int) -> Any:
+        found = load(table, delay_ms)
+        live.driver().topics.delete("t")
+        return found
+
+    monkeypatch.setattr(DeltaTopicTable, "load_with_removed", loaded)
+    live.cluster.vacuum().raise_for_failures()
+    monkeypatch.undo()
+    live.cluster.vacuum().raise_for_failures()
+    assert topic_folders(live) == []
+
+
 def test_a_table_that_was_kept_stays_and_is_named(live: LiveCluster) -> None:
     filled(live)
     before = live.in_remote()

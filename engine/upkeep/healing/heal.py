@@ -52,7 +52,15 @@ from stratalog.engine.upkeep.healing.rebuild_plan import plan_rebuilds
 from stratalog.engine.upkeep.healing.tables import put_right, table_row
 from stratalog.engine.upkeep.memory.kept_times import remember_look
 from stratalog.engine.upkeep.replication.replicate import replicate
-from stratalog.engine.upkeep.verification.audit import Audited, audit, failures_of, found_in, notes_of, rewrites_of
+from stratalog.engine.upkeep.verification.audit import (
+    Audited,
+    audit,
+    failures_of,
+    found_in,
+    notes_of,
+    rewrites_of,
+    unseen_in,
+)
 from stratalog.engine.upkeep.verification.findings import offsets
 from stratalog.partitions.errors import SourceChangedError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
@@ -143,8 +151,9 @@ def heal(
                 run.add(rebuild_remote(metadata, storage, jobs, image.topics, run))
             put_right(storage, rewritten, image.topics, run)
             again = steps.verify_again(touched)
+            last = {each.replicas.view.key: each for each in (*audits, *again)}.values()
             run.notes += remember_look(
-                storage, execution.clock, image, found_in(audits) | found_in(again), deep=True
+                storage, execution.clock, image, found_in(last), deep=True, unseen=unseen_in(last)
             )
     run.sort("topic", "partition", "broker", "start")
     run.failures = list(dict.fromkeys(run.failures))

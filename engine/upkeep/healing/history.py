@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -14,9 +15,9 @@ from stratalog.engine.metadata.chosen import chosen_topics, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.former import find_former, truncated_in
-from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
+from stratalog.engine.replication.partition import PartitionWork
 from stratalog.partitions.discarded import Discarded, discarded
-from stratalog.partitions.errors import CorruptSegmentError, StratalogError
+from stratalog.partitions.errors import CorruptSegmentError, SourceChangedError, StratalogError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import ReplicaLog, resolve
 from stratalog.partitions.replica import Replica
@@ -73,15 +74,23 @@ def discarded_files(
     work: DiscardedWork, failed: list[tuple[int, StratalogError]]
 ) -> Iterator[tuple[Replica, Lineage, Sequence[Discarded]]]:
     """The files that each replica has discarded, with the lineage under which it has discarded them; for former
-    replicas, the files of other histories. A replica that cannot be listed is added to ``failed``.
+    replicas, the files of other histories. A replica that cannot be listed is added to ``failed``, and so is a
+    leader whose history cannot be read, because it is then unknown which files the others will discard.
     """
-    lineage, began_ms = leaders_lineage(work.replicas)
+    leader, lineage, began_ms = work.replicas.view.leader, Lineage(), 0
+    if leader is not None:
+        try:
+            listing = work.replicas.leader.list()
+            lineage, began_ms = work.replicas.leader.lineage(listing), listing.joined_ms
+        except StratalogError as error:
+            failed.append((leader, error))
     for broker in work.brokers:
         try:
             replica = work.replicas.replica(broker)
             log = log_under(replica, lineage)
         except StratalogError as error:
-            failed.append((broker, error))
+            if all(known != broker for known, _ in failed):
+                failed.append((broker, error))
         else:
             yield replica, log.lineage, [*discarded(log)]
     for replica in work.former if lineage.entries else ():
@@ -99,23 +108,12 @@ def read_history(work: HistoryWork) -> tuple[list[Relic], list[tuple[int, Strata
     failed: list[tuple[int, StratalogError]] = []
     for replica, _, found in discarded_files(work, failed):
         try:
-            relics += [_relic(replica, each, former=replica in work.former) for each in found]
+            for each in found:
+                with suppress(SourceChangedError):  # the file was deleted after it was listed
+                    relics.append(_relic(replica, each, former=replica in work.former))
         except StratalogError as error:
             failed.append((replica.broker_id, error))
     return relics, failed
-
-
-def leaders_lineage(replicas: PartitionReplicas) -> tuple[Lineage, int]:
-    """The lineage of the leader, and the time when the leader joined its epoch. The lineage is empty if it cannot
-    be read.
-    """
-    if replicas.view.leader is None:
-        return Lineage(), 0
-    try:
-        listing = replicas.leader.list()
-        return replicas.leader.lineage(listing), listing.joined_ms
-    except StratalogError:
-        return Lineage(), 0
 
 
 def log_under(replica: Replica, lineage: Lineage) -> ReplicaLog:

@@ -21,9 +21,7 @@ from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import OperationRun, PartitionRow
 from stratalog.engine.driver.storage import Storage
-from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
-from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.look import chosen_views
 from stratalog.engine.replicas.remote_records import RecordsWork, compare_records
@@ -37,7 +35,14 @@ from stratalog.engine.replication.lost_log import (
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.remote_end import DivergentRemoteError, LogBehindRemoteError, same_until
 from stratalog.engine.upkeep.replication.replicate import replicate
-from stratalog.partitions.errors import CorruptionError, InvalidCallError, LogGapError, RemoteNotReadyError
+from stratalog.engine.upkeep.tiering.remote_logs import load_remotes
+from stratalog.partitions.errors import (
+    CorruptionError,
+    InvalidCallError,
+    LogGapError,
+    RemoteNotReadyError,
+    StratalogError,
+)
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import ReplicaLog
@@ -182,12 +187,14 @@ def _find(
     run: OperationRun,
 ) -> list[Parted]:
     image = metadata.image()
-    looks: list[tuple[PartitionReplicas, RemoteLog]] = []
-    for topic, views in chosen_views(image, topics, partitions):
-        if not topic_config_of(image, topic).remote_storage_enable:
-            continue
-        log = storage.remote_table(topic).load()
-        looks += ((storage.replicas(view).with_remote_log(log), log) for view in views)
+    chosen = chosen_views(image, topics, partitions)
+    logs = load_remotes(storage, image, [topic for topic, _ in chosen], run)
+    looks = [
+        (storage.replicas(view).with_remote_log(logs[topic.topic_id]), logs[topic.topic_id])
+        for topic, views in chosen
+        if topic.topic_id in logs
+        for view in views
+    ]
     outcomes = storage.threads.run(_look, looks)
     return [each for _, each in run.done(outcomes, lambda look: look[0]) if each is not None]
 
@@ -247,10 +254,14 @@ def _keep_brokers(
         else:
             by_topic.setdefault(each.replicas.view.topic_id, []).append(each)
     for topic_id, some in by_topic.items():
-        topic: TopicImage = image.topics[topic_id]
         leaving = [segment for each in some for segment in each.leaving]
-        storage.remote_table(topic).commit((), leaving)
-        done += some
+        try:
+            storage.remote_table(image.topics[topic_id]).commit((), leaving)
+        except StratalogError as error:
+            for each in some:
+                run.fail(each, error)
+        else:
+            done += some
     return done
 
 

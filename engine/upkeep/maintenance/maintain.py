@@ -60,7 +60,8 @@ from stratalog.engine.upkeep.maintenance.budget import Budget, Spending
 from stratalog.engine.upkeep.maintenance.due import DueWork
 from stratalog.engine.upkeep.maintenance.sweep import log_ends
 from stratalog.engine.upkeep.memory.kept_times import KeptTimes
-from stratalog.engine.upkeep.memory.times import LONGEST_MS, Ran, Settled, Times
+from stratalog.engine.upkeep.memory.runs import ran
+from stratalog.engine.upkeep.memory.times import LONGEST_MS, Settled, Times
 from stratalog.engine.upkeep.replication.compact import compact
 from stratalog.engine.upkeep.replication.elect import elect
 from stratalog.engine.upkeep.replication.merge import merge
@@ -218,12 +219,13 @@ class _Maintenance:
         if self._over():
             return StepRow(step=name, outcome="not reached", due_in_s=0.0)
         with measured(self._execution.clock, self._storage.counts) as measure:
-            items, failures, reached = self._do(name)
+            items, every, reached = self._do(name)
         ended = reached is None
+        run = ran(self._image, name, every, reached, now_ms)
+        failures = run.failures
         self._run.failures += failures
         self._begun = self._begun or (name != "replicate" and measure.counts.requests > 0)
         begun = Times({name: now_ms}, cut_off=frozenset() if ended else frozenset({name}))
-        run = Ran(name, failures, reached, now_ms)
         if name != "replicate":
             self._kept.remember(begun)
             self._kept.change(lambda times: times.ran(run))
@@ -275,8 +277,8 @@ class _Maintenance:
     # ------------------------------------------------------------------------------ the steps
 
     def _do(self, name: str) -> tuple[int | None, list[Failure], Collection[str] | None]:
-        """Run a step. Returns the number of items, the failures, and the names of the finished partitions (None:
-        all, because the step reached its end).
+        """Run a step. Returns the number of items, the failures (SOURCE_CHANGED is none, see ``ran``), and the
+        names of the finished partitions (None: all, because the step reached its end).
         """
         failures: list[Failure] = []
 
@@ -285,7 +287,8 @@ class _Maintenance:
                 report = call()
             except StratalogError as error:
                 report = Report(name, (), [Failure.of(name, error)])
-            failures.extend(self._noted(name, report))
+            failures.extend(report.failures)
+            self._note(name, report)
             self._run.parts.append(report)
             return report
 
@@ -348,12 +351,11 @@ class _Maintenance:
             return execution_on(self._storage, local_tasks(), now.clock, now.progress, driver_only=now.driver_only)
         return self._storage, self._execution
 
-    def _noted(self, name: str, report: Report) -> list[Failure]:
-        """The failures of a step. If another run has changed a file, the failure becomes a note."""
+    def _note(self, name: str, report: Report) -> None:
+        """Add the notes of a step. If another run has changed a file, the failure becomes a note."""
         changed = [failure for failure in report.failures if failure.code == SourceChangedError.code]
         notes = [*report.notes, *(f"{one.item}: {one.message}; the next run tries again" for one in changed)]
         self._run.notes += [f"{name}: {note}" for note in notes]
-        return [failure for failure in report.failures if failure.code != SourceChangedError.code]
 
     def _over(self) -> bool:
         """Whether the budget is used up. One step other than ``replicate`` always begins, because otherwise a slow
@@ -402,7 +404,11 @@ class _Maintenance:
             if metadata_log:
                 run.absorb(verify(*ports, [METADATA_TOPIC], deep=True))
             for piece in spending.pieces(due, _SCRUBBED_AT_ONCE):
-                run.absorb(heal(*ports, self._memory, only=frozenset(piece)), rows=True)
+                try:
+                    run.absorb(heal(*ports, self._memory, only=frozenset(piece)), rows=True)
+                except StratalogError as error:  # the report keeps the results of the earlier pieces
+                    run.fail("scrub", error)
+                    break
                 self._kept.remember(Times({}, dict.fromkeys(piece, now_ms)))
                 self.keep(once=True)
                 reached += len(piece)

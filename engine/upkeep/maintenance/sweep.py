@@ -40,9 +40,9 @@ class Look:
     """The number of data files in the leader's folder."""
     size_bytes: int
     """The total size of the data files in the leader's folder."""
-    log_end: int
+    log_end: int | None
     """A lower bound of the log end, from the names in the leader's folder. (Only the footer of an appended file
-    has the exact end of the file.)
+    has the exact end of the file.) None if the leader's folder could not be listed, or there is no leader.
     """
 
 
@@ -85,7 +85,7 @@ def _looks(
     for partition in topic.partitions:
         key = TopicIdPartition(topic.topic_id, partition.partition)
         parts = [of_topic, repr((partition, remote_ends.get(key))).encode()]
-        leading, known = _NO_FOLDER, True
+        leading, known, log_end = _NO_FOLDER, True, None
         for broker_id, assignment in zip(partition.replicas, partition.assignments, strict=True):
             broker = image.brokers[broker_id]
             parts.append(seen[broker_id])
@@ -96,9 +96,9 @@ def _looks(
             found = folders.get(broker_id, {}).get(path, _NO_FOLDER)
             parts.append(found.digest)
             if broker_id == partition.leader:
-                leading = found
+                leading, log_end = found, found.log_end if broker_id in folders else None
         digest = int.from_bytes(_digest(b"\0".join(parts))) if known else 0
-        looks[key] = Look(digest, leading.files, leading.size_bytes, leading.log_end)
+        looks[key] = Look(digest, leading.files, leading.size_bytes, log_end)
     return looks
 
 
@@ -110,8 +110,8 @@ class LogEndRow(PartitionRow, frozen=True, kw_only=True):
 def log_ends(
     image: ClusterImage, looks: Mapping[TopicIdPartition, Look], tiered: Mapping[TopicIdPartition, Entry]
 ) -> Report:
-    """The ends of all logs, local and remote, according to a sweep. The history of operations computes lag from
-    these ends.
+    """The ends of all logs whose leaders were listed, local and remote, according to a sweep. The history of
+    operations computes lag from these ends.
     """
     run = OperationRun("sweep")
     run.add(
@@ -122,6 +122,7 @@ def log_ends(
             remote_end=tiered[key].remote_end if key in tiered else None,
         )
         for key, look in looks.items()
+        if look.log_end is not None
     )
     return run.report()
 

@@ -4,7 +4,7 @@ this module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 
 from stratalog.engine.driver.report import Failure
@@ -63,7 +63,7 @@ class KeptTimes:
         after = changed(before)
         if after == before and enough:
             return None
-        return save_stored(
+        why = save_stored(
             self._storage,
             self._image,
             MAINTENANCE,
@@ -71,6 +71,9 @@ class KeptTimes:
             lambda line: encode(after if line is stored.line else changed(decode(line))),
             once=once,
         )
+        if why is not None:
+            self._changes = changes  # the next call tries again
+        return why
 
     @cached_property
     def keys(self) -> list[TopicIdPartition]:
@@ -89,11 +92,13 @@ def remember_look(
     found: Mapping[TopicIdPartition, Sequence[Failure]],
     *,
     deep: bool,
+    unseen: Mapping[TopicIdPartition, Collection[str]],
 ) -> list[str]:
-    """Store the results for these partitions; with ``deep`` every byte was read. Writes nothing if nothing
-    changed. Returns a note if the write failed.
+    """Store the results for these partitions; with ``deep`` every byte was read, except of the ``unseen`` replicas
+    and remote logs. Writes nothing if nothing changed. Returns a note if the write failed.
     """
-    looked = Looked(found, _sound(image, found), deep, clock.now_ms())
+    whole = {key: failures for key, failures in found.items() if not unseen.get(key)}
+    looked = Looked(found, _sound(image, whole), deep, clock.now_ms(), unseen)
     kept = KeptTimes(storage, image)
     kept.change(lambda times: times.after(looked, kept.keys))
     why = kept.keep()

@@ -79,22 +79,29 @@ def _remember(
     failures: Sequence[Failure],
     some: Report | None,
 ) -> list[str]:
-    changed = {one.item.partition(" ")[0] for one in failures if one.code == SourceChangedError.code}
-    passed = {SourceChangedError.code} | (DAMAGE if step == VERIFY else frozenset())
-    failed = [one for one in failures if one.code not in passed]
+    failures = [one for one in failures if step != VERIFY or one.code not in DAMAGE]
     try:
         image = metadata.last_known.image  # sends no request; new enough, because the operation has just read it
         kept = KeptTimes(storage, image)
-        tried = _tried(image, topics, some)
-        if changed:  # the operation neither failed nor succeeded for these items, so their earlier failures remain
-            every = _tried(image, list(image.topic_ids), None) if tried is None else tried
-            tried = {one for one in every or () if one not in changed}
-        run = Ran(step, failed, tried, clock.now_ms())
+        run = ran(image, step, failures, _tried(image, topics, some), clock.now_ms())
         kept.change(lambda times: times.ran(run))
         why = kept.keep()
     except StratalogError as error:
-        why = str(error) if failed else None
+        why = str(error) if any(one.code != SourceChangedError.code for one in failures) else None
     return [] if why is None else [f"the outcome could not be stored for health: {why}"]
+
+
+def ran(
+    image: ClusterImage, step: str, failures: Sequence[Failure], tried: Collection[str] | None, now_ms: int
+) -> Ran:
+    """The outcome of a run over the partitions and topics ``tried`` (None: all). For items that another run has
+    changed meanwhile, the run neither failed nor succeeded, so their earlier failures remain.
+    """
+    changed = {one.item.partition(" ")[0] for one in failures if one.code == SourceChangedError.code}
+    if changed:
+        every = _tried(image, list(image.topic_ids), None) if tried is None else tried
+        tried = {one for one in every or () if one not in changed}
+    return Ran(step, [one for one in failures if one.code != SourceChangedError.code], tried, now_ms)
 
 
 def _tried(image: ClusterImage, topics: Sequence[str] | None, some: Report | None) -> Collection[str] | None:

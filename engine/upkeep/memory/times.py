@@ -48,6 +48,8 @@ class Looked:
     """The names of partitions without damage, and of topics whose partitions are all intact."""
     deep: bool
     now_ms: int
+    unseen: Mapping[TopicIdPartition, Collection[str]] = field(default_factory=dict)
+    """By partition, the replicas and remote logs that the check could not read, without a failure for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +102,17 @@ class Times:
 
     def after(self, looked: Looked, present: Iterable[TopicIdPartition]) -> Times:
         """These times after a check. If damage was found by a read of every byte, only another read of every byte
-        clears the damage. Damage on a broker that did not answer is not cleared. When damage is cleared, the step
-        failures that it caused are cleared, too.
+        clears the damage. Damage on a broker that was fenced or did not answer, or in a remote log that could not
+        be read, is not cleared. When damage is cleared, the step failures that it caused are cleared, too.
         """
         damaged = {}
         for key, failures in looked.found.items():
             damage = [one for one in failures if one.code in DAMAGE]
             known = self.damaged.get(key, NO_TROUBLE)
-            if (known.deep and not looked.deep) or (failures and not damage):
+            if known.deep and not looked.deep:
                 continue
-            damaged[key] = trouble_of(damage, looked.now_ms, deep=looked.deep)
+            unseen = {*looked.unseen.get(key, ()), *(one.item for one in failures if one.code not in DAMAGE)}
+            damaged[key] = known.after_check(trouble_of(damage, looked.now_ms, deep=looked.deep), unseen)
         sound = looked.sound if looked.deep else frozenset()
         failing = {step: trouble.without_damage_of(sound) for step, trouble in self.failing.items()}
         later = self.updated(Times(damaged=damaged), present)

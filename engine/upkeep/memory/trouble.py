@@ -40,6 +40,10 @@ class ListedFailure(NamedTuple):
         """
         return self.item.partition(" ")[0] in subjects
 
+    def is_at(self, places: Collection[str]) -> bool:
+        """Whether the failed item is one of these partitions, replicas or remote logs, or a part of one."""
+        return any(self.item == place or self.item.startswith(f"{place} ") for place in places)
+
 
 class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Failures that every run since ``since_ms`` has repeated."""
@@ -73,13 +77,22 @@ class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         whose failures are ``later``.
         """
         left = NO_TROUBLE if tried is None else self._without(lambda one: one.is_of(tried))
-        if not left.is_there:
-            return self.again(later)
+        return left._and(later) if left.is_there else self.again(later)
+
+    def after_check(self, later: Trouble, unseen: Collection[str]) -> Trouble:
+        """The trouble after a check that found ``later``, and could not read the ``unseen`` places: partitions,
+        replicas, and remote logs.
+        """
+        left = self._without(lambda one: not one.is_at(unseen)) if unseen else NO_TROUBLE
+        return left._and(later) if left.is_there else later
+
+    def _and(self, later: Trouble) -> Trouble:
+        """This trouble, except the items that have failed again, and the ``later`` trouble."""
         again = {one.item for one in later.listed}
-        kept = tuple(one for one in left.listed if one.item not in again)
-        since_ms = min(one.since_ms for one in (left, later) if one.is_there)
-        failures = left.unlisted + len(kept) + later.failures
-        return Trouble(since_ms, failures, (*later.listed, *kept)[:_MOST_LISTED], left.deep or later.deep)
+        kept = tuple(one for one in self.listed if one.item not in again)
+        since_ms = min(one.since_ms for one in (self, later) if one.is_there)
+        failures = self.unlisted + len(kept) + later.failures
+        return Trouble(since_ms, failures, (*later.listed, *kept)[:_MOST_LISTED], self.deep or later.deep)
 
     def _without(self, gone: Callable[[ListedFailure], bool]) -> Trouble:
         """The trouble without the ``gone`` failures. If some failures are not listed, the trouble stays unchanged

@@ -32,10 +32,11 @@ from stratalog.engine.metadata.reassignment_plan import ReplicaChange, plan_chan
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.upkeep.replication.planned import ReplicatePlanRow, plan_copies
 from stratalog.engine.upkeep.replication.replicate import ReplicateRow, plan, replicate
-from stratalog.engine.upkeep.tiering.remote_logs import load_remotes
+from stratalog.engine.upkeep.tiering.remote_logs import ask_for_logs
 from stratalog.partitions.backoff import Backoff
 from stratalog.partitions.errors import InvalidCallError, RemoteNotReadyError
 from stratalog.partitions.identity import TopicIdPartition, TopicPartition
+from stratalog.partitions.runner import Done
 
 RETRIES = 4
 _BACKOFF = Backoff(first_s=1.0, longest_s=8.0, least=1.0)
@@ -43,11 +44,13 @@ _BACKOFF = Backoff(first_s=1.0, longest_s=8.0, least=1.0)
 
 
 class BootstrapPlanRow(ReplicatePlanRow, frozen=True, kw_only=True):
-    remote_bytes: int
+    remote_bytes: int | None
+    """None if the remote log cannot be read."""
 
 
 class BootstrapRow(ReplicateRow, frozen=True, kw_only=True):
-    remote_bytes: int
+    remote_bytes: int | None
+    """None if the remote log cannot be read."""
 
 
 def bootstrap(
@@ -88,8 +91,7 @@ def bootstrap(
             if change is not None:  # new replicas have the state *joining* until they are in the ISR
                 run.commit(metadata, *_assignment(metadata.image(), topics, change))
             rows = _replicate(metadata, storage, execution, memory, topics, brokers, run)
-    # errors from reading the remote tier were already reported
-    remote_bytes = _remote_bytes(metadata, storage, topics, run.aside())
+    remote_bytes = _remote_bytes(metadata, storage, topics)
     kind = BootstrapPlanRow if dry_run else BootstrapRow
     run.add(
         kind(**msgspec.structs.asdict(row), remote_bytes=remote_bytes.get((row.topic, row.partition), 0))
@@ -97,6 +99,8 @@ def bootstrap(
     )
     run.totals["partitions"] = len(run.rows)
     run.total(*(("files", "bytes") if dry_run else ("copied_bytes", "avoided_bytes")), "remote_bytes")
+    if any(row["remote_bytes"] is None for row in run.rows):
+        run.totals["remote_bytes"] = None
     return run.report()
 
 
@@ -223,12 +227,13 @@ def _after(before: ReplicateRow | None, now: ReplicateRow, later_s: float) -> Re
 
 
 def _remote_bytes(
-    metadata: MetadataClient, storage: Storage, topics: Sequence[str] | None, run: OperationRun
-) -> dict[TopicPartition, int]:
+    metadata: MetadataClient, storage: Storage, topics: Sequence[str] | None
+) -> dict[TopicPartition, int | None]:
+    """The sizes of the partitions in the remote tier; None if the remote log of a tiered topic cannot be read."""
     image = metadata.image()
-    remotes = load_remotes(storage, image, chosen_topics(image, topics), run)
-    return {
-        (image.topics[topic_id].name, partition): remote.bytes_of(partition)
-        for topic_id, remote in remotes.items()
-        for partition in remote.segments
-    }
+    found: dict[TopicPartition, int | None] = {}
+    for outcome in ask_for_logs(storage, image, chosen_topics(image, topics)):
+        log = outcome.value if isinstance(outcome, Done) else None
+        for one in outcome.item.partitions:
+            found[outcome.item.name, one.partition] = None if log is None else log.bytes_of(one.partition)
+    return found

@@ -103,7 +103,7 @@ def reassignments(
     run.sort("topic", "partition", "newcomer")
     run.totals |= {
         "partitions": len({(row["topic"], row["partition"]) for row in run.rows}),
-        "bytes_behind": run.sum("bytes_behind"),
+        "bytes_behind": None if any(row["bytes_behind"] is None for row in run.rows) else run.sum("bytes_behind"),
     }
     rate = cluster_config_of(image).follower_replication_throttled_rate
     if rate != NO_LIMIT:

@@ -257,7 +257,7 @@ def _run(
 ) -> list[Progressed]:
     began_s = execution.clock.monotonic_s()
     states = {w.replicas.view.key: Progressed(w.replicas, w.min_insync_replicas) for w in works}
-    for _ in range(_ROUNDS):
+    for number in range(1, _ROUNDS + 1):
         present = {key: states[key] for key in (work.replicas.view.key for work in works)}
         sync_all(execution, works, present, over)
         _blame_registers(metadata, storage, present.values())
@@ -265,9 +265,13 @@ def _run(
         _shrink(metadata, storage, execution.clock, present)
         prove(metadata, storage, list(present.values()))
         _expand(metadata, storage, execution, works, present, began_s, run)
-        if not any(state.again for state in present.values()):
+        if number == _ROUNDS or not any(state.again for state in present.values()):
             break
         works = _again(metadata, storage, works, present, brokers, run)
+    for state in states.values():
+        if state.again and not state.failures:
+            changing = f"{state.replicas}: the partition has changed {_ROUNDS} times during this run; run it again"
+            state.fail(state.replicas, InvalidUpdateVersionError(changing))
     return list(states.values())
 
 

@@ -83,7 +83,8 @@ def copy_of_file(file: ClusterFile, folder: Path) -> ClusterFile:
 def drill(ports: Ports, opener: OpenStore, *, deep: bool = False) -> Report:
     """Restore the cluster to a temporary folder, compare the copy with the cluster, and remove the folder. Every
     difference that would make a restore wrong is a failure in the report. ``lost_records`` is the number of
-    records that are not tiered yet; ``lost_ms`` is the age of the oldest of these records.
+    records that are not tiered yet; ``lost_ms`` is the age of the oldest of these records. Their totals are None
+    if some partition could not be compared.
 
     Raises: InvalidCallError when the remote tier does not describe this cluster yet; errors from reading the
         metadata, or from making the copy.
@@ -119,6 +120,8 @@ def _drill(ports: Ports, plan: RestorePlan, copy: Callable[[], Ports], *, deep: 
     run.totals |= plan.totals
     run.total("lost_records")
     run.totals["lost_ms"] = max((int(row["lost_ms"] or 0) for row in run.rows), default=0)
+    if len(run.rows) < len(plan.partitions) or plan.failures:
+        run.totals |= {"lost_records": None, "lost_ms": None}
     run.totals["restore_s"] = round(restore_s, 3)
     return run.report()
 

@@ -111,11 +111,11 @@ class Expiry:
         gone = expired_segments(
             table.load(), {p.partition: self._log_start(topic, p.partition) for p in topic.partitions}
         )
-        for segment in gone:
-            self._count(topic, segment)
+        if gone and not self.operation.dry_run:
+            table.commit((), gone)
+        self._count(topic, gone)
         if not self.operation.dry_run:
             if gone:
-                table.commit((), gone)
                 follow(self.metadata, self.storage, topic, config, self.operation)
             self._delete_removed(table, config)
 
@@ -129,10 +129,9 @@ class Expiry:
         table = self.storage.remote_table(topic)
         log = table.load()
         partitions = [p for p in log.segments if (topic.topic_id, p) in self.decided]
-        for partition in partitions:
-            for segment in log.of_partition(partition):
-                self._count(topic, segment)
+        gone = [segment for partition in partitions for segment in log.of_partition(partition)]
         if self.operation.dry_run or log.version < 0:
+            self._count(topic, gone)
             return
 
         def none_if_tiered() -> dict[int, Present]:
@@ -143,7 +142,8 @@ class Expiry:
             return dict.fromkeys(partitions, Present(_NO_HISTORY.latest_epoch))
 
         if partitions:
-            table.commit((), (), Histories(dict.fromkeys(partitions, _NO_HISTORY), none_if_tiered))
+            after = table.commit((), (), Histories(dict.fromkeys(partitions, _NO_HISTORY), none_if_tiered)).log
+            self._count(topic, [segment for segment in gone if not after.of_partition(segment.partition)])
             follow(self.metadata, self.storage, topic, config, self.operation)
         self._delete_removed(table, config)
 
@@ -152,5 +152,6 @@ class Expiry:
         if agreed_ms(self.clock, table.remote) is not None:
             table.vacuum(config.file_delete_delay_ms)
 
-    def _count(self, topic: TopicImage, segment: RemoteSegment) -> None:
-        self.removed.setdefault(TopicIdPartition(topic.topic_id, segment.partition), []).append(segment)
+    def _count(self, topic: TopicImage, gone: Iterable[RemoteSegment]) -> None:
+        for segment in gone:
+            self.removed.setdefault(TopicIdPartition(topic.topic_id, segment.partition), []).append(segment)

@@ -101,8 +101,10 @@ def retain(
             decided -= _commit_log_starts(metadata, storage, wanted, log_starts, run)
         image = metadata.image()
         removed = Expiry(metadata, storage, execution.clock, image, log_starts, decided, run).run(chosen)
-        # Failures of this second plan were already recorded above.
-        again = _plan(storage, execution.clock, image, chosen, only, now_ms, run.aside())
+        second = run.aside()
+        again = _plan(storage, execution.clock, image, chosen, only, now_ms, second)
+        known = {failure.item for failure in run.failures}  # the first plan, or step 3, has reported these topics
+        run.failures += [failure for failure in second.failures if failure.item not in known]
         works = [replace(work, since=since) for work in again if work.replicas.view.key in wanted]
         done, failed = run.in_turns(drop, works, over)
         run.failures += [Failure.of(one.item, one.error) for one in failed]

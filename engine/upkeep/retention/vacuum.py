@@ -168,10 +168,12 @@ class _Vacuum:
         table = self.storage.remote_table(topic)
         before_ms = now_ms - self.older_than_ms
 
-        def look(lineages: Mapping[int, Lineage]) -> TopicLitter:
+        def look(lineages: Mapping[int, Lineage]) -> TopicLitter | None:
             log, removed = table.load_with_removed(config.file_delete_delay_ms)
-            now = self.metadata.image()
-            log_starts = {p.partition: p.log_start_offset for p in now.topics[topic.topic_id].partitions}
+            now = self.metadata.image().topics.get(topic.topic_id)
+            if now is None:
+                return None
+            log_starts = {p.partition: p.log_start_offset for p in now.partitions}
             return find_litter(
                 objects,
                 log,
@@ -183,8 +185,10 @@ class _Vacuum:
             )
 
         first = look({})
-        lineages = self._lineages(image, topic, first.undecided)
-        found = look(lineages) if lineages or first.litter else first
+        lineages = {} if first is None else self._lineages(image, topic, first.undecided)
+        found = look(lineages) if first is not None and (lineages or first.litter) else first
+        if found is None:
+            return  # the topic was deleted after the run began: the next run deletes its folder
         doomed = [(objects.at(path), why) for path, why in found.litter.items()]
         if config.remote_storage_enable and follow(self.metadata, self.storage, topic, config, self.run):
             self.run.notes.append(f"{topic.name}: its Iceberg table was outdated, and was updated")

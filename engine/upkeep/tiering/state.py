@@ -137,8 +137,6 @@ class PartitionTiering:
     @property
     def remote_end(self) -> int | None:
         """The last known end of the remote log; None if nothing is tiered, or if the end is unknown."""
-        if self.committed:
-            return self.committed[-1].segment.next_offset
         if self.of.remote is None:
             return self.entry.remote_end
         return self.of.remote.end(self.replicas.view.partition)

@@ -29,6 +29,7 @@ from stratalog.engine.upkeep.tiering.tasks import UploadWork, upload_run
 from stratalog.partitions.errors import CorruptionError, FencedLeaderEpochError, SourceChangedError, StratalogError
 from stratalog.partitions.runner import Done, Failed, Outcome, values
 from stratalog.tiering.plan import expired_segments
+from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import Uploaded
 
 Batch = list[tuple[PartitionTiering, Uploaded]]
@@ -210,14 +211,15 @@ class Uploads:
         )
         fenced = {upload.segment.path for upload in done.fenced}
         stale = {upload.segment.path for upload in done.stale}
+        stale |= {upload.segment.path for upload in done.superseded if _is_cut_differently(done.log, upload)}
         with self._changed:
             topic.remote = done.log
             for part, upload in batch:
                 if upload.segment.path in stale:
                     part.error = part.error or SourceChangedError(
-                        f"{part}: compaction or an erasure has removed records from {upload.segment.name} or "
-                        "another segment of the partition since the copy: the upload was not committed, and the "
-                        "next run copies the rest"
+                        f"{part}: since the copy of {upload.segment.name}, compaction or an erasure has removed "
+                        "records from it or another segment of the partition, or another run has tiered its "
+                        "records in other segments: the upload was not committed, and the next run copies the rest"
                     )
                 elif upload.segment.path not in fenced:
                     part.committed.append(upload)
@@ -235,9 +237,15 @@ class Uploads:
         parts = {part.key: part for part, _ in batch}
         with self._changed:
             for part in parts.values():
-                part.error = part.error or error
-                part.excused = len(parts) > 1
+                if part.error is None:
+                    part.error, part.excused = error, len(parts) > 1
                 part.next_offset = _NOWHERE
             topic.pending = [(part, upload) for part, upload in topic.pending if part.key not in parts]
         if len(parts) > 1:
             self.failures.append(Failure.of(topic.topic.name, error))
+
+
+def _is_cut_differently(log: RemoteLog, superseded: Uploaded) -> bool:
+    """Whether the log ends inside or before the segment, because other segments took the place of earlier ones."""
+    end = log.end(superseded.segment.partition)
+    return end is not None and end < superseded.segment.next_offset

@@ -147,13 +147,21 @@ def failures_of(audits: Sequence[Audited]) -> list[Failure]:
     return [Failure.of(found.where, found.error) for each in audits for found in each.findings if not found.unused]
 
 
-def found_in(audits: Sequence[Audited]) -> dict[TopicIdPartition, list[Failure]]:
-    """The findings by partition. The list is empty for an intact partition. A partition whose remote log could not
-    be read is left out, unless it has findings.
+def found_in(audits: Iterable[Audited]) -> dict[TopicIdPartition, list[Failure]]:
+    """The findings by partition. The list is empty for a partition without findings."""
+    return {each.replicas.view.key: failures_of([each]) for each in audits}
+
+
+def unseen_in(audits: Iterable[Audited]) -> dict[TopicIdPartition, set[str]]:
+    """By partition, the replicas on fenced brokers, which no check reads, and the remote logs that could not be
+    read; under the names that findings give them.
     """
-    found = {each.replicas.view.key: failures_of([each]) for each in audits}
-    unseen = {each.replicas.view.key for each in audits if each.remote_unread}
-    return {key: failures for key, failures in found.items() if failures or key not in unseen}
+    unseen: dict[TopicIdPartition, set[str]] = {}
+    for each in audits:
+        replicas, view = each.replicas, each.replicas.view
+        places = {f"{replicas} on broker {one}" for one in view.replicas if view.brokers[one].fenced}
+        unseen[view.key] = places | ({f"{replicas} in the remote tier"} if each.remote_unread else set())
+    return unseen
 
 
 def rewrites_of(audits: Iterable[Audited]) -> dict[str, str]:

@@ -13,6 +13,7 @@ that no log uses is only a note. Damage is stored, and ``health`` reports it unt
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.report import Failure, Report
@@ -28,7 +29,15 @@ from stratalog.engine.quorum.state import LogState
 from stratalog.engine.quorum.voter import VoterListing, position_of
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS, without_metadata
 from stratalog.engine.upkeep.memory.kept_times import METADATA_LOG, remember_look
-from stratalog.engine.upkeep.verification.audit import Audited, audit, failures_of, found_in, notes_of, rewrites_of
+from stratalog.engine.upkeep.verification.audit import (
+    Audited,
+    audit,
+    failures_of,
+    found_in,
+    notes_of,
+    rewrites_of,
+    unseen_in,
+)
 from stratalog.engine.upkeep.verification.findings import foreign_file
 from stratalog.engine.upkeep.verification.registers import MENDED
 from stratalog.partitions.errors import (
@@ -76,7 +85,7 @@ def verify(
         image = metadata.image()
         audits = audit(metadata, storage, image, chosen_topics(image, topics), run, deep=deep)
         run.failures += failures_of(audits)
-        found = found_in(audits)
+        found, unseen = found_in(audits), unseen_in(audits)
         run.notes += [f"{image.topics[topic_id].name}: {note}" for topic_id, note in rewrites_of(audits).items()]
         run.notes += notes_of(audits)
         looked = [_row(each) for each in audits if each.looked is not None]
@@ -86,11 +95,11 @@ def verify(
             if topics is not None or row.topic not in INTERNAL_TOPICS or row.files or row.findings
         )
         if with_metadata:
-            row, wrong = verify_metadata(metadata, deep=deep)
+            row, wrong, unseen[METADATA_LOG] = metadata.with_log(partial(_check_metadata, deep=deep))
             run.add([row])
             run.failures += wrong
             found[METADATA_LOG] = wrong
-        run.notes += remember_look(storage, execution.clock, image, found, deep=deep)
+        run.notes += remember_look(storage, execution.clock, image, found, deep=deep, unseen=unseen)
     run.totals |= {
         "partitions": len(looked),
         "bytes": run.sum("bytes"),
@@ -113,26 +122,26 @@ def _row(each: Audited) -> VerifyRow:
     )
 
 
-def verify_metadata(metadata: MetadataClient, *, deep: bool) -> tuple[VerifyRow, list[Failure]]:
-    """The row and the failures of the metadata log.
+def _check_metadata(log: MetadataLog, *, deep: bool) -> tuple[VerifyRow, list[Failure], set[str]]:
+    """The row and the failures of the metadata log, and the names of the voters that cannot be read, which is no
+    failure.
 
     Raises: NoMajorityError and other RetriableError kinds; CorruptionError kinds when the log cannot be read at
     all.
     """
-    return metadata.with_log(lambda log: _check(log, deep))
-
-
-def _check(log: MetadataLog, deep: bool) -> tuple[VerifyRow, list[Failure]]:
     state = log.committed_log().state
     failures: list[Failure] = []
+    unseen: set[str] = set()
     voters = files = size_bytes = 0
     for voter in log.voters:
         try:
             listing = voter.list()
         except StratalogError as error:
             broker = state.image.brokers.get(voter.broker_id)
-            known = isinstance(error, StaleBrokerError) or (broker is not None and broker.fenced)
-            failures += [] if known else [Failure.of(voter, error)]
+            if isinstance(error, StaleBrokerError) or (broker is not None and broker.fenced):
+                unseen.add(str(voter))
+            else:
+                failures.append(Failure.of(voter, error))
             continue
         stored = [*listing.files.values(), *listing.checkpoints.values()]
         voters, files = voters + 1, files + len(stored)
@@ -147,7 +156,7 @@ def _check(log: MetadataLog, deep: bool) -> tuple[VerifyRow, list[Failure]]:
         remote_files=0,
         findings=len(failures),
     )
-    return row, failures
+    return row, failures, unseen
 
 
 def _wrong(log: MetadataLog, listing: VoterListing, state: LogState, deep: bool) -> Iterator[StratalogError]:
