@@ -9,7 +9,14 @@ from stratalog.engine.metadata.records import VoterId
 from stratalog.engine.quorum.contents import Note
 from stratalog.engine.quorum.state import LogState
 from stratalog.engine.quorum.voter import Voter, VoterLook
-from stratalog.partitions.errors import InvalidCallError, StorageAuthorizationError, StorageRefusedError
+from stratalog.partitions.errors import (
+    InvalidCallError,
+    NoMajorityError,
+    NotControllerError,
+    StorageAuthorizationError,
+    StorageRefusedError,
+    StratalogError,
+)
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.unwritable import UnwritableStorageError
@@ -84,6 +91,17 @@ class Refusals:
     def remove(self, voter: Voter) -> None:
         """Record that the voter has accepted a write."""
         self._errors.pop(voter.id, None)
+
+    def as_failed_claim(self, electorate: object, attempts: int, *, too_few: bool) -> StratalogError:
+        """The error of a claim that failed after these attempts. ``too_few``: too few voters of the electorate
+        took it, although no other driver was faster.
+        """
+        if not too_few:
+            return NotControllerError(
+                f"no metadata epoch could be claimed in {attempts} attempts: other drivers were faster; try again"
+            )
+        what = f"no metadata epoch could be claimed on a majority of {electorate}"
+        return self.as_error(what) if self else NoMajorityError(f"{what}: try again")
 
     def as_error(self, what: str) -> StorageRefusedError:
         """The error for ``what``, which needs more voters than those that accept writes. Call this only if at

@@ -272,8 +272,7 @@ class MetadataLog:
         if self._claim is not None:
             return self._claim.state.image
         survey, self._seen = self._seen, None
-        rival: Voter | None = None
-        """The voter on which another driver was first: only a listing of that voter shows when to try again."""
+        rival: Voter | None = None  # another driver was first there: only its listing shows when to try again
         for _ in self._patience.attempt(self._clock, self._rng):
             try:
                 # 1. The greatest claim seen + 1, unless another driver has claimed and is about to commit.
@@ -299,7 +298,7 @@ class MetadataLog:
                     if rival is None:
                         self._begun, survey = epoch, None
                     if self._refusals and too_few >= self._patience.claimant_attempts:
-                        break  # unlike a voter that does not answer, one that refuses needs an operator
+                        break  # a voter that refuses needs an operator
                     continue
                 too_few = 0
                 # 3. Then list the claimed majority. If a listing misses a batch of a smaller epoch, the batch came
@@ -327,13 +326,7 @@ class MetadataLog:
                 survey = None
             except SourceChangedError:
                 survey = rival = None
-        if too_few:
-            what = f"no metadata epoch could be claimed on a majority of {self._electorate}"
-            raise self._refusals.as_error(what) if self._refusals else NoMajorityError(f"{what}: try again")
-        raise NotControllerError(
-            f"no metadata epoch could be claimed in {self._patience.attempts} attempts: "
-            "other drivers were faster; try again"
-        )
+        raise self._refusals.as_failed_claim(self._electorate, self._patience.attempts, too_few=too_few > 0)
 
     @property
     def lacks_key(self) -> bool:
