@@ -246,27 +246,36 @@ def name_exclusively(
 
     Raises: StorageError, OutcomeUnknownError.
     """
-    for _ in range(CONFLICT_ATTEMPTS):
+    ambiguous, conflicts = False, 0
+    while True:
         try:
             requests.exclusive(f"create {uri}", attempt)
         except Refusal as refused:
             answer = refused.answer
+            ambiguous = ambiguous or answer.ambiguous  # the unanswered attempt may be older than a conflict
+            conflicts += answer.status == 409  # another writer is creating it right now, or that attempt is
             if answer.status == 412:
                 return False
-            if answer.status == 409:  # another writer is creating it right now
+            if answer.status == 409 or ambiguous or answer.status >= 500:
                 if _is_there(uri, look):
                     return False
-                requests.back_off()
-                continue
-            if answer.ambiguous or answer.status >= 500:
-                if _is_there(uri, look):
-                    return False
-                if answer.ambiguous or answer.code not in FULL_CODES:  # otherwise the storage itself has answered
+                if answer.status == 409 and conflicts < CONFLICT_ATTEMPTS:
+                    requests.back_off()
+                    continue
+                # A code of full storage shows that the storage itself has answered.
+                if ambiguous or (answer.status >= 500 and answer.code not in FULL_CODES):
                     raise OutcomeUnknownError(f"create {uri}: {refused}; read before you retry") from refused
+            if answer.status == 409:
+                raise StorageError(
+                    f"cannot create {uri}: {conflicts} conflicts in a row ({refused}), but no writer created it"
+                ) from refused
             raise refused.as_error(f"cannot create {uri}", "create", uri) from refused
+        except StorageError as failure:
+            if ambiguous:
+                raise OutcomeUnknownError(f"{failure}; read before you retry") from failure
+            raise
         else:
             return True
-    raise StorageError(f"cannot create {uri}: {CONFLICT_ATTEMPTS} conflicts in a row, but no writer created it")
 
 
 def _is_there(uri: str, look: Callable[[], object]) -> bool:
