@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, TypeVar
 
 from stratalog.partitions.backoff import Backoff
@@ -30,6 +31,8 @@ from stratalog.partitions.unwritable import UnwritableStorageError
 CONNECT_TIMEOUT_S = 10.0
 BACKOFF = Backoff(first_s=0.1, longest_s=10.0, least=0.5)
 CONFLICT_ATTEMPTS = 5
+MOST_NAMED = 20
+"""The maximum number of keys that a message names."""
 FULL_STATUS = 507
 FULL_CODES = frozenset({"XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "QuotaExceeded"})
 """Codes of MinIO and Ceph for full storage or an exhausted quota."""
@@ -301,3 +304,20 @@ def harmless(requests: Requests, place: str, action: str, attempt: Callable[[Any
         raise refused.as_error(f"cannot {what}", "create", place) from refused
     except StoreTimeoutError as failure:
         raise StorageError(f"cannot {what}: {failure}") from failure
+
+
+def names_of(names: Iterable[str], count: int) -> str:
+    """The first of ``count`` names, for a message."""
+    shown = ", ".join(islice(names, MOST_NAMED))
+    return f"{shown} and {count - MOST_NAMED:,} more" if count > MOST_NAMED else shown
+
+
+def undeleted(refused: Sequence[tuple[str, Refusal]], uri: str) -> StorageError:
+    """The error of a bulk delete of which these keys were refused; one of authorization if any refusal is."""
+
+    def is_denied(refusal: Refusal) -> bool:
+        return isinstance(refusal.as_error("", "delete", ""), StorageAuthorizationError)
+
+    key, refusal = next((each for each in refused if is_denied(each[1])), refused[0])
+    named = names_of((f"{key} ({why})" for key, why in refused), len(refused))
+    return refusal.as_error(f"cannot delete {named} of {uri}", "delete", f"{uri}/{key}")

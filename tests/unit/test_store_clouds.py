@@ -10,7 +10,8 @@ import os
 import pickle
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
 
@@ -27,6 +28,7 @@ from stratalog.partitions.errors import (
     UnsupportedStoreError,
 )
 from stratalog.partitions.store import Store, StoreOptions, open_store
+from stratalog.partitions.store.credentials import CredentialSource, GivenProvider
 from stratalog.partitions.store.object_fsspec import FsspecStore
 from stratalog.partitions.store.object_http import HttpRequest
 from tests.cloud_servers import CloudEndpoint
@@ -226,6 +228,38 @@ def test_a_delete_repeats_what_failed_and_names_what_stays(server: ScriptedServe
         store_on(server.url).delete(["name"])
     server.script = [busy, obey]
     store_on(server.url).delete(["name"])
+
+
+def test_an_object_that_cannot_be_deleted_keeps_no_other(server: ScriptedServer, store_on: OpenOn) -> None:
+    """More keys than one batch, and the refused one is first."""
+
+    def held(request: Handler) -> None:
+        answer(request, *((409, "BlobImmutableDueToPolicy") if "a-000" in request.path else (202, "")))
+
+    server.script = [held]
+    store = store_on(server.url)
+    with pytest.raises(StorageError, match=r"cannot delete prefix/a-000 \(409 BlobImmutableDueToPolicy\)"):
+        store.delete([f"a-{number:03}" for number in range(70)])
+    assert len({each for each in server.requests if each.startswith("DELETE")}) == 70
+
+
+def test_a_caller_who_may_delete_nothing_learns_it_after_one_batch(
+    server: ScriptedServer, store_on: OpenOn
+) -> None:
+    server.script = [lambda request: answer(request, 403)]
+    with pytest.raises(StorageAuthorizationError, match=r"prefix/a-000 .*and 12 more"):
+        store_on(server.url).delete([f"a-{number:03}" for number in range(70)])
+    assert len(set(server.requests)) == 32
+
+
+def test_a_delete_without_credentials_is_refused_like_any_call(store_on: OpenOn) -> None:
+    def none(_root: str) -> Mapping[str, str]:
+        raise LookupError
+
+    opened = store_on(f"http://{HOST}:1")
+    options = replace(opened.options, credentials=CredentialSource(GivenProvider("none", none), opened.uri))
+    with pytest.raises(StorageAuthenticationError, match="the credential provider"):
+        FsspecStore(opened.uri, options, ManualClock()).delete(["name"])
 
 
 class TestSecrets:

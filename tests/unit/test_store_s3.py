@@ -213,6 +213,16 @@ class TestRead:
             store_on(server.url).delete(["a", "b"])
         assert (refused.value.right, refused.value.path) == ("delete", "s3://bucket/prefix/b")
 
+    def test_an_object_that_cannot_be_deleted_keeps_no_other(self, server: ScriptedServer) -> None:
+        error = b"<Error><Key>prefix/0000</Key><Code>ObjectLocked</Code><Message>no</Message></Error>"
+        server.script = [
+            lambda request: request.answer(200, body=b"<DeleteResult>%b</DeleteResult>" % error),
+            lambda request: request.answer(200, body=b"<DeleteResult></DeleteResult>"),
+        ]
+        with pytest.raises(StorageError, match=r"prefix/0000 \(ObjectLocked\) of s3://bucket"):
+            store_on(server.url).delete([f"{number:04}" for number in range(1001)])
+        assert len(server.requests) == 2
+
     @pytest.mark.parametrize(
         ("status", "code", "error"),
         [
