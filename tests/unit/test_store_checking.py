@@ -287,3 +287,15 @@ def test_real_servers_keep_the_rules(kind: str, request: pytest.FixtureRequest) 
     store, other = (open_store(url, options) for _ in range(2))
     verdicts = StoreCheck(store, other, race_in_threads, SystemClock(), random_id).verdicts()
     assert [(verdict.rule, verdict.result) for verdict in verdicts if not verdict.kept] == []
+
+
+class LostAnswers(MemoryStore):
+    """The answer to each first create is lost, and the retry finds the name taken."""
+
+    def create(self, name: str, data: bytes) -> bool:
+        super().create(name, data)
+        return False
+
+
+def test_a_lost_answer_does_not_make_a_store_unfit() -> None:
+    LostAnswers(clock=CLOCK).check()
