@@ -1,4 +1,6 @@
-"""The outcome of an exclusive create, after any sequence of answers (``partitions.store.requests``)."""
+"""The outcome of an exclusive create, after any sequence of answers (``partitions.store.requests``), and of an
+upload in parts.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,10 @@ from typing import Any
 import pytest
 
 from stratalog.partitions.clock import ManualClock
-from stratalog.partitions.errors import OutcomeUnknownError, StorageError
+from stratalog.partitions.errors import InvalidCallError, OutcomeUnknownError, StorageError
 from stratalog.partitions.store import StoreOptions
 from stratalog.partitions.store.requests import Answer, FailedAttempt, Refusal, Requests, Wording, name_exclusively
+from stratalog.partitions.store.upload_writer import UploadWriter
 
 LOST = FailedAttempt("no answer")
 NOT_SENT = FailedAttempt("cannot connect", sent=False)
@@ -66,3 +69,39 @@ def test_a_lost_answer_before_a_conflict_is_not_forgotten(later: Sequence[Failed
 def test_after_conflicts_alone_nothing_was_created(later: Sequence[FailedAttempt]) -> None:
     with pytest.raises(StorageError):
         _name(CONFLICT, *later)
+
+
+class _Parts:
+    """An upload that refuses its second part."""
+
+    size_bytes = 0
+
+    def __init__(self) -> None:
+        self.parts: set[int] = set()
+        self.committed = self.aborted = False
+
+    def put_part(self, index: int, data: bytes, crc32: int) -> None:
+        if index == 1:
+            raise StorageError("refused")
+        self.parts.add(index)
+
+    def commit(self) -> bool:
+        self.committed = True
+        return True
+
+    def replace(self) -> None:
+        self.committed = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def test_an_upload_without_one_of_its_parts_gets_no_name() -> None:
+    """The writer of the bytes has seen the error, but a later write or commit succeeds in a careless caller."""
+    upload = _Parts()
+    staged = UploadWriter("s3://bucket/name", 4, lambda data: upload, lambda: upload)
+    with pytest.raises(StorageError, match="refused"):
+        staged.file.write(6 * b"data")
+    with pytest.raises(InvalidCallError):
+        staged.commit()
+    assert (upload.committed, upload.aborted) == (False, True)
