@@ -12,8 +12,11 @@ import random
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from email import message_from_bytes
+from email.policy import HTTP
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 
 import pytest
 
@@ -31,6 +34,7 @@ from stratalog.partitions.store import Store, StoreOptions, open_store
 from stratalog.partitions.store.credentials import CredentialSource, GivenProvider
 from stratalog.partitions.store.object_fsspec import FsspecStore
 from stratalog.partitions.store.object_http import HttpRequest
+from stratalog.partitions.store.rules import Tally
 from tests.cloud_servers import CloudEndpoint
 from tests.s3_server import HOST, free_ports
 from tests.unit.scripted_server import Handler, ScriptedServer, half_a_body, stall
@@ -228,6 +232,21 @@ def test_a_delete_repeats_what_failed_and_names_what_stays(server: ScriptedServe
         store_on(server.url).delete(["name"])
     server.script = [busy, obey]
     store_on(server.url).delete(["name"])
+
+
+def test_google_gets_bytes_that_look_like_the_end_of_a_request() -> None:
+    """Every constant of the product is known to producers."""
+    from stratalog.partitions.store import object_gcs
+
+    data = b"record\r\n--==stratalog==--\r\n" + b"more"
+    objects = object_gcs.GcsObjects(None, "gs://bucket", Tally())  # type: ignore[arg-type]
+    objects.requests = SimpleNamespace(options=StoreOptions())  # type: ignore[assignment]
+    request = objects.put_request("name", data, data, exclusive=True)
+    message = message_from_bytes(
+        b"Content-Type: " + request.headers["Content-Type"].encode() + b"\r\n\r\n" + request.body, policy=HTTP
+    )
+    _, sent = message.get_payload()
+    assert sent.get_payload(decode=True) == data
 
 
 def test_an_object_that_cannot_be_deleted_keeps_no_other(server: ScriptedServer, store_on: OpenOn) -> None:
