@@ -69,7 +69,9 @@ class StagedFile:
 
     def seal(self) -> None:
         """Make the bytes durable and close the file. No write may follow."""
-        if self._state != "open":
+        if self._state == "done":
+            raise InvalidCallError(f"{self.target!r} was committed or aborted before")
+        if self._state == "sealed":
             return
         with translated("write", self.target):
             now = os.fstat(self.descriptor)
@@ -82,8 +84,6 @@ class StagedFile:
         self._state = "sealed"
 
     def commit(self) -> bool:
-        if self._state == "done":
-            raise InvalidCallError(f"{self.target!r} was committed or aborted before")
         try:
             self.seal()
             created = self._give_name()
