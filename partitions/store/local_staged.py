@@ -79,9 +79,9 @@ class StagedFile:
             unique_ns = milliseconds * 1_000_000 + int(self._new_id(), 16) % 1_000_000
             os.utime(self.descriptor, ns=(now.st_atime_ns, unique_ns))
             os.fsync(self.descriptor)
-        self.size_bytes = now.st_size
-        os.close(self.descriptor)
-        self._state = "sealed"
+            self.size_bytes = now.st_size
+            self._state = "sealed"  # before closing: the descriptor is free even if that fails
+            os.close(self.descriptor)
 
     def commit(self) -> bool:
         try:
