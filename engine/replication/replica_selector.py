@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from stratalog.partitions.errors import InvalidConfigError
+from stratalog.partitions.printable import printable
 from stratalog.partitions.spelling import did_you_mean
 
 KEY = "replica.selector.class"
@@ -245,5 +246,5 @@ class CurrentSelector:
                 try:
                     before.close()
                 except Exception as error:  # foreign code may raise anything
-                    _log.warning("%s cannot be closed: %s", type(before).__qualname__, _text_of(error))
+                    _log.warning("%r cannot be closed: %s", type(before).__qualname__, printable(_text_of(error)))
             return self._selector

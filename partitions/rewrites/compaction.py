@@ -99,7 +99,9 @@ def cleanable(
             break
         oldest = file.written_ms if oldest is None else oldest
         dirty.append((min(file.end, log.local_start), file.size_bytes))
-    for run in () if young else sealed_runs(log, merging, start, now_ms, transactions, oldest_ms=oldest_ms):
+    sealed = [] if young else sealed_runs(log, merging, start, now_ms, transactions, oldest_ms=oldest_ms)
+    tail = log.over(sealed[-1].end if sealed else start, log.log_end)
+    for run in sealed:
         links = run.links[:-1] if run.end >= log.log_end else run.links
         young = bool(policy.min_lag_ms) and any(
             now_ms - footer(link.file).latest_ms < policy.min_lag_ms for link in links
@@ -114,7 +116,12 @@ def cleanable(
         dirty.pop()
     oldest = oldest if dirty else None
     next_ms = min(
-        next_merge_ms(log, merging, now_ms), FOREVER_MS if oldest is None else oldest + policy.max_lag_ms
+        next_merge_ms(log, merging, now_ms),
+        # The tail is sealed by its first append, which may be older than its first file.
+        next_seal_ms
+        if tail and (next_seal_ms := oldest_ms(tail[0]) + merging.segment_ms) > now_ms
+        else FOREVER_MS,
+        FOREVER_MS if oldest is None else oldest + policy.max_lag_ms,
     )
     return Cleanable(
         bound=max(dirty[-1][0] if dirty else start, compacted_to),

@@ -103,7 +103,11 @@ class WantedKeys:
             try:
                 at = bisect_left(self._sorted, statistics.min)
                 return at < len(self._sorted) and bool(self._sorted[at] <= statistics.max)
-            except TypeError:
+            except (
+                TypeError,
+                ValueError,
+                OverflowError,
+            ):  # a file of a narrower type; a time outside Python's range
                 return True
         return True
 

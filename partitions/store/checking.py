@@ -119,12 +119,12 @@ class StoreCheck:
             for rule, tried in (rules | self._foreign_rules()).items():
                 try:
                     tried()
-                except BrokenRuleError as broken:
+                except (BrokenRuleError, FileNotFoundError) as broken:
                     instead = "use other storage"
                     if isinstance(self._store, ObjectStore) and (rule == LARGE_ONCE or self._foreign_rules()):
                         instead = self._store.instead()
                     raise UnsupportedStoreError(
-                        f"{self._store.uri} breaks the rule that {rule}: {broken}. Remedy: {instead}; "
+                        f"{self._store.uri} breaks the rule that {rule}: {_evidence(broken)}. Remedy: {instead}; "
                         f"check_store {self._store.uri} tests all rules"
                     ) from None
         finally:
@@ -133,9 +133,9 @@ class StoreCheck:
     def _verdict(self, rule: str, tried: Callable[[], str]) -> Verdict:
         try:
             return Verdict(rule, True, tried())
-        except BrokenRuleError as broken:
-            return Verdict(rule, False, str(broken))
-        except (StratalogError, FileNotFoundError) as error:
+        except (BrokenRuleError, FileNotFoundError) as broken:
+            return Verdict(rule, False, _evidence(broken))
+        except StratalogError as error:
             return Verdict(rule, False, f"the rule could not be tested: {error or type(error).__name__}")
 
     # ------------------------------------------------------------------------------------- rules
@@ -363,3 +363,8 @@ class StoreCheck:
         except FileNotFoundError:
             return
         raise BrokenRuleError("a deleted name can still be read, or reappeared")
+
+
+def _evidence(broken: BrokenRuleError | FileNotFoundError) -> str:
+    """The reason why a rule is broken. Tests read only names that were created before, or that others hold."""
+    return str(broken) if isinstance(broken, BrokenRuleError) else f"a created name cannot be read: {broken}"

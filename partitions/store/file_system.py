@@ -31,7 +31,7 @@ from stratalog.partitions.store.file_system_calls import (
 from stratalog.partitions.store.object import ObjectStore, Upload, is_missing, missing_packages
 from stratalog.partitions.store.object_http import DELETES_AT_ONCE, SLOWEST_BYTES_PER_S
 from stratalog.partitions.store.protocol import StoredObject, StoreOptions
-from stratalog.partitions.store.requests import Answer, Refusal, harmless, name_exclusively
+from stratalog.partitions.store.requests import Answer, Refusal, harmless, name_exclusively, undeleted
 from stratalog.partitions.store.rules import STAGING_FOLDER, Tally, byte_range, drop_probes
 from stratalog.partitions.store.storage_time import StorageTime
 
@@ -183,7 +183,10 @@ class Files:
         if not keys:
             return
         with ThreadPoolExecutor(min(DELETES_AT_ONCE, len(keys)), thread_name_prefix="delete") as pool:
-            list(pool.map(self._delete, keys))
+            answers = list(pool.map(self._delete, keys))
+        refused = [(key, refusal) for key, refusal in zip(keys, answers, strict=True) if refusal is not None]
+        if refused:
+            raise undeleted(refused, self.uri) from refused[0][1]
 
     def uploads(self, key_prefix: str) -> Iterator[Upload]:
         """Empty: objects stay in memory."""
@@ -213,13 +216,13 @@ class Files:
 
         return self.requests.repeatable(f"read {self.uri}/{key}", attempt)
 
-    def _delete(self, key: str) -> None:
+    def _delete(self, key: str) -> Refusal | None:
+        """Returns the answer of a storage that refuses to delete the object."""
         try:
             self._ask(f"delete {self.uri}/{key}", "rm_file", key, deletes=1)
-        except Refusal as refused:
-            if not is_missing(refused.answer):
-                uri = f"{self.uri}/{key}"
-                raise refused.as_error(f"cannot delete {key} of {self.uri}", "delete", uri) from refused
+        except Refusal as refusal:
+            return None if is_missing(refusal.answer) else refusal
+        return None
 
     def _ask(self, what: str, method: str, key: str, /, *, deletes: int = 0, reads: int = 0, lists: int = 0,
              **named: Any) -> Any:  # fmt: skip

@@ -69,7 +69,9 @@ class StagedFile:
 
     def seal(self) -> None:
         """Make the bytes durable and close the file. No write may follow."""
-        if self._state != "open":
+        if self._state == "done":
+            raise InvalidCallError(f"{self.target!r} was committed or aborted before")
+        if self._state == "sealed":
             return
         with translated("write", self.target):
             now = os.fstat(self.descriptor)
@@ -77,13 +79,11 @@ class StagedFile:
             unique_ns = milliseconds * 1_000_000 + int(self._new_id(), 16) % 1_000_000
             os.utime(self.descriptor, ns=(now.st_atime_ns, unique_ns))
             os.fsync(self.descriptor)
-        self.size_bytes = now.st_size
-        os.close(self.descriptor)
-        self._state = "sealed"
+            self.size_bytes = now.st_size
+            self._state = "sealed"  # before closing: the descriptor is free even if that fails
+            os.close(self.descriptor)
 
     def commit(self) -> bool:
-        if self._state == "done":
-            raise InvalidCallError(f"{self.target!r} was committed or aborted before")
         try:
             self.seal()
             created = self._give_name()

@@ -162,20 +162,23 @@ class _StagedBytes:
         return isal_zlib.crc32(self._buffer.bytes_written())
 
     def commit(self) -> bool:
-        if self._done:
-            raise InvalidCallError(f"{self._store.uri_of(self._name)} was committed or aborted before")
-        self._done = True
-        self._buffer.close()
-        return self._store.create(self._name, self._buffer.bytes_written())
+        return self._store.create(self._name, self._taken())
 
     def replace(self) -> None:
+        data = self._taken()
         with self._store._lock:
             self._store._objects.pop(self._name, None)
-            self.commit()
+            self._store.create(self._name, data)
 
     def abort(self) -> None:
         self._done = True
         self._buffer.close()
+
+    def _taken(self) -> bytes:
+        if self._done:
+            raise InvalidCallError(f"{self._store.uri_of(self._name)} was committed or aborted before")
+        self.abort()
+        return self._buffer.bytes_written()
 
 
 class _Buffer(io.BytesIO):

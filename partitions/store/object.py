@@ -349,25 +349,26 @@ class ObjectStore(ABC):
         check_exclusive_create(self, probe_name(self._new_id()))
         try:
             damaged = self._keeps_damaged_bytes(probe_name(self._new_id()))
-            taken, large = [], probe_name(self._new_id())
-            for _ in range(2):
+            large = probe_name(self._new_id())
+            for probe in (b"first", b"second"):
                 upload = self._in_parts(large)
                 try:
-                    upload.put_part(0, b"probe", isal_zlib.crc32(b"probe"))
-                    taken.append(not upload.commit())
+                    upload.put_part(0, probe, isal_zlib.crc32(probe))
+                    again = upload.commit()
                 finally:
                     upload.abort()
+            kept = self.read(large)
             drop_probes(self, [large])
         except StorageAuthorizationError:
             raise
-        except RetriableError as error:
+        except (RetriableError, FileNotFoundError) as error:
             raise LogDirError(f"{self.uri} cannot be written: {error}") from error
         if damaged:
             raise UnsupportedStoreError(
                 f"{self.uri} accepted bytes with a wrong checksum, so it would store bytes damaged in transit. "
                 "Use another server"
             )
-        if taken != [False, True]:
+        if again or kept != b"first":
             raise UnsupportedStoreError(
                 f"{self.uri} is a store without exclusive create of large objects: {self.instead()}"
             )

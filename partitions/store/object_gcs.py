@@ -26,6 +26,7 @@ from yarl import URL
 
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.errors import StorageError
+from stratalog.partitions.identity import random_id
 from stratalog.partitions.store.credentials import NoCredentialsFoundError, renewing
 from stratalog.partitions.store.object_http import (
     HttpObjects,
@@ -46,7 +47,8 @@ SHOW_CREDENTIALS = (
     "set GOOGLE_APPLICATION_CREDENTIALS to the file of a service account, or use the identity of the machine, "
     "where this runs, executors included"
 )
-_BOUNDARY = "==stratalog=="
+_BOUNDARY = f"=={random_id()}=="
+"""Separates the parts of a request. The server looks for it in the bytes, so no producer may know it."""
 _THROTTLED = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "backendError"})
 _WORDING = Wording(
     unknown_caller=frozenset({"authError", "required", "invalid_grant"}),

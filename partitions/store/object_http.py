@@ -16,12 +16,11 @@ from typing import Any, Protocol
 
 import aiohttp
 
-from stratalog.partitions.errors import StorageAuthorizationError, StorageError
 from stratalog.partitions.store.encryption import check_key
 from stratalog.partitions.store.object import Upload, is_missing
 from stratalog.partitions.store.object_loop import wait_for
 from stratalog.partitions.store.protocol import StoredObject
-from stratalog.partitions.store.requests import FailedAttempt, Refusal, Requests, harmless, is_full
+from stratalog.partitions.store.requests import FailedAttempt, Refusal, Requests, harmless, is_full, undeleted
 from stratalog.partitions.store.rules import Tally
 from stratalog.partitions.store.storage_time import StorageTime
 
@@ -244,8 +243,13 @@ class HttpObjects(ABC):
 
     def delete(self, keys: Sequence[str]) -> None:
         """One request per key, many in parallel."""
+        refused: list[tuple[str, Refusal]] = []
         for start in range(0, len(keys), DELETES_AT_ONCE):
-            self._delete_batch(keys[start : start + DELETES_AT_ONCE])
+            refused += self._delete_batch(keys[start : start + DELETES_AT_ONCE])
+            if len(refused) >= start + DELETES_AT_ONCE:  # not one key so far: the reason is not in the keys
+                break
+        if refused:
+            raise undeleted(refused, self.uri) from refused[0][1]
 
     def uploads(self, key_prefix: str) -> Iterator[Upload]:
         """Empty: parts are objects in the staging folder, or the storage drops them by itself."""
@@ -283,33 +287,30 @@ class HttpObjects(ABC):
         response: HttpResponse = self.requests.repeatable(what, self.attempt(request, **counts))
         return response
 
-    def _delete_batch(self, keys: Sequence[str]) -> None:
-        """Failed deletes are repeated one by one, with the retries of ``Requests``."""
-        session: HttpSession = self.requests.client()
+    def _delete_batch(self, keys: Sequence[str]) -> Sequence[tuple[str, Refusal]]:
+        """Failed deletes are repeated one by one, with the retries of ``Requests``. Returns the keys that the
+        storage refuses to delete. Raises: StorageError without an answer.
+        """
         requests = [HttpRequest("DELETE", key) for key in keys]
-        self._tally.add(deletes=len(keys))
 
-        async def all_at_once() -> list[HttpResponse | BaseException]:
+        async def all_at_once(session: HttpSession) -> list[HttpResponse | BaseException]:
             return await asyncio.gather(*map(session.send, requests), return_exceptions=True)
 
-        answers: Sequence[HttpResponse | BaseException]
-        try:
-            answers = wait_for(all_at_once(), self.requests.options.timeout_s)
-        except TimeoutError as late:
-            answers = [late] * len(keys)
-        failed: list[tuple[str, str]] = []
+        def attempt(session: HttpSession) -> Sequence[HttpResponse | BaseException]:
+            self._tally.add(deletes=len(keys))
+            try:
+                return wait_for(all_at_once(session), self.requests.options.timeout_s)
+            except TimeoutError as late:
+                return [late] * len(keys)
+
+        answers = self.requests.repeatable(f"delete {keys[0]} and {len(keys) - 1} more of {self.uri}", attempt)
+        refused: list[tuple[str, Refusal]] = []
         for key, request, answer in zip(keys, requests, answers, strict=True):
             if isinstance(answer, HttpResponse) and (answer.status < 300 or answer.status == 404):
                 continue
             try:
                 self._ask(f"delete {self.uri}/{key}", request, deletes=1)
-            except Refusal as refused:
-                if is_missing(refused.answer):
-                    continue
-                error = refused.as_error(f"cannot delete {key} of {self.uri}", "delete", f"{self.uri}/{key}")
-                if isinstance(error, StorageAuthorizationError):
-                    raise error from refused
-                failed.append((key, str(refused)))
-        if failed:
-            named = ", ".join(f"{key} ({why})" for key, why in failed)
-            raise StorageError(f"cannot delete {named} of {self.uri}")
+            except Refusal as refusal:
+                if not is_missing(refusal.answer):
+                    refused.append((key, refusal))
+        return refused

@@ -289,8 +289,11 @@ class Store(Protocol):
         ...
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete files in bulk; a missing name is not an error. Anything but a file remains. Raises: StorageError,
-        which names the files that could not be deleted; all other files are deleted.
+        """Delete files in bulk; a missing name is not an error. Anything but a file remains.
+
+        Raises: StorageError. If the storage refused to delete some files, the error names them, or the first of
+        many, and all other files are deleted. If the storage did not answer, or refused a whole batch, files may
+        remain that the error does not name.
         """
         ...
 

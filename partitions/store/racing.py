@@ -16,7 +16,7 @@ from stratalog.partitions.store.protocol import Store
 RACERS = 16
 TOGETHER_WITHIN_S = 60.0
 ANSWER_WITHIN_S = 600.0
-_NO_ANSWER = "a process ended without an answer, or did not end"
+_NO_ANSWER = "a writer ended without an answer, or did not end"
 
 _STORES = "stratalog.partitions.store."
 CREATED, TAKEN, UNKNOWN = "created", "taken", "unknown"
@@ -49,12 +49,16 @@ class Racer:
         return outcomes + [self._create(name, barrier, in_parts=True) for name in self.staged_names]
 
     def _create(self, name: str, barrier: _Barrier, *, in_parts: bool) -> str:
+        staged = failure = None
         try:
-            staged = self.store.stage_writer(name) if in_parts else None
-            if staged is not None:
+            if in_parts:
+                staged = self.store.stage_writer(name)
                 staged.file.write(self.data())
-        finally:
-            barrier.wait(TOGETHER_WITHIN_S)
+        except StratalogError as error:
+            failure = str(error)
+        barrier.wait(TOGETHER_WITHIN_S)  # also after a failure, because the others wait
+        if failure is not None:
+            return failure
         try:
             created = self.store.create(name, self.data()) if staged is None else staged.commit()
         except OutcomeUnknownError:
@@ -71,7 +75,7 @@ Race = Callable[[Sequence[Racer]], Sequence[Sequence[str]]]
 def race_in_threads(racers: Sequence[Racer]) -> Sequence[Sequence[str]]:
     """Racers in threads of this process, which share its connections."""
     barrier = threading.Barrier(len(racers))
-    outcomes: list[Sequence[str]] = [[]] * len(racers)
+    outcomes: list[Sequence[str]] = [[_NO_ANSWER]] * len(racers)
 
     def run(index: int) -> None:
         outcomes[index] = racers[index].run(barrier)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, TypeVar
 
 from stratalog.partitions.backoff import Backoff
@@ -30,6 +31,8 @@ from stratalog.partitions.unwritable import UnwritableStorageError
 CONNECT_TIMEOUT_S = 10.0
 BACKOFF = Backoff(first_s=0.1, longest_s=10.0, least=0.5)
 CONFLICT_ATTEMPTS = 5
+MOST_NAMED = 20
+"""The maximum number of keys that a message names."""
 FULL_STATUS = 507
 FULL_CODES = frozenset({"XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "QuotaExceeded"})
 """Codes of MinIO and Ceph for full storage or an exhausted quota."""
@@ -246,27 +249,36 @@ def name_exclusively(
 
     Raises: StorageError, OutcomeUnknownError.
     """
-    for _ in range(CONFLICT_ATTEMPTS):
+    ambiguous, conflicts = False, 0
+    while True:
         try:
             requests.exclusive(f"create {uri}", attempt)
         except Refusal as refused:
             answer = refused.answer
+            ambiguous = ambiguous or answer.ambiguous  # the unanswered attempt may be older than a conflict
+            conflicts += answer.status == 409  # another writer is creating it right now, or that attempt is
             if answer.status == 412:
                 return False
-            if answer.status == 409:  # another writer is creating it right now
+            if answer.status == 409 or ambiguous or answer.status >= 500:
                 if _is_there(uri, look):
                     return False
-                requests.back_off()
-                continue
-            if answer.ambiguous or answer.status >= 500:
-                if _is_there(uri, look):
-                    return False
-                if answer.ambiguous or answer.code not in FULL_CODES:  # otherwise the storage itself has answered
+                if answer.status == 409 and conflicts < CONFLICT_ATTEMPTS:
+                    requests.back_off()
+                    continue
+                # A code of full storage shows that the storage itself has answered.
+                if ambiguous or (answer.status >= 500 and answer.code not in FULL_CODES):
                     raise OutcomeUnknownError(f"create {uri}: {refused}; read before you retry") from refused
+            if answer.status == 409:
+                raise StorageError(
+                    f"cannot create {uri}: {conflicts} conflicts in a row ({refused}), but no writer created it"
+                ) from refused
             raise refused.as_error(f"cannot create {uri}", "create", uri) from refused
+        except StorageError as failure:
+            if ambiguous:
+                raise OutcomeUnknownError(f"{failure}; read before you retry") from failure
+            raise
         else:
             return True
-    raise StorageError(f"cannot create {uri}: {CONFLICT_ATTEMPTS} conflicts in a row, but no writer created it")
 
 
 def _is_there(uri: str, look: Callable[[], object]) -> bool:
@@ -292,3 +304,20 @@ def harmless(requests: Requests, place: str, action: str, attempt: Callable[[Any
         raise refused.as_error(f"cannot {what}", "create", place) from refused
     except StoreTimeoutError as failure:
         raise StorageError(f"cannot {what}: {failure}") from failure
+
+
+def names_of(names: Iterable[str], count: int) -> str:
+    """The first of ``count`` names, for a message."""
+    shown = ", ".join(islice(names, MOST_NAMED))
+    return f"{shown} and {count - MOST_NAMED:,} more" if count > MOST_NAMED else shown
+
+
+def undeleted(refused: Sequence[tuple[str, Refusal]], uri: str) -> StorageError:
+    """The error of a bulk delete of which these keys were refused; one of authorization if any refusal is."""
+
+    def is_denied(refusal: Refusal) -> bool:
+        return isinstance(refusal.as_error("", "delete", ""), StorageAuthorizationError)
+
+    key, refusal = next((each for each in refused if is_denied(each[1])), refused[0])
+    named = names_of((f"{key} ({why})" for key, why in refused), len(refused))
+    return refusal.as_error(f"cannot delete {named} of {uri}", "delete", f"{uri}/{key}")

@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError
 from stratalog.partitions.errors import RetriableError, StorageAuthorizationError, StorageError
 from stratalog.partitions.store.object import Upload
 from stratalog.partitions.store.protocol import StoredObject
-from stratalog.partitions.store.requests import Refusal
+from stratalog.partitions.store.requests import Refusal, names_of
 from stratalog.partitions.store.rules import Tally
 from stratalog.partitions.store.s3_connection import NOT_ALLOWED, PASSING_CODES, S3Connection
 from stratalog.partitions.store.storage_time import StorageTime
@@ -95,28 +95,31 @@ class Bucket:
                     raise ClientError({"Error": {"Code": error["Code"]}}, "DeleteObjects")
             return [(error["Key"], error["Code"]) for error in errors if error["Code"] != "NoSuchKey"]
 
+        failed: list[tuple[str, str]] = []
         for start in range(0, len(keys), KEYS_PER_DELETE):
             batch = keys[start : start + KEYS_PER_DELETE]
             what = f"delete {batch[0]} and {len(batch) - 1} more of s3://{self.name}"
             try:
-                failed = self.connection.repeatable(what, partial(attempt, batch))
+                failed += self.connection.repeatable(what, partial(attempt, batch))
             except Refusal as refused:
                 raise refused.as_error(f"cannot {what}", "delete", f"s3://{self.name}/{batch[0]}") from refused
             except StorageAuthorizationError:
                 raise
             except RetriableError as error:
                 raise StorageError(f"cannot {what}: {error}") from error
-            if failed:
-                named = ", ".join(f"{key} ({code})" for key, code in failed)
-                refused_key = next((key for key, code in failed if code in NOT_ALLOWED), None)
-                if refused_key is None:
-                    raise StorageError(f"cannot delete {named} of s3://{self.name}")
-                raise StorageAuthorizationError(
-                    f"cannot delete {named} of s3://{self.name}: the credentials do not allow it: give their "
-                    "owner the right to delete there (s3:DeleteObject), or use different credentials",
-                    "delete",
-                    f"s3://{self.name}/{refused_key}",
-                )
+            if len(failed) == start + len(batch):  # not one key so far: the reason is not in the keys
+                break
+        if failed:
+            named = names_of((f"{key} ({code})" for key, code in failed), len(failed))
+            refused_key = next((key for key, code in failed if code in NOT_ALLOWED), None)
+            if refused_key is None:
+                raise StorageError(f"cannot delete {named} of s3://{self.name}")
+            raise StorageAuthorizationError(
+                f"cannot delete {named} of s3://{self.name}: the credentials do not allow it: give their "
+                "owner the right to delete there (s3:DeleteObject), or use different credentials",
+                "delete",
+                f"s3://{self.name}/{refused_key}",
+            )
 
     def uploads(self, key_prefix: str) -> Iterator[Upload]:
         def attempt(following: dict[str, str], client: Any) -> Any:

@@ -31,8 +31,8 @@ class StorageTime:
         self._reported = now_ms, _MACHINE.monotonic_s()
 
     def answered(self, headers: Mapping[str, str]) -> None:
-        """Record the time in the headers of an answer that has just arrived. For an answer from a cache, its age
-        is added.
+        """Record the time in the headers of an answer that has just arrived. An answer from a cache (``Age``) is
+        ignored.
         """
         date = headers.get("Date")
         if date is not None and "Age" not in headers:

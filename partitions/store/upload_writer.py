@@ -105,7 +105,11 @@ class UploadWriter:
 
     def _wait(self, most_in_flight: int) -> None:
         while len(self._in_flight) > most_in_flight:
-            self._in_flight.popleft().result()
+            try:
+                self._in_flight.popleft().result()
+            except BaseException:
+                self.abort()  # a later commit would create an object without this part
+                raise
 
 
 class _PartStream(io.RawIOBase):

@@ -13,7 +13,13 @@ import pytest
 
 from stratalog.engine.config.storage_tables import StorageTables
 from stratalog.partitions.clock import SystemClock
-from stratalog.partitions.errors import InvalidCallError, OutcomeUnknownError, StorageError, UnsupportedStoreError
+from stratalog.partitions.errors import (
+    InvalidCallError,
+    OutcomeUnknownError,
+    StorageAuthorizationError,
+    StorageError,
+    UnsupportedStoreError,
+)
 from stratalog.partitions.identity import random_id
 from stratalog.partitions.store import Store, StoreOptions, file_system, file_system_calls, open_store
 from stratalog.partitions.store.checking import PART_BYTES, QUICK, StoreCheck
@@ -92,6 +98,25 @@ def test_a_lost_answer_is_neither_created_nor_taken_by_another(name: str, monkey
         with pytest.raises(OutcomeUnknownError, match="read before you retry"):
             store.create(name, b"data")
     assert store.read(name) == b"data"
+
+
+def test_an_object_that_cannot_be_deleted_keeps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, names = opened("honest"), [f"{number:03}" for number in range(100)]
+    for name in names:
+        store.create(name, b"")
+    delete = Honest.rm_file
+
+    def held(fs: Honest, path: str) -> None:
+        if path.endswith("/000"):
+            raise PermissionError(path)
+        delete(fs, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Honest, "rm_file", held)
+        with pytest.raises(StorageAuthorizationError, match=r"cannot delete honest/000 \("):
+            store.delete(names)
+    assert store.names("") == {"000"}
+    store.delete(["000"])
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")

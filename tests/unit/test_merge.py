@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -13,8 +15,9 @@ from hypothesis import strategies as st
 from stratalog.engine.config.settings import topic_config
 from stratalog.partitions.clock import FOREVER_MS
 from stratalog.partitions.lineage import Lineage
-from stratalog.partitions.listing import ReplicaLog, parse, resolve
+from stratalog.partitions.listing import DataFile, ReplicaLog, parse, resolve
 from stratalog.partitions.paths import DataName, WatermarkName
+from stratalog.partitions.rewrites.compaction import Cleanable, CompactionPolicy, cleanable
 from stratalog.partitions.rewrites.merge import (
     FEW,
     MergePolicy,
@@ -24,6 +27,8 @@ from stratalog.partitions.rewrites.merge import (
     sealed_runs,
     why_not_merged,
 )
+from stratalog.partitions.segments.footer import SegmentFooter
+from stratalog.partitions.transactions import LogTransactions
 from tests.unit.notation import FOLDER, log_of, stored, text_of
 
 NEVER_MS = 10**15
@@ -337,3 +342,19 @@ def test_a_plan_changes_when_a_file_is_as_old_as_segment_ms() -> None:
     assert planned(log, 0, at_ms - 1) == []
     assert planned(log, 0, at_ms) == ["0.1..1.1[0,2)"]
     assert next_merge_ms(log, POLICY, at_ms) == FOREVER_MS
+
+
+def test_a_log_that_is_not_due_for_compaction_is_looked_at_again_when_its_first_append_seals_the_tail() -> None:
+    """The tail is one merged file, younger than its first append, and a file of half a segment after it."""
+    log = log_of("0-2.1 2.1 3.1.hw", sizes={"0-2.1": 10, "2.1": 10}, modified_ms={"0-2.1": 50_000, "2.1": 50_000})
+    policy = CompactionPolicy(min_dirty_ratio=0.0, min_lag_ms=0, max_lag_ms=10**12, delete_retention_ms=0)
+
+    def footer(_: DataFile) -> SegmentFooter:
+        return cast(SegmentFooter, SimpleNamespace(oldest_ms=5_000))
+
+    def looked_at(now_ms: int) -> Cleanable:
+        return cleanable(log, POLICY, policy, LogTransactions(3), now_ms, footer)
+
+    young = looked_at(55_000)
+    assert (young.is_due(policy, 55_000), young.next_ms) == (False, 65_000)
+    assert looked_at(65_000).is_due(policy, 65_000)

@@ -287,3 +287,49 @@ def test_real_servers_keep_the_rules(kind: str, request: pytest.FixtureRequest) 
     store, other = (open_store(url, options) for _ in range(2))
     verdicts = StoreCheck(store, other, race_in_threads, SystemClock(), random_id).verdicts()
     assert [(verdict.rule, verdict.result) for verdict in verdicts if not verdict.kept] == []
+
+
+class LostAnswers(MemoryStore):
+    """The answer to each first create is lost, and the retry finds the name taken."""
+
+    def create(self, name: str, data: bytes) -> bool:
+        super().create(name, data)
+        return False
+
+
+def test_a_lost_answer_does_not_make_a_store_unfit() -> None:
+    LostAnswers(clock=CLOCK).check()
+
+
+class RefusesAnUpload(MemoryStore):
+    """Refuses to begin one upload."""
+
+    refused = False
+
+    def stage_writer(self, name: str) -> StagedWriter:
+        if not self.refused:
+            self.refused = True
+            raise StorageError("503 SlowDown")
+        return super().stage_writer(name)
+
+
+def test_a_writer_that_fails_before_the_race_is_reported_and_holds_up_no_other() -> None:
+    found = broken(RefusesAnUpload(clock=CLOCK))
+    assert {rule: "1 of 16 concurrent writers failed" in result for rule, result in found.items()} == {
+        "a large object is created once": True
+    }
+
+
+class ReadsLate(MemoryStore):
+    """Shows nothing of what was just created."""
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        raise FileNotFoundError(name)
+
+
+def test_a_store_whose_created_names_cannot_be_read_breaks_a_rule() -> None:
+    store = ReadsLate("s3://odd/b2", CLOCK)
+    with pytest.raises(
+        UnsupportedStoreError, match=r"a name is created once: a created name cannot be read: .*race"
+    ):
+        StoreCheck(store, store, race_in_threads, CLOCK, random_id, QUICK).must_hold()

@@ -10,9 +10,13 @@ import os
 import pickle
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from email import message_from_bytes
+from email.policy import HTTP
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,8 +31,10 @@ from stratalog.partitions.errors import (
     UnsupportedStoreError,
 )
 from stratalog.partitions.store import Store, StoreOptions, open_store
+from stratalog.partitions.store.credentials import CredentialSource, GivenProvider
 from stratalog.partitions.store.object_fsspec import FsspecStore
 from stratalog.partitions.store.object_http import HttpRequest
+from stratalog.partitions.store.rules import Tally
 from tests.cloud_servers import CloudEndpoint
 from tests.s3_server import HOST, free_ports
 from tests.unit.scripted_server import Handler, ScriptedServer, half_a_body, stall
@@ -226,6 +232,53 @@ def test_a_delete_repeats_what_failed_and_names_what_stays(server: ScriptedServe
         store_on(server.url).delete(["name"])
     server.script = [busy, obey]
     store_on(server.url).delete(["name"])
+
+
+def test_google_gets_bytes_that_look_like_the_end_of_a_request() -> None:
+    """Every constant of the product is known to producers."""
+    from stratalog.partitions.store import object_gcs
+
+    data = b"record\r\n--==stratalog==--\r\n" + b"more"
+    objects = object_gcs.GcsObjects(None, "gs://bucket", Tally())  # type: ignore[arg-type]
+    objects.requests = SimpleNamespace(options=StoreOptions())  # type: ignore[assignment]
+    request = objects.put_request("name", data, data, exclusive=True)
+    message = message_from_bytes(
+        b"Content-Type: " + request.headers["Content-Type"].encode() + b"\r\n\r\n" + request.body, policy=HTTP
+    )
+    _, sent = message.get_payload()
+    assert sent.get_payload(decode=True) == data
+
+
+def test_an_object_that_cannot_be_deleted_keeps_no_other(server: ScriptedServer, store_on: OpenOn) -> None:
+    """More keys than one batch, and the refused one is first."""
+
+    def held(request: Handler) -> None:
+        answer(request, *((409, "BlobImmutableDueToPolicy") if "a-000" in request.path else (202, "")))
+
+    server.script = [held]
+    store = store_on(server.url)
+    with pytest.raises(StorageError, match=r"cannot delete prefix/a-000 \(409 BlobImmutableDueToPolicy\)"):
+        store.delete([f"a-{number:03}" for number in range(70)])
+    assert len({each for each in server.requests if each.startswith("DELETE")}) == 70
+
+
+def test_a_caller_who_may_delete_nothing_learns_it_after_one_batch(
+    server: ScriptedServer, store_on: OpenOn
+) -> None:
+    server.script = [lambda request: answer(request, 403)]
+    with pytest.raises(StorageAuthorizationError, match=r"prefix/a-000 .*and 12 more"):
+        store_on(server.url).delete([f"a-{number:03}" for number in range(70)])
+    assert len(set(server.requests)) == 32
+
+
+def test_a_delete_without_credentials_is_refused_like_any_call(store_on: OpenOn) -> None:
+    def none(_root: str) -> Mapping[str, str]:
+        raise LookupError
+
+    opened = store_on(f"http://{HOST}:1")
+    options = replace(opened.options, credentials=CredentialSource(GivenProvider("none", none), opened.uri))
+    with pytest.raises(StorageAuthenticationError, match="the credential provider"):
+        FsspecStore(opened.uri, options, ManualClock()).delete(["name"])
 
 
 class TestSecrets:

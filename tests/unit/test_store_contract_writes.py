@@ -76,6 +76,15 @@ class TestStaging:
         assert store.read("name") == b"faster"
         assert names(store) == ["name"]
 
+    def test_bytes_that_were_dropped_replace_nothing(self, store: Store) -> None:
+        store.create("name", b"data")
+        staged = store.stage_writer("name")
+        staged.file.write(b"other")
+        staged.abort()
+        with pytest.raises(InvalidCallError):
+            staged.replace()
+        assert store.read("name") == b"data"
+
     @pytest.mark.parametrize("taken", [True, False])
     @pytest.mark.parametrize("size", SIZES)
     def test_replace_takes_the_name_whatever_has_it(self, store: Store, size: int, taken: bool) -> None:

@@ -28,9 +28,11 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.store import StoredObject
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.local_copy import BUFFER_BYTES, copy_file
+from stratalog.partitions.store.local_staged import StagedFile
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.rules import stable_listing
 from tests.clocks import FolderByClock
+from tests.unit.store_kinds import leftovers
 
 MIB = 1024 * 1024
 
@@ -370,3 +372,24 @@ class TestSweep:
             (tmp_path / ".staging" / name).touch()
         assert store.sweep_staging(60_000, dry_run=True) == store.sweep_staging(60_000) == 3
         assert staged_files(store) == ["theirs"]
+
+
+def test_a_file_whose_close_fails_is_closed_once(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its descriptor is free again, and may be another thread's file by the time of a second close."""
+    closed: list[int] = []
+    close, seals = os.close, StagedFile.seal
+
+    def fails(descriptor: int) -> None:
+        close(descriptor)
+        closed.append(descriptor)
+        raise OSError(errno.EIO, "Input/output error")
+
+    def seal(staged: StagedFile) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "close", fails)
+            seals(staged)
+
+    monkeypatch.setattr(StagedFile, "seal", seal)
+    with pytest.raises(StorageError, match="Input/output error"):
+        store.create("name", b"data")
+    assert (len(closed), store.names(""), leftovers(store)) == (1, frozenset(), 0)

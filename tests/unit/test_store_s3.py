@@ -57,10 +57,10 @@ def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sys.modules[__name__], "DRIVER", request.param)
 
 
-def store_on(url: str) -> S3Store:
+def store_on(url: str, timeout_s: float = TIMEOUT_S) -> S3Store:
     """A store with a short timeout and without back-off."""
     options = StoreOptions(
-        url, "us-east-1", timeout_s=TIMEOUT_S, retries=RETRIES, part_bytes=PART_BYTES, driver=DRIVER
+        url, "us-east-1", timeout_s=timeout_s, retries=RETRIES, part_bytes=PART_BYTES, driver=DRIVER
     )
     return S3Store("s3://bucket/prefix", options, ManualClock(), rng=random.Random(1))
 
@@ -155,8 +155,8 @@ class TestCreate:
             (obey if request.command == "HEAD" else conflict)(request)
 
         server.script = [conflict_unless_asked]
-        with pytest.raises(StorageError, match="conflicts"):
-            store_on(server.url).create("name", b"data")
+        with pytest.raises(StorageError, match="conflicts"):  # a timeout would make the outcome unknown
+            store_on(server.url, timeout_s=60.0).create("name", b"data")
 
 
 class TestRead:
@@ -212,6 +212,16 @@ class TestRead:
         with pytest.raises(StorageAuthorizationError, match=r"prefix/b \(AccessDenied\)") as refused:
             store_on(server.url).delete(["a", "b"])
         assert (refused.value.right, refused.value.path) == ("delete", "s3://bucket/prefix/b")
+
+    def test_an_object_that_cannot_be_deleted_keeps_no_other(self, server: ScriptedServer) -> None:
+        error = b"<Error><Key>prefix/0000</Key><Code>ObjectLocked</Code><Message>no</Message></Error>"
+        server.script = [
+            lambda request: request.answer(200, body=b"<DeleteResult>%b</DeleteResult>" % error),
+            lambda request: request.answer(200, body=b"<DeleteResult></DeleteResult>"),
+        ]
+        with pytest.raises(StorageError, match=r"prefix/0000 \(ObjectLocked\) of s3://bucket"):
+            store_on(server.url).delete([f"{number:04}" for number in range(1001)])
+        assert len(server.requests) == 2
 
     @pytest.mark.parametrize(
         ("status", "code", "error"),

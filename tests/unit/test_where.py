@@ -4,18 +4,23 @@ to Spark.
 
 from __future__ import annotations
 
+import io
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from stratalog.partitions.columns import bools_of
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.records import physical_schema
 from stratalog.partitions.rewrites.predicate import ColumnTest, Comparison, selected
+from stratalog.partitions.rewrites.wanted_keys import wanted_keys
 from stratalog.partitions.rewrites.where import parse_where
+from stratalog.partitions.segments.reader import Segment
 
 VALUE_DDL = (
     "n INT, big BIGINT, small TINYINT, x DOUBLE, f FLOAT, price DECIMAL(10,2), name STRING, ok BOOLEAN, day DATE, "
@@ -226,3 +231,24 @@ def test_a_text_that_is_too_long_is_refused() -> None:
 def test_each_comparison_has_its_opposite() -> None:
     assert all(one.negated.negated is one and one.negated is not one for one in Comparison)
     assert parse_where("NOT key = 'a'", SCHEMA, "t") == ColumnTest(("key",), Comparison.NOT_EQUAL, (b"a",))
+
+
+def _statistics(records: pa.Table) -> pq.RowGroupMetaData:
+    written = io.BytesIO()
+    pq.write_table(records, written)
+    return pq.read_metadata(io.BytesIO(written.getvalue())).row_group(0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "stored"),
+    [
+        (pa.timestamp("us", tz="UTC"), datetime(2013, 1, 2, tzinfo=UTC), 400_000_000_000_000_000),
+        (pa.date32(), date(2013, 1, 2), 2**31 - 1),
+    ],
+)
+def test_a_key_beyond_the_years_of_python_hides_no_other(kind: pa.DataType, key: object, stored: int) -> None:
+    group = _statistics(
+        pa.table({"key": pa.array([stored]).cast(pa.int64() if kind.bit_width == 64 else pa.int32()).view(kind)})
+    )
+    segment = SimpleNamespace(parquet=SimpleNamespace(row_group=lambda _: group))
+    assert wanted_keys([key], kind, "erase").may_hold(cast(Segment, segment), 0)
