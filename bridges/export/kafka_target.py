@@ -156,7 +156,7 @@ class KafkaTarget:
             self._flush(self._producer, delivered)
             journaled = _Delivered(self._journal)
             for entry in entries(delivered.offsets):
-                self._send(self._producer, self._journal, entry, partition=0, on_delivery=journaled)
+                _send(self._producer, self._journal, entry, partition=0, on_delivery=journaled)
             self._flush(self._producer, journaled)
             self._tried(lambda: self._producer.commit_transaction(TIMEOUT_S), "commit a transaction")
             self._joins_late = True
@@ -199,7 +199,7 @@ class KafkaTarget:
                 self._produce(self._producer, topic, partition, [filler] * fillers, delivered)
                 self._flush(self._producer, delivered)
             else:  # the partition joins the transaction immediately, and the record is purged before it is sent
-                self._send(self._producer, topic, b"", partition=partition)
+                _send(self._producer, topic, b"", partition=partition)
                 self._producer.poll(waits_s)
                 waits_s *= 2
             self._tried(lambda: self._producer.abort_transaction(TIMEOUT_S), "abort a transaction")
@@ -254,7 +254,7 @@ class KafkaTarget:
         self, producer: Any, topic: str, partition: int, records: Sequence[SourceRecord], delivered: _Delivered
     ) -> None:
         for record in records:
-            self._send(
+            _send(
                 producer,
                 topic,
                 record.value,
@@ -264,27 +264,6 @@ class KafkaTarget:
                 timestamp=NO_TIMESTAMP_MS if record.timestamp_ms is None else record.timestamp_ms,
                 headers=list(record.headers) or None,
             )
-
-    def _send(self, producer: Any, topic: str, *record: Any, **more: Any) -> None:
-        """Put a record into the queue of a producer, as soon as there is room. Raises: the error of a record that
-        librdkafka refuses immediately, or of a producer that has ended.
-        """
-        from confluent_kafka import KafkaError, KafkaException
-
-        while True:
-            try:
-                producer.produce(topic, *record, **more)
-                return
-            except BufferError:  # polling removes delivered records from the queue
-                producer.poll(0.1)
-            except KafkaException as error:
-                what = f"{topic} of the target"
-                if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
-                    raise RecordTooLargeError(
-                        f"{what}: a record is larger than the producer's message.max.bytes: raise this config "
-                        "(--config message.max.bytes=N), and export again"
-                    ) from error
-                raise _translated(error.args[0], what) from error
 
     def _flush(self, producer: Any, delivered: _Delivered) -> None:
         """Wait until all records are delivered. Raises: the error of the first record that was not delivered;
@@ -413,3 +392,25 @@ def _translated(error: Any, what: str) -> StratalogError:
             "9223372036854775807; or the record has no key, and the topic is compacted"
         )
     return translated(error, what)
+
+
+def _send(producer: Any, topic: str, *record: Any, **more: Any) -> None:
+    """Put a record into the queue of a producer, as soon as there is room. Raises: the error of a record that
+    librdkafka refuses immediately, or of a producer that has ended.
+    """
+    from confluent_kafka import KafkaError, KafkaException
+
+    while True:
+        try:
+            producer.produce(topic, *record, **more)
+            return
+        except BufferError:  # polling removes delivered records from the queue
+            producer.poll(0.1)
+        except KafkaException as error:
+            what = f"{topic} of the target"
+            if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                raise RecordTooLargeError(
+                    f"{what}: a record is larger than the producer's message.max.bytes: raise this config "
+                    "(--config message.max.bytes=N), and export again"
+                ) from error
+            raise _translated(error.args[0], what) from error
