@@ -259,7 +259,7 @@ def test_an_object_that_cannot_be_deleted_keeps_no_other(server: ScriptedServer,
     store = store_on(server.url)
     with pytest.raises(StorageError, match=r"cannot delete prefix/a-000 \(409 BlobImmutableDueToPolicy\)"):
         store.delete([f"a-{number:03}" for number in range(70)])
-    assert len({each for each in server.requests if each.startswith("DELETE")}) == 70
+    assert len({each.partition("a-")[2] for each in server.requests if each.startswith("DELETE")}) == 70
 
 
 def test_a_caller_who_may_delete_nothing_learns_it_after_one_batch(

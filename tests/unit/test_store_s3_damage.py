@@ -126,12 +126,13 @@ def test_a_server_that_takes_damaged_bytes_is_refused(monkeypatch: pytest.Monkey
             request.answer(200, body=b"<Result><UploadId>u</UploadId></Result>")
         elif request.command in ("HEAD", "DELETE"):
             request.answer(200)
-        elif request.headers["x-amz-copy-source"] and objects:
+        elif request.headers["x-amz-copy-source"] and request.path in objects:
             request.answer(412, "PreconditionFailed")
         elif request.headers["x-amz-copy-source"]:
-            objects["copied"] = b""
+            objects[request.path] = objects["part"]
             request.answer(200, body=b"<CopyObjectResult/>")
         elif "partNumber" in request.path:
+            objects.setdefault("part", request.body)
             request.answer(200, etag="part")
         else:
             obey(request)
