@@ -268,7 +268,7 @@ def test_a_caller_who_may_delete_nothing_learns_it_after_one_batch(
     server.script = [lambda request: answer(request, 403)]
     with pytest.raises(StorageAuthorizationError, match=r"prefix/a-000 .*and 12 more"):
         store_on(server.url).delete([f"a-{number:03}" for number in range(70)])
-    assert len(set(server.requests)) == 32
+    assert len({each.partition("a-")[2] for each in server.requests}) == 32
 
 
 def test_a_delete_without_credentials_is_refused_like_any_call(store_on: OpenOn) -> None:
