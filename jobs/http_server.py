@@ -8,6 +8,7 @@ Requests are not logged: their headers and addresses may hold secrets.
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 import ssl
@@ -95,7 +96,10 @@ class HttpServer:
 
     def __init__(self, app: WSGI, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         """Listen at ``host:port``; port 0 picks a free one. Raises: OSError."""
-        self._server = _Server(host, port, tls)
+        try:
+            self._server = _Server(host, port, tls)
+        except ValueError as error:  # no host can have that name
+            raise OSError(errno.EINVAL, str(error)) from error
         self._server.set_app(app)
         self.port = int(self._server.server_port)
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)

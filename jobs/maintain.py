@@ -163,9 +163,8 @@ def _measured(job: Job) -> Callable[[Report, HealthReport | None], None]:
         host, port = given.metrics
         try:
             at = shown.serve(host, port)
-        except (OSError, ValueError) as error:  # ValueError: no host can have that name
-            why = getattr(error, "strerror", None) or error
-            raise InvalidCallError(f"--metrics {host}:{port}: cannot listen there: {why}") from error
+        except OSError as error:
+            raise InvalidCallError(f"--metrics {host}:{port}: cannot listen there: {error.strerror}") from error
         print(f"metrics: http://{host}:{at}/metrics", file=sys.stderr, flush=True)
     new_events = cluster.new_events()
 

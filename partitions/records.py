@@ -37,15 +37,17 @@ RECORD_COLUMNS = ("timestamp", "key", "value", "headers")
 _GIVEN_COLUMNS = frozenset((*RECORD_COLUMNS, "partition"))
 
 
-def columns_of_records(names: Collection[str], declared: Collection[str]) -> dict[str, str]:
+def columns_of_records(names: Collection[str], declared: Collection[str], partition: object) -> dict[str, Any]:
     """A mapping of each column of a record among ``names`` to itself, as Kafka clients and Spark's Kafka sink
-    expect. Empty if the rows have no ``value``. If the value is a struct with fields (``declared``), it is also
-    empty if the rows have any other column, or a field has the name of one of these columns.
+    expect, and of ``partition`` to what the caller gives for it, unless that is None. Without other columns if the
+    rows have no ``value``. If the value is a struct with fields (``declared``), also without them if the rows have
+    any column that no record has, or a field has the name of one of these columns.
     """
-    given = set(names)
+    own = {} if partition is None else {"partition": partition}
+    given = {name for name in names if not (isinstance(partition, str) and name == partition)}
     if "value" not in given or (declared and not given <= _GIVEN_COLUMNS) or not given.isdisjoint(declared):
-        return {}
-    return {name: name for name in names if name in _GIVEN_COLUMNS}
+        return own
+    return {name: name for name in names if name in given & _GIVEN_COLUMNS} | own
 
 
 ABORT, COMMIT = 0, 1

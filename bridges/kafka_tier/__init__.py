@@ -13,7 +13,6 @@
     tasks                     the plan of a read: parts of segments for tasks, and their rows
     mirrored                  the tier as a source of ``cluster.mirror``
     options                   ``KafkaTierOptions``: the arguments of a tier, for mirrors and commands
-    by_hand                   leader epochs and log starts that the user gives, for a cluster that is gone
     reading                   a task's read of a range of a segment
 
 Nothing here writes. Functions that decode untrusted bytes raise only stratalog's errors, and use bounded memory.

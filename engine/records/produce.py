@@ -91,9 +91,7 @@ class RowColumns:
             return self
         value = schema_of(topic.key_schema, topic.value_schema).field("value").type
         declared = [field.name for field in value] if pa.types.is_struct(value) else []
-        names = [name for name in given.names if name != self.partition]
-        columns = RowColumns(**columns_of_records(names, declared))
-        return columns if self.partition is None else replace(columns, partition=self.partition)
+        return RowColumns(**columns_of_records(given.names, declared, self.partition))
 
 
 def produce(

@@ -81,10 +81,7 @@ class RecordColumns:
         if any(one is not None for one in (self.key, self.value, self.headers, self.timestamp)):
             return self
         declared = value.fieldNames() if isinstance(value, StructType) else []
-        own = self.partition if isinstance(self.partition, str) else None
-        found = columns_of_records([name for name in frame.columns if name != own], declared)
-        columns = RecordColumns(**found)
-        return columns if self.partition is None else dataclasses.replace(columns, partition=self.partition)
+        return RecordColumns(**columns_of_records(frame.columns, declared, self.partition))
 
     @property
     def names(self) -> set[str]:

@@ -48,15 +48,15 @@ def unknown_in_frame(
     """
     value = spark_type(topic.value_schema)
     found: list[UnknownField] = []
-    spread = columns.value is None and isinstance(value, StructType)
-    if whole and (spread or "value" in frame.columns):  # a missing value is an error of its own
-        known = value.fieldNames() if isinstance(value, StructType) and spread else ["value"]
+    spread = value if columns.value is None and isinstance(value, StructType) else None
+    if whole and (spread is not None or "value" in frame.columns):  # a missing value is an error of its own
+        column, known = ("", ["value"]) if spread is None else ("value", spread.fieldNames())
         found += [
-            UnknownField("value" if spread else "", (name,), name, tuple(known), frame.schema[name].dataType)
+            UnknownField(column, (name,), name, tuple(known), frame.schema[name].dataType)
             for name in _others(frame, columns, known, bad_records)
         ]
-    if columns.value is None and isinstance(value, StructType):
-        for field in value:
+    if spread is not None:
+        for field in spread:
             if field.name in frame.columns:
                 given = frame.schema[field.name].dataType
                 place = (f"{field.name}.", (field.name,))

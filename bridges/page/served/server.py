@@ -102,9 +102,8 @@ class PageServer(ClusterServer):
         answers = _Deferred()
         try:
             self._http = HttpServer(answers, host, port, tls)
-        except (OSError, ValueError) as error:  # ValueError: no host can have that name
-            why = getattr(error, "strerror", None) or error
-            raise InvalidCallError(f"{options.listen}: cannot listen there: {why}") from error
+        except OSError as error:
+            raise InvalidCallError(f"{options.listen}: cannot listen there: {error.strerror or error}") from error
         shown_host = f"[{host}]" if ":" in host else host
         secure = options.tls_cert is not None
         access = Access(self._http.port, is_loopback(host), options.token, secure, shown_host)

@@ -1,7 +1,6 @@
 """Permanently erases the records of keys.
 
 plan           the partitions and keys of an erasure, and the topics that are refused
-former_tier    the topics that are no longer tiered, with their remaining objects in the remote tier
 tasks          find the records, remove them, delete the files that had them
 erase          the operation
 steps          the tasks, for partitions with and without snapshots
