@@ -98,7 +98,7 @@ class HttpServer:
         """Listen at ``host:port``; port 0 picks a free one. Raises: OSError."""
         try:
             self._server = _Server(host, port, tls)
-        except ValueError as error:  # no host can have that name
+        except (TypeError, ValueError) as error:  # no host can have that name
             raise OSError(errno.EINVAL, str(error)) from error
         self._server.set_app(app)
         self.port = int(self._server.server_port)

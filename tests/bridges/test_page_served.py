@@ -211,6 +211,13 @@ def test_tls_serves_only_readers_with_a_certificate(live: LiveCluster, tmp_path:
         live.cluster.serve_page("127.0.0.1:0", tls_cert=__file__)
 
 
+@pytest.mark.parametrize("host", ["\u00fc" * 70, "a\0b", f"{'a' * 64}.example"])
+def test_a_name_that_no_host_can_have_is_an_oserror_with_a_text(host: str) -> None:
+    with pytest.raises(OSError) as refused:
+        HttpServer(lambda *_: [], host, 0)
+    assert refused.value.strerror
+
+
 def test_connections_are_bounded_and_a_silent_one_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server._Handler, "timeout", 0.5)
 
