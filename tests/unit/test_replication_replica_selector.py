@@ -282,7 +282,7 @@ def test_a_selector_that_cannot_be_closed_is_replaced(caplog: pytest.LogCaptureF
     current = CurrentSelector(OfferedSelectors({"mine": Unclosable}))
     assert isinstance(current.of({KEY: "mine"}), Unclosable)
     assert isinstance(current.of({KEY: KAFKAS}), LeaderSelector | RackAwareReplicaSelector)
-    assert "Unclosable cannot be closed: ZeroDivisionError" in caplog.text
+    assert "'Unclosable' cannot be closed: ZeroDivisionError" in caplog.text
 
 
 def test_a_selector_that_raises_is_one_clear_error() -> None:
