@@ -22,7 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stratalog import Report
-from stratalog.jobs.arguments import check_options, pair
+from stratalog.jobs.arguments import PAIRS, check_options
 from stratalog.jobs.declared import add_declared, call
 from stratalog.jobs.progress import open_terminal
 from stratalog.jobs.run import Job, JobMain
@@ -69,14 +69,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default="parquet",
         help="format of the input: parquet (default), delta, csv, json, stratalog ...",
     )
-    source.add_argument(
-        "--option",
-        metavar="K=V",
-        type=pair,
-        action="append",
-        default=[],
-        help="an option of Spark's reader; repeatable",
-    )
+    source.add_argument("--option", default={}, **PAIRS, help="an option of Spark's reader; repeatable")
     source.add_argument(
         "--schema", metavar="DDL", help="schema of the input, for formats without a schema (csv, json)"
     )
@@ -132,17 +125,17 @@ def read_input(given: argparse.Namespace, spark: SparkSession) -> DataFrame:
     if given.format == FORMAT:
         if not given.stream:
             raise InvalidCallError(f"--format {FORMAT} can only be read as a stream: add --stream")
-        topic: Any = spark.readStream.format(FORMAT).options(cluster=str(given.cluster), **dict(given.option))
+        topic: Any = spark.readStream.format(FORMAT).options(**{"cluster": str(given.cluster), **given.option})
         for name, value in (("credentials", given.credentials), ("clusterKeyFile", given.cluster_key_file)):
             if value is not None:
                 topic = topic.option(name, value)
         return _loaded(topic, given.input)
-    still: Any = spark.read.format(given.format).options(**dict(given.option))
+    still: Any = spark.read.format(given.format).options(**given.option)
     if given.schema is not None:
         still = still.schema(given.schema)
     if not given.stream:
         return _loaded(still, given.input)
-    moving: Any = spark.readStream.format(given.format).options(**dict(given.option))
+    moving: Any = spark.readStream.format(given.format).options(**given.option)
     if given.format != "delta":
         moving = moving.schema(_loaded(still, given.input).schema)
     return _loaded(moving, given.input)

@@ -414,6 +414,21 @@ def pair(text: str) -> tuple[str, str]:
     return key.strip(), value
 
 
+class Pairs(argparse.Action):
+    """Collects the values of a repeated ``K=V`` option in a dictionary."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, pair: Any, option: str | None = None) -> None:
+        key, value = pair
+        found = getattr(namespace, self.dest) or {}
+        if key in found:
+            parser.error(f"argument {option}: {key} is given twice")
+        setattr(namespace, self.dest, {**found, key: value})
+
+
+PAIRS: Mapping[str, Any] = {"metavar": "K=V", "type": pair, "action": Pairs}
+"""The syntax of a repeated ``K=V`` option."""
+
+
 def time(text: str) -> datetime:
     """An ISO 8601 time, in UTC unless it names a zone."""
     with _refused():

@@ -25,6 +25,8 @@ from typing import Any, TypeVar
 
 from stratalog import Report
 from stratalog.jobs.arguments import (
+    PAIRS,
+    Pairs,
     add_yes,
     bound,
     commands_of,
@@ -35,7 +37,6 @@ from stratalog.jobs.arguments import (
     number,
     numbers,
     option_of,
-    pair,
     position,
     rate,
     size,
@@ -202,7 +203,7 @@ def add_parameter(
 ) -> argparse.Action:
     """Add a parameter as a positional argument or as an option, under its own name."""
     given = {**_kind(one), "help": one.text.removeprefix("False: "), **special}
-    if given.get("action") is _Pairs:
+    if given.get("action") is Pairs:
         given["help"] += "; repeatable"
     flags: Sequence[str] = given.pop("flags", (one.name if one.default is None else option(one),))
     if flags[0].startswith("-"):
@@ -213,17 +214,6 @@ def add_parameter(
 def option(one: Parameter) -> str:
     """Return the option of a parameter."""
     return option_of(f"no_{one.name}" if one.default == "True" else one.name)
-
-
-class _Pairs(argparse.Action):
-    """Collects the values of a repeated ``K=V`` option in a dictionary."""
-
-    def __call__(self, parser: Any, namespace: argparse.Namespace, pair: Any, option: str | None = None) -> None:
-        key, value = pair
-        found = getattr(namespace, self.dest) or {}
-        if key in found:
-            parser.error(f"argument {option}: {key} is given twice")
-        setattr(namespace, self.dest, {**found, key: value})
 
 
 def _kind(one: Parameter) -> dict[str, Any]:
@@ -246,7 +236,6 @@ def _kind(one: Parameter) -> dict[str, Any]:
 
 _NAMES: Mapping[str, Any] = {"metavar": "A,B", "type": names}
 _NUMBERS: Mapping[str, Any] = {"metavar": "N,M", "type": numbers}
-_PAIRS: Mapping[str, Any] = {"metavar": "K=V", "type": pair, "action": _Pairs}
 _BOUND: Mapping[str, Any] = {"metavar": "BOUND", "type": bound}
 _KINDS: Mapping[str, Mapping[str, Any]] = {
     "TopicNames": _NAMES,
@@ -254,8 +243,8 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
     "Sequence[str]": _NAMES,
     "Sequence[int]": _NUMBERS,
     "Sequence[int] | int": _NUMBERS,
-    "Mapping[str, str]": _PAIRS,
-    "Mapping[str, str | float]": _PAIRS,
+    "Mapping[str, str]": PAIRS,
+    "Mapping[str, str | float]": PAIRS,
     "int": {"metavar": "N", "type": number},
     "float": {"metavar": "N", "type": float},
     "str": {"metavar": "NAME", "type": name},

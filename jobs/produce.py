@@ -101,7 +101,11 @@ def produce(job: Job) -> Report:
                         total.add(call(cluster.produce, given, rows=rows, **lines.columns))
                     if total.failures:
                         break
-                    read += len(batch)
+                    read, total.batch = read + len(batch), 0
+            except KeyboardInterrupt as stop:  # the second signal
+                raise type(stop)(
+                    total.interrupted(read) if not given.dry_run else "nothing was appended"
+                ) from None
             except StratalogError as error:
                 if not read or given.dry_run:
                     raise  # nothing was changed
@@ -286,6 +290,13 @@ class _Total:
         """Note that the next batch has no report. Only a wrong call is known to have appended nothing."""
         self.failures = [Failure.of("produce", error)]
         self._in_part = not isinstance(error, InvalidCallError)
+
+    def interrupted(self, lines: int) -> str:
+        """Return what the interrupted run has appended, and how to append the rest; ``lines`` as in ``report``."""
+        if self._named:
+            return "run the job again with the same --producer and --sequence, which appends no line twice"
+        self._in_part = self.batch > 0
+        return " ".join(self._after_failure(lines)) or "nothing was appended"
 
     def report(self, lines: int) -> Report:
         """Return the report of all batches. ``lines`` is the number of lines in batches that were appended

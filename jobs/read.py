@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import stratalog
 from stratalog import Report
 from stratalog.engine.driver.report import Value
-from stratalog.jobs.arguments import add_dry_run, check_options, count, names, pair
+from stratalog.jobs.arguments import PAIRS, add_dry_run, check_options, count, names
 from stratalog.jobs.declared import Special, add_declared, call
 from stratalog.jobs.run import Job, JobMain, printing
 
@@ -54,9 +54,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--count", action="store_true", help="only count the records")
     what.add_argument("--output", metavar="PATH", help="write all records to PATH, as Spark's writers do")
     parser.add_argument("--format", metavar="NAME", help="format of --output (default: parquet)")
-    parser.add_argument(
-        "--option", metavar="K=V", type=pair, action="append", default=[], help="an option of --output; repeatable"
-    )
+    parser.add_argument("--option", default={}, **PAIRS, help="an option of --output; repeatable")
     parser.add_argument(
         "--mode", choices=("error", "overwrite", "append"), help="what to do if --output exists (default: error)"
     )
@@ -122,7 +120,7 @@ def _write(given: argparse.Namespace, frame: DataFrame) -> int:
     counted = Observation("read")
     writer: Any = frame.observe(counted, functions.count(functions.lit(1)).alias("records")).write
     writer = writer.format(given.format or "parquet").mode(given.mode or "error")
-    writer.options(**dict(given.option)).save(given.output)
+    writer.options(**given.option).save(given.output)
     return int(counted.get["records"])
 
 

@@ -219,7 +219,10 @@ class JobMain:
         except OutputClosedError:
             return ALL_DONE
         except KeyboardInterrupt as stop:
-            print("interrupted: finished work is kept; run the job again to continue", file=sys.stderr)
+            print(
+                f"interrupted: {str(stop) or 'finished work is kept; run the job again to continue'}",
+                file=sys.stderr,
+            )
             return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
         except OperationFailedError as error:
             report = error.report

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from stratalog import Report
 from stratalog.engine.driver.report import Value
-from stratalog.jobs.arguments import add_yes, commands_of, count, pair
+from stratalog.jobs.arguments import PAIRS, add_yes, commands_of, count
 from stratalog.jobs.declared import add_command, add_declared, call
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.errors import InvalidCallError
@@ -58,9 +58,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     of.add_argument(
         "--cluster-wide", action="store_true", help="change the configs of the cluster instead of a topic's"
     )
-    configs.add_argument(
-        "--set", metavar="K=V", type=pair, action="append", default=[], help="set a config; repeatable"
-    )
+    configs.add_argument("--set", default={}, **PAIRS, help="set a config; repeatable")
     configs.add_argument(
         "--unset", metavar="K", action="append", default=[], help="reset a config to its default; repeatable"
     )
@@ -106,10 +104,9 @@ def _short(row: Mapping[str, Value]) -> Mapping[str, Value]:
 
 def _changes(given: argparse.Namespace) -> dict[str, str | None]:
     """Return the changes of ``--set`` and ``--unset``. Raises: InvalidCallError for a config that has both."""
-    changes: dict[str, str | None] = dict(given.set)
-    if both := changes.keys() & set(given.unset):
+    if both := given.set.keys() & set(given.unset):
         raise InvalidCallError(f"{min(both)} is set and unset in one call")
-    return changes | dict.fromkeys(given.unset)
+    return {**given.set, **dict.fromkeys(given.unset)}
 
 
 main = JobMain("topics", __doc__, arguments, topics, runs="driver")

@@ -20,7 +20,7 @@ from stratalog import Cluster, Report
 from stratalog.engine.driver.plain_values import example, from_plain
 from stratalog.jobs import produce as producing
 from stratalog.jobs.arguments import separator
-from stratalog.jobs.ending import after_the_work
+from stratalog.jobs.ending import Terminated, after_the_work
 from stratalog.jobs.produce import main as produce
 from stratalog.jobs.tail import main as tail
 from stratalog.partitions.errors import (
@@ -116,6 +116,15 @@ def test_an_error_after_the_first_batch_leaves_a_report_of_what_was_appended(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Exit status 2 would say that nothing was changed, and the lines would be given again."""
+    second_batch_raises(error, monkeypatch)
+    assert run(live, "t", "--input", given(live, "a\nb\nc\nd"), "--batch", "2", "--json") == 1
+    seen = report(capsys)
+    assert (seen["totals"]["lines"], [one["code"] for one in seen["failures"]]) == (2, [error.code])
+    assert seen["notes"][0].startswith(note)
+    assert sum(row["records"] for row in seen["rows"]) == 2
+
+
+def second_batch_raises(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     real, calls_made = Cluster.produce, iter((None, error))
 
     def sometimes(*args: Any, **kwargs: Any) -> Report:
@@ -125,11 +134,22 @@ def test_an_error_after_the_first_batch_leaves_a_report_of_what_was_appended(
 
     functools.update_wrapper(sometimes, real)
     monkeypatch.setattr(Cluster, "produce", sometimes)
-    assert run(live, "t", "--input", given(live, "a\nb\nc\nd"), "--batch", "2", "--json") == 1
-    seen = report(capsys)
-    assert (seen["totals"]["lines"], [one["code"] for one in seen["failures"]]) == (2, [error.code])
-    assert seen["notes"][0].startswith(note)
-    assert sum(row["records"] for row in seen["rows"]) == 2
+
+
+@pytest.mark.parametrize(("signalled", "status"), [(KeyboardInterrupt(), 130), (Terminated(), 143)])
+def test_a_second_signal_leaves_the_lines_that_were_appended(
+    live: LiveCluster,
+    signalled: BaseException,
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The advice to run the job again would append lines twice."""
+    second_batch_raises(signalled, monkeypatch)
+    assert run(live, "t", "--input", given(live, "a\nb\nc\nd"), "--batch", "2") == status
+    assert capsys.readouterr().err.startswith(
+        "interrupted: lines 1 to 2 were appended; some of lines 3 to 4 may have been appended: "
+    )
 
 
 @pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
