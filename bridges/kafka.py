@@ -48,7 +48,7 @@ class Kafka:
     _ports: Ports
     _spark: SparkSession | None
 
-    @operation("mirror", leaves_event=False, redacted="configs")
+    @operation("mirror", leaves_event=False, redacted=("configs",))
     def mirror(
         self,
         topics: TopicNames,
@@ -141,7 +141,7 @@ class Kafka:
             self._ports.metadata, self._ports.execution, names(topics) or (), dry_run=dry_run
         )
 
-    @operation("compare", leaves_event=False, redacted="configs")
+    @operation("compare", leaves_event=False, redacted=("configs",))
     def compare(
         self,
         topics: TopicNames,
@@ -252,7 +252,7 @@ class Kafka:
         source = open_source(bootstrap, there)
         return for_each_live_batch(self._ports, spark, topic, source, values, function, given)
 
-    @operation("export", leaves_event=False, redacted="configs")
+    @operation("export", leaves_event=False, redacted=("configs",))
     def export(
         self,
         topics: TopicNames,

@@ -33,7 +33,7 @@ class Erasing:
 
         def _reduce_large(self) -> ReduceLarge: ...
 
-    @operation("erase", destroys=always, redacted=["keys", "where"])
+    @operation("erase", destroys=always, redacted=("keys", "where"))
     def erase(
         self,
         topics: TopicNames,
@@ -93,7 +93,7 @@ class Erasing:
             report = run()
             return report if report.certificate is None else _with_certificate(report, path)
 
-    @operation("verify --erased", leaves_event=False, redacted=["where"])
+    @operation("verify --erased", leaves_event=False, redacted=("where",))
     def verify_erased(self, certificate: Path | str, *, where: str | None = None) -> Report:
         """Read every copy of the partitions that a certificate names, and search for its keys. Each copy is
         reported as erased, not erased, or unknown (if it cannot be read).

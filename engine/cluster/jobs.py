@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from stratalog.engine.admin.history import MOST, EventFilter, history, since_time_ms
 from stratalog.engine.cluster.arguments import TopicNames, names
 from stratalog.engine.cluster.parts import ClusterParts
-from stratalog.engine.cluster.recorded import forced, operation
+from stratalog.engine.cluster.recorded import forced, keeps_one, operation
 from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.reassignment_plan import ReplicaChange, ReplicaPlan
@@ -307,7 +307,7 @@ class Jobs:
         """
         return self._remembered(VERIFY, topics, partial(healing.heal, *self._ports.all), dry_run=dry_run)
 
-    @operation("recover")
+    @operation("recover", destroys=keeps_one)
     def recover(
         self,
         topics: TopicNames,

@@ -30,7 +30,7 @@ class Producer:
         self._ports = ports
         self._spark = spark
 
-    @operation("append", leaves_event=False, redacted=["frame"])
+    @operation("append", leaves_event=False, redacted=("frame",))
     def append(
         self,
         topic: str,
@@ -106,7 +106,7 @@ class Producer:
             dry_run=dry_run,
         )
 
-    @operation("produce", leaves_event=False, redacted=["rows"])
+    @operation("produce", leaves_event=False, redacted=("rows",))
     def produce(
         self,
         topic: str,
@@ -164,7 +164,7 @@ class Producer:
             on_unknown_field=unknown_field_policy(on_unknown_field),
         )
 
-    @operation("append", leaves_event=False, redacted=["batches"])
+    @operation("append", leaves_event=False, redacted=("batches",))
     def append_batches(
         self,
         topic: str,

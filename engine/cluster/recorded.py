@@ -28,7 +28,7 @@ import inspect
 import json
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -85,6 +85,11 @@ def forced(given: Given) -> bool:
     return bool(given.get("force") or given.get("unclean"))
 
 
+def keeps_one(given: Given) -> bool:
+    """The operation is destructive if it keeps one of two histories."""
+    return given.get("keep") is not None
+
+
 def checked(method: Callable[P, R]) -> Callable[P, R]:
     """Return the method with one addition: it raises an error for the failures of its report, unless it is called
     with ``check=False``.
@@ -107,7 +112,7 @@ def operation(
     *,
     destroys: Callable[[Given], bool] = never,
     leaves_event: bool = True,
-    redacted: Collection[str] = (),
+    redacted: tuple[str, ...] = (),
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator that makes a method of ``Cluster`` the operation ``name``. ``destroys`` decides by the
     arguments whether a call is destructive. ``redacted`` names arguments to omit from logs and events, such as

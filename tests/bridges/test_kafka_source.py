@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -134,3 +135,15 @@ def test_a_silent_partition_is_an_error_although_records_of_another_arrive(
     assert [(read.key, str(read.error)) for read in reads if read.error is not None] == [
         (("t", 1), "t-1 of the source: no records arrived for 1 s; try again")
     ]
+
+
+@pytest.mark.parametrize("method", ["mirror", "compare", "export"])
+def test_the_log_of_a_kafka_operation_has_no_password(
+    method: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = LiveCluster(tmp_path).cluster
+    configs = {"sasl.username": "me", "sasl.password": "hunter2"}
+    with caplog.at_level(logging.INFO, "stratalog"), pytest.raises(StratalogError):
+        getattr(cluster, method)("absent", "", configs=configs)
+    assert f"{method}: begins" in caplog.text
+    assert "hunter2" not in caplog.text

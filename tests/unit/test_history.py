@@ -146,12 +146,15 @@ def test_a_destructive_change_is_reported_before_it_happens(live: LiveCluster) -
     live.topic()
     live.append(["a", "b"]).raise_for_failures()
     live.cluster.topics.delete_records("t", {0: 1})
+    live.cluster.recover("t", keep="brokers")
     live.cluster.topics.delete("t")
     with pytest.raises(UnknownTopicOrPartitionError):
         live.cluster.topics.delete("t")
     assert events(live.cluster)[1:] == [
         ("delete_records", "started", None),
         ("delete_records", "ended", "done"),
+        ("recover", "started", None),
+        ("recover", "ended", "done"),
         ("topics delete", "started", None),
         ("topics delete", "ended", "done"),
         ("topics delete", "started", None),
