@@ -77,8 +77,9 @@ def delete_records(
     start changes nothing.
 
     Raises: PolicyViolationError, UnknownTopicOrPartitionError, OffsetOutOfRangeError beyond the high watermark,
-    InvalidCallError. If it raises any of these, nothing was changed. A leader that cannot be listed is a failure
-    of its partition.
+    InvalidCallError; errors of the metadata. If it raises any error but OutcomeUnknownError, nothing was changed.
+    A leader that cannot be listed is a failure of its partition, and so is an error of the metadata after the
+    first commit.
     """
     wanted = {
         (topic, whole(number, f"topic {topic!r}: partition")): _offset(offset, f"{topic}-{number}: offset")
@@ -89,12 +90,18 @@ def delete_records(
     waiting = dict(wanted)
     with execution.run("delete_records", dry_run=dry_run) as run:
         for attempt in range(_ATTEMPTS):
-            found, errors = _starts(storage, metadata.image(), waiting)
-            bad_call = next((error for error in errors.values() if isinstance(error, InvalidCallError)), None)
-            if attempt == 0 and bad_call is not None:
-                raise bad_call
-            refused |= errors
-            errors = _commit(metadata, found, dry_run)
+            try:
+                found, errors = _starts(storage, metadata.image(), waiting)
+                bad_call = next((error for error in errors.values() if isinstance(error, InvalidCallError)), None)
+                if attempt == 0 and bad_call is not None:
+                    raise bad_call
+                refused |= errors
+                errors = _commit(metadata, found, dry_run)
+            except StratalogError as error:
+                if not rows:
+                    raise
+                refused |= {one: error for one in waiting if one not in refused}
+                break
             rows |= {one: _row(one, start) for one, start in found.items() if one not in errors}
             waiting = {one: wanted[one] for one, e in errors.items() if isinstance(e, FencedLeaderEpochError)}
             if attempt == _ATTEMPTS - 1:
@@ -104,7 +111,8 @@ def delete_records(
                 break
         run.failures += [Failure.of(f"{topic}-{number}", error) for (topic, number), error in refused.items()]
         if not dry_run and any(row.deleted_records for row in rows.values()):
-            run.failures += _describe(metadata, storage, {topic for topic, _ in rows})
+            with run.still_reporting():
+                run.failures += _describe(metadata, storage, {topic for topic, _ in rows})
     run.add(rows.get(one) or _row(one, None) for one in wanted)
     return run.report()
 
