@@ -131,9 +131,9 @@ def test_delete_records_names_the_partitions_that_it_did_not_try_again(
     live.append({0: ["a"], 1: ["b"]}).raise_for_failures()
     commit = delete_records._commit
 
-    def first(metadata: Any, found: Any, dry_run: bool) -> Any:
+    def first(metadata: Any, image: Any, found: Any, dry_run: bool) -> Any:
         moved = ("t", 1)
-        errors = commit(metadata, {one: start for one, start in found.items() if one != moved}, dry_run)
+        errors = commit(metadata, image, {one: start for one, start in found.items() if one != moved}, dry_run)
         monkeypatch.setattr(delete_records, "_starts", raising(NoMajorityError("the voters do not answer")))
         return {**errors, moved: FencedLeaderEpochError("another leader")}
 
